@@ -140,6 +140,10 @@ class Driver:
         """Tell whether clients may be served at this very moment."""
         return self.member.serves(self._clock_s())
 
+    def silence_s(self) -> float:
+        """Return for how long another node has been silent whose promise is needed to serve."""
+        return self.member.silence_s(self._clock_s())
+
     async def run(self) -> None:
         """Take part in the cluster, for ever."""
         async with trio.open_nursery() as nursery:

@@ -95,6 +95,13 @@ class EpochRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """Bytes go over the link with a replica: it is there, though what it says may come behind much else."""
+
+    replica: Replica
+
+
+@dataclass(frozen=True, slots=True)
 class LinkLost:
     """The connection with a replica was closed, by whomever."""
 
@@ -174,6 +181,7 @@ Event = (
     | BeaconReceived
     | BeaconAnswered
     | EpochRefused
+    | Heard
     | LinkLost
     | LinkRefused
     | Synced

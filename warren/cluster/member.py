@@ -47,6 +47,7 @@ from warren.cluster.events import (
     DiskWaits,
     EpochRefused,
     Event,
+    Heard,
     Lead,
     LinkLost,
     LinkRefused,
@@ -193,6 +194,10 @@ class Member:
         """Whether clients may be served at this moment: after a pause that is to be known before the next event."""
         return self._is_told_to_serve and now_s < self._promised_until_s()
 
+    def silence_s(self, now_s: float) -> float:
+        """Return for how long a leader has heard nothing of one whose promise it needs; 0 when it needs none."""
+        return max((now_s - self._peers.of(other).heard_s for other in self._eligible() - {self.me}), default=0.0)
+
     def wake_at_s(self, now_s: float) -> float:
         """Return when `Tick` is due, if nothing happens before."""
         if self.role is Role.ENDED:
@@ -239,6 +244,8 @@ class Member:
             case EpochRefused(replica, epoch):
                 if self._is_leader and epoch > self.epoch:
                     self._end(f"{replica} knows of epoch {epoch}")
+            case Heard(replica):
+                self._heard(now_s, replica)
             case LinkLost(replica):
                 self._link_lost(now_s, replica)
             case LinkRefused(replica):
@@ -317,6 +324,12 @@ class Member:
         self._lost_s, self._is_refused = None, False
         self._positions = beacon.positions
         self._actions.append(AnswerBeacon(beacon.leader, beacon.epoch, beacon.number))
+
+    def _heard(self, now_s: float, replica: Replica) -> None:
+        if self._is_leader:
+            self._peers.heard(replica, now_s)
+        elif self._is_acknowledging and self._followed is not None and self._followed[1] == replica:
+            self._heard_s = now_s
 
     def _link_lost(self, now_s: float, replica: Replica) -> None:
         if self._is_leader:

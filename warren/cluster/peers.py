@@ -83,9 +83,16 @@ class Peers:
         """A replica has to make progress from now on: how far it was did not matter before."""
         self.of(replica).progress_s = now_s
 
+    def heard(self, replica: Replica, now_s: float) -> None:
+        """It takes what it is sent. That is no promise."""
+        peer = self.of(replica)
+        peer.heard_s = peer.progress_s = now_s
+
     def lost(self, replica: Replica) -> None:
-        """The connection is gone."""
-        self.of(replica).is_lost = True
+        """The connection is gone. How far it was says nothing of how far it is when it comes back."""
+        peer = self.of(replica)
+        peer.is_lost = True
+        peer.synced_lsn = 0
 
     def useful_until_s(self, replica: Replica, suspect_s: float) -> float:
         """Return until when a replica counts as there, unless it is heard and makes progress."""

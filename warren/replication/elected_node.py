@@ -8,8 +8,10 @@
 1. The driver runs beside all of that, from the start to the end. So the member hears and says everything in one order.
 2. A process leads once. What it has in memory when another one leads may never have been committed: it is given up as
    by ``kill -9``, without a farewell to clients, who would take that for an orderly end.
-3. Clients are served from the first time on that the member says so (`may_serve`). When it says that they may not be
-   any more, the process restarts, before anything else is sent to them; one that was told to stop ends.
+3. Clients are served while the member says so (`may_serve`). When it says that they may not be, nothing more is sent
+   to them, and nothing read of them. They are held so until it says that they may be served again, but not for longer
+   than others are silent for `GIVE_UP_S`: then the process restarts, for another node may lead that they can reach. One
+   that was told to stop ends at once.
 4. The id of the store is in the record. A node whose directory is of another store takes no part (``etcd_record.py``).
 """
 
@@ -23,11 +25,22 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import trio
+
 from warren import __version__
 from warren.cluster.driver import Driver, RecordStore, passed_s
 from warren.cluster.etcd import Etcd, EtcdSettings
 from warren.cluster.etcd_record import EtcdRecord
-from warren.cluster.events import BeaconReceived, Event, LinkLost, LinkRefused, Position, Positioned
+from warren.cluster.events import (
+    BeaconReceived,
+    DiskWaits,
+    Event,
+    Heard,
+    LinkLost,
+    LinkRefused,
+    Position,
+    Positioned,
+)
 from warren.cluster.member import Founding, Member
 from warren.cluster.record import LeaderBy, Replica
 from warren.cluster.registry import NodeEntry, Registry
@@ -40,6 +53,9 @@ from warren.replication.replica_store import NO_STORE
 from warren.server.logs import get_logger
 from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
 
+# A leader serves for 2 s without answers, and nobody stands before 3 s are over.
+GIVE_UP_S: Final = 5.0
+WATCH_S: Final = 0.25
 _EVERYWHERE: Final = ("0.0.0.0", "::")
 
 # Ends this life of the node at once, and begins another one if it is to go on.
@@ -68,6 +84,7 @@ class ElectedNode:
         self._registry = registry
         self._restart = restart
         self._serves = False
+        self._holds = False
 
     def _tell(self, event: Event) -> None:
         assert self.driver is not None
@@ -81,8 +98,14 @@ class ElectedNode:
             return False
         assert self.driver is not None
         if self.driver.serves():
+            self._holds = False
             return True
-        self.restart("the other nodes may have elected another leader: too few of them answer")
+        is_stopping = self.leader is not None and self.leader.is_stopping
+        if is_stopping or self.driver.silence_s() >= GIVE_UP_S:
+            self.restart("the other nodes may have elected another leader: too few of them answer")
+        elif not self._holds:
+            self._holds = True
+            log.warning("clients are held back: another node that may lead does not answer")
         return False
 
     # --- what the driver carries out --------------------------------------------------------------------------------
@@ -147,6 +170,10 @@ class ElectedNode:
         self._tell(Positioned(own))
         self._tell(BeaconReceived(recorded(leader), epoch, beacon, {}))
 
+    def received(self, leader: Node) -> None:
+        """Something has come from a leader."""
+        self._tell(Heard(recorded(leader)))
+
     def lost(self, leader: Node, own: Position) -> None:
         """The link to a leader has ended."""
         self._tell(Positioned(own))
@@ -157,6 +184,13 @@ class ElectedNode:
         assert self.driver is not None
         if self.driver.member.record is not None:
             self._tell(LinkRefused(self.driver.member.record.leader))
+
+    async def watch_disk(self) -> None:
+        """Have the member know of a disk that hangs, for as long as this node follows."""
+        while self.leader is None:
+            if self.follower is not None:
+                self._tell(DiskWaits(self.follower.disk_began_s))
+            await trio.sleep(WATCH_S)
 
 
 class Election:
@@ -197,7 +231,9 @@ class Election:
     async def drive(self) -> None:
         """Take part, for ever. A fault of ours is the end of this process: nobody knows what was not carried out."""
         try:
-            await self._driver.run()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._driver.run)
+                nursery.start_soon(self.node.watch_disk)
         except Exception as error:
             log.error("internal error, the process begins anew", exception=error)
             self._restart(True)

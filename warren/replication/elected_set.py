@@ -26,6 +26,7 @@ from warren.cluster.events import (
     DiskWaits,
     EpochRefused,
     Event,
+    Heard,
     LinkLost,
     NearlyCaughtUp,
     Recovered,
@@ -81,6 +82,10 @@ class ElectedSet(InSyncSet):
     def answered(self, replica: Replica, epoch: int, beacon: int) -> None:
         """It has answered a beacon."""
         self._tell(BeaconAnswered(recorded(replica.node), epoch, beacon))
+
+    def takes(self, replica: Replica, now_s: float) -> None:
+        super().takes(replica, now_s)
+        self._tell(Heard(recorded(replica.node)))
 
     def refused(self, replica: Replica, epoch: int) -> None:
         """It follows the leader of another epoch."""

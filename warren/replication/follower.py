@@ -31,6 +31,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from warren.cluster.driver import passed_s
 from warren.cluster.events import Position
 from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.replication import cluster_state
@@ -65,9 +66,12 @@ PAUSE_S: Final = (0.2, 5.0)
 QUEUED_BYTES_MAX: Final = 64 << 20
 QUEUE_POLL_S: Final = 0.005
 SILENT_S: Final = 3.0  # a leader sends beacons much more often
+RECEIVED_S: Final = 0.25  # how often it is said that something has come
 PROBE_S: Final = 1.0
-# A leader that starts again takes the next epoch, and a follower that is promoted another one than that.
+# A leader that starts again takes the next epoch, and a follower that is promoted another one than that, and than
+# another follower that is promoted, too. Epochs have 32 bits.
 EPOCH_STRIDE: Final = 1000
+EPOCHS_APART: Final = 1 << 20
 
 log = get_logger("replication")
 
@@ -80,6 +84,9 @@ class Election(Protocol):
 
     def heard(self, leader: Node, epoch: int, beacon: int, own: Position) -> None:
         """A leader has said that it leads; this node's log is synced up to `own`."""
+
+    def received(self, leader: Node) -> None:
+        """Something has come from a leader: it is there."""
 
     def lost(self, leader: Node, own: Position) -> None:
         """The link to a leader has ended."""
@@ -120,6 +127,7 @@ class Follower:
         self._link: _Link | None = None
         self._election: Election | None = None
         self._elected_epoch = 0
+        self._promoted_epoch = 0
         self._promoting = False
         self._lost_s = time.monotonic()
         self._told = ""
@@ -188,7 +196,10 @@ class Follower:
         """
         if self._elected_epoch:
             return self._elected_epoch
-        return max(self._replica.epoch, self._state.epoch) + EPOCH_STRIDE
+        if not self._promoted_epoch:
+            known = max(self._replica.epoch, self._state.epoch)
+            self._promoted_epoch = known + EPOCH_STRIDE + secrets.randbelow(EPOCHS_APART)
+        return self._promoted_epoch
 
     def _doubt(self) -> str:
         if self._state.min_in_sync > 1 or self._replica.is_catching_up:
@@ -324,6 +335,16 @@ class Follower:
         """Return how far the log is synced here."""
         return Position(self._replica.epoch, self._replica.synced_lsn)
 
+    @property
+    def disk_began_s(self) -> float | None:
+        """Since when the disk has worked on one thing, by the member's clock; None when it does not."""
+        return None if self._link is None else self._link.disk_began_s
+
+    def received(self) -> None:
+        """Something has come from the leader."""
+        if self._election is not None and self.leader is not None:
+            self._election.received(self.leader)
+
     def heard(self, link: _Link, entry: Beacon) -> None:
         """The leader has sent a beacon."""
         self.leader_committed_lsn = entry.committed_lsn
@@ -438,6 +459,11 @@ class _Link:
         """Say nothing more over this link, and have it end."""
         self._wire.fail(reason)
 
+    @property
+    def disk_began_s(self) -> float | None:
+        """Since when the thread has worked on one entry; None when it does not."""
+        return self._worker.began_s
+
     async def run(self, data: bytes) -> None:
         """Carry out what comes until the link ends.
 
@@ -462,6 +488,7 @@ class _Link:
     async def _read(self) -> str:
         """Read entries; return why there are no more."""
         worker, wire = self._worker, self._wire
+        received_s = trio.current_time()
         while True:
             try:
                 while (entry := self._decoder.maybe_entry()) is not None:
@@ -486,6 +513,9 @@ class _Link:
                     "the leader has closed the connection" if wire.is_over else "the leader is silent"
                 )
             self._decoder.feed(data)
+            if trio.current_time() - received_s >= RECEIVED_S:
+                received_s = trio.current_time()
+                self._follower.received()
 
     def _take(self, entry: FromLeader) -> None:
         if isinstance(entry, Beacon):
@@ -501,6 +531,7 @@ class _Worker:
         self.error: StoreError | None = None
         self.beacon = 0
         self.has_begun = False  # and acknowledges from now on
+        self.began_s: float | None = None  # when it began with the entry that it works on
         self._put_bytes = 0  # on the loop
         self._done_bytes = 0  # in the thread
         self._wire = wire
@@ -558,7 +589,9 @@ class _Worker:
                     self.acknowledge()
                     continue
                 synced_lsn, done = replica.synced_lsn, replica.done
+                self.began_s = passed_s()
                 replica.apply(entry, self._epoch)
+                self.began_s = None
                 self._done_bytes += _size(entry)
                 if isinstance(entry, Truncate):
                     self.tell_position()

@@ -110,6 +110,10 @@ class InSyncSet:
         if replica.synced_lsn >= self.committed_lsn:
             replica.current_s = now_s
 
+    def takes(self, replica: Replica, now_s: float) -> None:
+        """It reads what it is sent: it is there, and gets on, however large the frame is that it has not got whole."""
+        replica.heard_s = replica.progress_s = now_s
+
     def has(self, lsn: int, *, synced: bool, now_s: float) -> bool:
         """Tell whether the commit that ends at `lsn`, and which the leader has, is complete; if not, it waits."""
         if self.is_enough() and all(replica.has(lsn, synced=synced) for replica in self._required):

@@ -637,9 +637,9 @@ class Follower:
         self._noted_at = attachment.sent
 
     def note_progress(self, now_s: float) -> None:
-        """It reads what it is sent: it gets on, however large the frame is that it has not got in whole yet."""
+        """See whether it reads what it is sent: its answers to beacons come behind that."""
         if self.wire.backlog_bytes and self.wire.sent_bytes > self._sent_bytes:
-            self.replica.progress_s = now_s
+            self._leader.in_sync.takes(self.replica, now_s)
         self._sent_bytes = self.wire.sent_bytes
 
     def _readable(self) -> None:

@@ -17,7 +17,8 @@ became dirty. The engine never waits, so nothing here awaits but the end of a tu
 5. An exception that is not the peer's doing ends that connection with 541, is logged with its traceback and counted.
 6. `wake` ends a wait in epoll at once, from any thread: what the threads of the message store have done becomes
    confirms and deliveries in that very turn.
-7. Nothing is handed out, and nothing sent, in a turn in which `may_serve` says no: another node may serve by then.
+7. While `may_serve` says no nothing is read of clients, handed out or sent: another node may serve by then. What is
+   watched (`watch`), and the message store, go on, for it is by them that clients may be served again.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ ACCEPT_PAUSE_S: Final = 0.02
 ACCEPT_FAILED_S: Final = 1.0
 YIELD_EVERY_S: Final = 0.002
 LURK_S: Final = 0.001
+HELD_S: Final = 0.005  # between two looks while clients are held back
 # A step of a TLS handshake takes 1 to 3 ms with RSA: one or two in a turn.
 HANDSHAKE_BUDGET_S: Final = 0.001
 HANDSHAKES_DUE_MAX: Final = 64
@@ -182,6 +184,10 @@ class Reactor:
         last_yield_s = self._clock()
         busy = False
         while not self._stopped:
+            if self.may_serve is not None and not self.may_serve():
+                self._hold()
+                await trio.sleep(HELD_S)
+                continue
             events = self._epoll.poll(0)
             if not events and not self._has_work():
                 if busy and self._is_alone():
@@ -276,6 +282,12 @@ class Reactor:
         if self._handshakes.due_count:
             self._shake_hands()
         self._settle(goes_on=True)
+
+    def _hold(self) -> None:
+        """Let those go on by whom clients may be served again."""
+        for fd, _ in self._epoll.poll(0):
+            if fd == self._wake_fd or fd in self._watched:
+                self._other_event(fd)
 
     def _behind_the_ready(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Take what the last turn left, each once, and `events` behind it."""

@@ -17,6 +17,7 @@ from warren.cluster.events import (
     DiskWaits,
     EpochRefused,
     Event,
+    Heard,
     Lead,
     LinkLost,
     LinkRefused,
@@ -139,6 +140,17 @@ def test_beacons_put_it_off_and_those_of_smaller_epochs_are_refused() -> None:
     assert node.beacon(after_s=2.9) == [AnswerBeacon(A, 5, 1)]
     assert node.beacon(C, 4, after_s=2.9) == [RefuseEpoch(C, 5)]
     assert of(Swap, node.all(Tick(), 0.2)) != []
+
+
+def test_a_leader_whose_beacon_comes_behind_much_else_is_there() -> None:
+    node = follower()
+    node.all(Heard(A), 2.9)
+    node.all(Heard(C), 2.9)
+    assert node.all(Tick(), 0.09) == []
+    assert of(Swap, node.all(Tick(), 0.02)) != []
+    # Who stands has stopped following: nothing that comes from there changes that.
+    node.all(Heard(A))
+    assert node.member.role is Role.STANDING
 
 
 def test_the_longest_log_stands_first_and_the_others_later() -> None:
@@ -289,6 +301,17 @@ def test_a_replica_that_answers_and_syncs_nothing_leaves_the_set() -> None:
     assert swap.record.in_sync == {A, B}
 
 
+def test_a_replica_that_takes_what_it_is_sent_stays_and_is_not_served_for() -> None:
+    node = leader(A, B)
+    node.all(Appended(11))
+    for _ in range(9):
+        node.all(Tick(), 0.25)
+        node.all(Heard(B))
+    assert node.member.record is not None and node.member.record.in_sync == {A, B} and of(Swap, node.last) == []
+    assert not node.member.serves(node.now)
+    assert node.member.silence_s(node.now + 2) == pytest.approx(2)
+
+
 def test_a_replica_joins_when_it_has_what_was_there_as_its_acks_became_required() -> None:
     node = leader(A, B)
     node.all(Appended(20))
@@ -311,6 +334,18 @@ def test_a_replica_that_comes_late_has_the_time_to_make_progress_from_when_it_jo
     node.answered(B, C)
     assert node.one(RequireAcks, NearlyCaughtUp(C)).replicas == {A, B, C}
     assert of(RequireAcks, node.all(Tick(), 0.1)) == []
+
+
+def test_how_far_a_replica_was_before_its_link_was_lost_does_not_count_when_it_joins() -> None:
+    node = leader(A, B)
+    node.all(Appended(20))
+    node.all(Synced(B, 20))
+    node.all(Synced(C, 20))
+    node.all(LinkLost(C))
+    node.answered(B, C)
+    assert node.one(RequireAcks, NearlyCaughtUp(C)).replicas == {A, B, C}
+    assert of(Swap, node.all(Tick(), 0.01)) == []
+    assert node.one(Swap, Synced(C, 20)).record.in_sync == {A, B, C}
 
 
 def test_a_replica_that_vanishes_while_it_joins_holds_nothing_up_once_that_is_settled() -> None:

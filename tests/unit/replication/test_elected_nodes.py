@@ -296,6 +296,33 @@ def test_a_leader_that_nobody_hears_ends_its_life_and_nothing_is_lost(tmp_path: 
     elect(tmp_path, test)
 
 
+def test_a_leader_that_was_silent_for_a_moment_holds_its_clients_and_goes_on_with_them(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one = nodes[0]
+        etcd.is_away = True  # nobody else can lead meanwhile, however slow this machine is
+        leader = one.leader
+        assert leader is not None and leader.may_serve()
+        parameters = pika.ConnectionParameters("127.0.0.1", one.amqp_port)
+        connection = await trio.to_thread.run_sync(pika.BlockingConnection, parameters)
+        channel = await trio.to_thread.run_sync(connection.channel)
+        send, leader.send_beacon = leader.send_beacon, lambda number: None  # type: ignore[method-assign]
+        await until(lambda: not leader.may_serve())
+        answers: list[object] = []
+
+        async def declare() -> None:
+            answers.append(await trio.to_thread.run_sync(channel.queue_declare, "late"))
+
+        nursery.start_soon(declare)
+        await trio.sleep(0.3)  # far longer than an answer takes
+        assert answers == []
+        leader.send_beacon = send  # type: ignore[method-assign]
+        await until(lambda: bool(answers))
+        await trio.to_thread.run_sync(connection.close)
+        assert [each.lives for each in nodes] == [1, 1, 1]
+
+    elect(tmp_path, test)
+
+
 def test_what_only_a_deposed_leader_had_is_cut_off_when_it_follows(tmp_path: Path) -> None:
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         one, two, three = nodes

@@ -11,6 +11,7 @@ from warren.cluster.events import (
     DiskWaits,
     EpochRefused,
     Event,
+    Heard,
     LinkLost,
     NearlyCaughtUp,
     Recovered,
@@ -151,9 +152,10 @@ def test_the_member_hears_of_answers_refusals_and_lost_links() -> None:
     replica = member.follower(100)
     member.set.answered(replica, 3, 7)
     member.set.refused(replica, 4)
+    member.set.takes(replica, 0.0)
     member.set.disconnected(replica, 0.0)
     two = recorded(TWO)
-    assert member.told == [BeaconAnswered(two, 3, 7), EpochRefused(two, 4), LinkLost(two)]
+    assert member.told == [BeaconAnswered(two, 3, 7), EpochRefused(two, 4), Heard(two), LinkLost(two)]
 
 
 def test_a_record_may_name_replicas_that_are_no_nodes_and_commits_wait_for_them() -> None:

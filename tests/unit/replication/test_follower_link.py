@@ -5,13 +5,28 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import Event
 from typing import TypeVar
 
 import trio
 
+from warren.cluster.driver import passed_s
 from warren.msgstore.files.file_system import OsFileSystem
-from warren.replication.entries import FROM_FOLLOWER, PREAMBLE, Ack, Committed, Decoder, Entry, Position, SealedList
-from warren.replication.follower import _Link
+from warren.replication.cluster_state import ClusterState
+from warren.replication.entries import (
+    FROM_FOLLOWER,
+    PREAMBLE,
+    Ack,
+    CheckpointPiece,
+    Committed,
+    Decoder,
+    Entry,
+    Position,
+    SealedList,
+    encoded,
+)
+from warren.replication.follower import EPOCH_STRIDE, Follower, _Link
+from warren.replication.identity import Identity
 from warren.replication.replica_store import ReplicaStore
 from warren.replication.wire import Wire
 
@@ -25,9 +40,13 @@ class Metadata:
     def __init__(self) -> None:
         self.metadata = self
         self.began: list[bytes] = []
+        self.received_count = 0
 
     def begin(self, store_id: bytes) -> None:
         self.began.append(store_id)
+
+    def received(self) -> None:
+        self.received_count += 1
 
 
 def with_link(tmp_path: Path, test: Callable[[_Link, socket.socket], Awaitable[T]]) -> T:
@@ -119,3 +138,51 @@ def test_bytes_are_queued_until_the_thread_has_carried_them_out(tmp_path: Path) 
             wire.close()
 
     trio.run(main)
+
+
+def test_how_long_the_disk_works_on_an_entry_is_known(tmp_path: Path) -> None:
+    async def test(link: _Link, sock: socket.socket) -> None:
+        goes_on = Event()
+        link._replica.apply = lambda entry, epoch: goes_on.wait(30)  # type: ignore[method-assign,assignment]
+        assert link.disk_began_s is None
+        before_s = passed_s()
+        link._worker.put(Committed(100))
+        while (began_s := link.disk_began_s) is None:
+            await trio.sleep(0.01)
+        assert before_s <= began_s <= passed_s()
+        goes_on.set()
+        while link.disk_began_s is not None:
+            await trio.sleep(0.01)
+
+    with_link(tmp_path, test)
+
+
+def test_it_is_said_that_something_comes_however_large_the_entry_is(tmp_path: Path) -> None:
+    async def test(link: _Link, sock: socket.socket) -> None:
+        follower = link._follower
+        assert isinstance(follower, Metadata)
+        begun = b"".join(encoded(CheckpointPiece(1, 1 << 20, 0, bytes(1 << 20))))
+        sock.sendall(PREAMBLE)
+        at = 0
+        while not follower.received_count:
+            sock.sendall(begun[at : at + 100])
+            at += 100
+            await trio.sleep(0.01)
+        assert at < len(begun)
+
+    with_link(tmp_path, test)
+
+
+def test_two_followers_of_one_leader_are_promoted_to_different_epochs(tmp_path: Path) -> None:
+    state = ClusterState(b"i" * 16, epoch=7)
+    epochs = set()
+    for name in ("two", "three"):
+        (tmp_path / name).mkdir()
+        replica = ReplicaStore(OsFileSystem(str(tmp_path / name)))
+        replica.open()
+        follower = Follower(None, Identity(b"secret"), name, tmp_path, state, replica, Metadata())  # type: ignore[arg-type]
+        epochs.add(follower.next_epoch())
+        assert follower.next_epoch() in epochs, "what was said is what it takes"
+        replica.close()
+    assert len(epochs) == 2
+    assert min(epochs) >= 7 + EPOCH_STRIDE

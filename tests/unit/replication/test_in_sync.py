@@ -283,3 +283,16 @@ def test_whatever_happens_a_complete_commit_is_with_every_recorded_member() -> N
                     seed
                 )
             assert all(disks[member] >= committed for member in group.members - {ME}), seed
+
+
+def test_who_takes_a_large_frame_stays_though_its_answers_come_behind_it() -> None:
+    """(4)"""
+    group = a_set()
+    two = join(group, TWO, 10)
+    assert not has(group, 100)
+    now_s = 0.0
+    for _ in range(5):
+        now_s += SUSPECT_S * 0.9
+        group.takes(two, now_s)
+    assert group.proposal(now_s) is None
+    assert group.proposal(now_s + SUSPECT_S) == frozenset({ME})

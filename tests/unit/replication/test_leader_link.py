@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from simulation.simulated_file_system import SimulatedFileSystem
 
-from warren.cluster.events import BeaconAnswered, EpochRefused, Event
+from warren.cluster.events import BeaconAnswered, EpochRefused, Event, Heard
 from warren.msgstore.files.errors import StoreError
 from warren.replication.elected_set import ElectedSet, recorded
 from warren.replication.entries import PREAMBLE, Ack, EntryError, Position, SealedList, Truncate, encoded
@@ -127,6 +127,29 @@ def test_what_is_counted_begins_anew_when_the_follower_has_cut_its_log() -> None
         with sock, trio.fail_after(30):
             attachment = await follower._attach()
             assert attachment is not None and attachment.sent == 0
+            follower.wire.close()
+
+    trio.run(main)
+
+
+def test_a_follower_that_reads_what_it_is_sent_is_heard_of() -> None:
+    async def main() -> None:
+        leader = Leader()
+        follower, sock = link(leader)
+        with sock:
+            follower.wire.put([bytes(8 << 20)])  # more than the kernel takes
+            follower.note_progress(1.0)
+            assert leader.told == [Heard(recorded(TWO))]
+            follower.note_progress(2.0)
+            assert leader.told == [Heard(recorded(TWO))], "nothing went on since"
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follower.wire.send)
+                with trio.fail_after(30):
+                    while follower.wire.sent_bytes == follower._sent_bytes:
+                        await trio.to_thread.run_sync(sock.recv, 1 << 16)
+                nursery.cancel_scope.cancel()
+            follower.note_progress(3.0)
+            assert leader.told == [Heard(recorded(TWO))] * 2
             follower.wire.close()
 
     trio.run(main)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+import trio
 import trustme
 from engine_harness import CAPABILITIES, PASSWORD, USER, Harness, content_frames
 
@@ -262,6 +263,42 @@ def test_a_descriptor_that_is_watched_is_read_in_the_turn_before_the_engine_ends
     place.reactor.unwatch(fd)
     place.turn()
     assert told == [7]
+    os.close(fd)
+
+
+def test_clients_wait_while_they_may_not_be_served_and_what_is_watched_goes_on(place: Place) -> None:
+    (peer,) = place.connect(1)
+    fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    looks = 0
+    may_serve = False
+
+    def may() -> bool:
+        nonlocal looks
+        looks += 1
+        return may_serve
+
+    def read() -> None:
+        nonlocal may_serve
+        os.eventfd_read(fd)
+        may_serve = True
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(place.reactor.run)
+            peer.say(method_frame(2, m.ChannelOpen("")))
+            with trio.fail_after(30):
+                while looks < 5:
+                    await trio.sleep(0.01)
+                assert (peer.reads, peer.taken()) == (0, b"")
+                os.eventfd_write(fd, 1)
+                while not peer.taken():
+                    await trio.sleep(0.01)
+            place.reactor.stop()
+
+    place.reactor.watch(fd, read)
+    place.reactor.may_serve = may
+    trio.run(main)
+    place.reactor.unwatch(fd)
     os.close(fd)
 
 
