@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants mutants-rules mutants-cluster protocol screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -85,6 +85,9 @@ mutants: setup-test ## break the store on purpose, in 56 ways: the crash simulat
 
 mutants-cluster: setup-check ## break the protocol of a cluster on purpose, in 33 ways: its tests have to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python -m cluster.mutants $(ARGS)
+
+cluster-faults: setup-test ## random faults on N=20 clusters of three nodes, each under load (SEED=7)
+	cd tests && ../.venv/bin/python -m integration.clustering.fault_schedules $(or $(N),20) $(SEED)
 
 protocol: setup-check ## look at every state of the protocol of a cluster within wider bounds (ARGS="--seconds 600")
 	cd tests && PYTHONPATH=.. ../.venv/bin/python -m cluster.promises

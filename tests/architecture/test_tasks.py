@@ -36,6 +36,8 @@ ARGUED = {
     # Inside the connection of one follower, or to a leader, whose nursery ends with it: the failure of that connection.
     ("replication/leader.py", "serve", "self.wire.send"): "sends what the kernel did not take at once",
     ("replication/leader.py", "serve", "self._end_when_asked"): "ends the connection",
+    ("replication/elected_node.py", "drive", "self._driver.run"): "ends the process",
+    ("replication/elected_node.py", "drive", "self.node.watch_disk"): "ends the process",
     ("replication/follower.py", "run", "self._wire.send"): "sends what the kernel did not take at once",
     (
         "replication/follower.py",

@@ -53,12 +53,12 @@ class Node:
 
     def lead(self, *, is_enough: bool = True) -> None:
         """Start it as a leader, and wait until it is healthy; until it answers, if it is not enough by itself."""
-        self.process = self._process(WarrenProcess if is_enough else _AnsweringProcess)
+        self.process = self._process(WarrenProcess if is_enough else AnsweringProcess)
         self.process.start()
 
     def follow(self, leader: Node) -> None:
         """Start it as a follower, and wait until it answers over HTTP."""
-        self.process = self._process(_AnsweringProcess, leader)
+        self.process = self._process(AnsweringProcess, leader)
         self.process.start()
 
     def lose(self) -> None:
@@ -111,7 +111,7 @@ class Node:
         """Promote this follower, and wait until it serves."""
         status, document = self.ask("POST", "/api/cluster/promote", {"accept_loss": accept_loss})
         assert status == 200, document
-        assert isinstance(self.process, _AnsweringProcess)
+        assert isinstance(self.process, AnsweringProcess)
         self.process.await_promotion()
         return dict(document)
 
@@ -146,16 +146,19 @@ def drained(channel: BlockingChannel, queue: str) -> list[bytes]:
         bodies.append(body)
 
 
-class _AnsweringProcess(WarrenProcess):
+class AnsweringProcess(WarrenProcess):
+    """One that has started when it answers over HTTP, whether it serves clients or not."""
+
     def health(self) -> int:
         """Return 200 when it answers, with 503 too: a follower serves no clients, and says so."""
         return 200 if super().health() in (200, 503) else 0
 
     def await_promotion(self) -> None:
         """Wait until it serves AMQP."""
-        wait_until(self._is_leading, "the follower to lead")
+        wait_until(self.is_leading, "the follower to lead")
 
-    def _is_leading(self) -> bool:
+    def is_leading(self) -> bool:
+        """Tell whether it serves AMQP, as it says."""
         assert self.is_running(), self.log_tail()
         self._is_serving()
         return self.amqp_port != 0 and super().health() == 200
