@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -79,6 +79,9 @@ CRASHTESTS := crash simulation
 
 crashtest: setup-test ## kill the broker 500 times under load, 3 million crash states of a simulated disk
 	$(CRASHTEST) scripts/test -s $(CRASHTESTS) $(ARGS)
+
+lake-kills: setup-test ## kill warren lake and the broker 20 times while tables follow, and check every row (WARREN_TEST_LAKE_KILLS)
+	WARREN_TEST_LAKE_KILLS=$${WARREN_TEST_LAKE_KILLS:-20} scripts/test -s integration/lake $(ARGS)
 
 mutants: setup-test ## break the store on purpose, in 56 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)

@@ -56,6 +56,12 @@ def _bridge(name: str, arguments: Sequence[str]) -> int:
     return commands.main(name, arguments, _connection)
 
 
+def _lake(arguments: Sequence[str]) -> int:
+    from warren.lake import commands
+
+    return commands.main(arguments, _connection)
+
+
 def main() -> None:
     """Run the `warren` command."""
     others = (
@@ -63,6 +69,7 @@ def main() -> None:
             "export", "Export a queue or a stream to files (warren export --help).", partial(_bridge, "export")
         ),
         cli.OtherCommand("import", "Publish what was exported (warren import --help).", partial(_bridge, "import")),
+        cli.OtherCommand("lake", "Let tables follow streams and queues (warren lake --help).", _lake),
     )
     cli.main(plugins, others)
 

@@ -22,7 +22,7 @@ STARTERS = {
 # `Supervision`'s methods, which is what a nursery is to start.
 SUPERVISED = {"keep", "once", "begin"}
 # Packages in which no broker runs.
-ELSEWHERE = {"perf", "ctl", "spark_bridge"}
+ELSEWHERE = {"perf", "ctl", "spark_bridge", "lake"}
 # Everything else that starts something: file, function and what is started, and why that cannot end the broker.
 ARGUED = {
     ("links/supervisor.py", "_begin", "self._live"): "a link: catches what it raises, and shows it as its state",

@@ -58,28 +58,34 @@ class Connection(NamedTuple):
 Connect = Callable[[Mapping[str, Any]], Connection]
 
 _PANEL: Final = "Connection"
-_Url = Annotated[str | None, typer.Option("--url", "-u", metavar="URL", rich_help_panel=_PANEL, help="Of the API")]
-_Vhost = Annotated[str | None, typer.Option("--vhost", "-p", metavar="VHOST", rich_help_panel=_PANEL)]
-_Username = Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_PANEL)]
-_Password = Annotated[
+Url = Annotated[str | None, typer.Option("--url", "-u", metavar="URL", rich_help_panel=_PANEL, help="Of the API")]
+Vhost = Annotated[str | None, typer.Option("--vhost", "-p", metavar="VHOST", rich_help_panel=_PANEL)]
+Username = Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_PANEL)]
+Password = Annotated[
     str | None, typer.Option(metavar="TEXT", rich_help_panel=_PANEL, help="Seen by others: better a file")
 ]
-_PasswordFile = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
-_Profile = Annotated[
+PasswordFile = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
+Profile = Annotated[
     str | None, typer.Option(metavar="NAME", rich_help_panel=_PANEL, help="Of the configuration file of warren ctl")
 ]
-_Config = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
-_Cacert = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
-_Insecure = Annotated[bool, typer.Option("--insecure", rich_help_panel=_PANEL, help="Take any certificate")]
-_Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", rich_help_panel=_PANEL, help="For each answer")]
-_Json = Annotated[bool, typer.Option("--json", help="Lines of JSON instead of text")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing")]
+Config = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
+Cacert = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
+Insecure = Annotated[bool, typer.Option("--insecure", rich_help_panel=_PANEL, help="Take any certificate")]
+Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", rich_help_panel=_PANEL, help="For each answer")]
+Json = Annotated[bool, typer.Option("--json", help="Lines of JSON instead of text")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing")]
 
 
-def main(name: str, arguments: Sequence[str], connect: Connect) -> int:
-    """Run the command `name` and return its exit code."""
+def main(
+    name: str,
+    arguments: Sequence[str],
+    connect: Connect,
+    function: Callable[..., int] | None = None,
+    install: str = INSTALL,
+) -> int:
+    """Run the command `name` and return its exit code. `function`: that it is, if it is none of `COMMANDS`."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(COMMANDS[name])
+    app.command(name)(function or COMMANDS[name])
     command = typer.main.get_command(app)
     _run.connect = connect
     previous = signal.signal(signal.SIGTERM, _interrupted)
@@ -88,7 +94,7 @@ def main(name: str, arguments: Sequence[str], connect: Connect) -> int:
     except (KeyboardInterrupt, typer.Abort):
         ended = ExitCode.INTERRUPTED
     except Exception as error:
-        return _ended_badly(name, error)
+        return _ended_badly(name, error, install)
     finally:
         signal.signal(signal.SIGTERM, previous)
     if ended == ExitCode.INTERRUPTED:  # typer makes that of KeyboardInterrupt
@@ -100,7 +106,7 @@ def _interrupted(_: int, __: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _ended_badly(name: str, error: Exception) -> int:
+def _ended_badly(name: str, error: Exception, install: str) -> int:
     """Say what went wrong in one line; what nobody foresaw is raised again."""
     message = getattr(error, "format_message", None)
     if message is not None:  # typer's: the command line is wrong
@@ -108,7 +114,7 @@ def _ended_badly(name: str, error: Exception) -> int:
         return _fail(name, reason[:1].lower() + reason[1:], ExitCode.USAGE) if reason else ExitCode.USAGE
     if isinstance(error, ModuleNotFoundError):
         missing = str(error.name).partition(".")[0]
-        return _fail(name, f"{missing} is not installed: {INSTALL}", ExitCode.USAGE)
+        return _fail(name, f"{missing} is not installed: {install}", ExitCode.USAGE)
     from warren.spark_bridge.errors import BridgeError, DamagedChunk, DataLoss, Unreachable, UsageError
 
     if isinstance(error, UsageError):
@@ -162,6 +168,11 @@ class _Run:
 
 
 _run = _Run()
+
+
+def client_of(flags: Mapping[str, Any]) -> BrokerClient:
+    """Return the client that the options of a connection stand for, with the environment and the profiles."""
+    return _run.client(flags)
 
 
 class _Progress:
@@ -269,18 +280,18 @@ def _export(
     engine: Annotated[str, typer.Option(metavar="NAME", help="arrow, or spark")] = "arrow",
     master: Annotated[str | None, typer.Option(metavar="URL", help="Of Spark; default: local[*]")] = None,
     sql: Annotated[str | None, typer.Option(metavar="QUERY", help="With Spark: SELECT ... FROM queue")] = None,
-    dry_run: _DryRun = False,
-    as_json: _Json = False,
-    url: _Url = None,
-    vhost: _Vhost = None,
-    username: _Username = None,
-    password: _Password = None,
-    password_file: _PasswordFile = None,
-    profile: _Profile = None,
-    config: _Config = None,
-    cacert: _Cacert = None,
-    insecure: _Insecure = False,
-    timeout: _Timeout = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    url: Url = None,
+    vhost: Vhost = None,
+    username: Username = None,
+    password: Password = None,
+    password_file: PasswordFile = None,
+    profile: Profile = None,
+    config: Config = None,
+    cacert: Cacert = None,
+    insecure: Insecure = False,
+    timeout: Timeout = None,
 ) -> int:
     """Export a queue or a stream to files; the same command again goes on where the last run ended."""
     flags: dict[str, Any] = {
@@ -404,18 +415,18 @@ def _import(
     checkpoint: Annotated[
         Path | None, typer.Option(metavar="FILE", help="How far it is; default: a file in DIR")
     ] = None,
-    dry_run: _DryRun = False,
-    as_json: _Json = False,
-    url: _Url = None,
-    vhost: _Vhost = None,
-    username: _Username = None,
-    password: _Password = None,
-    password_file: _PasswordFile = None,
-    profile: _Profile = None,
-    config: _Config = None,
-    cacert: _Cacert = None,
-    insecure: _Insecure = False,
-    timeout: _Timeout = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    url: Url = None,
+    vhost: Vhost = None,
+    username: Username = None,
+    password: Password = None,
+    password_file: PasswordFile = None,
+    profile: Profile = None,
+    config: Config = None,
+    cacert: Cacert = None,
+    insecure: Insecure = False,
+    timeout: Timeout = None,
 ) -> int:
     """Publish the rows of files, each once; the same command again goes on where the last run ended."""
     flags: dict[str, Any] = {"url": url, "vhost": vhost, "username": username, "password": password}

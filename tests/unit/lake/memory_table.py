@@ -1,0 +1,82 @@
+"""A table in memory, with the rules of real ones; several programs may have it open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from warren.lake.errors import Conflict, NotOurs
+from warren.lake.kinds import ARROW
+from warren.lake.marks import Marks
+from warren.lake.table import Change, Kept, changed
+
+
+@dataclass
+class Stored:
+    """What is stored of a table."""
+
+    schema: pa.Schema
+    version: int = 0
+    marks: dict[str, int] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+class MemoryTable:
+    """One that was opened."""
+
+    can_widen = True
+
+    def __init__(self, name: str, stored: Stored) -> None:
+        self.name = name
+        self.stored = stored
+        self._seen = Stored(stored.schema, stored.version, dict(stored.marks))
+
+    def load(self, keys: Sequence[str]) -> None:
+        stored = self.stored
+        self._seen = Stored(stored.schema, stored.version, dict(stored.marks))
+
+    def marks(self) -> dict[str, int]:
+        if self.stored.rows and not self.stored.marks:
+            raise NotOurs(self.name)
+        return self._seen.marks
+
+    def columns(self) -> pa.Schema:
+        return self._seen.schema
+
+    def append(self, rows: pa.Table, marks: Marks, changes: Sequence[Change] = ()) -> None:
+        stored = self.stored
+        if stored.version != self._seen.version:
+            raise Conflict(self.name)
+        stored.schema = changed(stored.schema, changes, ARROW)
+        assert rows.schema.names == stored.schema.names
+        stored.rows += rows.to_pylist()
+        stored.marks |= marks
+        stored.version += 1
+        self.load(())
+
+    def maintain(self, now_s: float) -> Kept:
+        return Kept()
+
+
+class MemoryTables:
+    """Two tables, opened as often as one likes."""
+
+    def __init__(self) -> None:
+        self.main: Stored | None = None
+        self.aside: Stored | None = None
+
+    def __call__(self, columns: pa.Schema, refused: pa.Schema | None) -> tuple[MemoryTable, MemoryTable | None]:
+        self.main = self.main or Stored(columns)
+        if refused is None:
+            return MemoryTable("main", self.main), None
+        self.aside = self.aside or Stored(refused)
+        return MemoryTable("main", self.main), MemoryTable("aside", self.aside)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [] if self.main is None else self.main.rows
+
+    def refused(self) -> list[dict[str, Any]]:
+        return [] if self.aside is None else self.aside.rows

@@ -1,0 +1,179 @@
+"""Rows out of messages. decoder (1) to (4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from unit.spark_bridge.chunks import Sent, chunk_of
+
+from warren.lake import decoder, kinds
+from warren.lake.body_schema import BodySchema, schema_of
+from warren.lake.decoder import Decoded, JsonDecoder, MessageDecoder, column_of
+from warren.lake.table import Change
+from warren.spark_bridge.columns import Context, read_chunks, to_record_batches
+from warren.spark_bridge.errors import UsageError
+
+
+def messages(schema: pa.Schema, *bodies: bytes) -> list[pa.RecordBatch]:
+    (chunk,) = read_chunks(chunk_of([Sent(number, body) for number, body in enumerate(bodies)]))
+    return list(to_record_batches(chunk, schema, Context("q")))
+
+
+def decode(made: JsonDecoder, columns: pa.Schema, *bodies: bytes) -> Decoded:
+    found = made.decode(columns, messages(made.reading(), *bodies))
+    # Each message is one row, somewhere.
+    offsets = found.rows.column("offset").to_pylist() + found.refused.column("offset").to_pylist()
+    assert sorted(offsets) == list(range(len(bodies)))
+    return found
+
+
+def of(found: Decoded, *columns: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[column] for column in columns) for row in found.rows.to_pylist()]
+
+
+def test_messages_are_rows_as_they_are() -> None:
+    made = MessageDecoder()
+    found = made.decode(made.first_columns(), messages(made.reading(), b"a", b"\xff"))
+    assert of(found, "queue", "partition", "offset", "body") == [("q", 0, 0, b"a"), ("q", 0, 1, b"\xff")]
+    assert (found.refused.num_rows, found.changes) == (0, ())
+    assert pa.int16() not in [field.type for field in made.first_columns()]
+
+
+def test_fields_become_columns_with_what_they_have() -> None:
+    made = JsonDecoder()
+    found = decode(made, made.first_columns(), b'{"n": 1, "ok": true}', b'{"n": 2.5, "o": {"a": [1]}, "z": null}')
+    assert found.changes == (
+        Change("n", kinds.DOUBLE, True),
+        Change("ok", kinds.BOOLEAN, True),
+        Change("o", kinds.STRING, True),
+    )
+    assert of(found, "n", "ok", "o") == [(1.0, True, None), (2.5, None, '{"a":[1]}')]
+    assert "body" not in found.rows.column_names
+
+
+def test_columns_that_there_are_stay_what_they_are() -> None:
+    made = JsonDecoder()
+    columns = made.first_columns().append(pa.field("n", pa.int64()))
+    found = decode(made, columns, b'{"n": 1}', b'{"n": 1.5}', b'{"n": "x", "new": 1}', b'{"n": 2.0, "more": "a"}')
+    assert of(found, "n", "more") == [(1, None), (2, "a")]
+    assert found.changes == (Change("more", kinds.STRING, True),)
+    assert found.refused.column("reason").to_pylist() == [
+        "n: a number where a long is expected",
+        "n: a text where a long is expected",
+    ]
+    assert found.refused.column("body").to_pylist() == [b'{"n": 1.5}', b'{"n": "x", "new": 1}']
+
+
+def test_an_integer_that_a_column_of_doubles_does_not_have_is_refused() -> None:
+    made = JsonDecoder()
+    found = decode(made, made.first_columns(), b'{"n": 9007199254740993}', b'{"n": 0.5}', b'{"n": 7}')
+    assert of(found, "n") == [(0.5,), (7.0,)]
+    assert found.refused.column("reason").to_pylist() == ["n: an integer that a double does not have exactly"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b'{"a": NaN}', "no JSON"),
+        (b'{"a": 1e999}', "no JSON"),
+        (b'{"a": "\\ud800"}', "no JSON"),
+        (b"[1]", "no JSON object"),
+        (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+        (b'{"a": 123456789012345678901234567890}', "more than 64 bits"),
+        (b'{"A": 1, "a": 2}', "two fields for the column"),
+        (b'{"body_type": 1, "type": 2}', "two fields for the column 'body_type'"),
+        (b'{"%s": 1}' % (b"x" * 300), "cannot be the name of a column"),
+        (b"{%s}" % b",".join(b'"k%d": 1' % number for number in range(600)), "more columns than the table may have"),
+    ],
+)
+def test_what_is_no_row_is_refused_with_the_reason(body: bytes, reason: str) -> None:
+    made = JsonDecoder()
+    found = decode(made, made.first_columns(), b'{"good": 1}', body)
+    assert of(found, "good") == [(1,)]
+    assert [change.column for change in found.changes] == ["good"]
+    (said,) = found.refused.column("reason").to_pylist()
+    assert reason in said and len(said) <= decoder.REASON_MAX
+    assert found.refused.column("body").to_pylist() == [body]
+
+
+def test_the_columns_of_a_table_are_bounded_however_many_names_come() -> None:
+    made = JsonDecoder(columns_max=30)
+    room = 30 - len(made.first_columns())
+    found = decode(made, made.first_columns(), *(b'{"k%d": 1}' % number for number in range(50)))
+    assert len(found.changes) == room
+    assert found.refused.num_rows == 50 - room
+
+
+def test_a_field_that_is_called_as_a_column_of_messages_has_another_name() -> None:
+    assert [column_of(name) for name in ("type", "Offset", "publish_date", "a-b", "1st", "", "größe")] == [
+        *("body_type", "body_Offset", "body_publish_date", "a_b", "_1st", "_", "größe")
+    ]
+    made = JsonDecoder()
+    found = decode(made, made.first_columns(), b'{"type": "paid", "offset": 77}')
+    assert of(found, "offset", "type", "body_type", "body_offset") == [(0, None, "paid", 77)]
+
+
+def test_letters_in_either_case_are_one_column() -> None:
+    made = JsonDecoder()
+    found = decode(made, made.first_columns(), b'{"Name": "a"}', b'{"name": "b"}')
+    assert of(found, "Name") == [("a",), ("b",)]
+    columns = made.first_columns().append(pa.field("NAME", pa.string()))
+    assert of(decode(made, columns, b'{"name": "b"}'), "NAME") == [("b",)]
+
+
+def test_a_schema_makes_the_columns_before_there_are_rows() -> None:
+    body = schema_of({"properties": {"n": {"type": "integer", "format": "int32"}, "at": {"type": "string"}}})
+    made = JsonDecoder(None, body)
+    assert made.first_columns().field("n").type == pa.int32()
+    assert made.pending(made.first_columns(), can_widen=False) == ()
+    assert made.pending(JsonDecoder().first_columns(), can_widen=False) == (
+        Change("n", kinds.INT, True),
+        Change("at", kinds.STRING, True),
+    )
+
+
+def test_a_schema_widens_what_can_be_widened_and_nothing_else() -> None:
+    narrow = JsonDecoder(None, BodySchema({"n": kinds.INT})).first_columns()
+    wide = JsonDecoder(None, BodySchema({"n": kinds.LONG}))
+    assert wide.pending(narrow, can_widen=True) == (Change("n", kinds.LONG, False),)
+    with pytest.raises(UsageError, match="cannot be widened from int to long"):
+        wide.pending(narrow, can_widen=False)
+    with pytest.raises(UsageError, match="is long, and cannot be int"):
+        JsonDecoder(None, BodySchema({"n": kinds.INT})).pending(wide.first_columns(), can_widen=True)
+
+
+def test_a_closed_schema_refuses_other_fields_and_an_open_one_takes_them() -> None:
+    bodies = (b'{"n": 1, "m": 2}', b'{"n": 1, "m": null}', b'{"m": 2}', b'{"n": null}')
+    closed = JsonDecoder(None, BodySchema({"n": kinds.LONG}, frozenset({"n"}), is_open=False))
+    found = decode(closed, closed.first_columns(), *bodies)
+    assert of(found, "offset", "n") == [(3, None)]
+    assert found.refused.column("reason").to_pylist() == [
+        *("'m' is not in the schema", "'m' is not in the schema", "without 'n'")
+    ]
+    opened = JsonDecoder(None, BodySchema({"n": kinds.LONG}, frozenset({"n"})))
+    assert of(decode(opened, opened.first_columns(), *bodies), "offset", "n", "m") == [
+        *((0, 1, 2), (1, 1, None), (3, None, None))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["offset", "nothing"], "no column 'nothing'"),
+        (["queue", "partition", "timestamp"], "offset must be among them"),
+        (["queue", "partition", "offset", "offset", "timestamp"], "each of them once"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(names: list[str], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        MessageDecoder(names)
+
+
+def test_a_table_that_was_made_with_other_columns_is_refused() -> None:
+    few = MessageDecoder(["queue", "partition", "offset", "timestamp"])
+    with pytest.raises(UsageError, match="no column 'exchange'"):
+        MessageDecoder().pending(few.first_columns(), can_widen=True)

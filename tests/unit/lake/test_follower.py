@@ -1,0 +1,366 @@
+"""A table has each message once, whoever is killed and whoever else writes. follower (1) to (4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from unit.spark_bridge.broker_in_memory import MemoryBroker
+from unit.spark_bridge.export_broker import ExportBroker
+
+from warren.lake.decoder import JsonDecoder, MessageDecoder
+from warren.lake.errors import NotOurs, Overtaken
+from warren.lake.follower import Follower
+from warren.lake.source import DrainSource, Limits, StreamSource
+from warren.spark_bridge.errors import AnotherQueue, DataLoss, Fenced, UsageError
+
+from .memory_table import MemoryTable, MemoryTables
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture
+def broker() -> ExportBroker:
+    return ExportBroker()
+
+
+@pytest.fixture
+def tables() -> MemoryTables:
+    return MemoryTables()
+
+
+def follower(
+    broker: MemoryBroker,
+    tables: MemoryTables,
+    *,
+    name: str = "orders",
+    json: bool = False,
+    drain: bool = False,
+    rows: int = 100,
+    **options: Any,
+) -> Follower:
+    """Return a program that follows `name`, as if it had just been started."""
+    source = DrainSource(broker, name, "lake", "a test", **options) if drain else StreamSource(broker, name, **options)
+    decoder = JsonDecoder() if json else MessageDecoder()
+    made = Follower(source, decoder, tables, f"/{name}{drain}", limits=Limits(rows, 1 << 30), sleep=lambda _: None)
+    made.open()
+    return made
+
+
+def run(made: Follower) -> int:
+    """Follow to the end, and return how many steps there were."""
+    steps = 0
+    while made.step().moved:
+        steps += 1
+    return steps
+
+
+def offsets(tables: MemoryTables) -> list[tuple[int, int]]:
+    return sorted((row["partition"], row["offset"]) for row in tables.rows())
+
+
+def test_a_table_has_what_the_stream_has_and_goes_on(broker: ExportBroker, tables: MemoryTables) -> None:
+    stream = broker.stream(count=10, first=3)
+    first = follower(broker, tables, rows=4)
+    assert first.waiting() == 10
+    assert run(first) == 3
+    assert offsets(tables) == [(0, offset) for offset in range(3, 13)]
+    assert [row["body"] for row in tables.rows()] == [b"%d" % offset for offset in range(3, 13)]
+    stream.add(2)
+    assert first.step().rows == 2  # the one that is running
+    stream.add(2)
+    assert run(follower(broker, tables)) == 1  # and another
+    assert offsets(tables) == [(0, offset) for offset in range(3, 17)]
+
+
+def test_a_new_table_begins_where_it_is_told_even_if_it_was_killed_before_the_first_row(
+    broker: ExportBroker, tables: MemoryTables
+) -> None:
+    stream = broker.stream(count=5)
+    follower(broker, tables, start="next")
+    stream.add(3)
+    run(follower(broker, tables, start="next"))
+    assert offsets(tables) == [(0, 5), (0, 6), (0, 7)]
+
+
+def test_partitions_are_followed_with_their_numbers_and_so_are_new_ones(
+    broker: ExportBroker, tables: MemoryTables
+) -> None:
+    whole = broker.stream("orders", type="super-stream", partitions=("orders-0", "orders-1"))
+    broker.stream("orders-0", count=3)
+    broker.stream("orders-1", count=9, id="i2")
+    made = follower(broker, tables, rows=4)
+    made.step()
+    # Nobody starves.
+    assert {row["partition"] for row in tables.rows()} == {0, 1}
+    broker.stream("orders-2", count=2, id="i3")
+    whole.partitions = ("orders-0", "orders-1", "orders-2")
+    run(made)
+    assert offsets(tables) == [(part, at) for part, count in ((0, 3), (1, 9), (2, 2)) for at in range(count)]
+
+
+def test_what_is_refused_is_in_the_other_table_and_the_place_is_in_both(
+    broker: ExportBroker, tables: MemoryTables
+) -> None:
+    stream = broker.stream()
+    for body in (b'{"n": 1}', b"x", b'{"n": 2}', b'{"n": "y"}'):
+        stream.add(1)
+        stream.messages[-1] = stream.messages[-1]._replace(body=body)
+    run(follower(broker, tables, json=True))
+    assert [(row["offset"], row["n"]) for row in tables.rows()] == [(0, 1), (2, 2)]
+    assert [(row["offset"], row["body"]) for row in tables.refused()] == [(1, b"x"), (3, b'{"n": "y"}')]
+    assert all(row["reason"] for row in tables.refused())
+
+
+# --- killed ----------------------------------------------------------------------------------------------------------
+
+
+def killed_everywhere(make: Callable[[], Any], work: Callable[[Any], object]) -> Iterator[Any]:
+    """Yield what `make` made after `work` was killed on it, at one place later each time."""
+    for at in range(1, 1000):
+        left = at
+
+        def step() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+
+        def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                step()
+                made = original(*args, **kwargs)
+                step()
+                return made
+
+            return call
+
+        thing = make()
+        with pytest.MonkeyPatch.context() as patch:
+            for owner, name in (
+                *((MemoryTable, name) for name in ("append", "load")),
+                *((ExportBroker, name) for name in ("claim", "read", "open_drain", "describe")),
+            ):
+                patch.setattr(owner, name, wrapped(getattr(owner, name)))
+            try:
+                work(thing)
+            except Killed:
+                pass
+            else:
+                assert at > 20, "nothing was in the way"
+                return
+        yield thing
+
+
+BODIES = (b'{"n": 1}', b"x", b'{"n": 2, "m": 0.5}', b'{"n": "y"}', b'{"m": 1, "k": "z"}')
+
+
+def mixed(count: int, *, partitions: bool) -> ExportBroker:
+    """Return a broker with a stream of bodies of which some are refused."""
+    broker = ExportBroker()
+    names = ["orders"]
+    if partitions:
+        names = ["orders-0", "orders-1"]
+        broker.stream("orders", type="super-stream", partitions=tuple(names))
+    for number, name in enumerate(names):
+        broker.stream(name, id=f"i{number}")
+        grow(broker, name, count)
+    return broker
+
+
+def grow(broker: ExportBroker, name: str, count: int) -> None:
+    queue = broker.queues[name]
+    for _ in range(count):
+        queue.add(1)
+        body = BODIES[(queue.end * 7 + len(name)) % len(BODIES)]
+        queue.messages[-1] = queue.messages[-1]._replace(body=body)
+
+
+@pytest.mark.parametrize("partitions", [False, True])
+def test_killed_anywhere_each_message_of_a_stream_is_in_one_table_once(partitions: bool) -> None:
+    def make() -> tuple[ExportBroker, MemoryTables]:
+        return mixed(6, partitions=partitions), MemoryTables()
+
+    def work(thing: tuple[ExportBroker, MemoryTables]) -> None:
+        run(follower(*thing, json=True, rows=5))
+
+    for broker, tables in killed_everywhere(make, work):
+        streams = [name for name, queue in broker.queues.items() if queue.type == "stream"]
+        for name in streams:  # the next one plans more than the one that was killed
+            grow(broker, name, 3)
+        work((broker, tables))
+        found = sorted((row["partition"], row["offset"]) for row in [*tables.rows(), *tables.refused()])
+        assert found == [(part, offset) for part in range(len(streams)) for offset in range(9)]
+        assert tables.refused()
+
+
+def test_killed_anywhere_each_message_of_a_drained_queue_is_in_the_table_once() -> None:
+    def make() -> tuple[ExportBroker, MemoryTables]:
+        broker = ExportBroker()
+        broker.queue("orders", 12)
+        return broker, MemoryTables()
+
+    def work(thing: tuple[ExportBroker, MemoryTables]) -> None:
+        run(follower(*thing, drain=True, rows=5))
+
+    for broker, tables in killed_everywhere(make, work):
+        broker.queues["orders"].add(3)
+        work((broker, tables))
+        assert sorted(int(row["body"]) for row in tables.rows()) == list(range(15))
+        assert broker.queues["orders"].messages == []
+        assert broker.sessions["amq.drain/orders/lake"].claims.messages == []  # the last one is acknowledged, too
+
+
+def test_a_drained_queue_acknowledges_nothing_that_is_not_in_the_table(
+    broker: ExportBroker, tables: MemoryTables
+) -> None:
+    broker.queue("orders", 9)
+
+    def acked(bodies: Any) -> None:
+        assert set(bodies) <= {row["body"] for row in tables.rows()}
+
+    broker.acked = acked
+    run(follower(broker, tables, drain=True, rows=2))
+    assert len(tables.rows()) == 9
+
+
+# --- others ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_who_was_overtaken_commits_nothing_more(json: bool) -> None:
+    broker, tables = mixed(6, partitions=False), MemoryTables()
+    first = follower(broker, tables, json=json, rows=2)
+    first.step()
+    second = follower(broker, tables, json=json, rows=2)
+    before = len(tables.rows()) + len(tables.refused())
+    with pytest.raises(Overtaken, match="another process follows 'orders'"):
+        first.step()
+    assert len(tables.rows()) + len(tables.refused()) == before
+    run(second)
+    assert sorted(row["offset"] for row in [*tables.rows(), *tables.refused()]) == list(range(6))
+
+
+def test_two_that_step_in_any_order_leave_each_message_once() -> None:
+    """The second takes over at each moment of a step of the first, between its two commits as well."""
+    for at in range(1, 40):
+        broker, tables = mixed(6, partitions=True), MemoryTables()
+        first = follower(broker, tables, json=True, rows=5)
+        left = at
+        second: list[Follower] = []
+        with pytest.MonkeyPatch.context() as patch:
+
+            def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+                def call(*args: Any, **kwargs: Any) -> Any:
+                    nonlocal left
+                    left -= 1
+                    if left == 0:
+                        grow(broker, "orders-0", 4)  # noqa: B023
+                        second.append(follower(broker, tables, json=True, rows=5))  # noqa: B023
+                        second[0].step()  # noqa: B023
+                    return original(*args, **kwargs)
+
+                return call
+
+            for owner, name in ((MemoryTable, "append"), (MemoryTable, "load"), (ExportBroker, "read")):
+                patch.setattr(owner, name, wrapped(getattr(owner, name)))
+            try:
+                run(first)
+            except Overtaken:
+                pass
+        run(second[0] if second else first)
+        found = sorted((row["partition"], row["offset"]) for row in [*tables.rows(), *tables.refused()])
+        assert len(found) == len(set(found)) == sum(len(queue.messages) for queue in broker.queues.values()), at
+        if not second:
+            return
+    raise AssertionError("the first one never comes to an end")
+
+
+def test_a_commit_of_another_program_makes_a_step_begin_again(
+    broker: ExportBroker, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.stream(count=3)
+    made = follower(broker, tables)
+    assert tables.main is not None
+    stored = tables.main
+    original = ExportBroker.read
+
+    def read(*args: Any, **kwargs: Any) -> Any:
+        stored.version += 1 if stored.version < 5 else 0
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(ExportBroker, "read", read)
+    assert made.step().rows == 3
+    assert offsets(tables) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_of_a_drain_that_another_one_has_opened_nothing_is_claimed(broker: ExportBroker, tables: MemoryTables) -> None:
+    broker.queue("orders", 4)
+    first = follower(broker, tables, drain=True, rows=1)
+    first.step()
+    broker.open_drain("orders", "lake")
+    with pytest.raises(Fenced):
+        first.step()
+
+
+def test_a_table_follows_one_source_only(broker: ExportBroker, tables: MemoryTables) -> None:
+    broker.stream(count=1)
+    broker.stream("others", count=1)
+    follower(broker, tables)
+    with pytest.raises(NotOurs, match="follows another source"):
+        follower(broker, tables, name="others")
+
+
+# --- what is gone ----------------------------------------------------------------------------------------------------
+
+
+def test_what_retention_has_removed_ends_it_or_is_counted(broker: ExportBroker, tables: MemoryTables) -> None:
+    stream = broker.stream(count=4)
+    run(follower(broker, tables))
+    stream.add(6)
+    stream.trim(7)
+    with pytest.raises(DataLoss, match="offsets from 4 to 7 of 'orders' are gone"):
+        follower(broker, tables).step()
+    step = follower(broker, tables, skip_lost=True).step()
+    assert (step.rows, step.lost) == (3, 3)
+    assert offsets(tables) == [(0, offset) for offset in (0, 1, 2, 3, 7, 8, 9)]
+
+
+def test_a_stream_that_was_made_anew_ends_it(broker: ExportBroker, tables: MemoryTables) -> None:
+    broker.stream(count=4)
+    run(follower(broker, tables))
+    broker.stream(count=2, id="i9")
+    with pytest.raises(DataLoss, match="made anew"):
+        follower(broker, tables).step()
+    assert not issubclass(UsageError, AnotherQueue)
+    assert follower(broker, tables, skip_lost=True).step().rows == 2
+
+
+def test_claims_that_were_acknowledged_for_another_table_end_it(broker: ExportBroker, tables: MemoryTables) -> None:
+    broker.queue("orders", 6)
+    first = follower(broker, tables, drain=True, rows=2)
+    first.step()
+    assert tables.main is not None
+    before = (dict(tables.main.marks), list(tables.main.rows))
+    run(first)
+    tables.main.marks, tables.main.rows = before  # the table is taken back to an older state
+    with pytest.raises(DataLoss, match="the claims from 2 to 6 of 'orders' are gone"):
+        follower(broker, tables, drain=True)
+
+
+def test_a_queue_is_no_stream(broker: ExportBroker, tables: MemoryTables) -> None:
+    broker.queue("orders", 1)
+    with pytest.raises(UsageError, match="drain it"):
+        follower(broker, tables)
+
+
+def test_once_ends_although_more_comes(broker: ExportBroker, tables: MemoryTables) -> None:
+    stream = broker.stream(count=5)
+    made = follower(broker, tables, rows=2)
+    made.stop_here()
+    while made.step().moved:
+        stream.add(3)
+    assert offsets(tables) == [(0, offset) for offset in range(5)]

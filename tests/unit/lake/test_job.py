@@ -1,0 +1,117 @@
+"""What is to be followed, from a file or from options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from warren.lake.job import Job, bytes_of, catalog_of, job_of, jobs_of, seconds_of
+from warren.spark_bridge.errors import UsageError
+
+FILE = """
+interval = "30s"
+
+[catalogs.main]
+type = "sql"
+uri = "sqlite:////srv/lake/catalog.db"
+warehouse = "file:///srv/lake"
+
+[[tables]]
+stream = "orders"
+to = "shop.orders"
+catalog = "main"
+body = "json"
+schema = "orders.schema.json"
+max_bytes = "64MiB"
+
+[[tables]]
+queue = "jobs"
+to = "s3://lake/jobs"
+format = "delta"
+storage = { AWS_REGION = "eu-central-1" }
+interval = "5m"
+keep = "1d"
+partition_by = "none"
+"""
+
+
+def test_a_file_names_tables_with_what_they_have_in_common(tmp_path: Path) -> None:
+    path = tmp_path / "lake.toml"
+    path.write_text(FILE)
+    orders, jobs = jobs_of(path)
+    assert (orders.source, orders.interval_s, orders.limits.bytes) == ("orders", 30.0, 64 << 20)
+    assert orders.catalog == {
+        "name": "main",
+        "type": "sql",
+        "uri": "sqlite:////srv/lake/catalog.db",
+        "warehouse": "file:///srv/lake",
+    }
+    assert orders.schema == tmp_path / "orders.schema.json"
+    assert (jobs.queue, jobs.format, jobs.interval_s, jobs.refused) == (
+        "jobs",
+        "delta",
+        300.0,
+        "s3://lake/jobs_refused",
+    )
+    assert (jobs.storage, jobs.table.keep_s, jobs.table.partition_by) == (
+        {"AWS_REGION": "eu-central-1"},
+        86400.0,
+        "none",
+    )
+    assert orders.identity("/") != Job("x", queue="orders").identity("/") != jobs.identity("/")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "at least one"),
+        ("[[tables]]\nto = 'd/a.b'", "either a stream or a queue"),
+        ("[[tables]]\nto = 'd/a.b'\nstream = 's'\nqueue = 'q'", "either a stream or a queue"),
+        ("[[tables]]\nstream = 's'", "which table"),
+        ("[[tables]]\nto = 'd/a.b'\nstreem = 's'", "no setting 'streem': did you mean 'stream'"),
+        ("[[tables]]\nto = 'd/a.b'\nstream = 's'\nformat = 'hudi'", "format 'hudi' must be one of iceberg, delta"),
+        ("[[tables]]\nto = 'd/a.b'\nstream = 's'\ninterval = 'soon'", "'soon' is no duration"),
+        ("[[tables]]\nto = 'd/a.b'\nstream = 's'\nmax_bytes = 'much'", "'much' is no size"),
+        ("[[tables]]\nto = 'd/a.b'\nstream = 's'\nmax_rows = 0", "max_rows must be a number from 1 on"),
+        ("[[tables]]\nto = 'd/a.b'\nstream = 's'\nschema = 'x'", "schema is for bodies that are json"),
+        ("[[tables]]\nto = 'orders'\nstream = 's'", r"DIRECTORY/NAMESPACE\.TABLE"),
+        ("[[tables]]\nto = 's3://x/a.b'\nstream = 's'", r"DIRECTORY/NAMESPACE\.TABLE"),
+        ("[[tables]]\nto = 'a.b'\nqueue = 's'\nstart = 'next'\ncatalog = 'c'", "drained from its head"),
+        ("[[tables]]\nto = 'd'\nstream = 's'\nformat = 'delta'\ncatalog = 'c'", "a catalog is for iceberg"),
+        ("[[tables]]\nto = 'a.b'\nstream = 's'\nstorage = {a = 'b'}", "storage is for delta"),
+        ("[[tables]]\nto = 'd/a.b'\nstream = 's'\n[[tables]]\nto = 'd/a.b'\nstream = 't'", "two tables are a.b"),
+        ("[[tables]", "Expected"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_is_opened(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "lake.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=reason):
+        jobs_of(path)
+
+
+def test_without_a_catalog_an_iceberg_table_has_one_in_its_directory(tmp_path: Path) -> None:
+    job = job_of({"to": f"{tmp_path}/lake/shop.orders", "stream": "orders"}, {}, tmp_path)
+    assert job.to == "shop.orders" and job.refused == "shop.orders_refused"
+    assert job.catalog == {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/lake/catalog.db",
+        "warehouse": f"file://{tmp_path}/lake",
+    }
+
+
+def test_a_catalog_is_a_url_or_a_name() -> None:
+    assert catalog_of("https://x/catalog", "s3://w", {"token": "t"}) == {
+        "type": "rest",
+        "uri": "https://x/catalog",
+        "warehouse": "s3://w",
+        "token": "t",
+    }
+    assert catalog_of("postgresql://x/y", None, {})["type"] == "sql"
+    assert catalog_of("prod", None, {}) == {"name": "prod"}
+
+
+def test_durations_and_sizes() -> None:
+    assert [seconds_of(text) for text in ("500ms", "1.5s", "2 m", "1h", "7d")] == [0.5, 1.5, 120, 3600, 604800]
+    assert [bytes_of(text) for text in ("5", "1k", "1KiB", "2MB", "1 GiB")] == [5, 1000, 1024, 2_000_000, 1 << 30]

@@ -1,0 +1,258 @@
+"""What any table does. table (1) to (3); iceberg_table (1) to (3); delta_table (1) to (4)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from warren.lake import kinds
+from warren.lake.decoder import message_schema
+from warren.lake.errors import Conflict, NotOurs
+from warren.lake.marks import Place, keys_of, marks_of, places_of
+from warren.lake.table import NO_PARTITIONS, Change, TableOptions, with_columns
+
+from .conftest import Delta, Iceberg, OpenTable
+
+SCHEMA = message_schema(["queue", "partition", "offset", "timestamp", "body", "priority", "headers"])
+KEYS = keys_of(["orders"])
+DAY_US = 86_400_000_000
+
+
+def rows(first: int, end: int, schema: pa.Schema = SCHEMA, **more: Any) -> pa.Table:
+    """Return rows of the offsets [first, end), a day after the other."""
+    numbers = range(first, end)
+    found = pa.table(
+        {
+            "queue": ["orders"] * len(numbers),
+            "partition": pa.array([0] * len(numbers), pa.int32()),
+            "offset": pa.array(numbers, pa.int64()),
+            "timestamp": pa.array([number * DAY_US for number in numbers], pa.timestamp("us", tz="UTC")),
+            "body": [b"%d" % number for number in numbers],
+            "headers": pa.array([[("k", "v")]] * len(numbers), SCHEMA.field("headers").type),
+            **more,
+        }
+    )
+    return with_columns(found, schema)
+
+
+def marks(epoch: int, next: int) -> dict[str, int]:
+    return {"epoch": epoch, "source": 2**63 - 1, **marks_of({"orders": Place(7, next)})}
+
+
+def offsets(opened: OpenTable) -> list[int]:
+    return sorted(opened.rows().column("offset").to_pylist())
+
+
+def test_rows_and_marks_are_one_commit(opened: OpenTable) -> None:
+    table = opened(SCHEMA)
+    table.load(KEYS)
+    assert table.marks() == {}
+    table.append(SCHEMA.empty_table(), marks(1, 0))
+    table.append(rows(0, 3), marks(1, 3))
+    assert table.marks() == marks(1, 3)
+    other = opened()
+    other.load(KEYS)
+    assert other.marks() == marks(1, 3) and places_of(other.marks()) == {"orders": Place(7, 3)}
+    assert other.columns().names == SCHEMA.names
+    assert [other.columns().field(name).type for name in SCHEMA.names] == [field.type for field in SCHEMA]
+    found = opened.rows().sort_by("offset").to_pylist()
+    assert [(row["offset"], row["body"], row["priority"], row["headers"]) for row in found] == [
+        (number, b"%d" % number, None, [("k", "v")]) for number in range(3)
+    ]
+
+
+def test_a_table_that_somebody_else_has_changed_takes_nothing(opened: OpenTable) -> None:
+    first = opened(SCHEMA)
+    second = opened(SCHEMA)
+    for table in (first, second):
+        table.load(KEYS)
+    first.append(rows(0, 2), marks(1, 2))
+    for _ in range(2):
+        with pytest.raises(Conflict):
+            second.append(rows(0, 2), marks(1, 2))
+    second.load(KEYS)
+    assert second.marks() == marks(1, 2)
+    second.append(rows(2, 3), marks(1, 3))
+    with pytest.raises(Conflict):
+        first.append(rows(2, 3), marks(1, 3))
+    assert offsets(opened) == [0, 1, 2]
+
+
+def test_columns_come_with_the_rows_that_have_them(opened: OpenTable) -> None:
+    table = opened(SCHEMA)
+    table.load(KEYS)
+    table.append(rows(0, 1), marks(1, 1))
+    changes = [Change(f"a_{kind}", kind, True) for kind in kinds.ARROW]
+    schema = pa.schema([*SCHEMA, *(pa.field(f"a_{kind}", each) for kind, each in kinds.ARROW.items())])
+    added = {f"a_{kind}": pa.nulls(1, each) for kind, each in kinds.ARROW.items()}
+    table.append(rows(1, 2, schema, **(added | {"a_long": [5], "a_string": ["x"]})), marks(1, 2), changes)
+    other = opened()
+    other.load(KEYS)
+    assert other.columns() == table.columns()
+    assert [kinds.kind_of_type(other.columns().field(f"a_{kind}").type) for kind in kinds.ARROW] == list(kinds.ARROW)
+    found = opened.rows().sort_by("offset").to_pylist()
+    assert [(row["a_long"], row["a_string"]) for row in found] == [(None, None), (5, "x")]
+
+
+def test_a_change_that_does_not_come_through_changes_nothing(opened: OpenTable) -> None:
+    first, second = opened(SCHEMA), opened(SCHEMA)
+    second.load(KEYS)
+    first.load(KEYS)
+    first.append(rows(0, 1), marks(1, 1))
+    schema = SCHEMA.append(pa.field("n", pa.int64()))
+    with pytest.raises(Conflict):
+        second.append(rows(0, 1, schema, n=[1]), marks(1, 1), [Change("n", kinds.LONG, True)])
+    second.load(KEYS)
+    assert "n" not in second.columns().names
+
+
+def test_small_files_become_large_ones_and_no_row_is_another(on_disk: OpenTable, tmp_path: Path) -> None:
+    options = TableOptions(partition_by=NO_PARTITIONS, compact_files=3, keep_s=0.0)
+    table = on_disk(SCHEMA, options)
+    table.load(KEYS)
+    for number in range(5):
+        table.append(rows(number, number + 1), marks(1, number + 1))
+    before = on_disk.rows().sort_by("offset").to_pylist()
+    kept = table.maintain(time.time() + 60)
+    assert (kept.rewritten, kept.written) == (5, 1)
+    assert on_disk.rows().sort_by("offset").to_pylist() == before
+    assert table.marks() == marks(1, 5)
+    table.append(rows(5, 6), marks(1, 6))
+    kept = table.maintain(time.time() + 60)
+    assert kept.rewritten == 0
+    assert offsets(on_disk) == list(range(6))
+    # Nothing but what is in the table is left on the disk.
+    assert sum(pq.read_metadata(path).num_rows for path in tmp_path.rglob("*.parquet")) == 6
+
+
+def test_small_files_of_other_days_stay_apart(on_disk: OpenTable, tmp_path: Path) -> None:
+    table = on_disk(SCHEMA, TableOptions(compact_files=3, keep_s=0.0))
+    table.load(KEYS)
+    for number in range(4):
+        table.append(pa.concat_tables([rows(0, 2)]), marks(1, number + 1))
+    kept = table.maintain(time.time() + 60)
+    assert (kept.rewritten, kept.written) == (8, 2)
+    table.load(KEYS)
+    assert table.marks() == marks(1, 4)
+    table.maintain(time.time() + 60)
+    days = {path.parent.name for path in tmp_path.rglob("*.parquet")}
+    assert days == {"publish_date=1970-01-01", "publish_date=1970-01-02"}
+    assert offsets(on_disk) == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_a_table_of_another_program_is_refused(opened: OpenTable) -> None:
+    table = opened(SCHEMA)
+    if isinstance(opened, Iceberg):
+        opened.catalog().load_table("shop.orders").append(rows(0, 1))
+    elif isinstance(opened, Delta):
+        from deltalake import write_deltalake
+
+        with_day = rows(0, 1).append_column("publish_date", pa.array(["1970-01-01"]))
+        write_deltalake(opened.place, with_day, mode="append")
+    else:
+        table.append(rows(0, 1), {})
+    table.load(KEYS)
+    with pytest.raises(NotOurs):
+        table.marks()
+
+
+# --- Iceberg ---------------------------------------------------------------------------------------------------------
+
+
+def test_marks_outlive_commits_of_others_and_their_expiry(iceberg: Iceberg) -> None:
+    table = iceberg(SCHEMA)
+    table.load(KEYS)
+    table.append(rows(0, 2), marks(1, 2))
+    theirs = iceberg.catalog().load_table("shop.orders")
+    theirs.delete("offset == 0")
+    table.load(KEYS)
+    assert table.marks() == marks(1, 2)
+    table.maintain(0.0)
+    theirs.refresh()
+    from datetime import datetime, timedelta
+
+    theirs.maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
+    table = iceberg()
+    table.load(KEYS)
+    assert table.marks() == marks(1, 2)
+
+
+def test_a_table_that_is_taken_back_takes_its_marks_back(iceberg: Iceberg) -> None:
+    table = iceberg(SCHEMA)
+    table.load(KEYS)
+    table.append(rows(0, 2), marks(1, 2))
+    theirs = iceberg.catalog().load_table("shop.orders")
+    was = theirs.current_snapshot().snapshot_id
+    table.append(rows(2, 4), marks(1, 4))
+    theirs.refresh()
+    theirs.manage_snapshots().rollback_to_snapshot(was).commit()
+    table.load(KEYS)
+    assert table.marks() == marks(1, 2)
+    assert offsets(iceberg) == [0, 1]
+
+
+def test_no_commit_is_tried_again_whatever_the_table_says(iceberg: Iceberg) -> None:
+    iceberg(SCHEMA)
+    theirs = iceberg.catalog().load_table("shop.orders")
+    with theirs.transaction() as transaction:
+        transaction.set_properties({"commit.retry.num-retries": "10", "commit.retry.min-wait-ms": "1"})
+    first, second = iceberg(), iceberg()
+    for table in (first, second):
+        table.load(KEYS)
+    first.append(rows(0, 0), marks(1, 0))
+    with pytest.raises(Conflict):
+        second.append(rows(0, 2), marks(1, 2))
+    assert offsets(iceberg) == []
+    theirs.refresh()
+    assert theirs.properties["commit.retry.num-retries"] == "10"
+
+
+def test_an_integer_becomes_a_long_one(iceberg: Iceberg) -> None:
+    narrow = SCHEMA.append(pa.field("n", pa.int32()))
+    table = iceberg(narrow)
+    table.load(KEYS)
+    table.append(rows(0, 1, narrow, n=pa.array([1], pa.int32())), marks(1, 1))
+    wide = SCHEMA.append(pa.field("n", pa.int64()))
+    table.append(rows(1, 2, wide, n=[2**40]), marks(1, 2), [Change("n", kinds.LONG, False)])
+    assert sorted(iceberg.rows().column("n").to_pylist()) == [1, 2**40]
+
+
+def test_rows_are_found_by_the_day_they_were_published(iceberg: Iceberg) -> None:
+    table = iceberg(SCHEMA)
+    table.load(KEYS)
+    table.append(rows(0, 3), marks(1, 3))
+    scan = iceberg.catalog().load_table("shop.orders").scan("timestamp >= '1970-01-03T00:00:00+00:00'")
+    assert len(list(scan.plan_files())) == 1
+    assert scan.to_arrow().column("offset").to_pylist() == [2]
+
+
+def test_the_name_of_an_iceberg_table_has_a_namespace(iceberg: Iceberg) -> None:
+    from warren.lake.iceberg_table import open_table
+
+    with pytest.raises(NotOurs, match=r"NAMESPACE\.TABLE"):
+        open_table(iceberg.catalog(), "orders", SCHEMA, TableOptions())
+
+
+# --- Delta -----------------------------------------------------------------------------------------------------------
+
+
+def test_marks_are_in_checkpoints(delta: Delta) -> None:
+    from deltalake import DeltaTable
+
+    table = delta(SCHEMA)
+    table.load(KEYS)
+    for number in range(3):
+        table.append(rows(number, number + 1), marks(1, number + 1))
+    theirs = DeltaTable(delta.place)
+    theirs.create_checkpoint()
+    for path in Path(delta.place, "_delta_log").glob("*.json"):
+        path.unlink()
+    table = delta()
+    table.load(KEYS)
+    assert table.marks() == marks(1, 3)
+    assert offsets(delta) == [0, 1, 2]

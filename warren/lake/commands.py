@@ -1,0 +1,316 @@
+"""The command `warren lake`: one table by its options, or several by a file, each in a thread of its own.
+
+1. SIGTERM and Ctrl-C end it after the commit that is under way, with exit code 0: the same command goes on.
+2. A table that ends badly does not end the others; when the last one has ended, so does the command, with the exit code
+   of the first that ended badly.
+3. The libraries of a format are imported when a table has it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from warren.spark_bridge import commands as bridge
+from warren.spark_bridge.commands import (
+    Cacert,
+    Config,
+    Connect,
+    ExitCode,
+    Insecure,
+    Json,
+    Password,
+    PasswordFile,
+    Profile,
+    Timeout,
+    Url,
+    Username,
+    Vhost,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from warren.lake.decoder import Decoder
+    from warren.lake.follower import Follower
+    from warren.lake.job import Job
+    from warren.lake.metrics import Meters
+    from warren.lake.source import Source
+    from warren.lake.table import Table
+    from warren.spark_bridge.control import BrokerClient
+
+INSTALL: Final = "pip install 'warren-broker[lake]'"
+
+
+def main(arguments: Sequence[str], connect: Connect) -> int:
+    """Run the command and return its exit code."""
+    return bridge.main("lake", arguments, connect, _lake, INSTALL)
+
+
+def _lake(
+    stream: Annotated[str | None, typer.Option(metavar="NAME", help="A stream or super stream to follow")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="A queue to drain: its messages leave it")] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="NAMESPACE.TABLE of a catalog, DIR/NAMESPACE.TABLE, or a URL")
+    ] = None,
+    form: Annotated[str | None, typer.Option("--format", metavar="FORMAT", help="iceberg (default) or delta")] = None,
+    catalog: Annotated[
+        str | None, typer.Option(metavar="URL|NAME", help="Of Iceberg: sqlite://, postgresql://, https://, or a name")
+    ] = None,
+    warehouse: Annotated[str | None, typer.Option(metavar="URL", help="Where a catalog puts its tables")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="Of the catalog, or of Delta's storage")
+    ] = None,
+    body: Annotated[
+        str | None, typer.Option(metavar="FORM", help="bytes (default), or json: columns of its own")
+    ] = None,
+    schema: Annotated[Path | None, typer.Option(metavar="FILE", help="A JSON Schema of the bodies")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAME,...", help="Of the messages; default: all")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="POSITION", help="Of a new table: first, next, offset, age, time")
+    ] = None,
+    partition_by: Annotated[
+        str | None, typer.Option(metavar="day|none", help="Of the publish time; default: day")
+    ] = None,
+    interval: Annotated[str | None, typer.Option(metavar="DURATION", help="Between commits; default: 60s")] = None,
+    max_rows: Annotated[int | None, typer.Option(metavar="COUNT", help="Of one commit; default: 500000")] = None,
+    max_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Of one commit; default: 128MiB")] = None,
+    target_file_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Default: 128MiB")] = None,
+    compact_files: Annotated[
+        int | None, typer.Option(metavar="COUNT", help="So many small files become one; default: 16")
+    ] = None,
+    keep: Annotated[str | None, typer.Option(metavar="DURATION", help="Older snapshots go; default: 5d")] = None,
+    consumer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Under which the broker shows how far it is; of a drain the session"),
+    ] = None,
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Go on when messages are gone that should be there")
+    ] = False,
+    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Several tables, in TOML")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Take what is there now, and end")] = False,
+    metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus may ask")] = None,
+    as_json: Json = False,
+    url: Url = None,
+    vhost: Vhost = None,
+    username: Username = None,
+    password: Password = None,
+    password_file: PasswordFile = None,
+    profile: Profile = None,
+    config: Config = None,
+    cacert: Cacert = None,
+    insecure: Insecure = False,
+    timeout: Timeout = None,
+) -> int:
+    """Let Iceberg and Delta tables follow streams and queues: each message becomes one row, whatever is killed."""
+    from warren.lake import job as jobs
+    from warren.spark_bridge.errors import UsageError
+
+    given: dict[str, Any] = {
+        "stream": stream,
+        "queue": queue,
+        "to": to,
+        "format": form,
+        "body": body,
+        "schema": None if schema is None else str(schema),
+        "columns": None if columns is None else [name.strip() for name in columns.split(",")],
+        "start": start,
+        "partition_by": partition_by,
+        "interval": interval,
+        "max_rows": max_rows,
+        "max_bytes": max_bytes,
+        "target_file_size": target_file_size,
+        "compact_files": compact_files,
+        "keep": keep,
+        "consumer": consumer,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    if skip_lost:
+        given["skip_lost"] = True
+    more = _pairs(properties or [])
+    if file is not None:
+        if given or catalog or more or warehouse:
+            raise UsageError("with --file the tables are described there, and by no other options")
+        wanted = jobs.jobs_of(file)
+    else:
+        catalogs = {}
+        if form == jobs.DELTA:
+            given["storage"] = more
+            if catalog or warehouse:
+                raise UsageError("--catalog and --warehouse are for iceberg")
+        elif catalog is not None:
+            catalogs["given"] = jobs.catalog_of(catalog, warehouse, more)
+            given["catalog"] = "given"
+        elif warehouse or more:
+            raise UsageError("--warehouse and --property are for a --catalog")
+        wanted = [jobs.job_of(given, catalogs, Path())]
+    flags: dict[str, Any] = {"url": url, "vhost": vhost, "username": username, "password": password}
+    flags |= {"password_file": password_file, "profile": profile, "config": config, "cacert": cacert}
+    flags |= {"timeout": timeout, "insecure": insecure}
+    with bridge.client_of(flags) as client:
+        return _Fleet(client, wanted, as_json=as_json).run(once=once, metrics=metrics)
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    from warren.spark_bridge.errors import UsageError
+
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--property {text}: must be KEY=VALUE")
+        found[key] = value
+    return found
+
+
+class _Fleet:
+    """All tables of one command."""
+
+    def __init__(self, client: BrokerClient, wanted: Sequence[Job], *, as_json: bool) -> None:
+        from warren.lake.metrics import Meters
+
+        self._client = client
+        self._wanted = wanted
+        self._as_json = as_json
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self._lock = threading.Lock()
+        self.meters: Meters = Meters()
+
+    def run(self, *, once: bool, metrics: str | None) -> int:
+        """Let all follow; return the exit code.
+
+        Raises:
+            BridgeError, OSError: that by which the first one ended that ended badly.
+        """
+        from warren.lake.metrics import Meter, serve
+        from warren.lake.runner import Runner
+
+        runners = []
+        for job in self._wanted:
+            meter = Meter(job.to, job.source)
+            self.meters.all.append(meter)
+            follower = follower_of(job, copy.copy(self._client))
+            runners.append(Runner(job, follower, meter, self._stop, self._say))
+        server = None if metrics is None else serve(self.meters, *_address(metrics))
+        threads = [
+            threading.Thread(target=self._follow, args=(runner, once), name="warren-lake", daemon=True)
+            for runner in runners
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            _wait_for(threads)
+        except KeyboardInterrupt:
+            self._stop.set()
+            _wait_for(threads)
+        finally:
+            if server is not None:
+                server.shutdown()
+                server.server_close()
+        if self._failure is not None:
+            raise self._failure
+        return ExitCode.OK
+
+    def _follow(self, runner: Any, once: bool) -> None:
+        try:
+            runner.run(once=once)
+        except Exception as error:
+            with self._lock:
+                if self._failure is None:
+                    self._failure = error
+                    return
+            self._say(f"ended: {error}")
+
+    def _say(self, text: str) -> None:
+        with self._lock:
+            if self._as_json:
+                print(json.dumps({"time": round(time.time(), 3), "message": text}), flush=True)
+            else:
+                print(text, file=sys.stderr, flush=True)
+
+
+def _wait_for(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.2)  # without a time Ctrl-C would wait as well
+
+
+def _address(text: str) -> tuple[str, int]:
+    from warren.spark_bridge.errors import UsageError
+
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"--metrics {text}: must be HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def follower_of(job: Job, client: BrokerClient) -> Follower:
+    """Return what follows as `job` says.
+
+    Raises:
+        UsageError: the schema, or the columns, do not fit.
+    """
+    from warren.lake.follower import Follower
+
+    return Follower(_source(job, client), _decoder(job), _opener(job), job.identity(client.vhost), limits=job.limits)
+
+
+def _source(job: Job, client: BrokerClient) -> Source:
+    from hashlib import sha256
+
+    from warren.lake.source import DrainSource, StreamSource
+
+    if job.stream is not None:
+        return StreamSource(client, job.stream, start=job.start, group=job.consumer, skip_lost=job.skip_lost)
+    text = f"{job.identity(client.vhost)}\0{job.format}\0{job.to}\0{sorted(job.catalog.items())}"
+    session = job.consumer or f"lake-{sha256(text.encode()).hexdigest()[:12]}"
+    return DrainSource(client, job.source, session, f"warren lake to {job.to}", skip_lost=job.skip_lost)
+
+
+def _decoder(job: Job) -> Decoder:
+    from warren.lake import job as jobs
+    from warren.lake.body_schema import read_schema
+    from warren.lake.decoder import JsonDecoder, MessageDecoder
+
+    if job.body == jobs.BYTES:
+        return MessageDecoder(job.columns)
+    return JsonDecoder(job.columns, None if job.schema is None else read_schema(job.schema))
+
+
+# One after the other: a catalogue in SQL makes its own tables when it is opened for the first time.
+_opening = threading.Lock()
+
+
+def _opener(job: Job) -> Callable[[pa.Schema, pa.Schema | None], tuple[Table, Table | None]]:
+    from warren.lake import job as jobs
+
+    def open_iceberg(columns: pa.Schema, refused: pa.Schema | None) -> tuple[Table, Table | None]:
+        from pyiceberg.catalog import load_catalog
+
+        from warren.lake.iceberg_table import open_table
+
+        given: Mapping[str, str] = {"name": "warren", **job.catalog}
+        place = given.get("warehouse", "")
+        if place.startswith("file://"):
+            Path(place.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
+        with _opening:
+            catalog = load_catalog(**given)
+            table = open_table(catalog, job.to, columns, job.table)
+            return table, None if refused is None else open_table(catalog, job.refused, refused, job.table)
+
+    def open_delta(columns: pa.Schema, refused: pa.Schema | None) -> tuple[Table, Table | None]:
+        from warren.lake.delta_table import open_table
+
+        table = open_table(job.to, dict(job.storage), columns, job.table)
+        return table, None if refused is None else open_table(job.refused, dict(job.storage), refused, job.table)
+
+    return open_delta if job.format == jobs.DELTA else open_iceberg

@@ -1,0 +1,321 @@
+"""Rows of a table out of rows of messages: as they are, or with a column for each field of a JSON body.
+
+1. The same rows into the same table give the same: what is refused, and why, does not depend on anything else. Order
+   matters: what a new column becomes is decided by its first values.
+2. Every message becomes one row: of the table, or of the table of what was refused, with the reason.
+3. Bodies are not believed: how deep they are, how many columns they make and how long a reason is, is bounded.
+4. The columns of messages have their names, and the partition by day has one; a field of a body that has one of these
+   is in a column ``body_NAME``. Of other names what is no letter, digit or underscore becomes an underscore. When two
+   fields of a body come into one column, letters in either case being the same, the body is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from warren.lake import kinds
+from warren.lake.body_schema import BodySchema
+from warren.lake.kinds import ARROW, Unfit
+from warren.lake.table import PUBLISH_DATE, Change, changed, with_columns
+from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.schema import COLUMN_NAMES, MAP, arrow_schema
+
+COLUMNS_MAX: Final = 500
+NAME_MAX: Final = 200
+REASON_MAX: Final = 300
+REASON: Final = "reason"
+# `delivery_count` is never known of what the data port hands out.
+DEFAULT_COLUMNS: Final = tuple(name for name in COLUMN_NAMES if name != "delivery_count")
+REFUSED_COLUMNS: Final = ("queue", "partition", "offset", "timestamp", "exchange", "routing_key", "content_type")
+KEY_COLUMNS: Final = ("queue", "partition", "offset", "timestamp")
+_NO_NAME: Final = re.compile(r"\W")
+
+
+class Decoded(NamedTuple):
+    """What becomes of messages: rows of the table after `changes`, and what is refused."""
+
+    rows: pa.Table
+    refused: pa.Table
+    changes: tuple[Change, ...] = ()
+
+
+class Decoder(Protocol):
+    """Makes rows of a table of rows of messages."""
+
+    refuses: bool  # whether there can be anything that no row is made of
+
+    def reading(self) -> pa.Schema:
+        """Return the columns of messages that it needs."""
+
+    def first_columns(self) -> pa.Schema:
+        """Return the columns of a new table."""
+
+    def pending(self, columns: pa.Schema, *, can_widen: bool) -> tuple[Change, ...]:
+        """Return what has to be changed in a table with `columns` before it takes rows.
+
+        Raises:
+            UsageError: the table cannot be made to fit.
+        """
+
+    def decode(self, columns: pa.Schema, messages: Iterable[pa.RecordBatch]) -> Decoded:
+        """Return what becomes of `messages` in a table with `columns`."""
+
+
+def message_schema(names: Sequence[str]) -> pa.Schema:
+    """Return the columns of messages as tables have them: Iceberg has no numbers of 16 bits.
+
+    Raises:
+        UsageError: one of them is none, or one is missing by which rows are found again.
+    """
+    try:
+        found = arrow_schema(names, MAP)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if len(set(names)) != len(names):
+        raise UsageError("columns: each of them once")
+    missing = [name for name in KEY_COLUMNS if name not in names]
+    if missing:
+        raise UsageError(f"columns: {', '.join(missing)} must be among them")
+    return pa.schema([field.with_type(pa.int32()) if field.type == pa.int16() else field for field in found])
+
+
+def refused_schema() -> pa.Schema:
+    """Return the columns of the table of what was refused."""
+    found = message_schema([*REFUSED_COLUMNS, "headers", "body"])
+    return found.append(pa.field(REASON, pa.string(), nullable=False))
+
+
+class MessageDecoder:
+    """Messages as they are, the body as bytes."""
+
+    refuses = False
+
+    def __init__(self, names: Sequence[str] | None = None) -> None:
+        self._names = DEFAULT_COLUMNS if names is None else tuple(names)
+        self._schema = message_schema(self._names)
+
+    def reading(self) -> pa.Schema:
+        return arrow_schema(self._names, MAP)
+
+    def first_columns(self) -> pa.Schema:
+        return self._schema
+
+    def pending(self, columns: pa.Schema, *, can_widen: bool) -> tuple[Change, ...]:
+        _check_messages(columns, self._schema)
+        return ()
+
+    def decode(self, columns: pa.Schema, messages: Iterable[pa.RecordBatch]) -> Decoded:
+        rows = pa.Table.from_batches(messages, self.reading())
+        return Decoded(with_columns(rows, columns), refused_schema().empty_table())
+
+
+class JsonDecoder:
+    """Messages with a column for each field of their bodies, which are JSON objects."""
+
+    refuses = True
+
+    def __init__(
+        self, names: Sequence[str] | None = None, schema: BodySchema | None = None, columns_max: int = COLUMNS_MAX
+    ) -> None:
+        given = [name for name in DEFAULT_COLUMNS if name != "body"] if names is None else list(names)
+        self._schema = message_schema(given)
+        self._body = schema or BodySchema()
+        self._columns_max = columns_max
+        self._declared: dict[str, str] = {}
+        for field, kind in self._body.kinds.items():
+            column = column_of(field)
+            if _folded(column) in {_folded(other) for other in self._declared}:
+                raise UsageError(f"property {field!r}: two properties would be in the column {column!r}")
+            self._declared[column] = kind
+        if len(self._declared) + len(self._schema) > columns_max:
+            raise UsageError(f"the schema has more than {columns_max} columns")
+
+    def reading(self) -> pa.Schema:
+        needed = {*self._schema.names, *refused_schema().names}
+        return arrow_schema([name for name in COLUMN_NAMES if name in needed], MAP)
+
+    def first_columns(self) -> pa.Schema:
+        changes = [Change(column, kind, True) for column, kind in self._declared.items()]
+        return changed(self._schema, changes, ARROW)
+
+    def pending(self, columns: pa.Schema, *, can_widen: bool) -> tuple[Change, ...]:
+        _check_messages(columns, self._schema)
+        has = {_folded(name): name for name in columns.names}
+        changes = []
+        for column, kind in self._declared.items():
+            name = has.get(_folded(column))
+            if name is None:
+                changes.append(Change(column, kind, True))
+                continue
+            there = kinds.kind_of_type(columns.field(name).type)
+            if there == kind:
+                continue
+            if there is None or kinds.WIDER.get(there) != kind:
+                raise UsageError(f"column {name!r} of the table is {there or 'of another type'}, and cannot be {kind}")
+            if not can_widen:
+                raise UsageError(f"column {name!r}: a table of this format cannot be widened from {there} to {kind}")
+            changes.append(Change(name, kind, False))
+        return tuple(changes)
+
+    def decode(self, columns: pa.Schema, messages: Iterable[pa.RecordBatch]) -> Decoded:
+        found = pa.Table.from_batches(messages, self.reading())
+        known = _BodyColumns(columns, self._schema.names, self._body, self._columns_max)
+        refused: dict[int, str] = {}
+        bodies: list[tuple[int, dict[str, Any]]] = []
+        for number, raw in enumerate(found.column("body").to_pylist()):
+            try:
+                bodies.append((number, known.fields(raw)))
+            except Unfit as error:
+                refused[number] = str(error)[:REASON_MAX]
+        # Only now it is known what the new columns are.
+        values: dict[str, list[Any]] = {column: [None] * found.num_rows for column in known.kinds}
+        for number, fields in bodies:
+            try:
+                row = [(column, known.taken(column, value)) for column, value in fields.items()]
+            except Unfit as error:
+                refused[number] = str(error)[:REASON_MAX]
+                continue
+            for column, value in row:
+                values[column][number] = value
+        changes = tuple(Change(column, known.kinds[column], True) for column in known.new)
+        rows = found.select([name for name in found.column_names if name in self._schema.names])
+        for column, each in values.items():
+            rows = rows.append_column(column, pa.array(each, ARROW[known.kinds[column]]))
+        bad = sorted(refused)
+        if bad:
+            good = [number for number in range(found.num_rows) if number not in refused]
+            rows = rows.take(pa.array(good, pa.int64()))
+        aside = found.take(pa.array(bad, pa.int64())).append_column(
+            REASON, pa.array([refused[number] for number in bad], pa.string())
+        )
+        return Decoded(
+            with_columns(rows, changed(columns, changes, ARROW)),
+            with_columns(aside, refused_schema()),
+            changes,
+        )
+
+
+class _BodyColumns:
+    """The columns that bodies go into: those that there are, and those that are being found."""
+
+    def __init__(self, columns: pa.Schema, messages: Sequence[str], body: BodySchema, most: int) -> None:
+        self.kinds: dict[str, str] = {}
+        self.new: dict[str, None] = {}
+        self._body = body
+        self._room = most - len(columns)
+        self._names: dict[str, str] = {}
+        self._columns: dict[str, str] = {}
+        self._others: set[str] = set()  # of which nothing is known
+        for field in columns:
+            if field.name in messages:
+                continue
+            kind = kinds.kind_of_type(field.type)
+            if kind is None:
+                self._others.add(_folded(field.name))
+            else:
+                self.kinds[field.name] = kind
+                self._names[_folded(field.name)] = field.name
+        for name in messages:
+            self._others.add(_folded(name))
+
+    def fields(self, raw: bytes) -> dict[str, Any]:
+        """Return the values of a body by column, nulls left out, and let columns be found.
+
+        Raises:
+            Unfit: the body is none that the table takes.
+        """
+        try:
+            value = msgspec.json.decode(raw)
+        except RecursionError:
+            raise Unfit("JSON that is nested too deeply") from None
+        except (ValueError, UnicodeError) as error:
+            raise Unfit(f"no JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise Unfit("no JSON object")
+        missing = self._body.required - value.keys()
+        if missing:
+            raise Unfit(f"without {min(missing)!r}")
+        fields: dict[str, Any] = {}
+        fresh: dict[str, str] = {}
+        taken: set[str] = set()
+        for name, each in value.items():
+            column = self._column(name)
+            if _folded(column) in taken:
+                raise Unfit(f"two fields for the column {column[:NAME_MAX]!r}")
+            taken.add(_folded(column))
+            if column not in self.kinds and not self._body.is_open:
+                raise Unfit(f"{name[:NAME_MAX]!r} is not in the schema")
+            fields[column] = each
+            if each is None:
+                continue
+            if column in self.new or column not in self.kinds:
+                before = self.kinds.get(column)
+                fresh[column] = self._found(name, each) if before is None else _joined(column, before, each)
+            else:
+                self.taken(column, each)
+        if sum(column not in self.kinds for column in fresh) > self._room:
+            raise Unfit("more columns than the table may have")
+        for column, kind in fresh.items():
+            if column not in self.kinds:
+                self._room -= 1
+                self._names[_folded(column)] = column
+                self.new[column] = None
+            self.kinds[column] = kind
+        return {column: each for column, each in fields.items() if each is not None}
+
+    def taken(self, column: str, value: Any) -> Any:
+        """Return `value` as its column has it."""
+        try:
+            return kinds.taken(self.kinds[column], value)
+        except Unfit as error:
+            raise Unfit(f"{column}: {error}") from None
+
+    def _column(self, field: str) -> str:
+        """Return the column of a field."""
+        known = self._columns.get(field)
+        if known is None:
+            column = column_of(field)
+            known = self._names.get(_folded(column), column)
+            if len(self._columns) < 100_000:
+                self._columns[field] = known
+        # Found meanwhile under the same name in other letters.
+        return self._names.get(_folded(known), known)
+
+    def _found(self, field: str, value: Any) -> str:
+        column = column_of(field)
+        if len(column) > NAME_MAX or _folded(column) in self._others:
+            raise Unfit(f"{field[:NAME_MAX]!r} cannot be the name of a column")
+        return kinds.kind_of_value(value)
+
+
+def column_of(field: str) -> str:
+    """Return the column that a field of a body is in."""
+    column = _NO_NAME.sub("_", field) or "_"
+    if column[0].isdigit():
+        column = "_" + column
+    return f"body_{column}" if _folded(column) in _MESSAGE_NAMES else column
+
+
+def _folded(name: str) -> str:
+    return name.lower()
+
+
+_MESSAGE_NAMES: Final = frozenset({*COLUMN_NAMES, PUBLISH_DATE})
+
+
+def _joined(column: str, kind: str, value: Any) -> str:
+    try:
+        return kinds.joined(kind, value)
+    except Unfit as error:
+        raise Unfit(f"{column}: {error}") from None
+
+
+def _check_messages(columns: pa.Schema, wanted: pa.Schema) -> None:
+    for field in wanted:
+        if field.name not in columns.names:
+            raise UsageError(f"the table has no column {field.name!r}: it was made with other --columns")

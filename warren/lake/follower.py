@@ -1,0 +1,229 @@
+"""One table that follows its source: what is committed when, and by whom.
+
+    a step                                          killed behind it
+    1. plan what comes behind the table's marks     nothing has happened
+    2. commit what is refused, with the marks of    the next step reads the same again, exactly up to those marks, and
+       the end of the plan, if anything is          leaves 2 out
+    3. commit rows, new columns and these marks     the table is further
+    4. tell the source                              it is told by the next step
+
+1. What is known is in the two tables. After any error a step begins with what they say, as after a crash; nothing is
+   carried over.
+2. A message is in exactly one of them, once. That a step is repeated up to the same end makes its decisions the same:
+   they depend on the table before it and on the messages.
+3. Who starts commits the next epoch into both tables, the table first. Whoever had them before cannot commit to either
+   of them any more, since they are not as he has loaded them; he looks, finds a larger epoch, and ends.
+4. A commit of another program (a compaction, say) makes a step begin again, and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from warren.lake.decoder import Decoder, refused_schema
+from warren.lake.errors import Conflict, NotOurs, Overtaken
+from warren.lake.kinds import ARROW
+from warren.lake.marks import EPOCH, SOURCE, Place, Places, fingerprint, is_ahead, keys_of, marks_of, places_of
+from warren.lake.source import Limits, Source
+from warren.lake.table import Kept, Table, changed
+from warren.spark_bridge.errors import BridgeError
+
+TRIES: Final = 20
+_CONFLICT_PAUSE_S: Final = 0.05
+
+
+# Opens the table of the rows with its first columns, and the one of what is refused; makes them if they are not there.
+OpenTables = Callable[[pa.Schema, pa.Schema | None], tuple[Table, Table | None]]
+
+
+class Step(NamedTuple):
+    """What a step has done. `waiting`: messages that it has left; `moved`: whether there was anything to do."""
+
+    rows: int = 0
+    refused: int = 0
+    lost: int = 0
+    waiting: int = 0
+    moved: bool = False
+
+
+@dataclass
+class _Opened:
+    """The tables while they are ours: our epoch in each of them."""
+
+    table: Table
+    refused: Table | None
+    epochs: dict[str, int]
+
+
+class Follower:
+    """Makes a table follow a source. `identity`: of the source, as a text that no other one has."""
+
+    def __init__(
+        self,
+        source: Source,
+        decoder: Decoder,
+        open_tables: OpenTables,
+        identity: str,
+        *,
+        limits: Limits | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._source = source
+        self._decoder = decoder
+        self._open_tables = open_tables
+        self._identity = fingerprint(identity)
+        self._limits = limits or Limits()
+        self._sleep = sleep
+        self._opened: _Opened | None = None
+        self._is_fresh = False  # whether the tables are known to be as they were seen last
+        self._epochs: dict[str, int] = {}
+
+    # --- taking over -----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take the tables over from whoever had them.
+
+        Raises:
+            NotOurs: the table follows something else, or was made by another program.
+        """
+        refused = refused_schema() if self._decoder.refuses else None
+        table, aside = self._open_tables(self._decoder.first_columns(), refused)
+        opened = _Opened(table, aside, {})
+        self._take_over(opened, table)
+        if aside is not None:
+            self._take_over(opened, aside)
+        self._opened = opened
+        self._is_fresh = False
+        self._look()
+
+    def _take_over(self, opened: _Opened, table: Table) -> None:
+        """Commit the next epoch; the first one says where the source begins."""
+        is_main = table is opened.table
+        for attempt in range(TRIES):
+            table.load(keys_of(self._source.names()))
+            marks = table.marks()
+            if marks and marks.get(SOURCE) != self._identity:
+                raise NotOurs(f"table {table.name} follows another source: use another table")
+            places = places_of(marks)
+            begun = self._source.begin(places) if is_main else {}
+            columns = table.columns()
+            changes = self._decoder.pending(columns, can_widen=table.can_widen) if is_main else ()
+            epoch = marks.get(EPOCH, 0) + 1
+            ours = {**marks, EPOCH: epoch, SOURCE: self._identity, **marks_of(begun)}
+            try:
+                table.append(changed(columns, changes, ARROW).empty_table(), ours, changes)
+            except Conflict:
+                self._sleep(_CONFLICT_PAUSE_S * (attempt + 1))
+                continue
+            opened.epochs[table.name] = epoch
+            return
+        raise Conflict(f"table {table.name}: others commit to it all the time")
+
+    def _look(self) -> tuple[Places, Places | None]:
+        """Return where the table is, and where its step was to end if that was not completed.
+
+        Raises:
+            Overtaken: somebody else has taken the tables over.
+        """
+        opened = self._there()
+        marks: dict[str, Mapping[str, int]] = {}
+        for table in (opened.table, opened.refused):
+            if table is None:
+                continue
+            if not self._is_fresh:
+                table.load(keys_of(self._source.names()))
+            marks[table.name] = table.marks()
+            if marks[table.name].get(EPOCH) != opened.epochs[table.name]:
+                raise Overtaken(f"another process follows {self._source.name!r} into {table.name} by now")
+        self._is_fresh = True
+        places = places_of(marks[opened.table.name])
+        if opened.refused is not None:
+            planned = places_of(marks[opened.refused.name])
+            if is_ahead(planned, places):
+                return places, planned
+        return places, None
+
+    def _there(self) -> _Opened:
+        assert self._opened is not None, "open() comes first"
+        return self._opened
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def step(self) -> Step:
+        """Commit what comes next, and return what that was.
+
+        Raises:
+            Overtaken: somebody else has taken the tables over. DataLoss: something that should be read is gone.
+        """
+        for attempt in range(TRIES):
+            try:
+                return self._step()
+            except Conflict as error:
+                self._is_fresh = False
+                conflict = error
+            except BaseException:
+                self._is_fresh = False
+                raise
+            self._sleep(_CONFLICT_PAUSE_S * (attempt + 1))
+        raise conflict
+
+    def _step(self) -> Step:
+        opened = self._there()
+        places, planned = self._look()
+        self._source.settle(places)
+        plan = self._source.plan(places, self._limits, planned)
+        if not plan.ranges and plan.after == places:
+            return Step(waiting=plan.waiting)
+        columns = opened.table.columns()
+        decoded = self._decoder.decode(columns, self._source.read(plan, self._decoder.reading()))
+        missing = plan.rows - self._source.lost - decoded.rows.num_rows - decoded.refused.num_rows
+        if missing < 0:
+            raise BridgeError(f"{-missing} rows more than messages: this is a fault of ours")
+        after: Mapping[str, Place] = plan.after
+        if decoded.refused.num_rows and planned is None:
+            assert opened.refused is not None, "nothing is refused by a decoder that does not say so"
+            opened.refused.append(decoded.refused, self._marks(opened.refused, after))
+        opened.table.append(decoded.rows, self._marks(opened.table, after), decoded.changes)
+        self._source.settle(after)
+        return Step(
+            decoded.rows.num_rows,
+            decoded.refused.num_rows,
+            plan.lost + self._source.lost,
+            plan.waiting,
+            True,
+        )
+
+    def _marks(self, table: Table, after: Places) -> dict[str, int]:
+        return {EPOCH: self._there().epochs[table.name], SOURCE: self._identity, **marks_of(after)}
+
+    # --- the rest --------------------------------------------------------------------------------------------------
+
+    def stop_here(self) -> None:
+        """Let the steps from now on end where the source ends now."""
+        self._source.stop_here()
+
+    def waiting(self) -> int:
+        """Return how many messages are not in the table."""
+        places, _ = self._look()
+        return self._source.waiting(places)
+
+    def maintain(self, now_s: float) -> Kept:
+        """Look after the files of both tables."""
+        opened = self._there()
+        self._look()
+        total = Kept()
+        for table in (opened.table, opened.refused):
+            if table is None:
+                continue
+            try:
+                done = table.maintain(now_s)
+            except BaseException:
+                self._is_fresh = False
+                raise
+            total = Kept(*(one + other for one, other in zip(total, done, strict=True)))
+        return total

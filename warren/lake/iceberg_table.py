@@ -1,0 +1,264 @@
+"""Iceberg tables, by pyiceberg: any catalogue that it knows.
+
+1. Marks are a property of the summary of each snapshot that is made here, as JSON. A snapshot of somebody else has
+   none: those of its nearest ancestor hold, and maintenance writes them again, before somebody expires that one.
+2. pyiceberg tries a commit again by itself, on top of whatever was committed meanwhile. Here that would put rows in
+   twice: the number of tries is set to one, whatever the table says.
+3. A file is deleted after the snapshots that need it are gone, and only files that these snapshots name: what a crash
+   leaves before that stays on the disk and belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.table import Table as IcebergTableOfPyiceberg
+from pyiceberg.table import Transaction
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestamptzType,
+)
+
+from warren.lake import kinds
+from warren.lake.errors import Conflict, NotOurs
+from warren.lake.marks import EPOCH, Marks
+from warren.lake.table import DAY, PUBLISH_DATE, Change, Kept, TableOptions, with_columns
+
+PROPERTY: Final = "warren.marks"
+_TYPES: Final[dict[str, IcebergType]] = {
+    kinds.BOOLEAN: BooleanType(),
+    kinds.INT: IntegerType(),
+    kinds.LONG: LongType(),
+    kinds.FLOAT: FloatType(),
+    kinds.DOUBLE: DoubleType(),
+    kinds.STRING: StringType(),
+    kinds.TIMESTAMP: TimestamptzType(),
+    kinds.DATE: DateType(),
+}
+_RETRIES: Final = "commit.retry.num-retries"
+_REWRITE_BYTES_MAX: Final = 512 << 20  # of files that are read and written again in one commit
+
+
+def open_table(catalog: Catalog, name: str, columns: pa.Schema, options: TableOptions) -> IcebergTable:
+    """Return the table `name`, made with `columns` if it is not there.
+
+    Raises:
+        NotOurs: the name is not one of a table.
+    """
+    if "." not in name:
+        raise NotOurs(f"{name!r} is no name of a table: it is NAMESPACE.TABLE")
+    try:
+        return IcebergTable(catalog.load_table(name), options)
+    except NoSuchTableError:
+        pass
+    catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+    properties = {
+        _RETRIES: "0",
+        "write.target-file-size-bytes": str(options.target_file_bytes),
+        "write.parquet.compression-codec": "zstd",
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": "50",
+        "commit.manifest-merge.enabled": "true",
+        "commit.manifest.min-count-to-merge": "50",
+    }
+    try:
+        with catalog.create_table_transaction(name, schema=columns, properties=properties) as transaction:
+            if options.partition_by == DAY:
+                with transaction.update_spec() as spec:
+                    spec.add_field("timestamp", DayTransform(), PUBLISH_DATE)
+    except TableAlreadyExistsError:
+        pass  # somebody else was faster
+    return IcebergTable(catalog.load_table(name), options)
+
+
+class IcebergTable:
+    """One table."""
+
+    can_widen = True
+
+    def __init__(self, table: IcebergTableOfPyiceberg, options: TableOptions) -> None:
+        self.name = ".".join(table.name())
+        self._table = table
+        self._options = options
+
+    def load(self, keys: Sequence[str]) -> None:
+        self._table.refresh()
+
+    def marks(self) -> dict[str, int]:
+        metadata = self._table.metadata
+        snapshot = self._table.current_snapshot()
+        if snapshot is None:
+            return {}
+        at = snapshot
+        while at is not None:
+            found = _maybe_marks(at)
+            if found is not None:
+                return found
+            at = metadata.snapshot_by_id(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
+        raise NotOurs(
+            f"table {self.name} has snapshots, and none of them says how far it follows a queue: it was made by "
+            "another program, or another program has expired what this one had written. Use another table"
+        )
+
+    def columns(self) -> pa.Schema:
+        found = schema_to_pyarrow(self._table.schema(), include_field_ids=False)
+        return pa.schema([field.with_type(_small(field.type)) for field in found])
+
+    def append(self, rows: pa.Table, marks: Marks, changes: Sequence[Change] = ()) -> None:
+        with self._transaction() as transaction:
+            if changes:
+                with transaction.update_schema() as update:
+                    for change in changes:
+                        if change.is_new:
+                            update.add_column(change.column, _TYPES[change.kind])
+                        else:
+                            update.update_column(change.column, _TYPES[change.kind])
+            transaction.append(rows, snapshot_properties={PROPERTY: _document(marks)})
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
+        """Commit, once, what is put into a transaction."""
+        metadata = self._table.metadata
+        self._table.metadata = metadata.model_copy(update={"properties": {**metadata.properties, _RETRIES: "0"}})
+        transaction = self._table.transaction()
+        try:
+            yield transaction
+            transaction.commit_transaction()
+        except CommitFailedException as error:
+            raise Conflict(f"table {self.name}: {error}") from None
+
+    # --- maintenance -----------------------------------------------------------------------------------------------
+
+    def maintain(self, now_s: float) -> Kept:
+        snapshot = self._table.current_snapshot()
+        if snapshot is not None and _maybe_marks(snapshot) is None:
+            self.append(self.columns().empty_table(), self.marks())
+        rewritten, written = self._compact()
+        expired, deleted = self._expire(now_s)
+        return Kept(rewritten, written, expired, deleted)
+
+    def _compact(self) -> tuple[int, int]:
+        """Make large files of the small ones of each partition; return how many there were and are."""
+        groups: dict[Any, list[Any]] = {}
+        for task in self._table.scan().plan_files():
+            file = task.file
+            if task.delete_files or file.spec_id != self._table.spec().spec_id:
+                continue
+            if file.file_size_in_bytes < self._options.target_file_bytes * 3 // 4:
+                groups.setdefault(file.partition, []).append(task)
+        chosen: list[Any] = []
+        size = 0
+        for tasks in groups.values():
+            if len(tasks) < self._options.compact_files:
+                continue
+            for task in tasks:
+                if size + task.file.file_size_in_bytes > _REWRITE_BYTES_MAX:
+                    break
+                size += task.file.file_size_in_bytes
+                chosen.append(task)
+        if len(chosen) < 2:
+            return 0, 0
+        marks = self.marks()
+        schema = self._table.schema()
+        from pyiceberg.expressions import AlwaysTrue
+
+        scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
+        rows = with_columns(scan.to_table(chosen), schema_to_pyarrow(schema, include_field_ids=False))
+        before = sum(task.file.record_count for task in chosen)
+        assert rows.num_rows == before, f"{rows.num_rows} rows were read of files that have {before}"
+        with self._transaction() as transaction:
+            update = transaction.update_snapshot(snapshot_properties={PROPERTY: _document(marks)}).overwrite()
+            with update:
+                for task in chosen:
+                    update.delete_data_file(task.file)
+                written = list(
+                    _dataframe_to_data_files(
+                        table_metadata=transaction.table_metadata,
+                        write_uuid=update.commit_uuid,
+                        df=rows,
+                        io=self._table.io,
+                    )
+                )
+                for file in written:
+                    update.append_data_file(file)
+        return len(chosen), len(written)
+
+    def _expire(self, now_s: float) -> tuple[int, int]:
+        """Let go of old snapshots and of the files that only they have; return how many of each."""
+        metadata = self._table.metadata
+        kept_ids = {ref.snapshot_id for ref in metadata.refs.values()}
+        before_ms = int((now_s - self._options.keep_s) * 1000)
+        old = [
+            each for each in metadata.snapshots if each.timestamp_ms < before_ms and each.snapshot_id not in kept_ids
+        ]
+        if not old:
+            return 0, 0
+        ids = {each.snapshot_id for each in old}
+        rest = [each for each in metadata.snapshots if each.snapshot_id not in ids]
+        gone = self._files_of(old) - self._files_of(rest)
+        with self._transaction() as transaction:
+            from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+            ExpireSnapshots(transaction).by_ids(list(ids)).commit()
+        for path in gone:
+            try:
+                self._table.io.delete(path)
+            except FileNotFoundError:
+                pass  # an earlier run was killed here
+        return len(old), len(gone)
+
+    def _files_of(self, snapshots: Sequence[Any]) -> set[str]:
+        """Return all files of snapshots: lists, manifests and data."""
+        found: set[str] = set()
+        seen: set[str] = set()
+        for snapshot in snapshots:
+            found.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(self._table.io):
+                if manifest.manifest_path in seen:
+                    continue
+                seen.add(manifest.manifest_path)
+                for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True):
+                    found.add(entry.data_file.file_path)
+        return found | seen
+
+
+def _maybe_marks(snapshot: Any) -> dict[str, int] | None:
+    """Return what the summary of a snapshot says; None: nothing."""
+    summary = snapshot.summary
+    text = None if summary is None else summary.additional_properties.get(PROPERTY)
+    if text is None:
+        return None
+    return {str(key): int(value) for key, value in json.loads(text).items()}
+
+
+def _document(marks: Mapping[str, int]) -> str:
+    assert EPOCH in marks
+    return json.dumps(dict(sorted(marks.items())))
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    """Return a type without the 64-bit lengths that pyiceberg prefers."""
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_small(kind.key_type)), kind.item_field.with_type(_small(kind.item_type))
+        )
+    return kind

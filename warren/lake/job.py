@@ -1,0 +1,273 @@
+"""What is to be followed into which table: from the command line, or a file with several tables.
+
+    interval = "30s"                      what all tables have that do not say otherwise
+
+    [catalogs.main]                       properties of an Iceberg catalogue, as pyiceberg names them
+    type = "sql"
+    uri = "sqlite:////srv/lake/catalog.db"
+    warehouse = "file:///srv/lake"
+
+    [[tables]]
+    stream = "orders"                     or: queue = "jobs", which is drained
+    to = "shop.orders"                    with format = "delta": a URL or a directory
+    catalog = "main"
+    body = "json"
+    schema = "orders.schema.json"         relative to this file
+
+1. Unknown words, and words that do not go together, are refused before anything is opened.
+2. No two tables of a file are the same.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from warren.lake.source import Limits
+from warren.lake.table import PARTITIONINGS, TableOptions
+from warren.spark_bridge.errors import UsageError
+
+ICEBERG: Final = "iceberg"
+DELTA: Final = "delta"
+FORMATS: Final = (ICEBERG, DELTA)
+BYTES: Final = "bytes"
+JSON: Final = "json"
+BODIES: Final = (BYTES, JSON)
+REFUSED: Final = "_refused"
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE: Final = re.compile(r"(\d+)\s*([kmg]?)(i?)b?", re.IGNORECASE)
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One table and what it follows: `stream`, or `queue`, which is drained.
+
+    `catalog`: properties of an Iceberg catalogue; `storage`: options of the object store of a Delta table.
+    """
+
+    to: str
+    stream: str | None = None
+    queue: str | None = None
+    format: str = ICEBERG
+    catalog: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict)
+    body: str = BYTES
+    schema: Path | None = None
+    columns: tuple[str, ...] | None = None
+    start: str = "first"
+    consumer: str | None = None
+    skip_lost: bool = False
+    interval_s: float = 60.0
+    limits: Limits = field(default_factory=Limits)
+    table: TableOptions = field(default_factory=TableOptions)
+
+    @property
+    def source(self) -> str:
+        """The name of what is followed."""
+        return str(self.stream or self.queue)
+
+    @property
+    def refused(self) -> str:
+        """The name of the table of what is refused."""
+        return self.to.rstrip("/") + REFUSED
+
+    def identity(self, vhost: str) -> str:
+        """Return what no other source has."""
+        return "\0".join((vhost, "queue" if self.stream is None else "stream", self.source))
+
+    def check(self) -> Job:
+        """Return it, if its words go together.
+
+        Raises:
+            UsageError: they do not.
+        """
+        if not self.to:
+            raise UsageError("to: which table it is to be is not said")
+        if (self.stream is None) == (self.queue is None):
+            raise UsageError(f"{self.to}: either a stream or a queue has to be named")
+        for what, value, allowed in (
+            ("format", self.format, FORMATS),
+            ("body", self.body, BODIES),
+            ("partition_by", self.table.partition_by, PARTITIONINGS),
+        ):
+            if value not in allowed:
+                raise UsageError(f"{self.to}: {what} {value!r} must be one of {', '.join(allowed)}")
+        if self.schema is not None and self.body != JSON:
+            raise UsageError(f"{self.to}: a schema is for bodies that are json")
+        if self.queue is not None and self.start != "first":
+            raise UsageError(f"{self.to}: a queue is drained from its head, it has no start")
+        if self.format == DELTA and self.catalog:
+            raise UsageError(f"{self.to}: a catalog is for iceberg")
+        if self.format == ICEBERG and self.storage:
+            raise UsageError(f"{self.to}: storage is for delta; of iceberg it is a property of the catalog")
+        if self.format == ICEBERG and not self.catalog:
+            return self._local()
+        return self
+
+    def _local(self) -> Job:
+        """Return it with a catalogue in a directory: DIR/NAMESPACE.TABLE."""
+        directory, _, name = self.to.removeprefix("file://").rpartition("/")
+        if not directory or "." not in name or "://" in directory:
+            raise UsageError(
+                f"{self.to}: without a catalog an Iceberg table is DIRECTORY/NAMESPACE.TABLE, as in lake/shop.orders"
+            )
+        place = Path(directory).resolve()
+        catalog = {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}"}
+        return replace(self, to=name, catalog=catalog)
+
+
+def catalog_of(text: str, warehouse: str | None, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a catalogue that a URL, or a name of pyiceberg's configuration, stands for."""
+    found: dict[str, str] = {}
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        found["name"] = text
+    else:
+        found["type"] = "rest" if scheme in ("http", "https") else "sql"
+        found["uri"] = text
+    if warehouse is not None:
+        found["warehouse"] = warehouse
+    return {**found, **properties}
+
+
+def seconds_of(text: object) -> float:
+    """Return the seconds that a text such as 500ms, 30s, 5m, 1h or 7d stands for.
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = _DURATION.fullmatch(str(text).strip())
+    if found is None:
+        raise UsageError(f"{text!r} is no duration: as in 500ms, 30s, 5m, 1h or 7d")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def bytes_of(text: object) -> int:
+    """Return the bytes that a text such as 64MiB or 128MB stands for.
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = _SIZE.fullmatch(str(text).strip())
+    if found is None or int(found[1]) == 0:
+        raise UsageError(f"{text!r} is no size: as in 128MB or 64MiB")
+    return int(found[1]) * int((1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
+
+
+_TOP: Final = ("catalogs", "tables")
+_PLAIN: Final = ("to", "stream", "queue", "format", "body", "start", "consumer")
+
+
+def jobs_of(path: Path) -> list[Job]:
+    """Return the tables that a file names.
+
+    Raises:
+        UsageError: it cannot be read, or something in it does not fit.
+    """
+    try:
+        document = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    catalogs = document.get("catalogs", {})
+    tables = document.get("tables", [])
+    common = {key: value for key, value in document.items() if key not in _TOP}
+    if not isinstance(catalogs, dict) or not isinstance(tables, list) or not tables:
+        raise UsageError(f"{path}: there must be at least one [[tables]]")
+    jobs = []
+    for number, table in enumerate(tables, 1):
+        try:
+            jobs.append(job_of({**common, **table}, catalogs, path.parent))
+        except UsageError as error:
+            raise UsageError(f"{path}: table {number}: {error}") from None
+    places = [(job.format, job.to, tuple(sorted(job.catalog.items()))) for job in jobs]
+    for place in places:
+        if places.count(place) > 1:
+            raise UsageError(f"{path}: two tables are {place[1]}")
+    return jobs
+
+
+def job_of(values: Mapping[str, Any], catalogs: Mapping[str, Any], directory: Path) -> Job:
+    """Return the table that the words of a file say.
+
+    Raises:
+        UsageError: one of them is unknown, or does not fit.
+    """
+    made: dict[str, Any] = {}
+    limits: dict[str, int] = {}
+    options: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in _PLAIN:
+            made[key] = _text(key, value)
+        elif key == "schema":
+            made[key] = directory / _text(key, value)
+        elif key == "columns":
+            made[key] = tuple(_text(key, each) for each in (value if isinstance(value, list) else [value]))
+        elif key == "skip_lost":
+            if not isinstance(value, bool):
+                raise UsageError("skip_lost must be true or false")
+            made[key] = value
+        elif key == "interval":
+            made["interval_s"] = seconds_of(value)
+        elif key == "catalog":
+            made[key] = _catalog(_text(key, value), catalogs)
+        elif key == "storage":
+            made[key] = _texts(key, value)
+        elif key == "max_rows":
+            limits["rows"] = _count(key, value)
+        elif key == "max_bytes":
+            limits["bytes"] = bytes_of(value)
+        elif key == "partition_by":
+            options[key] = _text(key, value)
+        elif key == "target_file_size":
+            options["target_file_bytes"] = bytes_of(value)
+        elif key == "compact_files":
+            options[key] = _count(key, value)
+        elif key == "keep":
+            options["keep_s"] = seconds_of(value)
+        else:
+            from difflib import get_close_matches
+
+            near = get_close_matches(key, _KEYS, 1)
+            raise UsageError(f"there is no setting {key!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+    job = Job(**{"to": "", **made}, limits=Limits(**limits), table=TableOptions(**options))
+    return job.check()
+
+
+_KEYS: Final = (
+    *_PLAIN,
+    *("schema", "columns", "skip_lost", "interval", "catalog", "storage", "max_rows", "max_bytes"),
+    *("partition_by", "target_file_size", "compact_files", "keep"),
+)
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{key} must be a text")
+    return value
+
+
+def _count(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{key} must be a number from 1 on")
+    return value
+
+
+def _texts(key: str, value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise UsageError(f"{key} must be a table of texts")
+    return {str(name): str(each) for name, each in value.items()}
+
+
+def _catalog(name: str, catalogs: Mapping[str, Any]) -> dict[str, str]:
+    if name in catalogs:
+        return {"name": name, **_texts(f"catalogs.{name}", catalogs[name])}
+    return catalog_of(name, None, {})

@@ -1,0 +1,148 @@
+"""Kinds of columns that are read from bodies: which values each takes, and what becomes of a column that meets others.
+
+    kind       takes                                      Arrow
+    boolean    true, false                                bool
+    int        integers of 32 bits                        int32
+    long       integers of 64 bits, also 3.0              int64
+    float      numbers                                    float
+    double     numbers; integers that it has exactly      double
+    string     texts; objects and arrays as JSON          string
+    timestamp  texts as in RFC 3339, with a zone          timestamp[us, UTC]
+    date       texts as in 2026-11-24                     date32
+
+1. A value that its column does not take is refused, never changed: there is no row that says something else than its
+   message.
+2. A column is widened from int to long and from float to double, in a table that can do that, and by a declaration
+   only; columns that are found in bodies are long and double from the start.
+3. What a column becomes that is found depends on the values of one commit, in their order; after that it stays.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+BOOLEAN: Final = "boolean"
+INT: Final = "int"
+LONG: Final = "long"
+FLOAT: Final = "float"
+DOUBLE: Final = "double"
+STRING: Final = "string"
+TIMESTAMP: Final = "timestamp"
+DATE: Final = "date"
+
+ARROW: Final[dict[str, pa.DataType]] = {
+    BOOLEAN: pa.bool_(),
+    INT: pa.int32(),
+    LONG: pa.int64(),
+    FLOAT: pa.float32(),
+    DOUBLE: pa.float64(),
+    STRING: pa.string(),
+    TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    DATE: pa.date32(),
+}
+WIDER: Final = {INT: LONG, FLOAT: DOUBLE}
+_EXACT_MAX: Final = 1 << 53
+_BITS: Final = {INT: 31, LONG: 63}
+
+
+class Unfit(Exception):
+    """A value is not of the kind of its column; the text says how."""
+
+
+def kind_of_type(kind: pa.DataType) -> str | None:
+    """Return the kind whose Arrow type this is; None: a column of this type is not read from bodies."""
+    if pa.types.is_large_string(kind):
+        return STRING
+    return next((name for name, each in ARROW.items() if each == kind), None)
+
+
+def kind_of_value(value: Any) -> str:
+    """Return what a column becomes whose first value this is.
+
+    Raises:
+        Unfit: no kind takes it.
+    """
+    if isinstance(value, bool):
+        return BOOLEAN
+    if isinstance(value, int):
+        if not _fits(value, 63):
+            raise Unfit("an integer of more than 64 bits")
+        return LONG
+    return DOUBLE if isinstance(value, float) else STRING
+
+
+def joined(kind: str, value: Any) -> str:
+    """Return what a column becomes that is being found, is `kind` so far, and meets `value`.
+
+    Raises:
+        Unfit: it takes no such value.
+    """
+    met = kind_of_value(value)
+    if met == kind or (kind == DOUBLE and met == LONG):
+        return kind
+    if kind == LONG and met == DOUBLE:
+        return DOUBLE
+    raise Unfit(f"{_named(value)} where a {kind} is expected")
+
+
+def taken(kind: str, value: Any) -> Any:
+    """Return `value` as a column of `kind` has it.
+
+    Raises:
+        Unfit: it takes no such value.
+    """
+    if kind == STRING:
+        if isinstance(value, str):
+            return value
+        if isinstance(value, dict | list):
+            return msgspec.json.encode(value).decode()
+    elif kind == BOOLEAN:
+        if isinstance(value, bool):
+            return value
+    elif kind in _BITS:
+        number = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(number, int) and not isinstance(value, bool):
+            if _fits(number, _BITS[kind]):
+                return number
+            raise Unfit(f"an integer of more than {_BITS[kind] + 1} bits")
+    elif kind in (FLOAT, DOUBLE):
+        if isinstance(value, float) and math.isfinite(value):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            if abs(value) <= _EXACT_MAX:
+                return float(value)
+            raise Unfit("an integer that a double does not have exactly")
+    elif isinstance(value, str):
+        return _moment(kind, value)
+    raise Unfit(f"{_named(value)} where a {kind} is expected")
+
+
+def _moment(kind: str, text: str) -> datetime | date:
+    try:
+        if kind == DATE:
+            return date.fromisoformat(text)
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is not None and "T" in text.upper():
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise Unfit(f"a text that is no {kind}")
+
+
+def _fits(value: int, bits: int) -> bool:
+    return -(1 << bits) <= value < 1 << bits
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, dict):
+        return "an object"
+    return "an array" if isinstance(value, list) else "a text"

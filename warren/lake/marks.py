@@ -1,0 +1,72 @@
+"""What a table knows of its source: a few numbers that are committed together with rows.
+
+    key             number
+    epoch           of the writer that may write; each that starts takes the next one
+    source          fingerprint of what the table follows: vhost, name, and whether it is drained
+    id/STREAM       fingerprint of the incarnation of a stream, or of the session of a drain
+    next/STREAM     the offset behind the last one that is in the table
+
+1. Rows and the numbers that say how far they go are one commit of the table. Nothing else is remembered anywhere.
+2. Iceberg keeps them in the summary of a snapshot, Delta as versions of transactions: so they are numbers, and whoever
+   takes a table back to an older state takes them back as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+EPOCH: Final = "epoch"
+SOURCE: Final = "source"
+ID: Final = "id/"
+NEXT: Final = "next/"
+
+Marks = Mapping[str, int]
+
+
+class Place(NamedTuple):
+    """How far a stream is in a table: `next` is the offset to be read next, `id` the fingerprint of its incarnation."""
+
+    id: int
+    next: int
+
+
+Places = Mapping[str, Place]
+
+
+def fingerprint(text: str) -> int:
+    """Return a number that stands for `text`: 63 bits, since tables keep signed ones."""
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def marks_of(places: Places) -> dict[str, int]:
+    """Return the numbers that say `places`."""
+    marks = {}
+    for name, place in places.items():
+        marks[ID + name] = place.id
+        marks[NEXT + name] = place.next
+    return marks
+
+
+def places_of(marks: Marks) -> dict[str, Place]:
+    """Return what the numbers say of streams."""
+    found = {}
+    for key, number in marks.items():
+        name = key.removeprefix(NEXT)
+        if name != key and ID + name in marks:
+            found[name] = Place(marks[ID + name], number)
+    return found
+
+
+def keys_of(names: list[str]) -> list[str]:
+    """Return the keys of all numbers that a table can have that follows the streams `names`."""
+    return [EPOCH, SOURCE, *(prefix + name for name in names for prefix in (ID, NEXT))]
+
+
+def is_ahead(one: Places, other: Places) -> bool:
+    """Tell whether `one` is further than `other`, in a stream of the same incarnation or in one that `other` lacks."""
+    return any(
+        name not in other or (other[name].id == place.id and place.next > other[name].next)
+        for name, place in one.items()
+    )

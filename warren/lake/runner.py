@@ -1,0 +1,155 @@
+"""Keeps a table following: when steps are made, what is tried again, and what is the end.
+
+1. A step is made every `interval_s`, and at once when there is more waiting than one step takes.
+2. What cannot become better by itself ends the table: another process has it, messages are gone, or what was asked for
+   does not fit. Anything else is tried again, after a pause that doubles up to `PAUSE_MAX_S`: from what the tables say,
+   as after a crash.
+3. Once: up to where the source ended at the beginning, with a few tries for each failure.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from warren.lake.errors import Conflict, NotOurs, Overtaken
+from warren.lake.follower import Follower, Step
+from warren.lake.job import Job
+from warren.lake.metrics import Meter
+from warren.spark_bridge.errors import BridgeError, DamagedChunk, DataLoss, Fenced, NotAllowed, NotFound, UsageError
+
+PAUSE_S: Final = 0.5
+PAUSE_MAX_S: Final = 30.0
+TRIES_ONCE: Final = 6
+LOOK_S: Final = 1.0
+REASON_MAX: Final = 300
+MAINTAIN_S: Final = 3600.0
+_FINAL: Final = (
+    *(UsageError, NotOurs, Overtaken, Fenced, DataLoss, DamagedChunk, NotAllowed, NotFound),
+    ModuleNotFoundError,
+)
+
+
+class Runner:
+    """One table. `say`: where people read what happens; `clock` and `sleep`: of tests."""
+
+    def __init__(
+        self,
+        job: Job,
+        follower: Follower,
+        meter: Meter,
+        stop: threading.Event,
+        say: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._job = job
+        self._follower = follower
+        self._meter = meter
+        self._stop = stop
+        self._say = say
+        self._clock = clock
+        self._is_open = False
+        self._has_end = False
+        self._failures = 0
+        self._maintained_at_s = clock()
+        self._commits_since = 0
+
+    def run(self, *, once: bool) -> None:
+        """Follow until there is a stop; `once`: until the table has what there was at the beginning.
+
+        Raises:
+            BridgeError: what ends it.
+        """
+        try:
+            while not self._stop.is_set():
+                try:
+                    if self._turn(once):
+                        return
+                    self._failures = 0
+                except _FINAL:
+                    raise
+                except Exception as error:
+                    self._failed(error, once)
+        finally:
+            self._meter.up = False
+
+    def _turn(self, once: bool) -> bool:
+        """Make a step, and wait for the next one; return whether there will be none."""
+        if not self._is_open:
+            self._follower.open()
+            self._is_open = self._meter.up = True
+            self._say(f"{self._job.to}: follows {self._job.source}")
+        if once and not self._has_end:
+            self._follower.stop_here()
+            self._has_end = True
+        began_s = self._clock()
+        step = self._follower.step()
+        self._note(step, began_s)
+        if once and not step.moved:
+            self._maintain()
+            return True
+        if self._is_due():
+            self._maintain()
+        if not once and not step.waiting:
+            self._wait(began_s + self._job.interval_s)
+        return False
+
+    def _note(self, step: Step, began_s: float) -> None:
+        meter, now_s = self._meter, self._clock()
+        meter.waiting = step.waiting
+        if not step.waiting:
+            meter.caught_up_at_s = now_s
+        if not step.moved:
+            return
+        meter.rows += step.rows
+        meter.refused += step.refused
+        meter.lost += step.lost
+        meter.commits += 1
+        meter.committed_at_s = now_s
+        meter.step_s = now_s - began_s
+        self._commits_since += 1
+        refused = f", {step.refused} refused" if step.refused else ""
+        lost = f", {step.lost} lost" if step.lost else ""
+        self._say(f"{self._job.to}: {step.rows} rows{refused}{lost}, {step.waiting} waiting")
+
+    def _wait(self, until_s: float) -> None:
+        """Wait for the next step, or until there is enough for one."""
+        while (rest_s := until_s - self._clock()) > 0 and not self._stop.wait(min(rest_s, LOOK_S)):
+            self._meter.waiting = self._follower.waiting()
+            if self._meter.waiting >= self._job.limits.rows:
+                return
+
+    def _is_due(self) -> bool:
+        is_late = self._clock() - self._maintained_at_s >= MAINTAIN_S
+        return self._commits_since >= self._job.table.compact_files or is_late
+
+    def _maintain(self) -> None:
+        self._maintained_at_s = self._clock()
+        self._commits_since = 0
+        try:
+            done = self._follower.maintain(self._clock())
+        except Conflict:
+            return  # another program commits; the next time will do
+        if any(done):
+            self._meter.files_rewritten += done.rewritten
+            self._say(
+                f"{self._job.to}: {done.rewritten} small files are {done.written}, "
+                f"{done.expired} old snapshots and {done.deleted} files are gone"
+            )
+
+    def _failed(self, error: Exception, once: bool) -> None:
+        """Wait before the next try, or give up."""
+        self._failures += 1
+        self._meter.failures += 1
+        if once and self._failures >= TRIES_ONCE:
+            if isinstance(error, BridgeError | OSError):
+                raise error
+            raise BridgeError(f"{self._job.to}: {type(error).__name__}: {error}") from error
+        pause_s = min(PAUSE_S * 2 ** (self._failures - 1), PAUSE_MAX_S)
+        reason = str(error) if isinstance(error, BridgeError) else f"{type(error).__name__}: {error}"
+        reason = reason.partition("\n")[0][:REASON_MAX]  # of libraries, which may say pages
+        self._say(f"{self._job.to}: {reason}: tries again in {pause_s:g} s")
+        self._stop.wait(pause_s)

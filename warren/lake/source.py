@@ -1,0 +1,357 @@
+"""What a table follows: a stream, the partitions of a super stream, or what is drained from a queue.
+
+1. A plan says which offsets are read; reading it again gives the same rows or fails. Of a drain these are offsets of
+   claims, which stay until they are settled.
+2. `settle` is told what is safe in the table. A drain acknowledges that; of streams the broker is told how far the
+   table is, if it is to know, and that it cannot be told stops nobody.
+3. What retention has removed, a stream that was made anew, or messages that cannot be read are a `DataLoss`. With
+   `skip_lost` they are passed over and counted.
+4. Streams that a super stream gets later begin at their first offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from warren.lake.marks import Place, Places, fingerprint
+from warren.spark_bridge.columns import Chunk, Context, to_record_batches
+from warren.spark_bridge.control import BrokerClient, Description, Session
+from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Fenced, Gone, UsageError
+from warren.spark_bridge.limits import shares, within_bytes
+from warren.spark_bridge.schema import PROPERTY_COLUMNS
+
+STREAMS: Final = ("stream", "super-stream")
+_WORDS: Final = {"earliest": "first", "first": "first", "latest": "next", "next": "next", "last": "last"}
+_SKIP: Final = "With skip_lost they are passed over"
+
+
+class Limits(NamedTuple):
+    """How much is read at once: of many small messages `rows`, of large ones about `bytes`."""
+
+    rows: int = 500_000
+    bytes: int = 128 << 20
+
+
+class Range(NamedTuple):
+    """The offsets [first, end) of the stream, or queue of claims, `name`; its rows are of `queue` and `partition`."""
+
+    queue: str
+    partition: int
+    name: str
+    id: str
+    first: int
+    end: int
+
+
+class Plan(NamedTuple):
+    """What is read next, and where the table is then. `waiting`: left behind it; `lost`: passed over."""
+
+    ranges: tuple[Range, ...]
+    after: Mapping[str, Place]
+    waiting: int
+    lost: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(each.end - each.first for each in self.ranges)
+
+
+class Source(Protocol):
+    """Where the rows of one table come from."""
+
+    name: str
+    lost: int  # messages that were passed over while reading
+
+    def names(self) -> list[str]:
+        """Return the names of what has a place in the table."""
+
+    def begin(self, places: Places) -> dict[str, Place]:
+        """Take over, and return where what has no place in the table begins."""
+
+    def plan(self, places: Places, limits: Limits, until: Places | None = None) -> Plan:
+        """Return what to read behind `places`; `until`: exactly up to there."""
+
+    def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a plan."""
+
+    def settle(self, places: Places) -> None:
+        """Learn what is safe."""
+
+    def stop_here(self) -> None:
+        """Let the plans from now on end where the source ends now."""
+
+    def waiting(self, places: Places) -> int:
+        """Return how many messages are behind `places`."""
+
+
+class StreamSource:
+    """A stream or a super stream. `start`: where it begins in a new table; `group`: under which the broker shows it."""
+
+    def __init__(
+        self,
+        client: BrokerClient,
+        name: str,
+        *,
+        start: str = "first",
+        group: str | None = None,
+        skip_lost: bool = False,
+    ) -> None:
+        self.name = name
+        self.lost = 0
+        self._client = client
+        self._start = start
+        self._group = group
+        self._skip_lost = skip_lost
+        self._turn = 0
+        self._stop: dict[str, int] | None = None
+        self._told: dict[str, int] = {}
+
+    def _parts(self) -> dict[str, tuple[int, Description]]:
+        """Return the streams by their names, with their numbers."""
+        found = self._client.describe(self.name)
+        if found.type not in STREAMS:
+            raise UsageError(f"{self.name!r} is {found.type} and no stream: to empty it into the table, drain it")
+        if found.partitions is None:
+            return {found.name: (0, found)}
+        return {name: (number, self._client.describe(name)) for number, name in enumerate(found.partitions)}
+
+    def names(self) -> list[str]:
+        return list(self._parts())
+
+    def begin(self, places: Places) -> dict[str, Place]:
+        return {
+            name: Place(fingerprint(part.id), self._place(part))
+            for name, (_, part) in self._parts().items()
+            if name not in places
+        }
+
+    def _place(self, part: Description) -> int:
+        text = self._start
+        word = _WORDS.get(text.lower())
+        if word == "first":
+            return part.first
+        if word == "next":
+            return part.end
+        if text.isascii() and text.isdigit():
+            if not part.first <= int(text) <= part.end:
+                raise UsageError(f"offset {text} of {part.name!r} is not there: it has those from {part.first} on")
+            return int(text)
+        if word is None and "-" in text:
+            try:
+                time = datetime.fromisoformat(text)
+            except ValueError:
+                raise UsageError(f"{text!r} is no offset, no age and no time") from None
+            time_ms = round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+            return min(max(self._client.resolve(part.name, time_ms=time_ms), part.first), part.end)
+        return min(max(self._client.resolve(part.name, word or text), part.first), part.end)
+
+    def plan(self, places: Places, limits: Limits, until: Places | None = None) -> Plan:
+        try:
+            return self._plan(places, limits, until)
+        except Gone:
+            if not self._skip_lost:
+                raise
+        return self._plan(places, limits, until)  # retention was faster than the question
+
+    def _plan(self, places: Places, limits: Limits, until: Places | None) -> Plan:
+        parts = self._parts()
+        starts: dict[str, Place] = {}
+        ends: dict[str, int] = {}
+        lost = 0
+        for name, (_, part) in parts.items():
+            if self._stop is not None and name not in self._stop:
+                continue
+            place = places.get(name) or Place(fingerprint(part.id), part.first)
+            start = self._checked(part, place)
+            lost += max(0, start.next - place.next) if start.id == place.id else 0
+            starts[name] = start
+            ends[name] = part.end if self._stop is None else min(part.end, self._stop[name])
+        waiting = {name: max(0, ends[name] - start.next) for name, start in starts.items()}
+        if until is not None:
+            given = {name: max(0, until[name].next - start.next) for name, start in starts.items() if name in until}
+        else:
+            given = self._given(parts, starts, waiting, limits)
+            self._turn += 1
+        after = dict(starts)
+        ranges = []
+        for name, rows in given.items():
+            if rows:
+                number, part = parts[name]
+                end = starts[name].next + rows
+                ranges.append(Range(self.name, number, name, part.id, starts[name].next, end))
+                after[name] = starts[name]._replace(next=end)
+        left = sum(max(0, ends[name] - place.next) for name, place in after.items())
+        return Plan(tuple(ranges), {**places, **after}, left, lost)
+
+    def _given(
+        self, parts: Mapping[str, tuple[int, Description]], starts: Places, waiting: Mapping[str, int], limits: Limits
+    ) -> dict[str, int]:
+        """Return how many rows of each stream are read."""
+
+        def fits(name: str, rows: int, size: int) -> tuple[int, int]:
+            first = starts[name].next
+            found = self._client.plan(name, first, first + rows, parts[name][1].id, max_bytes=size)
+            return found.bounds[-1] - first, sum(found.bytes)
+
+        given = shares(waiting, limits.rows, self._turn)
+        return within_bytes({name: rows for name, rows in given.items() if rows}, limits.bytes, fits, self._turn)
+
+    def _checked(self, part: Description, place: Place) -> Place:
+        """Return where to go on in a stream."""
+        if place.id != fingerprint(part.id):
+            self._loss(f"stream {part.name!r} was deleted and made anew; it had been read up to {place.next}")
+            return Place(fingerprint(part.id), part.first)
+        if place.next < part.first:
+            self._loss(f"the offsets from {place.next} to {part.first} of {part.name!r} are gone, by its retention")
+            return place._replace(next=part.first)
+        if place.next > part.end:
+            self._loss(f"stream {part.name!r} ends at {part.end}, and had been read up to {place.next}")
+            return place._replace(next=part.end)
+        return place
+
+    def _loss(self, what: str) -> None:
+        if not self._skip_lost:
+            raise DataLoss(f"{what}. {_SKIP}")
+
+    def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        self.lost = 0
+        for each in plan.ranges:
+            for rows, lost in _rows_of(self._client, each, schema, skip_lost=self._skip_lost):
+                self.lost += lost
+                yield from rows
+
+    def settle(self, places: Places) -> None:
+        if self._group is None:
+            return
+        for name, place in places.items():
+            if self._told.get(name) != place.next:
+                try:
+                    self._client.store_offset(name, self._group, place.next)
+                except BridgeError:
+                    return
+                self._told[name] = place.next
+
+    def stop_here(self) -> None:
+        self._stop = {name: part.end for name, (_, part) in self._parts().items()}
+
+    def waiting(self, places: Places) -> int:
+        return sum(
+            max(0, part.end - places[name].next) if name in places else part.end - part.first
+            for name, (_, part) in self._parts().items()
+        )
+
+
+class DrainSource:
+    """What is drained from a queue by the session `session`. Of each claim one plan is made."""
+
+    def __init__(self, client: BrokerClient, name: str, session: str, owner: str, *, skip_lost: bool = False) -> None:
+        self.name = name
+        self.lost = 0
+        self._client = client
+        self._session_name = session
+        self._owner = owner
+        self._skip_lost = skip_lost
+        self._session: Session | None = None
+        self._stop: int | None = None
+
+    def names(self) -> list[str]:
+        return [self.name]
+
+    def begin(self, places: Places) -> dict[str, Place]:
+        session = self._session = self._client.open_drain(self.name, self._session_name, self._owner)
+        place = places.get(self.name)
+        if place is None or place.id != fingerprint(session.id):
+            return {self.name: Place(fingerprint(session.id), session.first)}
+        if place.next < session.first and not self._skip_lost:
+            raise DataLoss(
+                f"the claims from {place.next} to {session.first} of {self.name!r} are gone: released, and then they "
+                f"come again, or acknowledged for a table that is not this one any more. {_SKIP}"
+            )
+        return {}
+
+    def plan(self, places: Places, limits: Limits, until: Places | None = None) -> Plan:
+        """Acknowledge what is below `places`, claim what comes, and return that."""
+        session = self._opened()
+        place = places[self.name]
+        claim = self._client.claim(
+            self.name,
+            self._session_name,
+            session.epoch,
+            place.next,
+            limits.rows,
+            max_bytes=limits.bytes,
+            until=self._stop,
+        )
+        first, end = max(place.next, claim.first), claim.end
+        if until is not None:
+            end = until[self.name].next
+        if end <= first:
+            return Plan((), {self.name: place._replace(next=max(place.next, first))}, 0)
+        ranges = (Range(self.name, 0, session.queue, session.id, first, end),)
+        return Plan(ranges, {self.name: place._replace(next=end)}, limits.rows if end - first >= limits.rows else 0)
+
+    def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        self.lost = 0
+        for each in plan.ranges:
+            for rows, lost in _rows_of(self._client, each, schema, skip_lost=self._skip_lost):
+                self.lost += lost
+                yield from rows
+
+    def settle(self, places: Places) -> None:
+        """The next plan acknowledges it."""
+
+    def stop_here(self) -> None:
+        self._stop = self._client.mark(self.name, self._session_name, self._opened().epoch)
+
+    def waiting(self, places: Places) -> int:
+        """Return how much is in the queue; and show that this session is alive."""
+        self._client.mark(self.name, self._session_name, self._opened().epoch)
+        return self._client.describe(self.name).messages
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            raise Fenced(f"the drain of {self.name!r} is not open")
+        return self._session
+
+
+def _rows_of(
+    client: BrokerClient, wanted: Range, schema: pa.Schema, *, skip_lost: bool
+) -> Iterator[tuple[list[pa.RecordBatch], int]]:
+    """Yield the rows of a range chunk by chunk, and how many were passed over with them."""
+    context = Context(wanted.queue, wanted.partition)
+    properties = not set(schema.names).isdisjoint(PROPERTY_COLUMNS)
+    at = wanted.first
+    while at < wanted.end:
+        try:
+            for chunk in client.read(
+                wanted.name, at, wanted.end, wanted.id, bodies="body" in schema.names, properties=properties
+            ):
+                first, end = max(at, chunk.first), min(chunk.end, wanted.end)
+                batches = list(to_record_batches(chunk, schema, context, first=first, end=end))
+                lost = _missing(chunk, first, end, batches)
+                if lost and not skip_lost:
+                    raise DataLoss(
+                        f"{lost} of the messages from {first} to {end} of {wanted.name!r} cannot be read. {_SKIP}"
+                    )
+                yield batches, lost
+                at = end
+            return
+        except AnotherQueue:
+            raise
+        except Gone as error:
+            if not skip_lost:
+                raise DataLoss(f"{error}. {_SKIP}") from None
+        there = client.describe(wanted.name).first
+        behind = min(max(at + 1, there), wanted.end)
+        yield [], behind - at
+        at = behind
+
+
+def _missing(chunk: Chunk, first: int, end: int, batches: list[pa.RecordBatch]) -> int:
+    if chunk.is_compacted:
+        return 0
+    return end - first - sum(int(batch.num_rows) for batch in batches)

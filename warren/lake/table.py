@@ -1,0 +1,108 @@
+"""What any table can do that follows a source.
+
+1. `append` commits rows, new columns and marks in one step, or nothing. It succeeds only while the table is as it was
+   loaded last: a commit of anybody else makes it a `Conflict`, whatever that one did. It is never tried again by
+   itself: who appends has to look first at what the marks say now.
+2. Marks are never thrown away by maintenance, and come with the rows: who reads the rows of a commit can read them.
+3. An error other than `Conflict` says nothing of whether the commit is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from warren.lake.marks import Marks
+
+DAY: Final = "day"
+NO_PARTITIONS: Final = "none"
+PUBLISH_DATE: Final = "publish_date"  # what a partition by day is called
+PARTITIONINGS: Final = (DAY, NO_PARTITIONS)
+TARGET_FILE_BYTES: Final = 128 << 20
+
+
+class Change(NamedTuple):
+    """A column that is new, or widened: its name and kind."""
+
+    column: str
+    kind: str
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is made and kept. `partition_by`: the day of ``timestamp``, or nothing.
+
+    `compact_files`: so many small files of a partition become one; `keep_s`: how long older states can be read.
+    """
+
+    partition_by: str = DAY
+    target_file_bytes: int = TARGET_FILE_BYTES
+    compact_files: int = 16
+    keep_s: float = 5 * 24 * 3600.0
+
+
+class Kept(NamedTuple):
+    """What maintenance did: files that became others, and files and states that went."""
+
+    rewritten: int = 0
+    written: int = 0
+    expired: int = 0
+    deleted: int = 0
+
+
+class Table(Protocol):
+    """A table that was opened: it is there. Its state is that of the last `load`, or of the last commit of its own."""
+
+    name: str
+    can_widen: bool
+
+    def load(self, keys: Sequence[str]) -> None:
+        """Look what the table is now; `keys`: of the marks that are asked for."""
+
+    def marks(self) -> dict[str, int]:
+        """Return the marks that there are.
+
+        Raises:
+            NotOurs: the table has rows and no marks.
+        """
+
+    def columns(self) -> pa.Schema:
+        """Return the columns, strings as `pa.string()`."""
+
+    def append(self, rows: pa.Table, marks: Marks, changes: Sequence[Change] = ()) -> None:
+        """Commit `rows`, with the columns that there are after `changes`, and all `marks`.
+
+        Raises:
+            Conflict: the table is not as it was loaded.
+        """
+
+    def maintain(self, now_s: float) -> Kept:
+        """Make large files of small ones, and let go of what is older than it has to be kept.
+
+        Raises:
+            Conflict: the table is not as it was loaded.
+        """
+
+
+def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return `rows` with the columns of `schema` in their order; those that it lacks are null."""
+    arrays = []
+    for field in schema:
+        if field.name in rows.column_names:
+            arrays.append(rows.column(field.name).cast(field.type))
+        else:
+            arrays.append(pa.nulls(rows.num_rows, field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def changed(schema: pa.Schema, changes: Sequence[Change], types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Return `schema` after `changes`; `types`: the Arrow type of each kind."""
+    for change in changes:
+        field = pa.field(change.column, types[change.kind])
+        at = len(schema) if change.is_new else schema.get_field_index(change.column)
+        schema = schema.insert(at, field) if change.is_new else schema.set(at, field)
+    return schema
