@@ -29,8 +29,6 @@ COLUMNS_MAX: Final = 500
 NAME_MAX: Final = 200
 REASON_MAX: Final = 300
 REASON: Final = "reason"
-# `delivery_count` is never known of what the data port hands out.
-DEFAULT_COLUMNS: Final = tuple(name for name in COLUMN_NAMES if name != "delivery_count")
 REFUSED_COLUMNS: Final = ("queue", "partition", "offset", "timestamp", "exchange", "routing_key", "content_type")
 KEY_COLUMNS: Final = ("queue", "partition", "offset", "timestamp")
 _NO_NAME: Final = re.compile(r"\W")
@@ -96,7 +94,7 @@ class MessageDecoder:
     refuses = False
 
     def __init__(self, names: Sequence[str] | None = None) -> None:
-        self._names = DEFAULT_COLUMNS if names is None else tuple(names)
+        self._names = COLUMN_NAMES if names is None else tuple(names)
         self._schema = message_schema(self._names)
 
     def reading(self) -> pa.Schema:
@@ -122,7 +120,7 @@ class JsonDecoder:
     def __init__(
         self, names: Sequence[str] | None = None, schema: BodySchema | None = None, columns_max: int = COLUMNS_MAX
     ) -> None:
-        given = [name for name in DEFAULT_COLUMNS if name != "body"] if names is None else list(names)
+        given = [name for name in COLUMN_NAMES if name != "body"] if names is None else list(names)
         self._schema = message_schema(given)
         self._body = schema or BodySchema()
         self._columns_max = columns_max

@@ -22,7 +22,7 @@ from warren.spark_bridge.columns import Chunk, Context, to_record_batches
 from warren.spark_bridge.control import BrokerClient, Description, Session
 from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Fenced, Gone, UsageError
 from warren.spark_bridge.limits import shares, within_bytes
-from warren.spark_bridge.schema import PROPERTY_COLUMNS
+from warren.spark_bridge.schema import FROM_PROPERTIES
 
 STREAMS: Final = ("stream", "super-stream")
 _WORDS: Final = {"earliest": "first", "first": "first", "latest": "next", "next": "next", "last": "last"}
@@ -323,7 +323,7 @@ def _rows_of(
 ) -> Iterator[tuple[list[pa.RecordBatch], int]]:
     """Yield the rows of a range chunk by chunk, and how many were passed over with them."""
     context = Context(wanted.queue, wanted.partition)
-    properties = not set(schema.names).isdisjoint(PROPERTY_COLUMNS)
+    properties = not set(schema.names).isdisjoint(FROM_PROPERTIES)
     at = wanted.first
     while at < wanted.end:
         try:
