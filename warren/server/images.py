@@ -38,7 +38,6 @@ from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.identities import identity_of
 from warren.msgstore.files.pins import PinError, PinnedFile, Pins
 from warren.msgstore.log.log_position import LogPosition
-from warren.server import stage_files
 from warren.server.catalogue_writer import CatalogueWriter, InThread
 from warren.server.errors import CatalogueError
 from warren.server.logs import get_logger
@@ -166,6 +165,9 @@ class Images:
 
     def _link_stages(self, directory: Path) -> None:
         """Link the parts of stages that are not linked yet. Raises OSError."""
+        # Imported by those who have a backup made only: it brings msgspec.
+        from warren.server import stage_files
+
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         stages = self._data_dir / stage_files.DIRECTORY
         for part in stages.glob("*/*/*"):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from warren.testing.broker import Broker, BrokerDown
     from warren.testing.messages import Death, Properties, PublishedMessage, QueuedMessage
+    from warren.testing.process import ProcessFailed, WarrenProcess
     from warren.testing.unittest_case import BrokerTestCase
     from warren.testing.views import ConnectionView, QueueView
 
@@ -27,16 +28,22 @@ __all__ = [
     "BrokerTestCase",
     "ConnectionView",
     "Death",
+    "ProcessFailed",
     "Properties",
     "PublishedMessage",
     "QueueView",
     "QueuedMessage",
+    "WarrenProcess",
 ]
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'warren.testing' has no attribute {name!r}")
+    if name in ("ProcessFailed", "WarrenProcess"):
+        from warren.testing import process
+
+        return getattr(process, name)
     if name == "BrokerTestCase":
         from warren.testing import unittest_case
 

@@ -12,6 +12,7 @@ of the broker: that comes with the first fixture that is used.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,12 +20,19 @@ import pytest
 
 if TYPE_CHECKING:
     from warren.testing.broker import Broker
+    from warren.testing.process import WarrenProcess
 
 
 class BrokerFactory(Protocol):
     """Starts a broker that ends with the test; takes what `warren.testing.Broker` takes."""
 
     def __call__(self, **options: Any) -> Broker: ...
+
+
+class ProcessFactory(Protocol):
+    """Starts a broker in a process of its own that ends with the test; takes what `WarrenProcess` takes."""
+
+    def __call__(self, **options: Any) -> WarrenProcess: ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,3 +91,21 @@ def warren_broker_factory() -> Iterator[BrokerFactory]:
     yield start
     for broker in reversed(started):
         broker.close()
+
+
+@pytest.fixture
+def warren_process_factory() -> Iterator[ProcessFactory]:
+    """Start brokers in processes of their own; they are closed after the test, whose failure comes with their logs."""
+    from warren.testing.process import WarrenProcess
+
+    started: list[WarrenProcess] = []
+
+    def start(**options: Any) -> WarrenProcess:
+        process = WarrenProcess(**options)
+        started.append(process)
+        return process.start()
+
+    yield start
+    for process in reversed(started):
+        print(process.told(), file=sys.stderr)
+        process.close()

@@ -8,12 +8,30 @@ from pathlib import Path
 import pytest
 
 import warren.testing
-from warren.testing import Broker, BrokerTestCase, ConnectionView, PublishedMessage, QueuedMessage, QueueView
+from warren.testing import (
+    Broker,
+    BrokerTestCase,
+    ConnectionView,
+    PublishedMessage,
+    QueuedMessage,
+    QueueView,
+    WarrenProcess,
+)
 from warren.testing.assertions import Assertions
 
 from .test_plugin import run
 
 PAGE = (Path(__file__).parents[3] / "docs" / "testing-with-warren.md").read_text()
+OWNERS = (
+    Broker,
+    Assertions,
+    BrokerTestCase,
+    WarrenProcess,
+    QueueView,
+    ConnectionView,
+    PublishedMessage,
+    QueuedMessage,
+)
 EXAMPLES = {
     block.split()[1].rstrip(","): block
     for block in re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -35,7 +53,16 @@ def test_there_is_an_example_for_each_client() -> None:
 
 
 def test_everything_public_has_a_word() -> None:
-    for owner in (Broker, Assertions, BrokerTestCase, QueueView, ConnectionView, PublishedMessage, QueuedMessage):
+    for owner in (
+        Broker,
+        Assertions,
+        BrokerTestCase,
+        WarrenProcess,
+        QueueView,
+        ConnectionView,
+        PublishedMessage,
+        QueuedMessage,
+    ):
         names = {name for name in vars(owner) if not name.startswith("_")}
         names -= {"disk", "tear", "setUpClass", "run"}  # for the parts of the package
         assert sorted(name for name in names if not re.search(rf"\b{name}\b", PAGE)) == [], owner

@@ -294,13 +294,13 @@ import sys
 from warren.testing import Broker
 with Broker() as broker:
     broker.declare_queue("q")
-print("sqlalchemy" in sys.modules, "h11" in sys.modules)
+print(sorted({"sqlalchemy", "h11", "msgspec", "warren.mgmt_plugin"} & set(sys.modules)))
 """
 
 
 def test_a_broker_in_memory_needs_neither_a_database_nor_http() -> None:
     done = subprocess.run([sys.executable, "-c", _RUNS], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
+    assert done.stdout.strip() == "[]"
 
 
 def test_what_is_in_the_package_can_be_imported_from_it() -> None:
