@@ -745,6 +745,8 @@ class _Life:
                 continue
             left_ns = end_ns - clock.ahead_ns
             if left_ns <= 0:
+                if timers.on_earlier is not None:
+                    timers.on_earlier()  # who waits for the next one has counted on more time
                 return
             clock.advance(min(left_ns, wait_ms * _NS_PER_MS))
 
