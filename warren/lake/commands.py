@@ -87,7 +87,7 @@ def _lake(
     compact_files: Annotated[
         int | None, typer.Option(metavar="COUNT", help="So many small files become one; default: 16")
     ] = None,
-    keep: Annotated[str | None, typer.Option(metavar="DURATION", help="Older snapshots go; default: 5d")] = None,
+    keep: Annotated[str | None, typer.Option(metavar="DURATION", help="Older snapshots go; default: 1d")] = None,
     consumer: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Under which the broker shows how far it is; of a drain the session"),

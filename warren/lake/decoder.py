@@ -170,20 +170,19 @@ class JsonDecoder:
                 bodies.append((number, known.fields(raw)))
             except Unfit as error:
                 refused[number] = str(error)[:REASON_MAX]
-        # Only now it is known what the new columns are.
-        values: dict[str, list[Any]] = {column: [None] * found.num_rows for column in known.kinds}
+        values: dict[str, list[Any]] = {key: [None] * found.num_rows for key in known.kinds}
         for number, fields in bodies:
             try:
-                row = [(column, known.taken(column, value)) for column, value in fields.items()]
+                known.settle(fields)
             except Unfit as error:
                 refused[number] = str(error)[:REASON_MAX]
                 continue
-            for column, value in row:
-                values[column][number] = value
-        changes = tuple(Change(column, known.kinds[column], True) for column in known.new)
+            for key, value in fields.items():
+                values[key][number] = value
+        changes = tuple(Change(known.names[key], known.kinds[key], True) for key in known.new)
         rows = found.select([name for name in found.column_names if name in self._schema.names])
-        for column, each in values.items():
-            rows = rows.append_column(column, pa.array(each, ARROW[known.kinds[column]]))
+        for key, each in values.items():
+            rows = rows.append_column(known.names[key], pa.array(each, ARROW[known.kinds[key]]))
         bad = sorted(refused)
         if bad:
             good = [number for number in range(found.num_rows) if number not in refused]
@@ -199,30 +198,29 @@ class JsonDecoder:
 
 
 class _BodyColumns:
-    """The columns that bodies go into: those that there are, and those that are being found."""
+    """The columns that bodies go into: those that there are, and those that are being found.
+
+    A key is the name of a column in small letters; `names` has it as it is, `new` those that are being found.
+    """
 
     def __init__(self, columns: pa.Schema, messages: Sequence[str], body: BodySchema, most: int) -> None:
+        self.names: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
         self.new: dict[str, None] = {}
         self._body = body
         self._room = most - len(columns)
-        self._names: dict[str, str] = {}
-        self._columns: dict[str, str] = {}
-        self._others: set[str] = set()  # of which nothing is known
+        self._keys: dict[str, str] = {}  # of fields
+        self._others = set(map(_folded, messages))  # keys that no field can have
         for field in columns:
-            if field.name in messages:
-                continue
             kind = kinds.kind_of_type(field.type)
-            if kind is None:
+            if field.name in messages or kind is None:
                 self._others.add(_folded(field.name))
             else:
-                self.kinds[field.name] = kind
-                self._names[_folded(field.name)] = field.name
-        for name in messages:
-            self._others.add(_folded(name))
+                self.names[_folded(field.name)] = field.name
+                self.kinds[_folded(field.name)] = kind
 
     def fields(self, raw: bytes) -> dict[str, Any]:
-        """Return the values of a body by column, nulls left out, and let columns be found.
+        """Return the values of a body by key, nulls left out, and let columns be found.
 
         Raises:
             Unfit: the body is none that the table takes.
@@ -235,60 +233,77 @@ class _BodyColumns:
             raise Unfit(f"no JSON: {error}") from None
         if not isinstance(value, dict):
             raise Unfit("no JSON object")
-        missing = self._body.required - value.keys()
-        if missing:
-            raise Unfit(f"without {min(missing)!r}")
-        fields: dict[str, Any] = {}
+        if self._body.required and not self._body.required <= value.keys():
+            raise Unfit(f"without {min(self._body.required - value.keys())!r}")
+        found: dict[str, Any] = {}
         fresh: dict[str, str] = {}
-        taken: set[str] = set()
         for name, each in value.items():
-            column = self._column(name)
-            if _folded(column) in taken:
-                raise Unfit(f"two fields for the column {column[:NAME_MAX]!r}")
-            taken.add(_folded(column))
-            if column not in self.kinds and not self._body.is_open:
+            key = self._keys.get(name) or self._key(name)
+            if key in found:
+                raise Unfit(f"two fields for the column {column_of(name)[:NAME_MAX]!r}")
+            kind = self.kinds.get(key)
+            if kind is None and not self._body.is_open:
                 raise Unfit(f"{name[:NAME_MAX]!r} is not in the schema")
-            fields[column] = each
             if each is None:
-                continue
-            if column in self.new or column not in self.kinds:
-                before = self.kinds.get(column)
-                fresh[column] = self._found(name, each) if before is None else _joined(column, before, each)
+                found[key] = None
+            elif kind is None or key in self.new:
+                fresh[name] = self._found(name, key, each) if kind is None else self._joined(key, kind, each)
+                found[key] = each
             else:
-                self.taken(column, each)
-        if sum(column not in self.kinds for column in fresh) > self._room:
+                found[key] = each if type(each) is _AS_IT_IS.get(kind) else self._taken(key, kind, each)
+        if fresh:
+            self._add(fresh)
+        return {key: each for key, each in found.items() if each is not None}
+
+    def settle(self, fields: dict[str, Any]) -> None:
+        """Make values of new columns what these have become, now that it is known.
+
+        Raises:
+            Unfit: a column does not take one of them.
+        """
+        for key in fields.keys() & self.new.keys():
+            fields[key] = self._taken(key, self.kinds[key], fields[key])
+
+    def _add(self, fresh: dict[str, str]) -> None:
+        """Take over which kinds columns are by now, of fields of one body."""
+        keys = {name: self._key(name) for name in fresh}
+        if sum(key not in self.kinds for key in keys.values()) > self._room:
             raise Unfit("more columns than the table may have")
-        for column, kind in fresh.items():
-            if column not in self.kinds:
+        for name, kind in fresh.items():
+            key = keys[name]
+            if key not in self.kinds:
                 self._room -= 1
-                self._names[_folded(column)] = column
-                self.new[column] = None
-            self.kinds[column] = kind
-        return {column: each for column, each in fields.items() if each is not None}
+                self.names[key] = column_of(name)
+                self.new[key] = None
+            self.kinds[key] = kind
 
-    def taken(self, column: str, value: Any) -> Any:
-        """Return `value` as its column has it."""
-        try:
-            return kinds.taken(self.kinds[column], value)
-        except Unfit as error:
-            raise Unfit(f"{column}: {error}") from None
+    def _key(self, field: str) -> str:
+        key = _folded(column_of(field))
+        if len(self._keys) < _FIELDS_MAX:
+            self._keys[field] = key
+        return key
 
-    def _column(self, field: str) -> str:
-        """Return the column of a field."""
-        known = self._columns.get(field)
-        if known is None:
-            column = column_of(field)
-            known = self._names.get(_folded(column), column)
-            if len(self._columns) < 100_000:
-                self._columns[field] = known
-        # Found meanwhile under the same name in other letters.
-        return self._names.get(_folded(known), known)
-
-    def _found(self, field: str, value: Any) -> str:
-        column = column_of(field)
-        if len(column) > NAME_MAX or _folded(column) in self._others:
+    def _found(self, field: str, key: str, value: Any) -> str:
+        if len(key) > NAME_MAX or key in self._others:
             raise Unfit(f"{field[:NAME_MAX]!r} cannot be the name of a column")
         return kinds.kind_of_value(value)
+
+    def _joined(self, key: str, kind: str, value: Any) -> str:
+        try:
+            return kinds.joined(kind, value)
+        except Unfit as error:
+            raise Unfit(f"{self.names[key]}: {error}") from None
+
+    def _taken(self, key: str, kind: str, value: Any) -> Any:
+        try:
+            return kinds.taken(kind, value)
+        except Unfit as error:
+            raise Unfit(f"{self.names[key]}: {error}") from None
+
+
+# Values of which nothing has to be looked at: JSON has no doubles that are not finite.
+_AS_IT_IS: Final = {kinds.STRING: str, kinds.BOOLEAN: bool, kinds.DOUBLE: float}
+_FIELDS_MAX: Final = 100_000
 
 
 def column_of(field: str) -> str:
@@ -304,13 +319,6 @@ def _folded(name: str) -> str:
 
 
 _MESSAGE_NAMES: Final = frozenset({*COLUMN_NAMES, PUBLISH_DATE})
-
-
-def _joined(column: str, kind: str, value: Any) -> str:
-    try:
-        return kinds.joined(kind, value)
-    except Unfit as error:
-        raise Unfit(f"{column}: {error}") from None
 
 
 def _check_messages(columns: pa.Schema, wanted: pa.Schema) -> None:

@@ -35,6 +35,7 @@ from pyiceberg.types import (
 )
 
 from warren.lake import kinds
+from warren.lake.compaction import chosen
 from warren.lake.errors import Conflict, NotOurs
 from warren.lake.marks import EPOCH, Marks
 from warren.lake.table import DAY, PUBLISH_DATE, Change, Kept, TableOptions, with_columns
@@ -51,7 +52,8 @@ _TYPES: Final[dict[str, IcebergType]] = {
     kinds.DATE: DateType(),
 }
 _RETRIES: Final = "commit.retry.num-retries"
-_REWRITE_BYTES_MAX: Final = 512 << 20  # of files that are read and written again in one commit
+_TARGET_BYTES: Final = "write.target-file-size-bytes"
+_REWRITE_BYTES_MAX: Final = 256 << 20  # of files that are read and written again in one commit
 
 
 def open_table(catalog: Catalog, name: str, columns: pa.Schema, options: TableOptions) -> IcebergTable:
@@ -69,7 +71,7 @@ def open_table(catalog: Catalog, name: str, columns: pa.Schema, options: TableOp
     catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
     properties = {
         _RETRIES: "0",
-        "write.target-file-size-bytes": str(options.target_file_bytes),
+        _TARGET_BYTES: str(options.target_file_bytes),
         "write.parquet.compression-codec": "zstd",
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "50",
@@ -131,10 +133,11 @@ class IcebergTable:
             transaction.append(rows, snapshot_properties={PROPERTY: _document(marks)})
 
     @contextmanager
-    def _transaction(self) -> Iterator[Transaction]:
-        """Commit, once, what is put into a transaction."""
+    def _transaction(self, properties: Mapping[str, str] | None = None) -> Iterator[Transaction]:
+        """Commit, once, what is put into a transaction; `properties` of the table hold in there, and are not stored."""
         metadata = self._table.metadata
-        self._table.metadata = metadata.model_copy(update={"properties": {**metadata.properties, _RETRIES: "0"}})
+        held = {**metadata.properties, **(properties or {}), _RETRIES: "0"}
+        self._table.metadata = metadata.model_copy(update={"properties": held})
         transaction = self._table.transaction()
         try:
             yield transaction
@@ -154,37 +157,34 @@ class IcebergTable:
 
     def _compact(self) -> tuple[int, int]:
         """Make large files of the small ones of each partition; return how many there were and are."""
-        groups: dict[Any, list[Any]] = {}
+        partitions: dict[Any, list[Any]] = {}
         for task in self._table.scan().plan_files():
-            file = task.file
-            if task.delete_files or file.spec_id != self._table.spec().spec_id:
-                continue
-            if file.file_size_in_bytes < self._options.target_file_bytes * 3 // 4:
-                groups.setdefault(file.partition, []).append(task)
-        chosen: list[Any] = []
-        size = 0
-        for tasks in groups.values():
-            if len(tasks) < self._options.compact_files:
-                continue
-            for task in tasks:
-                if size + task.file.file_size_in_bytes > _REWRITE_BYTES_MAX:
-                    break
-                size += task.file.file_size_in_bytes
-                chosen.append(task)
-        if len(chosen) < 2:
+            if not task.delete_files and task.file.spec_id == self._table.spec().spec_id:
+                partitions.setdefault(task.file.partition, []).append(task)
+        files: list[Any] = []
+        left = _REWRITE_BYTES_MAX
+        for tasks in partitions.values():
+            sizes = [task.file.file_size_in_bytes for task in tasks]
+            for number in chosen(sizes, self._options.target_file_bytes, self._options.compact_files, left):
+                files.append(tasks[number])
+                left -= sizes[number]
+        if not files:
             return 0, 0
         marks = self.marks()
         schema = self._table.schema()
         from pyiceberg.expressions import AlwaysTrue
 
         scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
-        rows = with_columns(scan.to_table(chosen), schema_to_pyarrow(schema, include_field_ids=False))
-        before = sum(task.file.record_count for task in chosen)
+        rows = with_columns(scan.to_table(files), schema_to_pyarrow(schema, include_field_ids=False))
+        before = sum(task.file.record_count for task in files)
         assert rows.num_rows == before, f"{rows.num_rows} rows were read of files that have {before}"
-        with self._transaction() as transaction:
+        # pyiceberg cuts files by what their rows take in memory.
+        inflated = rows.nbytes / max(1, sum(task.file.file_size_in_bytes for task in files))
+        target = int(self._options.target_file_bytes * max(1.0, inflated))
+        with self._transaction({_TARGET_BYTES: str(target)}) as transaction:
             update = transaction.update_snapshot(snapshot_properties={PROPERTY: _document(marks)}).overwrite()
             with update:
-                for task in chosen:
+                for task in files:
                     update.delete_data_file(task.file)
                 written = list(
                     _dataframe_to_data_files(
@@ -196,7 +196,7 @@ class IcebergTable:
                 )
                 for file in written:
                     update.append_data_file(file)
-        return len(chosen), len(written)
+        return len(files), len(written)
 
     def _expire(self, now_s: float) -> tuple[int, int]:
         """Let go of old snapshots and of the files that only they have; return how many of each."""
@@ -209,8 +209,21 @@ class IcebergTable:
         if not old:
             return 0, 0
         ids = {each.snapshot_id for each in old}
-        rest = [each for each in metadata.snapshots if each.snapshot_id not in ids]
-        gone = self._files_of(old) - self._files_of(rest)
+        parents = {each.parent_snapshot_id for each in old}
+        # A file that is taken out of a table does not come back: what a kept snapshot shares with an old one is in the
+        # nearest kept ancestor or descendant of that.
+        beside = [
+            each
+            for each in metadata.snapshots
+            if each.snapshot_id not in ids
+            and (
+                each.parent_snapshot_id is None
+                or each.parent_snapshot_id in ids
+                or metadata.snapshot_by_id(each.parent_snapshot_id) is None
+                or each.snapshot_id in parents
+            )
+        ]
+        gone = self._files_of(old) - self._files_of(beside)
         with self._transaction() as transaction:
             from pyiceberg.table.update.snapshot import ExpireSnapshots
 

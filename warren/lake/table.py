@@ -42,7 +42,7 @@ class TableOptions:
     partition_by: str = DAY
     target_file_bytes: int = TARGET_FILE_BYTES
     compact_files: int = 16
-    keep_s: float = 5 * 24 * 3600.0
+    keep_s: float = 24 * 3600.0
 
 
 class Kept(NamedTuple):

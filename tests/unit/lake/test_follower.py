@@ -189,9 +189,9 @@ def test_killed_anywhere_each_message_of_a_stream_is_in_one_table_once(partition
 
     for broker, tables in killed_everywhere(make, work):
         streams = [name for name, queue in broker.queues.items() if queue.type == "stream"]
-        for name in streams:  # the next one plans more than the one that was killed
+        for name in streams:
             grow(broker, name, 3)
-        work((broker, tables))
+        run(follower(broker, tables, json=True, rows=8))  # the next one plans more than the one that was killed
         found = sorted((row["partition"], row["offset"]) for row in [*tables.rows(), *tables.refused()])
         assert found == [(part, offset) for part in range(len(streams)) for offset in range(9)]
         assert tables.refused()
@@ -295,6 +295,15 @@ def test_a_commit_of_another_program_makes_a_step_begin_again(
     monkeypatch.setattr(ExportBroker, "read", read)
     assert made.step().rows == 3
     assert offsets(tables) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_a_session_that_was_deleted_begins_anew(broker: ExportBroker, tables: MemoryTables) -> None:
+    queue = broker.queue("orders", 4)
+    run(follower(broker, tables, drain=True))
+    broker.delete_drain("orders", "lake")
+    queue.add(2)
+    run(follower(broker, tables, drain=True))
+    assert sorted(int(row["body"]) for row in tables.rows()) == list(range(6))
 
 
 def test_of_a_drain_that_another_one_has_opened_nothing_is_claimed(broker: ExportBroker, tables: MemoryTables) -> None:

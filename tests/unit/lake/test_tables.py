@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,25 @@ def test_a_table_that_somebody_else_has_changed_takes_nothing(opened: OpenTable)
     with pytest.raises(Conflict):
         first.append(rows(2, 3), marks(1, 3))
     assert offsets(opened) == [0, 1, 2]
+
+
+def test_a_commit_of_another_program_is_a_conflict_as_well(on_disk: OpenTable) -> None:
+    table = on_disk(SCHEMA)
+    table.load(KEYS)
+    table.append(rows(0, 2), marks(1, 2))
+    if isinstance(on_disk, Iceberg):
+        on_disk.catalog().load_table("shop.orders").delete("offset == 0")
+    else:
+        from deltalake import DeltaTable
+
+        assert isinstance(on_disk, Delta)
+        DeltaTable(on_disk.place).delete("offset = 0")
+    with pytest.raises(Conflict):
+        table.append(rows(2, 3), marks(1, 3))
+    table.load(KEYS)
+    assert table.marks() == marks(1, 2)
+    table.append(rows(2, 3), marks(1, 3))
+    assert offsets(on_disk) == [1, 2]
 
 
 def test_columns_come_with_the_rows_that_have_them(opened: OpenTable) -> None:
@@ -210,6 +230,53 @@ def test_no_commit_is_tried_again_whatever_the_table_says(iceberg: Iceberg) -> N
     assert offsets(iceberg) == []
     theirs.refresh()
     assert theirs.properties["commit.retry.num-retries"] == "10"
+
+
+def test_what_old_snapshots_have_in_common_with_a_tagged_one_stays(iceberg: Iceberg) -> None:
+    table = iceberg(SCHEMA, TableOptions(partition_by=NO_PARTITIONS, compact_files=3, keep_s=0.0))
+    table.load(KEYS)
+    for number in range(6):
+        table.append(rows(number, number + 1), marks(1, number + 1))
+        if number in (1, 2):  # the second one has a kept parent and a child that goes
+            theirs = iceberg.catalog().load_table("shop.orders")
+            theirs.manage_snapshots().create_tag(theirs.current_snapshot().snapshot_id, f"tag{number}").commit()
+            table.load(KEYS)
+    assert table.maintain(time.time() + 60).expired
+    theirs = iceberg.catalog().load_table("shop.orders")
+    for number in (1, 2):
+        found = theirs.scan(snapshot_id=theirs.snapshot_by_name(f"tag{number}").snapshot_id).to_arrow()
+        assert found.num_rows == number + 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_file_is_deleted_that_a_kept_snapshot_needs(iceberg: Iceberg, seed: int) -> None:
+    chance = random.Random(seed)
+    table = iceberg(SCHEMA, TableOptions(partition_by=NO_PARTITIONS, compact_files=3, keep_s=0.0))
+    table.load(KEYS)
+    counts: dict[int, int] = {}  # of the rows of each snapshot
+    for number in range(14):
+        table.load(KEYS)
+        table.append(rows(number, number + 1), marks(1, number + 1))
+        theirs = iceberg.catalog().load_table("shop.orders")
+        found = theirs.current_snapshot().snapshot_id
+        counts[found] = theirs.scan().to_arrow().num_rows
+        happening = chance.random()
+        if happening < 0.3:
+            table.maintain(0.0)  # nothing is that old
+        elif happening < 0.4:
+            theirs.manage_snapshots().create_tag(found, f"tag{number}").commit()
+        elif happening < 0.55 and theirs.current_snapshot().parent_snapshot_id:
+            theirs.manage_snapshots().rollback_to_snapshot(theirs.current_snapshot().parent_snapshot_id).commit()
+        time.sleep(0.002)  # no two snapshots of one millisecond
+        if happening > 0.8:
+            table.load(KEYS)
+            kept = sorted(each.timestamp_ms for each in theirs.snapshots())
+            table.maintain(chance.choice(kept) / 1000)
+        theirs = iceberg.catalog().load_table("shop.orders")
+        for each in theirs.snapshots():
+            if each.snapshot_id in counts:
+                assert theirs.scan(snapshot_id=each.snapshot_id).to_arrow().num_rows == counts[each.snapshot_id]
+    assert len(theirs.snapshots()) < len(counts)
 
 
 def test_an_integer_becomes_a_long_one(iceberg: Iceberg) -> None:
