@@ -18,7 +18,13 @@ COMPILED_PACKAGES = ("amqp", "exchanges", "msgstore/log", "queues", "streams", "
 # The construct grammar and the declarations it is made of run at import time only; compiling them gains nothing. Values
 # that are frozen data classes (declarations.py, metadata.py) are made when topology changes, and mypyc has no such.
 INTERPRETED = {"__init__.py", "methods.py", "specification.py", "declarations.py", "metadata.py", "errors.py"}
-COMPILED_MODULES = ("server/histogram.py", "server/reactor.py", "server/tls_records.py", "server/transport.py")
+COMPILED_MODULES = (
+    "server/histogram.py",
+    "server/reactor.py",
+    "server/tls_records.py",
+    "server/tls_session.py",
+    "server/transport.py",
+)
 
 
 def compiled_sources() -> list[str]:

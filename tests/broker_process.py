@@ -147,8 +147,12 @@ class WarrenProcess:
 
     def health(self) -> int:
         """Return the status that GET /health answers with; 0 when nothing answers."""
+        return self.health_of("")
+
+    def health_of(self, part: str) -> int:
+        """Return the status that GET /health/`part` answers with; 0 when nothing answers."""
         try:
-            with urllib.request.urlopen(self._health_url, timeout=5) as answer:
+            with urllib.request.urlopen(f"{self._health_url}/{part}", timeout=5) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as refusal:
             return refusal.code

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 def plugins() -> Sequence[Plugin]:
     """Return what runs beside the broker."""
+    from warren.gateway.plugin import GatewayPlugin
     from warren.links.plugin import LinksPlugin
     from warren.mgmt_plugin.plugin import ManagementPlugin
 
     links = LinksPlugin()
-    return (links, ManagementPlugin(links))
+    return (links, ManagementPlugin(links), GatewayPlugin())
 
 
 def _connection(flags: Mapping[str, Any]) -> Connection:

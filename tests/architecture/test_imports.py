@@ -28,6 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "channels": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts"},
     "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"},
     "replication": {"msgstore/log", "msgstore/files", "vhosts", "server", "cluster"},
+    "gateway": {"amqp", "server"},
     "perf": {"amqp"},
     "testing": {"amqp", "msgstore/log", "msgstore/files", "queues", "vhosts", "channels", "server"},  # on top
     "backup": set(),  # what a directory of backups is, for who writes one and who reads it

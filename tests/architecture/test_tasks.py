@@ -44,6 +44,7 @@ ARGUED = {
         "__init__",
         "Thread",
     ): "the thread of a connection to a leader: its error ends it",
+    ("gateway/clients.py", "end_all", "Thread"): "it waits for the last clients to hang up, and nobody waits for it",
     # The four hands of a member: a fault of one of them is a fault of ours, and the process begins anew.
     **{
         ("cluster/driver.py", "run", f"self.{hand}"): "ends the driver, and with it the process"

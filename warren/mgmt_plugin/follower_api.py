@@ -1,6 +1,7 @@
 """What a follower answers over HTTP: how it is, and that it be promoted. It has no engine, so it has no other routes.
 
-    GET   /health                 503: no client is served here; in the body, whether it follows
+    GET   /health                 200 while clients are passed on to a leader, else 503 and why
+    GET   /health/leader          503: this node does not lead
     GET   /health/follower        200 while it is in sync with its leader, else 503 and why
     GET   /metrics                for Prometheus
     GET   /api/cluster/status     where it is, and who leads; users with the tag monitoring
@@ -23,7 +24,7 @@ from warren.mgmt_plugin.metrics.exposition import TEXT
 from warren.mgmt_plugin.operators import Doorkeeper, Operator
 from warren.mgmt_plugin.routes import Access, not_authorised
 from warren.server.authenticator import Authenticator
-from warren.server.management import Following, NotPromoted
+from warren.server.management import Following, Health, NotPromoted
 from warren.vhosts.metadata import UserPut
 
 BODY_BYTES_MAX: Final = 4096
@@ -62,7 +63,7 @@ class FollowerApi:
         """
         path = request.path.rstrip("/")
         match request.method, path:
-            case ("GET" | "HEAD", "/health" | "/health/follower"):
+            case ("GET" | "HEAD", "/health" | "/health/leader" | "/health/follower"):
                 return self._health(path)
             case ("GET" | "HEAD", "/metrics"):
                 _need((await self._identify(request)).is_monitor, Access.MONITORING)
@@ -84,7 +85,7 @@ class FollowerApi:
             HttpError: it is refused.
         """
         path = request.path.rstrip("/")
-        if request.method in ("GET", "HEAD") and path in ("/health", "/health/follower"):
+        if request.method in ("GET", "HEAD") and path in ("/health", "/health/leader", "/health/follower"):
             return self._health(path)
         if request.method in ("GET", "HEAD") and path == "/metrics":
             return self._metrics()
@@ -97,12 +98,16 @@ class FollowerApi:
         return operator
 
     def _health(self, path: str) -> Response:
-        health = self._following.health()
+        follows = self._following.health()
+        match path:
+            case "/health/follower":
+                health = follows
+            case "/health/leader":
+                health = Health(False, "this node is a follower")
+            case _:
+                health = Health(True) if self._following.leader() is not None else follows
         document = health.document() | {"role": "follower"}
-        if path == "/health/follower":
-            return Response(200 if health.ok else 503, msgspec.json.encode(document))
-        reason = health.reason or "this node is a follower, and serves no clients"
-        return Response(503, msgspec.json.encode(document | {"status": "failed", "reason": reason}))
+        return Response(200 if health.ok else 503, msgspec.json.encode(document))
 
     def _metrics(self) -> Response:
         status = self._following.status()
@@ -110,6 +115,8 @@ class FollowerApi:
         for name, text in _GAUGES:
             full = f"warren_follower_{name}"
             lines += [f"# HELP {full} {text}", f"# TYPE {full} gauge", f"{full} {int(status[name] or 0)}"]
+        for full, (text, read) in self._following.gauges.items():
+            lines += [f"# HELP {full} {text}", f"# TYPE {full} gauge", f"{full} {read()}"]
         return Response(200, ("\n".join(lines) + "\n").encode(), content_type=TEXT)
 
     async def _promote(self, request: Request) -> Response:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import errno
 import secrets
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,13 +48,15 @@ from warren.replication.entries import (
     encoded,
     sealed_lists,
 )
-from warren.replication.handshake import NONCE_BYTES, FollowerSide, Node, Refused
+from warren.replication.handshake import FollowerSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.metadata_copy import MetadataCopy
+from warren.replication.passage import connect, meet_leader, pass_on, some
 from warren.replication.replica_store import NO_STORE, EntryRefusedError, ReplicaStore
-from warren.replication.wire import TlsWire, Wire, shake_hands
+from warren.replication.wire import Wire
+from warren.server.client_of_node import ClientOfNode
 from warren.server.logs import get_logger
-from warren.server.management import Health, NotPromoted
+from warren.server.management import Health, NoLeader, NotPromoted, Passage
 from warren.server.settings import Endpoint
 from warren.server.threads import REPLICATION, in_thread
 
@@ -156,7 +157,7 @@ class Follower:
         }
 
     def health(self) -> Health:
-        """Tell whether this follower does its work. Clients are not served here in any case."""
+        """Tell whether this follower has what its leader has."""
         if self._link is None:
             return Health(False, f"not following: {self.reason}")
         if self._replica.is_catching_up:
@@ -190,6 +191,20 @@ class Follower:
         self.over.set()
         return {"lsn": self._replica.synced_lsn, "epoch": self.next_epoch(), "note": self._doubt()}
 
+    def current_leader(self) -> Node | None:
+        """Return whom this node follows at the moment."""
+        return self.leader if self._link is not None else None
+
+    async def to_leader(self, client: ClientOfNode) -> Passage:
+        """Connect a client of this node to the leader.
+
+        Raises:
+            NoLeader: it cannot be.
+        """
+        if self._endpoint is None:
+            raise NoLeader("nobody leads")
+        return await pass_on(self._endpoint, self._identity, self.me, client)
+
     def next_epoch(self) -> int:
         """Return the epoch of this node as a leader: the one it was elected for, or one that its leader has not taken
         by starting again meanwhile.
@@ -217,12 +232,12 @@ class Follower:
         """Tell whether there is a leader that proves itself."""
         try:
             with trio.fail_after(PROBE_S):
-                wire = await self._connect()
+                wire = await self._connected()
         except (OSError, trio.TooSlowError):
             return False
         try:
             with trio.fail_after(PROBE_S):
-                await self._meet_leader(wire)
+                await meet_leader(wire, self._identity, self.me)
         except (Refused, trio.TooSlowError):
             return False
         finally:
@@ -304,15 +319,16 @@ class Follower:
                 self._gone("nobody leads")
                 return False
         with trio.fail_after(CONNECT_S):
-            wire = await self._connect()
+            wire = await self._connected()
         try:
             with trio.fail_after(CONNECT_S):
-                side = await self._meet_leader(wire)
+                side = await meet_leader(wire, self._identity, self.me)
                 store = await self._introduce(wire, side)
             leader = side.leader
             assert leader is not None
             await self._remember(leader, store)
             epoch = store.epoch
+            wire.widen()
             link = _Link(wire, self._replica, epoch, store.store_id, self)
             if self._election is None:
                 link.begin()
@@ -353,36 +369,9 @@ class Follower:
         elif self.leader is not None:
             self._election.heard(self.leader, entry.epoch, entry.number, self.own_position())
 
-    async def _connect(self) -> Wire:
+    async def _connected(self) -> Wire:
         assert self._endpoint is not None
-        stream = await trio.open_tcp_stream(self._endpoint.host, self._endpoint.port)
-        sock = socket.socket(fileno=stream.socket.detach())
-        sock.setblocking(False)
-        if self._identity.connecting is None:
-            return Wire(sock)
-        wrapped = self._identity.connecting.wrap_socket(sock, do_handshake_on_connect=False)
-        try:
-            await shake_hands(wrapped)
-        except BaseException:
-            wrapped.close()
-            raise
-        return TlsWire(wrapped)
-
-    async def _meet_leader(self, wire: Wire) -> FollowerSide:
-        """Have the leader prove itself.
-
-        Raises:
-            Refused: it does not.
-        """
-        side = FollowerSide(self._identity.secret, self.me, secrets.token_bytes(NONCE_BYTES), wire.binding())
-        wire.put([side.hello])
-        try:
-            while not side.challenged():
-                side.feed(await _some(wire))
-        except Refused as refused:
-            wire.put([refused.tell])
-            raise
-        return side
+        return await connect(self._endpoint, self._identity)
 
     async def _introduce(self, wire: Wire, side: FollowerSide) -> _StoreOfLeader:
         """Prove who this is; return what the leader says of its store.
@@ -394,7 +383,7 @@ class Follower:
         known = "" if store_id == NO_STORE else store_id.hex()
         wire.put([side.prove({"store": known, "applied": self.metadata.applied(store_id)})])
         while (store := side.welcomed()) is None:
-            side.feed(await _some(wire))
+            side.feed(await some(wire))
         return _StoreOfLeader(store)
 
     async def _remember(self, leader: Node, store: _StoreOfLeader) -> None:
@@ -622,10 +611,3 @@ def _is_refusal(error: OSError) -> bool:
         causes = list(error.__cause__.exceptions)
         return all(isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED for cause in causes)
     return any(isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED for cause in causes)
-
-
-async def _some(wire: Wire) -> bytes:
-    data = await wire.received()
-    if not data:
-        raise Refused("the leader has hung up in the handshake; its log says why")
-    return data

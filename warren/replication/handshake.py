@@ -3,7 +3,7 @@
     follower                                        leader
        |-- HELLO      versions, node, nonce ------------>|
        |<- CHALLENGE  version, node, nonce, proof -------|
-       |-- PROOF      proof, store, position ----------->|
+       |-- PROOF      proof, position or client -------->|
        |<- WELCOME    store, epoch, proof ---------------|      or REFUSAL  reason, proof
 
     message
@@ -24,7 +24,9 @@
 4. Nothing is read beyond the sizes above, and every field is checked for its type and size, before it is used. What a
    side does not accept ends in a `Refused`, which says why in a sentence for the log of that side, and with `tell` the
    other one is told. A peer that has not proved itself is told nothing but a version.
-5. What follows the handshake is not authenticated piece by piece. Without TLS the network has to be trusted.
+5. A node with a `position` follows over this connection. With a `client` it passes one on: behind WELCOME come the
+   bytes of that client, and nothing else (``server/client_of_node.py`` has its fields).
+6. What follows the handshake is not authenticated piece by piece. Without TLS the network has to be trusted.
 
 No I/O: both sides take bytes and give bytes. They are to be given up after a while by those who read and write.
 """
@@ -208,6 +210,10 @@ class FollowerSide(_Side):
         """Return the proof of this side; `position` is what the leader has to know of its directory."""
         return self._message(PROOF, {"position": position})
 
+    def prove_for(self, client: Mapping[str, object]) -> bytes:
+        """Return the proof of this side, for a connection on which it passes on a client."""
+        return self._message(PROOF, {"client": client})
+
     def welcomed(self) -> Mapping[str, Any] | None:
         """Return what the leader says of its store; None while that has not arrived.
 
@@ -230,6 +236,7 @@ class LeaderSide(_Side):
         super().__init__(secret, binding)
         assert len(nonce) == NONCE_BYTES
         self.follower: Node | None = None  # who it says it is; believed once `proved` has returned something
+        self.client: Mapping[str, Any] | None = None  # whom it passes on, from then on
         self._me = me
         self._nonce = nonce
 
@@ -258,6 +265,8 @@ class LeaderSide(_Side):
     def proved(self) -> Mapping[str, Any] | None:
         """Return the position of the follower once it has proved itself; None while that has not arrived.
 
+        Nothing is in it when the follower passes on a `client`.
+
         Raises:
             Refused: it does not know the secret, or does not take this leader.
         """
@@ -267,6 +276,9 @@ class LeaderSide(_Side):
         kind, body = found
         if kind == REFUSAL:
             raise Refused(body.text("reason", REASON_BYTES_MAX))
+        if body.has("client"):
+            self.client = body.table("client")
+            return {}
         return body.table("position")
 
     def welcome(self, store: Mapping[str, object]) -> bytes:
@@ -310,6 +322,9 @@ class _Body:
         if not isinstance(value, list) or len(value) != 2:
             raise Refused(f"a message without proper {name}")
         return _number(value[0], name), _number(value[1], name)
+
+    def has(self, name: str) -> bool:
+        return name in self._fields
 
     def table(self, name: str) -> dict[str, Any]:
         value = self._fields.get(name)

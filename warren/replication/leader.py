@@ -18,6 +18,8 @@
    this node, ended and started again, would know nothing of it, and could follow the epoch before.
 6. What a follower acknowledges counts once it is known to have the same log: before that its LSNs may be those of
    another history.
+7. A client of a follower comes over a connection of its own, which belongs to the broker from the handshake on. While
+   clients are not served none is taken: followers may have to connect first, and nothing waits in their way.
 """
 
 from __future__ import annotations
@@ -63,8 +65,10 @@ from warren.replication.entries import (
 from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.in_sync import InSyncSet, Replica
+from warren.replication.passage import some
 from warren.replication.shipping import Attachment, Pieces, ShippedStore, Shipping
 from warren.replication.wire import TlsWire, Wire, shake_hands
+from warren.server.client_of_node import ClientOfNode
 from warren.server.errors import listen_error
 from warren.server.logs import get_logger
 from warren.server.message_store import Gate, StoreFiles
@@ -393,13 +397,14 @@ class Leader:
                 reason = error.strerror or str(error)
                 self._say_once("a follower was refused", reason=reason, address=address)
             if follower is not None:
+                follower.wire.widen()
                 try:
                     await follower.serve()
                 finally:
                     self.remove(follower)
 
-    async def _meet(self, sock: socket.socket, address: str) -> Follower:
-        """Go through the handshake.
+    async def _meet(self, sock: socket.socket, address: str) -> Follower | None:
+        """Go through the handshake; return the follower, None for a client that one passes on.
 
         Raises:
             Refused: who connects is no follower that is taken.
@@ -409,11 +414,14 @@ class Leader:
         side = LeaderSide(self.identity.secret, self.me, secrets.token_bytes(NONCE_BYTES), self.identity.certificate)
         try:
             while not (challenge := side.challenge()):
-                side.feed(await _some(wire))
+                side.feed(await some(wire))
             wire.put([challenge])
             while (about := side.proved()) is None:
-                side.feed(await _some(wire))
+                side.feed(await some(wire))
             assert side.follower is not None
+            if side.client is not None:
+                self._take_client(wire, side, side.client)
+                return None
             self._check(side, about)
         except Refused as refused:
             wire.put([refused.tell])
@@ -425,6 +433,23 @@ class Leader:
         self.add(follower)
         follower.feed(side.rest())
         return follower
+
+    def _take_client(self, wire: Wire, side: LeaderSide, table: Mapping[str, Any]) -> None:
+        """Serve a client of a follower, if clients are served.
+
+        Raises:
+            Refused: what is said of it makes no sense.
+        """
+        try:
+            client = ClientOfNode.of_table(table)
+        except ValueError as error:
+            raise Refused(str(error), side.refusal(str(error))) from None
+        if not self.host.may_accept():
+            wire.put([side.refusal("it does not take clients yet, or not so many at a time")])
+            wire.close()
+            return
+        wire.put([side.welcome({})])
+        self.host.pass_on(wire.detach(), client)
 
     def _check(self, side: LeaderSide, about: Mapping[str, Any]) -> None:
         """See whether a follower that knows the secret can be taken.
@@ -689,10 +714,3 @@ async def _wire(sock: socket.socket, context: ssl.SSLContext | None) -> Wire:
     wrapped = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
     await shake_hands(wrapped)
     return TlsWire(wrapped)
-
-
-async def _some(wire: Wire) -> bytes:
-    data = await wire.received()
-    if not data:
-        raise Refused("the other side has hung up in the handshake; its log says why")
-    return data

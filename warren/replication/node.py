@@ -193,7 +193,14 @@ async def _run(settings: Settings, leader: str, follower: Follower, plugins: Seq
     tasks = Supervision()
     manager = ServiceManager.from_environment(os.environ)
     following = Following(
-        settings, tasks, lambda: follower.metadata.users, follower.health, follower.status, follower.promote
+        settings,
+        tasks,
+        lambda: follower.metadata.users,
+        follower.health,
+        follower.status,
+        follower.promote,
+        follower.current_leader,
+        follower.to_leader,
     )
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:

@@ -36,7 +36,6 @@ class Wire:
         sock.setblocking(False)
         with suppress(OSError):  # a pair of sockets in a test has none
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self.failure = ""
         self.is_over = False  # the other side has closed it
         self.sent_bytes = 0  # which the kernel has taken
@@ -80,6 +79,18 @@ class Wire:
                 await trio.lowlevel.wait_writable(self._sock)
                 with self._lock:
                     self._send_some()
+
+    def widen(self) -> None:
+        """Have the kernel take much at a time: a log comes over this wire."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+
+    def detach(self) -> socket.socket:
+        """Give the socket away, and be over. Raises OSError when something waits to be sent."""
+        with self._lock:
+            if self._backlog or self.failure:
+                raise OSError(self.failure or "the other node takes nothing")
+            self.failure = "given away"
+        return self._detached()
 
     def binding(self) -> bytes:
         """Return the certificate that the other side has shown, nothing without TLS: see ``handshake.py`` (3)."""
@@ -145,6 +156,9 @@ class Wire:
     def _receive(self) -> bytes:
         return self._sock.recv(RECEIVE_BYTES)
 
+    def _detached(self) -> socket.socket:
+        return socket.socket(fileno=self._sock.detach())
+
     def _fail(self, reason: str) -> None:
         if self.failure:
             return
@@ -180,6 +194,9 @@ class TlsWire(Wire):
     def _receive(self) -> bytes:
         with self._lock:
             return self._sock.recv(RECEIVE_BYTES)
+
+    def _detached(self) -> socket.socket:
+        return self._sock
 
 
 async def shake_hands(sock: ssl.SSLSocket) -> None:

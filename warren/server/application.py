@@ -50,21 +50,22 @@ from warren.server.admission import Admission
 from warren.server.authenticator import LOOPBACK_ONLY, Authenticator, Users
 from warren.server.catalogue_writer import CatalogueWriter, InThread
 from warren.server.catalogue_writer import Store as MetadataFiles
+from warren.server.client_of_node import AMQP, ClientOfNode
 from warren.server.clock import SteadyClock
 from warren.server.cyclic_collector import bound_collector, collect_lately, pause_collector
 from warren.server.data_dir import DataDir
 from warren.server.descriptors import UNLIMITED, Descriptors, raise_limit
 from warren.server.direct_client import DirectClients
 from warren.server.engine_build import engine_is_compiled
-from warren.server.errors import StartError, listen_error
+from warren.server.errors import StartError
 from warren.server.freed_memory import return_freed_memory
 from warren.server.images import Images
 from warren.server.images import Metadata as CopiedMetadata
+from warren.server.listening import open_sockets
 from warren.server.logs import get_logger
 from warren.server.management import CommitTimeout, Health, Listening, Management, Plugin
 from warren.server.message_store import EXIT_CODE, MessageStoreService, end_process
 from warren.server.paging import Pager
-from warren.server.peer_address import is_loopback
 from warren.server.process_memory import resident_bytes, total_memory_bytes
 from warren.server.reactor import Listener, Reactor
 from warren.server.reloading import reloaded
@@ -97,7 +98,6 @@ FILL_BYTES_PER_S: Final = 2 << 30
 MEMORY_CLEAR_SHARE: Final = 0.95
 PAGING_CHECK_S: Final = 0.02  # while messages move to disk
 COLLECT_S: Final = 60.0
-LISTEN_BACKLOG: Final = 4096
 # How soon a thread gets the interpreter from the busy loop: the committer needs it for a moment before each commit.
 SWITCH_INTERVAL_S: Final = 0.0005
 MESSAGES: Final = "messages"
@@ -387,6 +387,7 @@ class Application:
                 await self._permission_to_serve()
                 for listener in listeners:
                     self._reactor.listen(listener)
+                self._reactor.begin_serving()
                 serving()
                 self._tell_started(restored)
                 await self._asked_to_stop.wait()
@@ -489,11 +490,11 @@ class Application:
         opened: list[Listener] = []
         tls = self._tls
         if self._settings.amqp is not None:
-            for sock in _open_sockets("amqp", self._settings.amqp):
+            for sock in open_sockets("amqp", self._settings.amqp):
                 opened.append(Listener(sock, None))
                 self._management.listening.append(Listening("amqp", *sock.getsockname()[:2]))
         if self._settings.amqps is not None and tls is not None:
-            for sock in _open_sockets("amqps", self._settings.amqps):
+            for sock in open_sockets("amqps", self._settings.amqps):
                 opened.append(Listener(sock, lambda: tls.context))
                 self._management.listening.append(Listening("amqps", *sock.getsockname()[:2]))
         return opened
@@ -518,9 +519,18 @@ class Application:
                 self._reactor.watch,
                 self._reactor.unwatch,
                 self._writer.copy,
+                self._reactor.may_accept,
+                self._pass_on,
             )
             place = await nursery.start(self.tasks.begin, "replication", replication.run, host)
             self._management.listening.append(Listening("clustering", *place))
+
+    def _pass_on(self, sock: socket.socket, client: ClientOfNode) -> None:
+        """Serve a client of another node, which comes through `sock`."""
+        if client.protocol == AMQP:
+            self._reactor.pass_on(sock, client)
+        else:
+            self._management.pass_on(sock, client)
 
     async def _start_plugins(self, nursery: trio.Nursery) -> None:
         for plugin in self._plugins:
@@ -830,40 +840,3 @@ def _engine_limits(settings: Settings, clients_max: int) -> Limits:
 
 def _entropy() -> bytes:
     return secrets.token_bytes(16)
-
-
-def _open_sockets(what: str, endpoint: Endpoint) -> list[socket.socket]:
-    """Listen on every address that the host name stands for.
-
-    Raises:
-        StartError: the name means nothing, or the port is not to be had.
-    """
-    sockets: list[socket.socket] = []
-    try:
-        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in found:
-            sock = socket.socket(family, kind, protocol)
-            sockets.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if is_loopback(str(address[0])):
-                _spare_pacing(sock)
-            sock.bind(address)
-            sock.listen(LISTEN_BACKLOG)
-            sock.setblocking(False)
-    except OSError as error:
-        for sock in sockets:
-            sock.close()
-        raise listen_error(what, endpoint.host, endpoint.port, error) from None
-    return sockets
-
-
-def _spare_pacing(sock: socket.socket) -> None:
-    """Use Reno between processes of this machine: where BBR is the default, its pacing timers cost a fifth of the
-    kernel's work on large messages and there is no network to be gentle with. Accepted sockets inherit it.
-    """
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-    except OSError as error:
-        log.debug("the default congestion control stays", reason=str(error))

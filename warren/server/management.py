@@ -20,6 +20,7 @@ import trio
 from warren.channels.broker import Broker
 from warren.server.authenticator import Authenticator
 from warren.server.catalogue_writer import CatalogueWriter
+from warren.server.client_of_node import ClientOfNode
 from warren.server.descriptors import Descriptors
 from warren.server.direct_client import DirectClients
 from warren.server.images import Images
@@ -71,6 +72,11 @@ class CommitTimeout(Exception):
     """A change of the metadata was not on disk in time; it is not undone, and may still get there."""
 
 
+def _hang_up(sock: socket.socket, _client: ClientOfNode) -> None:
+    """Serve nobody: there is no port for that."""
+    sock.close()
+
+
 @dataclass(slots=True)
 class Management:
     """One running broker, as its plugins see it. Times are of the wall clock, in ms since the epoch.
@@ -99,6 +105,8 @@ class Management:
     internal_password: bytes = field(default_factory=lambda: secrets.token_hex(16).encode(), repr=False)
     listening: list[Listening] = field(default_factory=list)
     stopping: bool = False
+    # What serves HTTP of another node's client, which comes through a socket.
+    pass_on: Callable[[socket.socket, ClientOfNode], None] = _hang_up
     _committed: trio.Event = field(default_factory=trio.Event)
 
     async def administer(self, change: MetadataChange, by: str) -> None:
@@ -155,12 +163,26 @@ class NotPromoted(Exception):
     """A follower is not promoted, for the reason said."""
 
 
+class NoLeader(Exception):
+    """No leader can be reached, or it takes nobody at the moment, for the reason said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A connection to the leader for one client, whose bytes go through it as they are. `leader`: which one that is."""
+
+    sock: socket.socket
+    leader: object
+
+
 @dataclass(frozen=True, slots=True)
 class Following:
     """A node that keeps a copy of another one, as its plugins see it: there is no engine.
 
     `users` returns those of its metadata, `status` what ``/api/cluster/status`` answers. `promote` has it go on as a
     leader; it takes whether loss is accepted and returns what is to be said about it, or raises `NotPromoted`.
+    `leader` returns who leads as far as is known, `to_leader` connects a client to it, or raises `NoLeader`. `gauges`
+    are numbers that plugins add to the metrics, by name: what each is, and how it is read.
     """
 
     settings: Settings
@@ -169,6 +191,9 @@ class Following:
     health: Callable[[], Health]
     status: Callable[[], dict[str, Any]]
     promote: Callable[[bool], Awaitable[dict[str, Any]]]
+    leader: Callable[[], object]
+    to_leader: Callable[[ClientOfNode], Awaitable[Passage]]
+    gauges: dict[str, tuple[str, Callable[[], int]]] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -42,9 +42,16 @@ from warren.channels.peer import Peer
 from warren.channels.shared import FEED_UNITS_MAX
 from warren.msgstore.files.store import wall_time_ms
 from warren.server.admission import Admission, address_block
+from warren.server.client_of_node import ClientOfNode
 from warren.server.handshakes import Handshakes
 from warren.server.histogram import Histogram
-from warren.server.transport import RECEIVE_BYTES, TlsTransport, Transport
+from warren.server.transport import (
+    RECEIVE_BYTES,
+    PassedOnTransport,
+    TlsPassedOnTransport,
+    TlsTransport,
+    Transport,
+)
 
 TURN_BUDGET_S: Final = 0.010
 TURN_UNITS: Final = 16384
@@ -144,8 +151,13 @@ class Reactor:
         self._receive_bytes: int = RECEIVE_BYTES  # and read
         self._stopped = False
         self.may_serve: Callable[[], bool] | None = None  # a broker by itself always may
+        self.serves = False  # clients of other nodes: there is no listener that tells
 
     # --- from outside -----------------------------------------------------------------------------------------------
+
+    def begin_serving(self) -> None:
+        """Take clients of other nodes, too."""
+        self.serves = True
 
     def listen(self, listener: Listener) -> None:
         """Accept connections from `listener`."""
@@ -154,6 +166,7 @@ class Reactor:
 
     def stop_listening(self) -> None:
         """Close the listeners; connections go on."""
+        self.serves = False
         for fd, listener in self._listeners.items():
             if listener not in self._idle_listeners:
                 self._epoll.unregister(fd)
@@ -521,6 +534,27 @@ class Reactor:
         connection.peer = f"internal:{connection.key}"
         connection.local = "broker"
 
+    def may_accept(self) -> bool:
+        """Tell whether clients are served, and one more may be accepted at this moment."""
+        return self.serves and self._admission.may_accept(self._clock())
+
+    def pass_on(self, sock: socket.socket, client: ClientOfNode) -> None:
+        """Serve a client of another node; what it sends comes through `sock`, a connection of that node.
+
+        What is decided by addresses is decided by the client's. One that is too many is closed.
+        """
+        sock.setblocking(False)
+        if not self.serves:
+            sock.close()
+        elif not self._admission.enter(client.host, sock.fileno()):
+            self.broker.note("warning", "connection.refused", {"peer": client.peer, "reason": self._admission.refusal})
+            sock.close()
+        elif isinstance(sock, ssl.SSLSocket):
+            self._begin(TlsPassedOnTransport(sock, client, Connection))
+        else:
+            self._begin(PassedOnTransport(sock, client, Connection))
+        self.settle()
+
     def _shake_hands(self) -> None:
         """Do steps of TLS handshakes, one at least and not for long: others are served between them."""
         start_s = self._clock()
@@ -553,12 +587,18 @@ class Reactor:
         self._read(transport)
 
     def _connect(self, transport: Transport) -> None:
-        certificate = transport.peer_certificate()
-        user = self._certificate_user(certificate) if certificate is not None else None
-        peer = _endpoint(transport.sock.getpeername)
-        local = _endpoint(transport.sock.getsockname)
-        connection = self.broker.join(transport.protocol, peer, local, transport.address, user)
-        connection.is_tls = isinstance(transport, TlsTransport)
+        if isinstance(transport, PassedOnTransport):
+            client = transport.client
+        else:
+            certificate = transport.peer_certificate()
+            client = ClientOfNode(
+                endpoint_text(transport.sock.getpeername),
+                endpoint_text(transport.sock.getsockname),
+                isinstance(transport, TlsTransport),
+                self._certificate_user(certificate) if certificate is not None else None,
+            )
+        connection = self.broker.join(transport.protocol, client.peer, client.local, transport.address, client.user)
+        connection.is_tls = client.is_tls
         transport.connection = connection
         self._by_key[connection.key] = transport
 
@@ -594,7 +634,7 @@ class Reactor:
         transport.close()
 
 
-def _endpoint(get: Callable[[], Any]) -> str:
+def endpoint_text(get: Callable[[], Any]) -> str:
     """Return ``host:port``; a peer that is already gone has none, nor has one in this process."""
     try:
         found = get()

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ import trio
 from warren.channels.broker import Broker
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.message_log import MessageLog
+from warren.server.client_of_node import ClientOfNode
 from warren.server.message_store import Gate, StoreFiles
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import MetadataChange
@@ -26,7 +28,8 @@ class Host:
 
     `gate_moved` is to be called when the gate may have opened, on the loop; `settle` has to follow outside of a turn of
     the reactor. In its turns a descriptor is read that was given to `watch`, with what is to be called. `copy_metadata`
-    returns the number below which SQL has all changes, and all that it has.
+    returns the number below which SQL has all changes, and all that it has. `pass_on` serves a client of a follower
+    through the socket given, if `may_accept` says so just before.
     """
 
     broker: Broker
@@ -36,6 +39,8 @@ class Host:
     watch: Callable[[int, Callable[[], None]], None]
     unwatch: Callable[[int], None]
     copy_metadata: Callable[[], Awaitable[tuple[int, list[MetadataChange]]]]
+    may_accept: Callable[[], bool]
+    pass_on: Callable[[socket.socket, ClientOfNode], None]
 
 
 class Replication(Protocol):

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from warren.server.tls_records import RECORD_UNITS, TlsRecords
+from warren.server.client_of_node import ClientOfNode
+from warren.server.tls_session import TlsSession
 
 if TYPE_CHECKING:
     from warren.channels.broker import Protocol
@@ -152,15 +153,11 @@ class TlsTransport(Transport):
 
     def __init__(self, sock: socket.socket, address: str, context: ssl.SSLContext, protocol: Protocol) -> None:
         super().__init__(sock, address, protocol)
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._handshaken = False
-        self._records = TlsRecords()
+        self._session = TlsSession(context)
         self._raw: bytes = b""  # handshake bytes that wait for the socket
 
     def is_ready(self) -> bool:
-        return self._handshaken
+        return self._session.is_handshaken
 
     def handshake(self) -> bool:
         """Go on with the handshake; True when it is done.
@@ -169,26 +166,17 @@ class TlsTransport(Transport):
             OSError: the handshake failed (`ssl.SSLError` is one) or the connection is gone.
         """
         try:
-            data = self.sock.recv(self._records.receive_bytes)
+            data = self.sock.recv(self._session.receive_bytes())
         except BlockingIOError:
             return False
-        if not data:
-            raise ConnectionResetError("closed during the TLS handshake")
-        self._records.received(data)
-        self._incoming.write(data)
         try:
-            self._tls.do_handshake()
-            self._handshaken = True
-            self._records.is_handshaken = True
-        except ssl.SSLWantReadError:
-            pass
+            return self._session.handshake(data)
         finally:
             self._send_raw()
-        return self._handshaken
 
     def _send_raw(self) -> None:
         """Send handshake and alert bytes: a few kilobytes, which a fresh socket buffer always takes."""
-        self._raw += self._outgoing.read()
+        self._raw += self._session.outgoing()
         while self._raw:
             try:
                 sent = self.sock.send(self._raw)
@@ -197,51 +185,22 @@ class TlsTransport(Transport):
             self._raw = self._raw[sent:]
 
     def receive(self, limit_bytes: int) -> bytes | None:
-        records = self._records
-        before: i64 = records.count
+        session = self._session
+        data: bytes | None = None
         try:
-            data = self.sock.recv(records.receive_bytes)
+            data = self.sock.recv(session.receive_bytes())
         except BlockingIOError:
             pass  # what came right behind the handshake may still be undecrypted
-        else:
-            if data:
-                records.received(data)
-                self._incoming.write(data)
-            else:
-                self._incoming.write_eof()
-        self.decrypting_units = (records.count - before) * RECORD_UNITS
-        decrypted = self._decrypt()
-        records.check()
+        decrypted = session.decrypted(data)
+        self.decrypting_units = session.units
         return decrypted
-
-    def _decrypt(self) -> bytes | None:
-        """Return everything that can be decrypted now."""
-        parts: list[bytes] = []
-        ended = False
-        while True:
-            try:
-                part = self._tls.read(RECEIVE_BYTES)
-            except ssl.SSLWantReadError:
-                break
-            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                ended = True
-                break
-            if not part:
-                ended = True
-                break
-            parts.append(part)
-            self._records.with_data += 1
-        if parts:
-            return b"".join(parts)
-        return b"" if ended else None
 
     def _take(self, chunks: list[bytes]) -> list[bytes]:
         """Encrypt. One TLS write per outbox keeps records large."""
         if not chunks:
             return []
         plain = b"".join(chunks)
-        self._tls.write(plain)
-        encrypted = self._raw + self._outgoing.read()
+        encrypted = self._raw + self._session.encrypted(plain)
         self._raw = b""
         connection = self.connection
         assert connection is not None
@@ -250,13 +209,43 @@ class TlsTransport(Transport):
         return [encrypted]
 
     def peer_certificate(self) -> dict[str, object] | None:
-        certificate = self._tls.getpeercert()
-        return dict(certificate) if certificate else None
+        return self._session.peer_certificate()
 
     def finish_sending(self) -> None:
-        try:
-            self._tls.unwrap()
-        except (ssl.SSLError, OSError):
-            pass  # the peer's half of the closing handshake is not waited for
+        self._session.end()
         self._send_raw()
         self.sock.shutdown(socket.SHUT_WR)
+
+
+class PassedOnTransport(Transport):
+    """A client that another node passes on: `client` says whose bytes these are. The socket is that of the node."""
+
+    def __init__(self, sock: socket.socket, client: ClientOfNode, protocol: Protocol) -> None:
+        super().__init__(sock, client.host, protocol)
+        self.client = client
+
+
+class TlsPassedOnTransport(PassedOnTransport):
+    """The same with TLS between the nodes, of which the handshake is done: OpenSSL reads and writes the socket."""
+
+    def receive(self, limit_bytes: int) -> bytes | None:
+        try:
+            return self.sock.recv(limit_bytes)  # a record at a time; the next ones are still with the kernel
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+
+    def _send_whole(self, data: bytes) -> int:
+        return self._send_joined(data)
+
+    def _send_some(self) -> int:
+        data = b"".join(self._backlog[:PIECES_MAX])[self._offset :]
+        sent = self._send_joined(data)
+        if not sent:
+            raise BlockingIOError
+        return sent
+
+    def _send_joined(self, data: bytes) -> int:
+        try:
+            return self.sock.send(data)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0

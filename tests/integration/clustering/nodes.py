@@ -150,7 +150,7 @@ class AnsweringProcess(WarrenProcess):
     """One that has started when it answers over HTTP, whether it serves clients or not."""
 
     def health(self) -> int:
-        """Return 200 when it answers, with 503 too: a follower serves no clients, and says so."""
+        """Return 200 when it answers, with 503 too: a follower without a leader serves nobody, and says so."""
         return 200 if super().health() in (200, 503) else 0
 
     def await_promotion(self) -> None:
@@ -161,4 +161,4 @@ class AnsweringProcess(WarrenProcess):
         """Tell whether it serves AMQP, as it says."""
         assert self.is_running(), self.log_tail()
         self._is_serving()
-        return self.amqp_port != 0 and super().health() == 200
+        return self.http_port != 0 and self.health_of("leader") == 200

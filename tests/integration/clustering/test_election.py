@@ -5,6 +5,8 @@ What fails under load is in ``test_faults.py``.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from broker_process import WarrenProcess, wait_until
 from cluster.etcd_processes import EtcdCluster, running_etcd
 
-from .nodes import AnsweringProcess, Node
+from .nodes import PERSISTENT, AnsweringProcess, Node
 
 NAMES = ("one", "two", "three")
 
@@ -117,3 +119,52 @@ def test_a_leader_that_is_stopped_is_replaced(nodes: list[ElectingNode]) -> None
     first.process.stop()
     second = leader_of([node for node in nodes if node is not first])
     assert second.drain("orders") == bodies(0, 20)
+
+
+def test_clients_of_any_node_are_served_whoever_leads(nodes: list[ElectingNode]) -> None:
+    """Publishers at every node, the leader killed among them: each is told, comes back to its node, and goes on."""
+    first = leader_of(nodes)
+    await_all(first, nodes)
+    confirmed: list[bytes] = []
+    told: list[int] = []
+    is_over = threading.Event()
+
+    def publish(node: ElectingNode) -> None:
+        number = 0
+        while not is_over.is_set():
+            try:
+                with node.connect(socket_timeout=30, stack_timeout=30, blocked_connection_timeout=30) as connection:
+                    channel = connection.channel()
+                    channel.queue_declare("orders", durable=True)
+                    channel.confirm_delivery()
+                    while not is_over.is_set():
+                        number += 1
+                        body = f"{node.name} {number}".encode()
+                        channel.basic_publish("", "orders", body, PERSISTENT)
+                        confirmed.append(body)
+            except pika.exceptions.ConnectionClosedByBroker as closed:
+                told.append(closed.reply_code)
+            except pika.exceptions.AMQPError:
+                time.sleep(0.05)  # between two roles nobody listens
+
+    others = [node for node in nodes if node is not first]
+    publishers = [threading.Thread(target=publish, args=(node,)) for node in others]
+    for thread in publishers:
+        thread.start()
+    wait_until(lambda: len(confirmed) > 50, "messages to be confirmed")
+    first.process.kill()
+
+    def go_on() -> bool:
+        return all(sum(body.startswith(node.name.encode()) for body in confirmed[before:]) > 20 for node in others)
+
+    second = leader_of(others)
+    before = len(confirmed)
+    wait_until(go_on, "the clients of both nodes to go on")
+    is_over.set()
+    for thread in publishers:
+        thread.join(60)
+    assert set(told) <= {320}
+    assert told, "who was connected is told"
+    follower = next(node for node in others if node is not second)
+    kept = follower.drain("orders")
+    assert set(confirmed) <= set(kept)

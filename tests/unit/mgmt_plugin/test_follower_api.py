@@ -11,7 +11,8 @@ import trio
 
 from warren.mgmt_plugin.follower_api import FollowerApi
 from warren.mgmt_plugin.http.server import HttpError, Request, Response
-from warren.server.management import Following, Health, NotPromoted
+from warren.server.client_of_node import ClientOfNode
+from warren.server.management import Following, Health, NoLeader, NotPromoted, Passage
 from warren.server.passwords import hash_password
 from warren.server.settings import Settings
 from warren.server.supervision import Supervision
@@ -37,10 +38,21 @@ class Node:
         self.health = Health(True)
         self.asked: list[bool] = []
         self.refusal = ""
+        self.leader: str | None = "rabbit@one"
         following = Following(
-            Settings(), Supervision(), lambda: self.users, lambda: self.health, lambda: STATUS, self.promote
+            Settings(),
+            Supervision(),
+            lambda: self.users,
+            lambda: self.health,
+            lambda: STATUS,
+            self.promote,
+            lambda: self.leader,
+            self.to_leader,
         )
         self.api = FollowerApi(following)
+
+    async def to_leader(self, client: ClientOfNode) -> Passage:
+        raise NoLeader("nobody leads")
 
     async def promote(self, accept_loss: bool) -> dict[str, Any]:
         if self.refusal:
@@ -107,16 +119,21 @@ def test_why_it_is_not_promoted_is_the_reason_of_the_answer(node: Node) -> None:
     node.refusal = ""
 
 
-def test_health_never_sends_clients_to_a_follower_and_says_how_it_is(node: Node) -> None:
+def test_health_is_good_while_clients_are_passed_on_and_never_that_of_a_leader(node: Node) -> None:
     for anybody in (False, True):
         answer = node.ask("GET", "/health", anybody=anybody)
-        assert answer.status == 503
+        assert answer.status == 200
         assert json.loads(answer.body)["role"] == "follower"
+        assert node.ask("GET", "/health/leader", anybody=anybody).status == 503
         assert node.ask("GET", "/health/follower", anybody=anybody).status == 200
     node.health = Health(False, "not in sync yet")
     answer = node.ask("GET", "/health/follower")
     assert (answer.status, json.loads(answer.body)["reason"]) == (503, "not in sync yet")
-    node.health = Health(True)
+    assert node.ask("GET", "/health").status == 200
+    node.leader = None
+    answer = node.ask("GET", "/health")
+    assert (answer.status, json.loads(answer.body)["reason"]) == (503, "not in sync yet")
+    node.health, node.leader = Health(True), "rabbit@one"
 
 
 def test_everything_else_is_refused_and_nothing_more_is_on_the_open_port(node: Node) -> None:

@@ -250,3 +250,28 @@ def test_garbage_is_refused_or_waited_for_and_nothing_else() -> None:
             assert leader.challenge() == b""
         except Refused:
             pass
+
+
+def test_a_node_that_passes_on_a_client_says_so_in_its_proof() -> None:
+    follower, leader = pair()
+    leader.feed(follower.hello)
+    follower.feed(leader.challenge())
+    assert follower.challenged()
+    leader.feed(follower.prove_for({"peer": "192.0.2.7:50412"}))
+    assert leader.proved() == {}
+    assert leader.client == {"peer": "192.0.2.7:50412"}
+    follower.feed(leader.welcome({}))
+    assert follower.welcomed() == {}
+
+
+def test_who_does_not_know_the_secret_passes_on_nobody() -> None:
+    follower, leader = pair()
+    leader.feed(follower.hello)
+    follower.feed(leader.challenge())
+    assert follower.challenged()
+    proof = bytearray(follower.prove_for({"peer": "192.0.2.7:50412"}))
+    proof[-1] ^= 1
+    leader.feed(bytes(proof))
+    with pytest.raises(Refused, match="same secret"):
+        leader.proved()
+    assert leader.client is None

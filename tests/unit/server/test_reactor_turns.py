@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -19,6 +20,7 @@ from warren.amqp.methods import PROTOCOL_HEADER
 from warren.channels.shared import FEED_UNITS_MAX, METHOD_UNITS
 from warren.queues.long_work import TURN_STEPS, Job, Steps
 from warren.server.admission import Admission
+from warren.server.client_of_node import ClientOfNode
 from warren.server.reactor import (
     ACCEPTS_PER_TURN,
     BYTES_PER_UNIT,
@@ -239,6 +241,47 @@ def place() -> Any:
     yield made
     made.reactor.stop()
     made.reactor.close()
+
+
+# --- clients of other nodes -------------------------------------------------------------------------------------------
+
+FROM_AFAR = ClientOfNode("192.0.2.7:50412", "192.0.2.2:5671", is_tls=True, user=USER)
+
+
+def test_a_client_of_another_node_has_the_address_that_it_has_there(place: Place) -> None:
+    place.reactor.begin_serving()
+    peer = Peer(PROTOCOL_HEADER)
+    place.reactor.pass_on(cast(socket.socket, peer), FROM_AFAR)
+    (connection,) = place.broker.connections.values()
+    assert (connection.peer, connection.local) == ("192.0.2.7:50412", "192.0.2.2:5671")
+    assert connection.address == "192.0.2.7", "by which it is decided who may log in from where"
+    assert connection.certificate_user == USER
+    assert connection.is_tls
+    place.turns_until(lambda: b"EXTERNAL" in peer.received)
+
+
+def test_clients_of_other_nodes_are_counted_by_where_they_are_from(place: Place) -> None:
+    place.reactor.begin_serving()
+    place.reactor._admission = Admission(10000, 1, 10000)
+    first, second, elsewhere = Peer(), Peer(), Peer()
+    place.reactor.pass_on(cast(socket.socket, first), FROM_AFAR)
+    place.reactor.pass_on(cast(socket.socket, second), replace(FROM_AFAR, peer="192.0.2.8:1"))
+    place.reactor.pass_on(cast(socket.socket, elsewhere), replace(FROM_AFAR, peer="198.51.100.1:1"))
+    assert place.reactor.connection_count() == 2
+    place.turns_until(lambda: first.received.endswith(method_frame(1, m.ChannelOpenOk(b""))))
+    place.reactor.pass_on(cast(socket.socket, third := Peer()), FROM_AFAR)
+    assert place.reactor.connection_count() == 3, "the first has logged in"
+    assert third.fileno() in place.reactor._transports
+
+
+def test_clients_of_other_nodes_are_taken_while_clients_are_served(place: Place) -> None:
+    assert not place.reactor.may_accept()
+    place.reactor.pass_on(cast(socket.socket, Peer()), FROM_AFAR)
+    assert place.reactor.connection_count() == 0
+    place.reactor.begin_serving()
+    assert place.reactor.may_accept()
+    place.reactor.stop_listening()
+    assert not place.reactor.may_accept()
 
 
 # --- what else is watched ---------------------------------------------------------------------------------------------

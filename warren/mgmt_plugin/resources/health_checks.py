@@ -153,6 +153,7 @@ class HealthHandlers(Handlers):
         Route("GET", "/api/healthchecks/node", _USER, check_nothing, "Deprecated, always well"),
         Route("GET", "/api/healthchecks/node/{node}", _USER, check_nothing, "Deprecated, always well"),
         Route("GET", "/health", Access.PUBLIC, show_health, "Whether the broker can do its work"),
+        Route("GET", "/health/leader", Access.PUBLIC, show_health, "The same; fails on nodes that do not lead"),
         *_checks(
             {
                 "alarms": (check_alarms, "No alarm is in effect"),

@@ -1,0 +1,124 @@
+"""Clients of a node that does not lead are served by the one that does, and told when that changes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pika
+import pika.exceptions
+import pytest
+from broker_process import wait_until
+
+from .nodes import PERSISTENT, Node
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+    """A leader and a follower in sync."""
+    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two")
+    try:
+        leader.lead()
+        follower.follow(leader)
+        leader.await_in_sync("two")
+        yield leader, follower
+    finally:
+        for node in (follower, leader):
+            node.process.kill()
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [f"message {number}".encode() for number in range(first, first + count)]
+
+
+def own_address(connection: pika.BlockingConnection) -> tuple[str, int]:
+    host, port = cast(Any, connection)._impl._transport._sock.getsockname()[:2]
+    return host, port
+
+
+def connections(leader: Node) -> list[dict[str, Any]]:
+    status, rows = leader.ask("GET", "/api/connections")
+    assert status == 200
+    return list(rows)
+
+
+def test_a_client_of_a_follower_is_one_of_the_leader_with_its_own_address(pair: tuple[Node, Node]) -> None:
+    leader, follower = pair
+    follower.publish("orders", [*bodies(0, 20), bytes(3 << 20)])
+    assert leader.drain("orders") == [*bodies(0, 20), bytes(3 << 20)]
+    leader.publish("orders", bodies(20, 5))
+    assert follower.drain("orders") == bodies(20, 5)
+    with follower.connect() as connection:
+        wait_until(lambda: len(connections(leader)) == 1, "the row of the connection")
+        (row,) = connections(leader)
+        ours = own_address(connection)
+        assert (row["peer_host"], row["peer_port"]) == ours
+        assert (row["host"], row["port"]) == ("127.0.0.1", follower.process.amqp_port)
+        assert row["user"] == "guest"
+        assert not row["ssl"]
+    wait_until(lambda: not connections(leader), "the connection to be gone")
+
+
+def test_whoever_is_connected_when_the_leader_dies_is_told_and_confirmed_messages_are_there(
+    pair: tuple[Node, Node],
+) -> None:
+    leader, follower = pair
+    confirmed: list[bytes] = []
+    reasons: list[pika.exceptions.ConnectionClosed] = []
+    connections_ready = threading.Barrier(4)
+
+    def publish(name: str) -> None:
+        with suppress(threading.BrokenBarrierError):
+            connection = follower.connect()
+            channel = connection.channel()
+            channel.queue_declare("orders", durable=True)
+            channel.confirm_delivery()
+            connections_ready.wait(60)
+            try:
+                for number in range(1_000_000):
+                    body = f"{name} {number}".encode()
+                    channel.basic_publish("", "orders", body, PERSISTENT)
+                    confirmed.append(body)
+            except pika.exceptions.ConnectionClosed as closed:
+                reasons.append(closed)
+
+    publishers = [threading.Thread(target=publish, args=(f"publisher {number}",)) for number in range(3)]
+    for thread in publishers:
+        thread.start()
+    connections_ready.wait(60)
+    wait_until(lambda: len(confirmed) > 100, "messages to be confirmed")
+    leader.process.kill()
+    for thread in publishers:
+        thread.join(60)
+    assert [reason.reply_code for reason in reasons] == [320] * 3
+    assert all("connect again" in reason.reply_text for reason in reasons)
+
+    follower.await_lost()
+    follower.promote()
+    kept = follower.drain("orders")
+    assert set(confirmed) <= set(kept)
+
+
+def test_a_client_waits_for_a_leader_and_is_told_when_there_is_none(tmp_path: Path) -> None:
+    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two", {"limits.handshake_timeout_s": "1"})
+    leader.lead()
+    follower.follow(leader)
+    leader.await_in_sync("two")
+    leader.process.kill()
+    follower.await_lost()
+    with socket.create_connection(("127.0.0.1", follower.process.amqp_port)) as client:
+        client.settimeout(30)
+        client.sendall(b"AMQP\x00\x00\x09\x01")
+        answer = b"".join(iter(lambda: client.recv(4096), b""))
+    assert b"CONNECTION_FORCED - no node that leads this cluster could be reached" in answer
+    waiting = threading.Thread(target=lambda: follower.connect(socket_timeout=60, stack_timeout=60).close())
+    leader.lead()
+    waiting.start()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    for node in (follower, leader):
+        node.process.kill()

@@ -1,0 +1,59 @@
+"""Where whole frames end in a stream of them, without looking into any: for who passes the bytes of others on.
+
+    frame
+         0   1  type        1 method, 2 header, 3 body, 8 heartbeat
+         1   2  channel
+         3   4  payload_bytes
+         7      payload
+       end   1  0xCE
+
+A peer that does not speak in frames (it names another version of the protocol) is told by the type of the first one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+HEAD_BYTES: Final = 7
+_BESIDE: Final = 8  # head and end
+_NO_FRAMES: Final = (-1, -1)
+# The class and method of connection.close and connection.close-ok on channel 0, with the head around their size.
+_CLOSES: Final = (b"\x00\x0a\x00\x32", b"\x00\x0a\x00\x33")
+
+
+def whole_frames(data: bytes) -> tuple[int, int]:
+    """Return where the last whole frame of `data` ends, and where it begins; `data` begins with a frame.
+
+    The end is 0 when none is whole, and the beginning -1. Both are -1 when these are no frames.
+    """
+    at: i64 = 0
+    last: i64 = -1
+    size: i64 = len(data)
+    while at < size:
+        kind: i64 = data[at]
+        if kind != 1 and kind != 3 and kind != 2 and kind != 8:
+            return _NO_FRAMES
+        if at + _BESIDE > size:
+            break
+        end: i64 = at + _BESIDE + frame_bytes(data, at)
+        if end > size:
+            break
+        last = at
+        at = end
+    return int(at), int(last)
+
+
+def frame_bytes(data: bytes, at: i64) -> i64:
+    """Return the size of the payload of the frame that begins at `at`, of which the head is there."""
+    first: i64 = data[at + 3]
+    second: i64 = data[at + 4]
+    third: i64 = data[at + 5]
+    fourth: i64 = data[at + 6]
+    return first << 24 | second << 16 | third << 8 | fourth
+
+
+def ends_connection(data: bytes, at: int) -> bool:
+    """Tell whether the frame that begins at `at` is connection.close or its answer: nothing comes behind it."""
+    return data[at] == 1 and data[at + HEAD_BYTES : at + HEAD_BYTES + 4] in _CLOSES

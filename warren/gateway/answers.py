@@ -1,0 +1,76 @@
+"""What a leader sends to one client, passed on so that there is always a place for a last word of our own.
+
+    whole frames    passed on as they come, without a copy
+    the last one    held until it is whole, up to `HELD_BYTES_MAX`; a larger one is passed on in pieces
+
+1. What the client has been given ends at the end of a frame, but within a frame larger than `HELD_BYTES_MAX`: so a
+   connection.close can be put behind it when the leader is gone, and the client knows why.
+2. Nothing is put behind a connection.close or close-ok of the leader, nor behind what is not AMQP frames.
+3. A frame of which a part was held when the leader went is dropped: it was never sent whole.
+
+No I/O: bytes in, bytes out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.amqp.codec import method_frame
+from warren.amqp.errors import CONNECTION_FORCED, reply_text
+from warren.amqp.methods import ConnectionClose
+from warren.amqp.whole_frames import HEAD_BYTES, ends_connection, frame_bytes, whole_frames
+
+HELD_BYTES_MAX: Final = 256 << 10  # twice the usual frame_max
+
+
+class Answers:
+    """The bytes of one connection, from a leader to its client."""
+
+    def __init__(self) -> None:
+        self.is_over = False  # the leader has said its last word
+        self._held = b""
+        self._missing = 0  # of a frame that is passed on in pieces
+        self._is_framed = True
+
+    def passed_on(self, data: bytes) -> bytes | memoryview:
+        """Take what the leader has sent; return what the client is to be sent now."""
+        if not self._is_framed:
+            return data
+        if self._missing:
+            return self._of_large_frame(data)
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        end, last = whole_frames(data)
+        if end < 0:
+            self._is_framed = False
+            return data
+        if last >= 0:
+            self.is_over = ends_connection(data, last)
+        rest = len(data) - end
+        if not rest:
+            return data
+        if rest > HELD_BYTES_MAX:
+            self._missing = int(frame_bytes(data, end)) + HEAD_BYTES + 1 - rest
+            return data
+        self._held = data[end:]
+        return memoryview(data)[:end]
+
+    def last_word(self, text: str) -> bytes:
+        """Return a connection.close that tells the client `text`, or nothing where none can be put."""
+        if self.is_over or self._missing or not self._is_framed:
+            return b""
+        return farewell(text)
+
+    def _of_large_frame(self, data: bytes) -> bytes | memoryview:
+        size = len(data)
+        if size <= self._missing:
+            self._missing -= size
+            return data
+        head, self._missing = data[: self._missing], 0
+        return head + self.passed_on(data[len(head) :])
+
+
+def farewell(text: str) -> bytes:
+    """Return the frame that closes a connection with 320 and `text`."""
+    return method_frame(0, ConnectionClose(CONNECTION_FORCED, reply_text(CONNECTION_FORCED, text), 0, 0))

@@ -1,0 +1,125 @@
+"""The gateway of a node that does not lead: it listens for AMQP, and passes clients on to the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from warren.gateway.clients import PASSED, SHAKING, WAITING, Client, Clients
+from warren.server.admission import Admission
+from warren.server.descriptors import raise_limit
+from warren.server.handshakes import Handshakes
+from warren.server.listening import open_sockets
+from warren.server.management import Following, Listening, Management, NoLeader
+from warren.server.reactor import Listener
+from warren.server.supervision import ESSENTIAL
+from warren.server.tls import ServerTls, maybe_user_of_certificate
+
+# How many are being connected to the leader at a time: it takes few whom it does not know yet (`NEWCOMERS_MAX`).
+CONNECTING_MAX: Final = 4
+RETRY_S: Final = 0.2
+TICK_S: Final = 0.5
+
+
+class GatewayPlugin:
+    """Does something beside a follower only."""
+
+    def prepare(self, management: Management) -> None:
+        """Do nothing."""
+
+    async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
+        """Do nothing: a leader has clients of its own."""
+        task_status.started(())
+
+    async def follow(self, following: Following, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
+        """Pass on clients until cancelled; started with the ports.
+
+        Raises:
+            StartError: a port cannot be opened, or there are hardly any descriptors.
+        """
+        settings, tasks = following.settings, following.tasks
+        descriptors, limits = raise_limit(), settings.limits
+        at_once = trio.CapacityLimiter(CONNECTING_MAX)
+        async with trio.open_nursery() as nursery:
+
+            def begin(client: Client) -> None:
+                nursery.start_soon(tasks.once, "gateway client", connect, client)
+
+            async def connect(client: Client) -> None:
+                await _connect(client, clients, following, at_once, limits.handshake_timeout_s)
+
+            async def tick() -> None:
+                while True:
+                    await trio.sleep(TICK_S)
+                    clients.tick(following.leader())
+
+            clients = Clients(
+                Admission(
+                    min(limits.unauthenticated_connections_max, descriptors.clients_max() // 2),
+                    limits.unauthenticated_per_network_max,
+                    limits.accept_rate_per_s,
+                    descriptors.clients_below,
+                ),
+                Handshakes(limits.tls_handshake_timeout_s),
+                descriptors.clients_below,
+                partial(maybe_user_of_certificate, login_from=settings.tls.cert_login_from),
+                begin,
+            )
+            try:
+                opened = _listen(following, clients)
+                following.gauges["warren_gateway_clients"] = (
+                    "clients that are passed on to the leader",
+                    partial(clients.count, PASSED),
+                )
+                following.gauges["warren_gateway_waiting"] = (
+                    "clients that wait to be connected to the leader",
+                    partial(clients.count, SHAKING, WAITING),
+                )
+                nursery.start_soon(tasks.keep, "gateway", clients.run, ESSENTIAL)
+                nursery.start_soon(tasks.keep, "gateway ticker", tick, ESSENTIAL)
+                task_status.started(opened)
+                await trio.sleep_forever()
+            finally:
+                clients.end_all("this node begins to lead, or stops: connect again")
+
+
+def _listen(following: Following, clients: Clients) -> list[Listening]:
+    settings = following.settings
+    opened: list[Listening] = []
+    if settings.amqp is not None:
+        for sock in open_sockets("amqp", settings.amqp):
+            clients.listen(Listener(sock, None))
+            opened.append(Listening("amqp", *sock.getsockname()[:2]))
+    if settings.amqps is not None:
+        tls = ServerTls(settings.tls)
+        for sock in open_sockets("amqps", settings.amqps):
+            clients.listen(Listener(sock, lambda: tls.context))
+            opened.append(Listening("amqps", *sock.getsockname()[:2]))
+    return opened
+
+
+async def _connect(
+    client: Client, clients: Clients, following: Following, at_once: trio.CapacityLimiter, patience_s: float
+) -> None:
+    """Connect a client to the leader, as soon as there is one; turn it away when that takes too long."""
+    reason = "too many clients wait for it"
+    try:
+        with client.waits, trio.move_on_after(patience_s) as patience:
+            async with at_once:
+                while True:
+                    try:
+                        passage = await following.to_leader(client.facts)
+                    except NoLeader as error:
+                        reason = str(error)
+                    else:
+                        clients.connected(client, passage)
+                        return
+                    await trio.sleep(RETRY_S)
+    except Exception:
+        clients.turned_away(client, "an internal error, see the log of this node")
+        raise
+    if patience.cancelled_caught:
+        clients.turned_away(client, f"no node that leads this cluster could be reached: {reason}")

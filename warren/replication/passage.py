@@ -1,0 +1,99 @@
+"""Connections to a leader: the one over which a node follows begins like those over which it passes on clients.
+
+    node                                   leader
+      |-- TLS, if the nodes use it ---------->|
+      |<- handshake (``handshake.py``) ------>|   `prove_for` the client, instead of a position
+      |<- the client's bytes, both ways ----->|
+
+A leader that does not serve clients yet, or is asked for too many at a time, refuses, and is asked again later.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from typing import Final
+
+import trio
+
+from warren.replication.handshake import NONCE_BYTES, FollowerSide, Node, Refused
+from warren.replication.identity import Identity
+from warren.replication.wire import TlsWire, Wire, shake_hands
+from warren.server.client_of_node import ClientOfNode
+from warren.server.management import NoLeader, Passage
+from warren.server.settings import Endpoint
+
+PASSAGE_S: Final = 3.0
+
+
+async def connect(endpoint: Endpoint, identity: Identity) -> Wire:
+    """Connect to the cluster port of another node. Raises OSError."""
+    stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    sock = socket.socket(fileno=stream.socket.detach())
+    sock.setblocking(False)
+    if identity.connecting is None:
+        return Wire(sock)
+    wrapped = identity.connecting.wrap_socket(sock, do_handshake_on_connect=False)
+    try:
+        await shake_hands(wrapped)
+    except BaseException:
+        wrapped.close()
+        raise
+    return TlsWire(wrapped)
+
+
+async def meet_leader(wire: Wire, identity: Identity, me: Node) -> FollowerSide:
+    """Have the leader prove itself.
+
+    Raises:
+        Refused: it does not.
+    """
+    side = FollowerSide(identity.secret, me, secrets.token_bytes(NONCE_BYTES), wire.binding())
+    wire.put([side.hello])
+    try:
+        while not side.challenged():
+            side.feed(await some(wire))
+    except Refused as refused:
+        wire.put([refused.tell])
+        raise
+    return side
+
+
+async def pass_on(endpoint: Endpoint, identity: Identity, me: Node, client: ClientOfNode) -> Passage:
+    """Connect a client to the leader at `endpoint`.
+
+    Raises:
+        NoLeader: there is none, or it takes nobody now.
+    """
+    try:
+        with trio.fail_after(PASSAGE_S):
+            wire = await connect(endpoint, identity)
+            try:
+                side = await meet_leader(wire, identity, me)
+                wire.put([side.prove_for(client.table())])
+                while side.welcomed() is None:
+                    side.feed(await some(wire))
+                if side.rest():
+                    raise Refused("it speaks before the client does")
+                return Passage(wire.detach(), side.leader)
+            except BaseException:
+                wire.close()
+                raise
+    except trio.TooSlowError:
+        raise NoLeader(f"{endpoint} does not answer within {PASSAGE_S:g} s") from None
+    except Refused as refused:
+        raise NoLeader(f"{endpoint}: {refused.reason}") from None
+    except OSError as error:
+        raise NoLeader(f"{endpoint}: {error.strerror or error}") from None
+
+
+async def some(wire: Wire) -> bytes:
+    """Wait for bytes and return them.
+
+    Raises:
+        Refused: there are no more.
+    """
+    data = await wire.received()
+    if not data:
+        raise Refused("the other side has hung up in the handshake; its log says why")
+    return data
