@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-cluster-clients test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -21,6 +21,9 @@ run: setup ## set up and start the broker with embedded defaults (ARGS="--amqp 1
 
 test: setup-test ## set up and run all tests
 	scripts/test $(ARGS)
+
+test-cluster-clients: setup-test ## what clients of others do, at a node of a cluster that does not lead (ARGS="compat/pika_client")
+	cd tests && WARREN_TEST_CLUSTER=1 ../$(PYTEST) $(or $(ARGS),compat)
 
 test-often: setup-test ## run all tests N=20 times, every second time beside LOAD=6 busy processes (ARGS="crash" for a part)
 	scripts/often.py $(or $(N),20) --load $(or $(LOAD),6) $(ARGS)

@@ -44,6 +44,7 @@ ARGUED = {
         "__init__",
         "Thread",
     ): "the thread of a connection to a leader: its error ends it",
+    ("mgmt_plugin/http/forwarding.py", "begin", "self._send_body"): "a part of one request, whose failure it is",
     ("gateway/clients.py", "end_all", "Thread"): "it waits for the last clients to hang up, and nobody waits for it",
     # The four hands of a member: a fault of one of them is a fault of ours, and the process begins anew.
     **{

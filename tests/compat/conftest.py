@@ -24,6 +24,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
+from . import cluster
 from .broker import DEADLINE_S, URL_VARIABLE, Broker, WarrenProcess, broker_from_url
 from .pika_client.dialogue import Connect, impl
 
@@ -35,27 +36,33 @@ def _with_server_properties(broker: Broker) -> Broker:
     return dataclasses.replace(broker, server_properties=announced)
 
 
+def _own(process: WarrenProcess) -> Broker:
+    return Broker(
+        host="127.0.0.1",
+        port=process.amqp_port,
+        username="guest",
+        password="guest",
+        vhost="/",
+        started_here=True,
+    )
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """The broker under test: WARREN_TEST_AMQP_URL if set, else a Warren of our own."""
+    """The broker under test: WARREN_TEST_AMQP_URL if set, else a Warren of our own, or a follower of one."""
     url = os.environ.get(URL_VARIABLE)
     if url:
         yield _with_server_properties(broker_from_url(url))
+        return
+    if cluster.is_asked_for():
+        with cluster.follower_of_cluster(tmp_path_factory.mktemp("cluster")) as follower:
+            yield _with_server_properties(_own(follower))
         return
     metadata_url: str = request.getfixturevalue("metadata_url")
     process = WarrenProcess(tmp_path_factory.mktemp("warren"), {"metadata-url": metadata_url})
     process.start()
     try:
-        yield _with_server_properties(
-            Broker(
-                host="127.0.0.1",
-                port=process.amqp_port,
-                username="guest",
-                password="guest",
-                vhost="/",
-                started_here=True,
-            )
-        )
+        yield _with_server_properties(_own(process))
     finally:
         if request.session.testsfailed:
             sys.stderr.write(process.log_tail())

@@ -1,4 +1,4 @@
-"""What a follower answers over HTTP: how it is, and that it be promoted. It has no engine, so it has no other routes.
+"""What a follower answers over HTTP: how it is, and that it be promoted. All else is forwarded to its leader.
 
     GET   /health                 200 while clients are passed on to a leader, else 503 and why
     GET   /health/leader          503: this node does not lead
@@ -6,9 +6,11 @@
     GET   /metrics                for Prometheus
     GET   /api/cluster/status     where it is, and who leads; users with the tag monitoring
     POST  /api/cluster/promote    go on as a leader; administrators, with an audit line
+    all other requests            as the leader answers them (``http/forwarding.py``); 503 while there is none
 
 1. Users are those of its leader, as far as they have come here. An empty follower has none, and lets nobody in.
-2. On the port for Prometheus nobody logs in, as on a broker.
+2. On the port for Prometheus nobody logs in, as on a broker. Nothing is forwarded there.
+3. Who is asked by a forwarded request is the leader: it has the users, and is told where the client is.
 """
 
 from __future__ import annotations
@@ -19,19 +21,17 @@ import msgspec
 
 from warren.channels.access import AccessControl
 from warren.mgmt_plugin import audit
+from warren.mgmt_plugin.http.forwarding import forward
 from warren.mgmt_plugin.http.server import HttpError, Request, Response
 from warren.mgmt_plugin.metrics.exposition import TEXT
 from warren.mgmt_plugin.operators import Doorkeeper, Operator
 from warren.mgmt_plugin.routes import Access, not_authorised
 from warren.server.authenticator import Authenticator
-from warren.server.management import Following, Health, NotPromoted
+from warren.server.client_of_node import HTTP, ClientOfNode
+from warren.server.management import Following, Health, NoLeader, NotPromoted
 from warren.vhosts.metadata import UserPut
 
 BODY_BYTES_MAX: Final = 4096
-_FOLLOWER: Final = (
-    "this node is a follower: it serves no clients, and of the management API only /api/cluster/status, "
-    "/api/cluster/promote, /health, /health/follower and /metrics"
-)
 _GAUGES: Final = (
     ("connected", "whether the follower is connected to its leader"),
     ("in_sync", "whether the follower was in sync when its link ended, or is"),
@@ -76,7 +76,7 @@ class FollowerApi:
                 request.concluded = audit.line_of(request, operator.name)
                 _need(operator.is_administrator, Access.ADMINISTRATOR)
                 return await self._promote(request)
-        raise HttpError(503, "unavailable", _FOLLOWER)
+        return await self._forwarded(request)
 
     async def respond_to_anybody(self, request: Request) -> Response:
         """Answer one request on the port where nobody logs in.
@@ -90,6 +90,23 @@ class FollowerApi:
         if request.method in ("GET", "HEAD") and path == "/metrics":
             return self._metrics()
         raise HttpError(404, "not_found", "only /metrics and /health are here")
+
+    async def _forwarded(self, request: Request) -> Response:
+        """Have the leader answer.
+
+        Raises:
+            HttpError: there is none, or it does not answer.
+        """
+        settings = self._following.settings
+        own = settings.https if request.is_tls else settings.http
+        host = f"[{request.peer}]" if ":" in request.peer else request.peer
+        client = ClientOfNode(f"{host}:0", str(own), is_tls=request.is_tls, protocol=HTTP)
+        try:
+            passage = await self._following.to_leader(client)
+        except NoLeader as reason:
+            text = f"no node that leads this cluster could be reached: {reason}"
+            raise HttpError(503, "unavailable", text, (("Retry-After", "1"),)) from None
+        return await forward(request, passage.sock)
 
     async def _identify(self, request: Request) -> Operator:
         self._access.users = self._following.users()

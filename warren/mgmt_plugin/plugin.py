@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -10,7 +11,7 @@ import trio
 
 from warren.mgmt_plugin.api import Api
 from warren.mgmt_plugin.follower_api import FollowerApi
-from warren.mgmt_plugin.http.server import HttpTraffic, Load, serve_http
+from warren.mgmt_plugin.http.server import HttpTraffic, Load, Port, converse_through_node, serve_http
 from warren.mgmt_plugin.http.static_files import StaticFiles
 from warren.mgmt_plugin.http.tls_stream import TlsStream
 from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsHandlers, MetricsPort
@@ -51,6 +52,7 @@ from warren.mgmt_plugin.resources.vhosts import VhostHandlers
 from warren.mgmt_plugin.routes import Handlers, Route, RouteTable
 from warren.server.application import MESSAGES
 from warren.server.backups import Backups
+from warren.server.client_of_node import ClientOfNode
 from warren.server.drains import Drains
 from warren.server.management import Following, Listening, Management
 from warren.server.snapshots import Snapshots
@@ -251,6 +253,13 @@ class ManagementPlugin:
                     begin, "prometheus", serve_http, "prometheus", host, port, respond, None, load, tasks, below
                 )
                 opened.append(Listening("prometheus", *place))
+            of_nodes = Port(api.respond, load)
+
+            def pass_on(sock: socket.socket, client: ClientOfNode) -> None:
+                converse = partial(converse_through_node, sock, client.host, of_nodes, is_tls=client.is_tls)
+                nursery.start_soon(tasks.once, "http client of a node", converse)
+
+            management.pass_on = pass_on
             task_status.started(opened)
             nursery.start_soon(tasks.keep, "statistics", services.statistics.run)
             nursery.start_soon(tasks.keep, "stages", services.stages.run)

@@ -122,3 +122,33 @@ def test_a_client_waits_for_a_leader_and_is_told_when_there_is_none(tmp_path: Pa
     assert not waiting.is_alive()
     for node in (follower, leader):
         node.process.kill()
+
+
+def test_the_management_api_is_that_of_the_leader_on_any_node(pair: tuple[Node, Node]) -> None:
+    leader, follower = pair
+    assert follower.ask("PUT", "/api/queues/%2F/orders", {"durable": True})[0] == 201
+    leader.publish("orders", [b"x" * 1000] * 50)
+    taken = follower.ask(
+        "POST", "/api/queues/%2F/orders/get", {"count": 50, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    )
+    assert (taken[0], len(taken[1])) == (200, 50)
+    assert follower.ask("GET", "/api/queues/%2F/nosuch") == leader.ask("GET", "/api/queues/%2F/nosuch")
+    rows = follower.ask("GET", "/api/nodes")[1]
+    assert [(row["name"], row["role"], row["running"]) for row in rows] == [
+        ("rabbit@one", "leader", True),
+        ("rabbit@two", "follower", True),
+    ]
+    assert rows[1]["lag_s"] == 0
+    assert follower.ask("GET", "/api/nodes/rabbit@two")[1] == rows[1]
+    assert follower.status()["role"] == "follower", "what is its own is its own to tell"
+    assert [node.process.health_of("leader") for node in pair] == [200, 503]
+    # A definition of the size of many parts, there and back.
+    names = [f"queue-{number:05}" for number in range(2000)]
+    queues = [{"name": name, "vhost": "/", "durable": False, "auto_delete": False, "arguments": {}} for name in names]
+    assert follower.ask("POST", "/api/definitions", {"queues": queues})[0] in (200, 204)
+    assert {row["name"] for row in follower.ask("GET", "/api/queues/%2F")[1]} == {*names, "orders"}
+    leader.process.kill()
+    follower.await_lost()
+    status, refusal = follower.ask("GET", "/api/queues")
+    assert status == 503
+    assert "no node that leads this cluster could be reached" in refusal["reason"]

@@ -41,6 +41,7 @@ import msgspec
 import trio
 
 from warren.mgmt_plugin.http.newcomers import Newcomer, Newcomers
+from warren.mgmt_plugin.http.node_stream import NodeTlsStream, node_stream
 from warren.mgmt_plugin.http.permits import Departures, Permits
 from warren.mgmt_plugin.http.scheduler import give_way, scheduler, work_for
 from warren.mgmt_plugin.http.slots import Slot, Slots, Standing
@@ -49,6 +50,7 @@ from warren.server.descriptors import UNLIMITED
 from warren.server.errors import listen_error
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
+from warren.server.peer_address import origin_of
 from warren.server.supervision import Supervision
 
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -92,11 +94,26 @@ class HttpError(Exception):
         self.headers = headers
 
 
+class Source(Protocol):
+    """Where an answer comes from that another node has made."""
+
+    async def part(self) -> bytes:
+        """Return the next part of the body, nothing at its end.
+
+        Raises:
+            trio.BrokenResourceError: the rest of it does not come.
+        """
+
+    def close(self) -> None:
+        """Have it end."""
+
+
 @dataclass(slots=True)
 class Response:
     """An answer; `body` is sent as it is, and behind it the `blocks` of a large one, which is never put together.
 
     Behind them come the `pieces`, which are made when the peer has taken what is before them. An empty one gives way.
+    An answer of somebody else's has its own `headers` only, and comes from its `source`.
     `refusal` says why it is not what was asked for, in the words of the body.
     """
 
@@ -108,6 +125,7 @@ class Response:
     blocks: Sequence[bytes | memoryview] = ()
     pieces: Iterator[bytes] | None = None
     refusal: str = ""
+    source: Source | None = None
 
     @property
     def size(self) -> int:
@@ -134,6 +152,10 @@ async def _go_on() -> None:
     """Wait for nothing."""
 
 
+async def _nothing() -> bytes:
+    return b""
+
+
 @dataclass(slots=True)
 class Request:
     """The head of a request. Names of `headers` are lower case; `path` and `query` are still percent-encoded.
@@ -142,6 +164,8 @@ class Request:
     more are kept until the answer is sent (it raises 503 when there are too many), `begin_work` before work that takes
     long (it waits in line for a permit, which the request has until its handler returns, and raises 503 when there is
     none).
+
+    `body_part` returns the body part by part instead of `read_body`, nothing at its end, and raises as that does.
 
     `concluded` may be replaced by who wants to know how it is answered; None stands for a request that gets no answer,
     because its peer left or the broker stops.
@@ -157,11 +181,12 @@ class Request:
     identified: Callable[[str], None] = field(default=_ignore, repr=False)
     hold: Callable[[int], None] = field(default=_ignore, repr=False)
     begin_work: Callable[[], Awaitable[None]] = field(default=_go_on, repr=False)
+    body_part: Callable[[], Awaitable[bytes]] = field(default=_nothing, repr=False)
     concluded: Callable[[Response | None], None] = field(default=_ignore, repr=False)
 
 
 Respond = Callable[[Request], Awaitable[Response]]
-Stream = trio.SocketStream | TlsStream
+Stream = trio.SocketStream | TlsStream | NodeTlsStream
 
 
 class HttpTraffic:
@@ -330,6 +355,25 @@ async def _converse(
             return  # the peer is gone
 
 
+async def converse_through_node(sock: socket.socket, peer: str, port: Port, *, is_tls: bool) -> None:
+    """Serve a client at the address `peer` that another node passes on, and close the socket at the end."""
+    slot = port.slots.maybe_enter(origin_of(peer), sock.close)
+    if slot is None:
+        sock.close()
+        return
+    port.load.traffic.opened(1)
+    try:
+        async with node_stream(sock) as stream:
+            with trio.CancelScope() as scope:
+                slot.close = scope.cancel
+                await Conversation(stream, peer, is_tls, port, slot, sock.fileno()).run()
+    except (trio.BrokenResourceError, OSError):
+        return  # the node is gone, or its client
+    finally:
+        port.slots.leave(slot)
+        port.load.traffic.opened(-1)
+
+
 class Conversation:
     """One connection: requests answered one after the other. `descriptor` is that of its socket, -1 without one."""
 
@@ -450,6 +494,7 @@ class Conversation:
             self._identified,
             self._hold,
             self._begin_work,
+            self._body_part,
         )
         began_s = time.perf_counter()
         with trio.CancelScope() as self._answering:
@@ -461,8 +506,12 @@ class Conversation:
             request.concluded(response)
             sent_bytes = 0 if method == "HEAD" else response.size
             self._port.load.traffic.count(response.status, sent_bytes, time.perf_counter() - began_s)
-            with trio.move_on_after(ANSWER_TIMEOUT_S):
-                return await self._send(response, method)
+            try:
+                with trio.move_on_after(ANSWER_TIMEOUT_S):
+                    return await self._send(response, method)
+            finally:
+                if response.source is not None:
+                    response.source.close()
         return False
 
     async def _response_to(self, request: Request) -> Response:
@@ -563,6 +612,17 @@ class Conversation:
                     scope.deadline = min(last_s, trio.current_time() + PROGRESS_TIMEOUT_S)
         raise HttpError(408, "timeout", "the body did not arrive in time")
 
+    async def _body_part(self) -> bytes:
+        """Return the next part of the body, which nobody keeps."""
+        with trio.move_on_after(PROGRESS_TIMEOUT_S):
+            event = await self._next_event()
+            if isinstance(event, h11.EndOfMessage):
+                return b""
+            if not isinstance(event, h11.Data):
+                raise HttpError(400, "bad_request", "the body is incomplete")
+            return bytes(event.data)
+        raise HttpError(408, "timeout", "the body did not arrive in time")
+
     async def _drained(self) -> bool:
         """Throw away what was not read of the request; False when that is not worth it."""
         size = 0
@@ -576,6 +636,8 @@ class Conversation:
 
     async def _send(self, response: Response, method: str) -> bool:
         """Send an answer; False when the peer does not take it."""
+        if response.source is not None:
+            return await self._send_on(response, response.source, method)
         protocol = self._protocol
         headers = [
             ("Date", formatdate(usegmt=True)),
@@ -604,6 +666,22 @@ class Conversation:
                         return False
                     self._port.load.traffic.sent_bytes += len(part)
                     data = b""
+        data += protocol.send(h11.EndOfMessage()) or b""
+        return await self._write(data)
+
+    async def _send_on(self, response: Response, source: Source, method: str) -> bool:
+        """Send an answer of another node as it comes; False when the peer does not take it."""
+        protocol = self._protocol
+        reason = HTTPStatus(response.status).phrase.encode()
+        head = h11.Response(status_code=response.status, headers=list(response.headers), reason=reason)
+        data = protocol.send(head) or b""
+        if method != "HEAD" and response.status not in (204, 304):
+            while part := await source.part():
+                data += protocol.send(h11.Data(data=part)) or b""
+                if not await self._write(data):
+                    return False
+                self._port.load.traffic.sent_bytes += len(part)
+                data = b""
         data += protocol.send(h11.EndOfMessage()) or b""
         return await self._write(data)
 

@@ -91,6 +91,21 @@ def node_row(reactor: Reactor, broker: Broker, messages: MessageStoreService, da
     )
 
 
+def follower_row(follower: Described) -> Described:
+    """Return a node that follows this one, by its row in ``/api/cluster/status``. Its resources are its own to tell."""
+    return {
+        "name": follower["node"],
+        "type": "disc",
+        "running": follower["connected"],
+        "role": "follower",
+        "in_sync": follower["in_sync"],
+        "lag_bytes": follower["lag_bytes"],
+        "lag_s": follower["lag_s"],
+        "being_drained": False,
+        "partitions": [],
+    }
+
+
 def _config_files(origins: Any) -> set[str]:
     return {origin.removeprefix("file ") for origin in origins.values() if origin.startswith("file ")}
 
@@ -122,6 +137,7 @@ class NodeHandlers(Handlers):
             "name": node_name(broker),
             "type": "disc",
             "running": True,
+            "role": "single" if management.cluster is None else "leader",
             "being_drained": False,
             "uptime": int(time.time() * 1000) - management.started_ms,
             "os_pid": str(os.getpid()),
@@ -173,14 +189,23 @@ class NodeHandlers(Handlers):
             described["memory"] = await self._memory(call)
         return described
 
+    def _followers(self) -> list[Described]:
+        """Return what is known here of other nodes."""
+        cluster = self._management.cluster
+        return [] if cluster is None else [follower_row(row) for row in cluster()["followers"]]
+
     async def list_nodes(self, call: Call) -> list[Described]:
-        return [await self._with_memory(call)]
+        """Return this node first, which leads."""
+        return [await self._with_memory(call), *self._followers()]
 
     def _the_node(self, call: Call) -> None:
         if call.params["node"] != node_name(self._management.broker):
             raise not_found()
 
     async def show_node(self, call: Call) -> Described:
+        for row in self._followers():
+            if row["name"] == call.params["node"]:
+                return row
         self._the_node(call)
         return await self._with_memory(call)
 
