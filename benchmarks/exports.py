@@ -115,6 +115,6 @@ class _Export:
         status = self._process.wait()
         if status != 0:
             raise RuntimeError(f"the export ended with status {status}")
-        written = json.loads((self._target / "_MANIFEST.json").read_text())["rows"]
+        written = json.loads((self._target / "_manifest" / "export.json").read_text())["rows"]
         if written != rows:
             raise RuntimeError(f"the export has written {written:,} of {rows:,} rows")

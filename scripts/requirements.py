@@ -2,7 +2,8 @@
 
 A group is ``broker`` (what a broker needs), an extra of pyproject.toml, ``build`` (what the package is built with),
 ``demo``, ``records`` and ``pipeline`` (what the examples use besides), ``dist`` (what makes a release of it), ``docs``
-(what makes a site of the documentation), or ``guides`` (the frameworks of docs/guides).
+(what makes a site of the documentation), ``guides`` (the frameworks of docs/guides), or ``objects`` (an object store
+for tests).
 """
 
 import sys
@@ -28,6 +29,7 @@ OF_SCRIPTS: Final = {
         "taskiq-aio-pika>=0.5",
         "uvicorn>=0.34",
     ],
+    "objects": ["flask>=3", "flask-cors>=5", "moto[s3]>=5.1"],
 }
 OF_EXAMPLES: Final = {"demo": ["pika>=1.3"], "records": ["vega_datasets>=0.9"], "pipeline": ["matplotlib>=3.9"]}
 

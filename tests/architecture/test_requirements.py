@@ -30,8 +30,13 @@ FILES = {
     "dist": ["dist"],
     "docs": ["docs"],
     "guides": ["guides"],
+    "objects": ["objects"],
     "records": ["records"],
 }
+
+
+# Those that are installed into environments of their own.
+APART = ("dist", "docs", "guides", "objects")
 
 
 def pins_of(name: str, *, here: bool = False) -> dict[str, list[tuple[Version, int]]]:
@@ -76,7 +81,7 @@ def test_the_pinned_versions_are_what_is_asked_for(name: str) -> None:
         assert all(wanted.specifier.contains(version, prereleases=True) for version, _ in found), text
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name not in ("test", "records", "dist", "docs", "guides")])
+@pytest.mark.parametrize("name", [name for name in FILES if name not in ("test", "records", *APART)])
 def test_what_is_tested_is_what_is_installed_to_run(name: str) -> None:
     tested = pins_of("test")
     for package, found in pins_of(name).items():

@@ -237,7 +237,14 @@ def size_of(text: str) -> int:
 
 def _export(
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="A queue, a stream or a super stream")],
-    directory: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where the files go", show_default=False)],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR|URL",
+            help="Where the files go; s3://, gs:// or abfss:// of an object store",
+            show_default=False,
+        ),
+    ],
     form: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="parquet, json, csv, arrow or delta")
     ] = "parquet",
@@ -275,7 +282,7 @@ def _export(
         bool, typer.Option("--skip-lost", help="Go on when messages are gone that should be there")
     ] = False,
     checkpoint: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The manifest; default: _MANIFEST.json in DIR")
+        Path | None, typer.Option(metavar="FILE", help="The manifest; default: _manifest/export.json there")
     ] = None,
     engine: Annotated[str, typer.Option(metavar="NAME", help="arrow, or spark")] = "arrow",
     master: Annotated[str | None, typer.Option(metavar="URL", help="Of Spark; default: local[*]")] = None,
@@ -309,7 +316,7 @@ def _export(
 
     options = ExportOptions(
         queue=queue,
-        directory=directory,
+        to=to,
         form=form,
         mode=mode,
         start=start,
@@ -336,7 +343,7 @@ def _export(
         else:
             export = Export(client, options, progress)
         if dry_run:
-            return _say_plan(export, directory, progress)
+            return _say_plan(export, progress)
         try:
             state = export.run()
         finally:
@@ -353,7 +360,7 @@ def _export(
         left_out = "".join(f", {counts[name]} {name}" for name in ("filtered", "missing", "lost") if counts[name])
         files = f" in {_counted(len(state.files), 'file')}" if state.files else ""
         earlier = f", {export.rows_before} of them by earlier runs" if export.rows_before else ""
-        print(f"{queue}: {_counted(state.rows, 'row')}{files} in {directory}{earlier}{left_out}")
+        print(f"{queue}: {_counted(state.rows, 'row')}{files} in {export.place}{earlier}{left_out}")
     return ExitCode.OK
 
 
@@ -380,7 +387,7 @@ def _spark_export(
     return SparkExport(client, options, progress, connection=connection, master=master, sql=sql)
 
 
-def _say_plan(export: Export, directory: Path, progress: _Progress) -> int:
+def _say_plan(export: Export, progress: _Progress) -> int:
     planned = export.plan()
     progress.event(
         "plan",
@@ -392,12 +399,14 @@ def _say_plan(export: Export, directory: Path, progress: _Progress) -> int:
     if not _run.as_json:
         for name, first, end in planned.sources:
             print(f"{name}: offsets {first} to {end}" if planned.mode == "log" else f"{name}: {end} messages")
-        print(f"{planned.mode}: about {planned.rows} rows, {planned.bytes / 1e6:.1f} MB, to {directory}")
+        print(f"{planned.mode}: about {planned.rows} rows, {planned.bytes / 1e6:.1f} MB, to {export.place}")
     return ExitCode.OK
 
 
 def _import(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What warren export wrote, or files like those")],
+    source: Annotated[
+        str, typer.Argument(metavar="DIR|URL", help="What warren export wrote, or files like those", show_default=False)
+    ],
     exchange: Annotated[
         str | None, typer.Option(metavar="NAME", help="Where all is published; default: the exchange of each row")
     ] = None,
@@ -413,7 +422,7 @@ def _import(
     ] = None,
     unroutable: Annotated[str, typer.Option(metavar="fail|drop", help="What no queue would get")] = "fail",
     checkpoint: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="How far it is; default: a file in DIR")
+        Path | None, typer.Option(metavar="FILE", help="How far it is; default: a file below _manifest there")
     ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -441,7 +450,7 @@ def _import(
     if queue is not None and (exchange is not None or routing_key is not None or routing_key_column is not None):
         raise UsageError("--queue says where everything goes: no exchange and no routing key besides")
     options = ImportOptions(
-        directory=directory,
+        source=source,
         exchange="" if queue is not None else exchange,
         routing_key=queue if queue is not None else routing_key,
         routing_key_column=routing_key_column,
@@ -450,14 +459,14 @@ def _import(
         checkpoint=checkpoint,
     )
     with _run.client(flags) as client:
-        progress = _Progress(directory.name, as_json=as_json)
+        progress = _Progress(source.rstrip("/").rpartition("/")[2], as_json=as_json)
         work = Import(client, options, progress)
         if dry_run:
             planned = work.plan()
             progress.event("plan", files=planned.files, rows=planned.rows, done=planned.done)
             if not as_json:
                 rows = "" if planned.rows is None else f", {_counted(planned.rows, 'row')}"
-                print(f"{directory}: {_counted(planned.files, 'file')}{rows}, {planned.done} of them published")
+                print(f"{work.place}: {_counted(planned.files, 'file')}{rows}, {planned.done} of them published")
             return ExitCode.OK
         try:
             state = work.run()
@@ -473,7 +482,7 @@ def _import(
     if not as_json:
         dropped = f", {state.unroutable} unroutable" if state.unroutable else ""
         earlier = f", {state.before} of them by earlier runs" if state.before else ""
-        print(f"{directory}: {_counted(state.published, 'message')} published{earlier}{dropped}")
+        print(f"{work.place}: {_counted(state.published, 'message')} published{earlier}{dropped}")
     return ExitCode.OK
 
 

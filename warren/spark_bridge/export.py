@@ -12,13 +12,11 @@
    themselves say they have.
 3. What retention has removed, or what cannot be read, ends the export with `DataLoss`, unless `skip_lost`: then it is
    counted.
-4. One export at a time writes into a directory.
+4. One export at a time writes into a directory; to an object store one of this machine.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -39,6 +37,7 @@ from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Gone
 from warren.spark_bridge.export_targets import DeltaTarget, FileTarget, Target
 from warren.spark_bridge.manifest import Manifest
 from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position
+from warren.spark_bridge.places import Directory, Place, note_at, place_of
 from warren.spark_bridge.schema import COLUMN_NAMES, FROM_PROPERTIES, TYPED, arrow_schema
 from warren.spark_bridge.table_files import DELTA, PARQUET, checked_compression
 
@@ -57,10 +56,13 @@ _WORDS: Final = {"earliest": "first", "first": "first", "latest": "next", "next"
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What to export, and into what. `start`, `end`: an offset, first, last, next, an age or a time."""
+    """What to export, and to where: a directory, or a URL.
+
+    `start`, `end`: an offset, first, last, next, an age or a time.
+    """
 
     queue: str
-    directory: Path
+    to: Path | str
     form: str = PARQUET
     mode: str | None = None
     start: str | None = None
@@ -142,11 +144,19 @@ class Export:
         if options.max_file_bytes < 1:
             raise UsageError("the size of files must be positive")
         self._reading = self._reading_schema()
-        self._path = options.checkpoint or options.directory / manifest.NAME
+        self.place = self._checked_place()
+        self._note = manifest.note_in(self.place) if options.checkpoint is None else note_at(options.checkpoint)
         self.rows_before = 0  # that earlier runs wrote
+        self._is_noted = False  # whether there is a manifest
         self._state: Manifest | None = None
         self._after: Manifest | None = None
         self._target: Target | None = None
+
+    def _checked_place(self) -> Place:
+        place = place_of(self._options.to)
+        if self._options.form == DELTA and not isinstance(place, Directory):
+            raise UsageError("format delta: --to must be a directory on this machine")
+        return place
 
     def _check_partition(self, name: str) -> None:
         kind = arrow_schema([name]).field(name).type
@@ -168,7 +178,7 @@ class Export:
 
     def plan(self) -> Planned:
         """Return what `run` would do; nothing is written, frozen or claimed."""
-        state = manifest.maybe_load(self._path)
+        state = manifest.maybe_load(self._note)
         found = self._client.describe(self._options.queue)
         mode = self._mode(found)
         if state is not None:
@@ -190,10 +200,8 @@ class Export:
             DataLoss: something that should be read is gone. UsageError: the options, or the directory, do not fit.
             BrokerError: as the broker says. OSError: the files cannot be written.
         """
-        directory = self._options.directory
-        directory.mkdir(parents=True, exist_ok=True)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with _only_one(directory):
+        self.place.begin()
+        with self.place.only_one():
             found = self._client.describe(self._options.queue)
             mode = self._mode(found)
             state = self._begun(mode)
@@ -214,14 +222,14 @@ class Export:
             self._target.verify(state)
             self._check_counts(state)
             state.state = manifest.COMPLETE
-            state.save(self._path)
+            state.save(self._note)
             if mode == SNAPSHOT:
                 self._client.delete_snapshot(self._options.queue, str(state.source["snapshot"]))
             return state
 
     def _check_counts(self, state: Manifest) -> None:
         if state.read + state.missing != state.covered or state.rows + state.filtered != state.read:
-            raise BridgeError(f"the counts in {self._path} do not add up: this is a fault of ours")
+            raise BridgeError(f"the counts in {self._note} do not add up: this is a fault of ours")
 
     def _mode(self, found: Description) -> str:
         is_stream = found.type in ("stream", "super-stream")
@@ -240,7 +248,7 @@ class Export:
         """Return the name of the session that is drained with: the same for the same queue and directory."""
         if self._options.consumer is not None:
             return self._options.consumer
-        text = f"{self._client.vhost}\0{self._options.queue}\0{self._options.directory.resolve()}"
+        text = f"{self._client.vhost}\0{self._options.queue}\0{self.place.identity}"
         return f"export-{sha256(text.encode()).hexdigest()[:12]}"
 
     def _settings(self) -> dict[str, Any]:
@@ -269,37 +277,34 @@ class Export:
         for key in {**had, **wanted}:
             if key != "snapshot" and had.get(key) != wanted.get(key):
                 raise UsageError(
-                    f"{self._path} is of an export with {key} {had.get(key)!r}, not {wanted.get(key)!r}: "
+                    f"{self._note} is of an export with {key} {had.get(key)!r}, not {wanted.get(key)!r}: "
                     "use another directory"
                 )
 
     def _begun(self, mode: str) -> Manifest:
         """Return the manifest that there is, or a new one."""
-        state = manifest.maybe_load(self._path)
+        state = manifest.maybe_load(self._note)
+        self._is_noted = state is not None
         if state is not None:
             self._check_same(state, mode)
             if mode != SNAPSHOT:  # of which there is no more than there was
                 state.state = manifest.RUNNING
             return state
-        if self._options.form != DELTA:
-            strangers = [
-                path.name for path in self._options.directory.iterdir() if not path.name.startswith(("_", "."))
-            ]
-            if strangers:
-                raise UsageError(f"{self._options.directory} is not empty, and has no {manifest.NAME}: use another one")
+        if self._options.form != DELTA and not self.place.is_empty:
+            raise UsageError(f"{self.place} is not empty, and has no {manifest.NAME}: use another one")
         kind = CLAIMS if mode == DRAIN else STREAMS
         return Manifest(self._source_document(mode), self._settings(), kind)
 
     def _made_target(self, state: Manifest) -> Target:
         kind: type[DeltaTarget] | type[FileTarget] = DeltaTarget if self._options.form == DELTA else FileTarget
         return kind(
-            directory=self._options.directory,
+            place=self.place,
             form=self._options.form,
             compression=self._compression,
             schema=self._schema,
             partition_by=self._options.partition_by,
             state=state,
-            path=self._path,
+            note=self._note,
         )
 
     # --- sources -------------------------------------------------------------------------------------------------
@@ -376,12 +381,12 @@ class Export:
             for each in (state, after):
                 each.source["snapshot"] = made.snapshot
                 each.positions[name] = Position(made.id, 0, base=0)
-            state.save(self._path)
+            state.save(self._note)
         try:
             made = self._client.snapshot(name, str(state.source["snapshot"]))
         except NoSnapshot:
             raise NoSnapshot(
-                f"the snapshot that was being exported to {self._options.directory} does not exist any more: "
+                f"the snapshot that was being exported to {self.place} does not exist any more: "
                 "delete the directory, and export again"
             ) from None
         first = state.positions[name].next
@@ -392,7 +397,7 @@ class Export:
     def _drain(self) -> None:
         _, after = self._now()
         name, consumer, client = self._options.queue, self._consumer(), self._client
-        session = client.open_drain(name, consumer, f"warren export to {self._options.directory.resolve()}")
+        session = client.open_drain(name, consumer, f"warren export to {self.place.identity}")
         position = after.positions.get(name)
         if position is None or position.id != session.id:
             position = Position(session.id, session.first, base=session.first, claims=session.queue)
@@ -492,29 +497,16 @@ class Export:
         """Make what was written safe: files first, then the manifest."""
         state, after = self._now()
         assert self._target is not None
-        if after.positions == state.positions and after.read == state.read and self._path.exists():
+        if after.positions == state.positions and after.read == state.read and self._is_noted:
             return
-        if not self._path.exists():
-            state.save(self._path)  # so that files of this export are known for what they are
+        if not self._is_noted:
+            state.save(self._note)  # so that files of this export are known for what they are
         after.commits = state.commits + 1
         after.files += self._target.commit(after)
         state.__dict__.update(deepcopy(after).__dict__)
-        state.save(self._path)
+        state.save(self._note)
+        self._is_noted = True
         self._watcher.committed(state)
-
-
-@contextmanager
-def _only_one(directory: Path) -> Iterator[None]:
-    """Keep others from exporting into the same directory."""
-    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"another export is writing into {directory}") from None
-        yield
-    finally:
-        os.close(held)
 
 
 @contextmanager

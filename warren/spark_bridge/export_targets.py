@@ -9,9 +9,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from fnmatch import fnmatch
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -20,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warren.spark_bridge.errors import BridgeError, UsageError
-from warren.spark_bridge.manifest import FileEntry, Manifest, sync_directory
+from warren.spark_bridge.manifest import FileEntry, Manifest
+from warren.spark_bridge.places import Directory, Note, Place
 from warren.spark_bridge.table_files import TableFile, count_rows, crc_of, ending
 
 DATE: Final = "date"
-TEMPORARY: Final = "_tmp"
 NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 OPEN_FILES_MAX: Final = 200
 _FULL_FACTOR: Final = 8  # of files that are divided by a column: all together so many times the size of one
@@ -94,15 +93,15 @@ class FileTarget:
     def __init__(
         self,
         *,
-        directory: Path,
+        place: Place,
         form: str,
         compression: str,
         schema: pa.Schema,
         partition_by: str | None,
         state: Manifest,
-        path: Path,
+        note: Note,
     ) -> None:
-        self._directory = directory
+        self._place = place
         self._form = form
         self._compression = compression
         self._partition_by = partition_by
@@ -113,16 +112,15 @@ class FileTarget:
         self._id = state.id
         self._open: dict[str | None, _Open] = {}
         self._next = len(state.files)
-        self._temporary = directory / TEMPORARY
+        self._temporary = place.scratch()
         self._verified: set[str] = {entry.path for entry in state.files}  # by the run that wrote them
 
     def clean(self, state: Manifest) -> None:
         """Delete files that are not complete, or that the manifest does not know."""
-        shutil.rmtree(self._temporary, ignore_errors=True)
         known = {entry.path for entry in state.files}
-        for path in self._directory.rglob(f"part-*-{self._id}.*"):
-            if path.relative_to(self._directory).as_posix() not in known:
-                path.unlink()
+        for name in self._place.names():
+            if fnmatch(name.rpartition("/")[2], f"part-*-{self._id}.*") and name not in known:
+                self._place.delete(name)
 
     def write(self, batch: pa.RecordBatch, name: str, first: int, end: int) -> None:
         """Add rows of the offsets [first, end) of `name`."""
@@ -166,40 +164,35 @@ class FileTarget:
 
     def _named(self, entries: list[FileEntry]) -> None:
         """Give complete files their names, for good."""
-        for entry in entries:
-            final = self._directory / entry.path
-            final.parent.mkdir(parents=True, exist_ok=True)
-            (self._temporary / final.name).replace(final)
-        for parent in {(self._directory / entry.path).parent for entry in entries} | {self._directory}:
-            sync_directory(parent)
+        self._place.put([(self._temporary / entry.path.rpartition("/")[2], entry.path) for entry in entries])
 
     def abandon(self) -> None:
         """Delete the files that are not complete."""
         for held in self._open.values():
             held.file.abandon()
         self._open.clear()
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._place.end()
 
     def verify(self, state: Manifest) -> None:
         """Compare the files with the manifest: how many rows this run's say they have, and how large all are."""
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._place.end()
         if sum(entry.rows for entry in state.files) != state.rows:
             raise BridgeError("the files of the manifest do not have as many rows as it says")
         for entry in state.files:
-            path = self._directory / entry.path
-            try:
-                size = path.stat().st_size
-            except FileNotFoundError:
-                raise BridgeError(f"{path} is not there any more") from None
+            where = f"{self._place}/{entry.path}"
+            size = self._place.maybe_size(entry.path)
+            if size is None:
+                raise BridgeError(f"{where} is not there any more")
             if size != entry.bytes:
-                raise BridgeError(f"{path} has {size} bytes instead of {entry.bytes}")
+                raise BridgeError(f"{where} has {size} bytes instead of {entry.bytes}")
             if entry.path in self._verified:
                 continue
-            rows = count_rows(path, self._form)
-            if rows is None and crc_of(path) != entry.crc32:
-                raise BridgeError(f"{path} is not what was written")
+            with self._place.local(entry.path) as path:
+                rows = count_rows(path, self._form)
+                if rows is None and crc_of(path) != entry.crc32:
+                    raise BridgeError(f"{where} is not what was written")
             if rows is not None and rows != entry.rows:
-                raise BridgeError(f"{path} has {rows} rows instead of {entry.rows}")
+                raise BridgeError(f"{where} has {rows} rows instead of {entry.rows}")
 
 
 class DeltaTarget:
@@ -208,27 +201,28 @@ class DeltaTarget:
     def __init__(
         self,
         *,
-        directory: Path,
+        place: Place,
         form: str,
         compression: str,
         schema: pa.Schema,
         partition_by: str | None,
         state: Manifest,
-        path: Path,
+        note: Note,
     ) -> None:
+        assert isinstance(place, Directory)
         try:
             import deltalake
         except ImportError:
             raise UsageError("format delta needs the package deltalake: pip install deltalake") from None
         self._delta: Any = deltalake
-        self._directory = directory
+        self._directory = place.path
         self._compression = compression
         self._partition_by = partition_by
         names = [*schema.names, *([DATE] if partition_by == DATE else [])]
         fields = [schema.field(name) if name != DATE else pa.field(DATE, pa.string()) for name in names]
         self._schema = pa.schema(fields)
         self._state = state
-        self._path = path
+        self._note = note
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
         self._rows = 0
@@ -248,7 +242,7 @@ class DeltaTarget:
         if done == state.pending["commits"]:
             state.adopt_pending()
         state.pending = None
-        state.save(self._path)
+        state.save(self._note)
 
     @property
     def _app_id(self) -> str:
@@ -275,7 +269,7 @@ class DeltaTarget:
             return []
         before = self._state
         before.prepare(after)
-        before.save(self._path)
+        before.save(self._note)
         delta = self._delta
         properties = delta.CommitProperties(app_transactions=[delta.Transaction(self._app_id, after.commits)])
         writer = delta.WriterProperties(

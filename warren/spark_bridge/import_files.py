@@ -28,6 +28,7 @@ from warren.spark_bridge import manifest
 from warren.spark_bridge.control import BrokerClient, Committed
 from warren.spark_bridge.errors import BridgeError, Refused, UsageError
 from warren.spark_bridge.frames import bounds_of, content_of, encode_publishes
+from warren.spark_bridge.places import OWN, Directory, Note, note_at, place_of
 from warren.spark_bridge.properties import encode_properties
 from warren.spark_bridge.schema import PROPERTY_COLUMNS
 from warren.spark_bridge.table_files import DELTA, crc_of
@@ -52,9 +53,9 @@ _AGAIN: Final = ("queue_full", "conflict")
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What to publish, and where to. `exchange`, `routing_key` None: each message its own."""
+    """What to publish, out of a directory or a URL, and where to. `exchange`, `routing_key` None: as each row says."""
 
-    directory: Path
+    source: Path | str
     exchange: str | None = None
     routing_key: str | None = None
     routing_key_column: str | None = None
@@ -90,9 +91,9 @@ class ImportState:
     unroutable: int = 0
     before: int = 0  # messages that earlier runs published
 
-    def save(self, path: Path) -> None:
-        """Write it down; it is on disk when this returns."""
-        manifest.replace_file(path, json.dumps({"version": VERSION, **asdict(self)}, indent=1).encode())
+    def save(self, note: Note) -> None:
+        """Write it down; it stays when this returns."""
+        note.replace(json.dumps({"version": VERSION, **asdict(self)}, indent=1).encode())
 
 
 class PlannedImport(NamedTuple):
@@ -115,8 +116,9 @@ class Import:
                 raise UsageError(f"{name!r} is no property that could be left out")
         if options.routing_key is not None and options.routing_key_column is not None:
             raise UsageError("a routing key, or the column that has it: not both")
-        if not options.directory.is_dir():
-            raise UsageError(f"{options.directory} is no directory")
+        self.place = place_of(options.source)
+        if isinstance(self.place, Directory) and not self.place.path.is_dir():
+            raise UsageError(f"{self.place} is no directory")
         self._target = {
             "vhost": client.vhost,
             "exchange": options.exchange,
@@ -126,12 +128,24 @@ class Import:
             "mandatory": options.mandatory,
         }
         name = sha256(json.dumps(self._target, sort_keys=True).encode()).hexdigest()[:12]
-        self._path = options.checkpoint or options.directory / f"_IMPORT-{name}.json"
-        self._export = manifest.maybe_load(options.directory / manifest.NAME)
+        self._note = self._noted(name) if options.checkpoint is None else note_at(options.checkpoint)
+        self._export = manifest.maybe_load(manifest.note_in(self.place))
         form = None if self._export is None else self._export.settings["format"]
-        self._is_delta = form == DELTA or (options.directory / "_delta_log").is_dir()
+        self._delta = self._maybe_table(form)
         self._wanted = frozenset(MESSAGE_COLUMNS) - set(options.without) - self._not_needed()
-        self._sources = [] if self._is_delta else self._files()
+        self._sources = [] if self._delta is not None else self._files()
+
+    def _noted(self, name: str) -> Note:
+        """Return the note with how far the import to this target is."""
+        note, old = Note(self.place, f"{OWN}import-{name}.json"), Note(self.place, f"_IMPORT-{name}.json")
+        return old if note.maybe_content() is None and old.maybe_content() is not None else note
+
+    def _maybe_table(self, form: str | None) -> Path | None:
+        """Return where the Delta table is, if it is one."""
+        if not isinstance(self.place, Directory):
+            return None
+        is_table = form == DELTA or (self.place.path / "_delta_log").is_dir()
+        return self.place.path if is_table else None
 
     def _not_needed(self) -> set[str]:
         options = self._options
@@ -140,19 +154,14 @@ class Import:
         return {"exchange"} if options.exchange is not None else set()
 
     def _files(self) -> list[SourceFile]:
-        """Return what there is to read, in its order."""
-        directory = self._options.directory
+        """Return what there is to read, in its order; the paths are names in the place."""
         if self._export is not None:
             form, headers = self._export.settings["format"], self._export.settings["headers"]
-            return [SourceFile(directory / entry.path, form, entry.partition, headers) for entry in self._export.files]
-        sources = []
-        for path in sorted(directory.rglob("*")):
-            hidden = any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
-            form = form_of(path)
-            if form is not None and not hidden and path.is_file():
-                sources.append(SourceFile(path, form))
+            return [SourceFile(Path(entry.path), form, entry.partition, headers) for entry in self._export.files]
+        paths = [Path(name) for name in self.place.names()]
+        sources = [SourceFile(path, form) for path in paths if (form := form_of(path)) is not None]
         if not sources:
-            raise UsageError(f"{directory} has no files that can be read")
+            raise UsageError(f"{self.place} has no files that can be read")
         return sources
 
     def plan(self) -> PlannedImport:
@@ -169,10 +178,10 @@ class Import:
             UsageError: the files, or where they go, are not those of the run before.
         """
         state = self._begun()
-        if not self._path.exists():
-            state.save(self._path)
+        if self._note.maybe_content() is None:
+            state.save(self._note)
         # A Delta table is read as it was when the import began, whatever was added since.
-        known = None if self._export is None or self._is_delta else self._export.rows
+        known = None if self._export is None or self._delta is not None else self._export.rows
         self._watcher.planned(max(0, (known or 0) - state.rows), 0)
         waiting: list[pa.Array] = []
         rows = size = 0
@@ -197,36 +206,42 @@ class Import:
     def _begun(self) -> ImportState:
         """Return the state that there is, or a new one."""
         files: list[list[Any]] = [
-            [source.path.relative_to(self._options.directory).as_posix(), source.path.stat().st_size]
-            for source in self._sources
+            [source.path.as_posix(), self._size_of(source.path.as_posix())] for source in self._sources
         ]
-        try:
-            found = json.loads(self._path.read_bytes())
-        except FileNotFoundError:
+        content = self._note.maybe_content()
+        if content is None:
             return ImportState(f"import-{secrets.token_hex(8)}", self._target, files)
+        try:
+            found = json.loads(content)
         except ValueError as error:
-            raise UsageError(f"{self._path} is no state of an import: {error}") from None
+            raise UsageError(f"{self._note} is no state of an import: {error}") from None
         if not isinstance(found, dict) or found.pop("version", None) != VERSION:
-            raise UsageError(f"{self._path} is no state of an import of version {VERSION}")
+            raise UsageError(f"{self._note} is no state of an import of version {VERSION}")
         try:
             state = ImportState(**found)
         except TypeError as error:
-            raise UsageError(f"{self._path} is no state of an import: {error}") from None
+            raise UsageError(f"{self._note} is no state of an import: {error}") from None
         if state.target != self._target:
-            raise UsageError(f"{self._path} is of an import to somewhere else: name another checkpoint")
+            raise UsageError(f"{self._note} is of an import to somewhere else: name another checkpoint")
         if state.files != files[: len(state.files)]:
-            raise UsageError(f"the files in {self._options.directory} are not those of the import in {self._path}")
+            raise UsageError(f"the files in {self.place} are not those of the import in {self._note}")
         state.files = files
         state.before = state.published
         return state
+
+    def _size_of(self, name: str) -> int:
+        size = self.place.maybe_size(name)
+        if size is None:
+            raise DamagedFile(f"{self.place}/{name} is not there any more")
+        return size
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def _pieces(self, state: ImportState) -> Iterator[pa.RecordBatch]:
         """Yield what is not published yet."""
-        if self._is_delta:
-            state.table_version, every = delta_pieces(self._options.directory, state.table_version, self._wanted)
-            state.save(self._path)
+        if self._delta is not None:
+            state.table_version, every = delta_pieces(self._delta, state.table_version, self._wanted)
+            state.save(self._note)
         else:
             every = chain.from_iterable(self._of_file(source) for source in self._sources)
         skip = state.rows
@@ -237,22 +252,23 @@ class Import:
             yield piece.slice(skip)
             skip = 0
         if skip:
-            raise DamagedFile(f"{self._options.directory} has {skip} rows less than were published")
+            raise DamagedFile(f"{self.place} has {skip} rows less than were published")
 
     def _of_file(self, source: SourceFile) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file, and check it when something is known of it."""
         rows = 0
+        name = source.path.as_posix()
         entry = None
         if self._export is not None:
-            path = source.path.relative_to(self._options.directory).as_posix()
-            entry = next(each for each in self._export.files if each.path == path)
-            if crc_of(source.path) != entry.crc32:
-                raise DamagedFile(f"{source.path} is not what was written")
-        for piece in read_pieces(source, self._wanted):
-            rows += piece.num_rows
-            yield piece
+            entry = next(each for each in self._export.files if each.path == name)
+        with self.place.local(name) as path:
+            if entry is not None and crc_of(path) != entry.crc32:
+                raise DamagedFile(f"{self.place}/{name} is not what was written")
+            for piece in read_pieces(source._replace(path=path), self._wanted):
+                rows += piece.num_rows
+                yield piece
         if entry is not None and rows != entry.rows:
-            raise DamagedFile(f"{source.path} has {rows} rows instead of {entry.rows}")
+            raise DamagedFile(f"{self.place}/{name} has {rows} rows instead of {entry.rows}")
 
     def _encoded(self, piece: pa.RecordBatch) -> pa.Array:
         """Return the frames of each message of a piece."""
@@ -275,7 +291,7 @@ class Import:
             # Whether what goes to no queue matters is said with the commit.
             return encode_publishes(exchange, key, properties, piece.column("body"))
         except ValueError as error:
-            raise DamagedFile(f"{options.directory}: a row cannot be published: {error}") from None
+            raise DamagedFile(f"{self.place}: a row cannot be published: {error}") from None
 
     def _commit(self, state: ImportState, messages: list[pa.Array], rows: int, size: int) -> None:
         """Publish messages as one commit, and note that."""
@@ -295,7 +311,7 @@ class Import:
         state.published += rows - unroutable
         if not found.duplicate and found.messages not in (rows, rows - unroutable):
             raise BridgeError(f"{rows} messages were staged, and the broker says that it published {found.messages}")
-        state.save(self._path)
+        state.save(self._note)
         self._watcher.advanced(rows, size)
         self._watcher.committed(state)
 

@@ -1,6 +1,7 @@
 """The manifest of an export: what has been written, and where the next run goes on.
 
-    _MANIFEST.json  {"version": 1, "id": "<of this export>", "state": "running" | "complete",
+    _manifest/export.json
+                    {"version": 1, "id": "<of this export>", "state": "running" | "complete",
                      "source": {"vhost", "queue", "mode", "consumer", "snapshot"},
                      "settings": {"format", "columns", "headers", "where", "partition_by", "compression"},
                      "offsets": {"v": 1, "p" | "d": {"orders": {"id", "next", "base", ...}}},   see ``offsets``
@@ -18,17 +19,18 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from warren.spark_bridge.errors import UsageError
 from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position, document, positions_of
+from warren.spark_bridge.places import Note, Place
 
-NAME: Final = "_MANIFEST.json"
+NAME: Final = "_manifest/export.json"
+# Where it was until no notes were among the data any more: an export that has it there goes on with it.
+OLD_NAME: Final = "_MANIFEST.json"
 VERSION: Final = 1
 RUNNING: Final = "running"
 COMPLETE: Final = "complete"
@@ -101,49 +103,36 @@ class Manifest:
         self.positions = positions_of(self.pending["offsets"], self.kind)
         self.pending = None
 
-    def save(self, path: Path) -> None:
-        """Write it down; it is on disk when this returns."""
-        replace_file(path, json.dumps(self.document(), indent=1).encode())
+    def save(self, note: Note) -> None:
+        """Write it down; it stays when this returns."""
+        note.replace(json.dumps(self.document(), indent=1).encode())
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file by one with `content`, at once and for good."""
-    new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    sync_directory(path.parent)
+def note_in(place: Place) -> Note:
+    """Return the note with the manifest of a place, whether it is there or not."""
+    note, old = Note(place, NAME), Note(place, OLD_NAME)
+    return old if note.maybe_content() is None and old.maybe_content() is not None else note
 
 
-def sync_directory(path: Path) -> None:
-    """Have the names in a directory on disk."""
-    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(held)
-    finally:
-        os.close(held)
-
-
-def maybe_load(path: Path) -> Manifest | None:
-    """Return the manifest that is at `path`; None: there is none.
+def maybe_load(note: Note) -> Manifest | None:
+    """Return the manifest that is in `note`; None: there is none.
 
     Raises:
         UsageError: what is there is no manifest that this version can read.
     """
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    content = note.maybe_content()
+    if content is None:
         return None
+    try:
+        found = json.loads(content)
     except ValueError as error:
-        raise UsageError(f"{path} is no manifest: {error}") from None
+        raise UsageError(f"{note} is no manifest: {error}") from None
     if not isinstance(found, dict) or found.get("version") != VERSION:
-        raise UsageError(f"{path} is no manifest of version {VERSION}")
+        raise UsageError(f"{note} is no manifest of version {VERSION}")
     try:
         return _manifest(found)
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path} is no manifest: {error!r}") from None
+        raise UsageError(f"{note} is no manifest: {error!r}") from None
 
 
 def _manifest(found: Mapping[str, Any]) -> Manifest:

@@ -25,9 +25,10 @@ import pyarrow as pa
 from warren.spark_bridge.control import BrokerClient, Description
 from warren.spark_bridge.errors import DataLoss, UsageError
 from warren.spark_bridge.export import DATE, DRAIN, SNAPSHOT, Export, ExportOptions, Watcher
-from warren.spark_bridge.export_targets import NULL_VALUE, TEMPORARY, FileTarget, Target
+from warren.spark_bridge.export_targets import NULL_VALUE, FileTarget, Target
 from warren.spark_bridge.manifest import FileEntry, Manifest
 from warren.spark_bridge.offsets import Position
+from warren.spark_bridge.places import Directory, Place
 from warren.spark_bridge.table_files import CSV, JSON, PARQUET, count_rows, crc_of
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ _BASE64_BODY: Final = f"CASE WHEN NOT is_valid_utf8({_TEXT}) THEN base64(body) E
 class SparkTarget(FileTarget):
     """Files that a job has written below `staging`."""
 
-    def __init__(self, *, directory: Path, form: str, **others: Any) -> None:
-        super().__init__(directory=directory, form=form, **others)
-        self.staging = directory / TEMPORARY / "spark"
+    def __init__(self, *, place: Directory, form: str, **others: Any) -> None:
+        super().__init__(place=place, form=form, **others)
+        self.staging = self._temporary / "spark"
         self.ranges: dict[str, tuple[int, int]] = {}
         self.read: int | None = None  # rows that the job has read, None: that says nothing of those it has written
 
@@ -137,6 +138,12 @@ class SparkExport(Export):
         self._sql = sql
         super().__init__(client, options, watcher)
 
+    def _checked_place(self) -> Place:
+        place = super()._checked_place()
+        if not isinstance(place, Directory):
+            raise UsageError("--engine spark: --to must be a directory, which all executors see")
+        return place
+
     def _check_partition(self, name: str) -> None:
         if self._sql is None:
             super()._check_partition(name)
@@ -152,14 +159,15 @@ class SparkExport(Export):
         return mode
 
     def _made_target(self, state: Manifest) -> Target:
+        assert isinstance(self.place, Directory)
         return SparkTarget(
-            directory=self._options.directory,
+            place=self.place,
             form=self._options.form,
             compression=self._compression,
             schema=self._schema,
             partition_by=self._options.partition_by,
             state=state,
-            path=self._path,
+            note=self._note,
         )
 
     def _check_counts(self, state: Manifest) -> None:

@@ -84,7 +84,7 @@ def take_all(channel: BlockingChannel, queue: str) -> list[tuple[Any, bytes]]:
 
 def bodies_in(directory: Path) -> list[int]:
     """Return what is in the files that the manifest names."""
-    document = json.loads((directory / "_MANIFEST.json").read_text())
+    document = json.loads((directory / "_manifest" / "export.json").read_text())
     found: list[int] = []
     for entry in document["files"]:
         found += [int(body) for body in pq.read_table(directory / entry["path"]).column("body").to_pylist()]
@@ -285,7 +285,7 @@ def test_the_partitions_of_a_super_stream_are_exported_together(
     for number in range(20):
         channel.basic_publish("sup", f"key {number}", b"%d" % number)
     run(broker, "export", "sup", "--to", tmp_path)
-    document = json.loads((tmp_path / "_MANIFEST.json").read_text())
+    document = json.loads((tmp_path / "_manifest" / "export.json").read_text())
     table = pq.read_table(tmp_path / document["files"][0]["path"], columns=["queue", "partition", "body"])
     rows = table.to_pylist()
     assert {row["queue"] for row in rows} == {"sup"} and {row["partition"] for row in rows} == {0, 1}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warren.spark_bridge import export_targets, manifest
+from warren.spark_bridge import export_targets, places
 from warren.spark_bridge.table_files import TableFile
 
 from .export_broker import ExportBroker
@@ -25,7 +25,7 @@ class Killer:
         self.left = at
         for owner, name in others:
             self._wrap(patch, owner, name)
-        self._wrap(patch, manifest, "replace_file")
+        self._wrap(patch, places, "replace_file")
         self._wrap(patch, TableFile, "close")
         self._wrap(patch, Path, "replace")
         self._wrap(patch, Path, "unlink")

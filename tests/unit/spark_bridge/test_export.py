@@ -17,6 +17,8 @@ from warren.spark_bridge import export_targets, manifest
 from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, NoSnapshot, UsageError
 from warren.spark_bridge.export import Export, ExportOptions, Planned
 from warren.spark_bridge.manifest import Manifest
+from warren.spark_bridge.places import note_at
+from warren.spark_bridge.spark_export import SparkExport
 from warren.spark_bridge.table_readers import SourceFile, read_pieces
 
 from .broker_in_memory import MemoryQueue
@@ -39,7 +41,7 @@ def run(broker: ExportBroker, directory: Path, queue: str = "orders", **options:
 def bodies(directory: Path, form: str = "parquet") -> list[bytes]:
     """Return the bodies in the files that the manifest names, in their order."""
     found: list[bytes] = []
-    state = manifest.maybe_load(directory / manifest.NAME)
+    state = manifest.maybe_load(note_at(directory / manifest.NAME))
     for entry in [] if state is None else state.files:
         for piece in read_pieces(SourceFile(directory / entry.path, form, entry.partition), BODY):
             found += piece.column("body").to_pylist()
@@ -64,8 +66,8 @@ def test_a_stream_is_exported_from_its_first_to_its_last_message(broker: ExportB
     assert (state.state, state.covered, state.read, state.rows, state.missing) == ("complete", 10, 10, 10, 0)
     (entry,) = state.files
     assert (entry.rows, entry.first, entry.end) == (10, {"orders": 3}, {"orders": 13})
-    assert files_in(tmp_path) == ["_MANIFEST.json", entry.path]
-    document = json.loads((tmp_path / "_MANIFEST.json").read_text())
+    assert files_in(tmp_path) == [manifest.NAME, entry.path]
+    document = json.loads((tmp_path / manifest.NAME).read_text())
     assert document["offsets"] == {"v": 1, "p": {"orders": {"id": "i1", "next": 13, "base": 3}}}
 
 
@@ -272,7 +274,7 @@ def test_killed_anywhere_the_next_run_completes_it_and_every_row_is_there_once(
         options = {**SMALL, "max_file_bytes": (600, 1, 1 << 30)[at % 3]}
         state = run(broker, directory, mode=mode, partition_by=partition_by, **options)
         assert Counter(bodies(directory)) == Counter(numbers(0, 18)), at
-        assert set(files_in(directory)) == {"_MANIFEST.json", *(entry.path for entry in state.files)}, at
+        assert set(files_in(directory)) == {manifest.NAME, *(entry.path for entry in state.files)}, at
         if mode == "drain":
             assert broker.queues["orders"].messages == []
 
@@ -482,6 +484,7 @@ def test_the_manifest_may_be_elsewhere(broker: ExportBroker, tmp_path: Path) -> 
 def test_a_manifest_that_is_none_is_refused(broker: ExportBroker, tmp_path: Path) -> None:
     broker.stream(count=5)
     for text in ("{", "[]", '{"version": 9}', '{"version": 1}'):
+        (tmp_path / manifest.NAME).parent.mkdir(exist_ok=True)
         (tmp_path / manifest.NAME).write_text(text)
         with pytest.raises(UsageError, match="no manifest"):
             run(broker, tmp_path)
@@ -559,3 +562,19 @@ def test_headers_may_be_maps_or_json(broker: ExportBroker, tmp_path: Path) -> No
         table = pq.read_table(directory / entry.path)
         assert table.schema.field("headers").type == wanted or pa.types.is_map(wanted)
         assert table.column("headers").to_pylist() == [[("k", "5")] if form == "map" else '{"k":5}']
+
+
+def test_delta_and_spark_want_a_directory(broker: ExportBroker) -> None:
+    with pytest.raises(UsageError, match="must be a directory"):
+        Export(broker, ExportOptions("orders", "s3://lake/a", form="delta"), Watched())
+    with pytest.raises(UsageError, match="must be a directory"):
+        SparkExport(broker, ExportOptions("orders", "s3://lake/a"), Watched(), connection={})
+
+
+def test_an_export_that_has_its_manifest_where_it_was_goes_on_with_it(broker: ExportBroker, tmp_path: Path) -> None:
+    stream = broker.stream(count=5)
+    run(broker, tmp_path)
+    (tmp_path / manifest.NAME).rename(tmp_path / manifest.OLD_NAME)
+    stream.add(2)
+    assert run(broker, tmp_path).rows == 7
+    assert not (tmp_path / manifest.NAME).exists()

@@ -237,7 +237,7 @@ def test_an_import_to_somewhere_else_begins_anew(broker: ExportBroker, tmp_path:
             broker,
             directory,
             exchange="third",
-            checkpoint=next(path for path in directory.iterdir() if path.name.startswith("_IMPORT")),
+            checkpoint=next((directory / "_manifest").glob("import-*")),
         )
 
 

@@ -1,0 +1,77 @@
+"""Places of files by their URLs: places.py (2), (3). What object stores do is tried with one, in integration tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.places import Directory, ObjectPrefix, place_of
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("s3://lake/a/b/", "s3://lake/a/b"),
+        ("s3://lake", "s3://lake"),
+        ("S3://key:secret@lake/a?region=eu-west-1", "s3://lake/a"),
+        ("gs://lake/a", "gs://lake/a"),
+        ("abfss://c@account.dfs.core.windows.net/a", "abfss://c@account.dfs.core.windows.net/a"),
+        ("abfss://c:secret@account.dfs.core.windows.net/a", "abfss://c@account.dfs.core.windows.net/a"),
+    ],
+)
+def test_a_url_is_shown_without_passwords_and_nobody_is_asked(url: str, shown: str) -> None:
+    place = place_of(url)
+    assert isinstance(place, ObjectPrefix)
+    assert (str(place), place.identity) == (shown, shown)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("s3:///lake", "names no bucket"),
+        ("s3://", "names no bucket"),
+        ("gs://?a=b", "names no bucket"),
+        ("abfss://container/lake", "names no container"),
+        ("abfss://@account.dfs.core.windows.net/lake", "names no container"),
+        ("s3://lake/a#b", "%23"),
+        ("https://lake/a", "must be a directory, or a URL"),
+        ("file://host/a", "file:///DIRECTORY"),
+        ("file:a://b", "must be a directory, or a URL"),
+    ],
+)
+def test_a_url_that_is_no_place_is_refused(url: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        place_of(url)
+
+
+def test_an_option_in_the_query_that_nobody_knows_is_refused_before_anybody_is_asked() -> None:
+    with pytest.raises(UsageError, match="colour"):
+        place_of("s3://lake/a?colour=red&region=eu-west-1").begin()
+
+
+def test_paths_and_file_urls_are_directories(tmp_path: Path) -> None:
+    for where in (tmp_path, str(tmp_path), f"file://{tmp_path}", f"file://localhost{tmp_path}"):
+        place = place_of(where)
+        assert isinstance(place, Directory) and place.path == tmp_path
+    assert isinstance(place_of(Path("s3://lake")), Directory), "a path is a path, whatever it looks like"
+
+
+def test_only_one_exports_to_a_place(tmp_path: Path) -> None:
+    prefix = f"s3://lake/{os.getpid()}"
+    for first, second in ((place_of(tmp_path), place_of(f"{tmp_path}/")), (place_of(prefix), place_of(f"{prefix}/"))):
+        with first.only_one(), pytest.raises(UsageError, match="another export"), second.only_one():
+            pass
+        with second.only_one():
+            pass
+
+
+def test_names_that_readers_pass_over_are_no_files_of_a_directory(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    for name in ("b/x.json", "a.json", "_manifest/export.json", ".hidden/y.json", "b/_z.json"):
+        place.replace(name, b"1")
+    assert list(place.names()) == ["a.json", "b/x.json"]
+    assert place.maybe_content("_manifest/export.json") == b"1" and place.maybe_content("c") is None
+    assert place.maybe_size("a.json") == 1 and place.maybe_size("c") is None
