@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ def run(block: str, names: dict[str, object]) -> None:
 
 
 def test_the_examples_of_the_documentation_run(
-    spark: SparkSession, publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, publisher: Publisher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert os.environ["WARREN_MANAGEMENT_URL"] == publisher.url
     publisher.stream("orders")
@@ -51,10 +52,18 @@ def test_the_examples_of_the_documentation_run(
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) >= 8
     names: dict[str, object] = {}
+    has_delta = find_spec("deltalake") is not None
     for block in blocks:
+        if "deltalake" in block and not has_delta:
+            continue
         run(block.replace('"lake/', f'"{tmp_path}/lake/'), names)
     assert spark.read.parquet(f"{tmp_path}/lake/orders").count() == 3
     assert spark.read.parquet(f"{tmp_path}/lake/all-orders").count() == 3
+    assert "\n3\n" in f"\n{capsys.readouterr().out}"
+    if has_delta:
+        from deltalake import DeltaTable
+
+        assert DeltaTable(f"{tmp_path}/lake/delta").to_pyarrow_table().num_rows == 3
     assert spark.read.parquet(f"{tmp_path}/lake/work").count() == 5
     assert spark.read.parquet(f"{tmp_path}/lake/tickets").count() == 1 and publisher.depth("orders.dead") == 1
     assert publisher.depth("work") == 0 and publisher.depth("work-2") == 5
