@@ -63,7 +63,7 @@ def _lake(
     ] = None,
     form: Annotated[str | None, typer.Option("--format", metavar="FORMAT", help="iceberg (default) or delta")] = None,
     catalog: Annotated[
-        str | None, typer.Option(metavar="URL|NAME", help="Of Iceberg: sqlite://, postgresql://, https://, or a name")
+        str | None, typer.Option(metavar="URL|NAME", help="Of Iceberg: sqlite://…, https://…, or a name")
     ] = None,
     warehouse: Annotated[str | None, typer.Option(metavar="URL", help="Where a catalog puts its tables")] = None,
     properties: Annotated[

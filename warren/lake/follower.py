@@ -178,6 +178,7 @@ class Follower:
         self._source.settle(places)
         plan = self._source.plan(places, self._limits, planned)
         if not plan.ranges and plan.after == places:
+            self._is_fresh = False  # while there is nothing to commit, nothing else tells of who has taken over
             return Step(waiting=plan.waiting)
         columns = opened.table.columns()
         decoded = self._decoder.decode(columns, self._source.read(plan, self._decoder.reading()))

@@ -244,6 +244,26 @@ def test_who_was_overtaken_commits_nothing_more(json: bool) -> None:
     assert sorted(row["offset"] for row in [*tables.rows(), *tables.refused()]) == list(range(6))
 
 
+def test_who_was_overtaken_learns_of_it_while_nothing_comes(broker: ExportBroker, tables: MemoryTables) -> None:
+    broker.stream(count=1)
+    first = follower(broker, tables)
+    assert run(first) == 1
+    follower(broker, tables)
+    with pytest.raises(Overtaken):
+        first.step()
+
+
+def test_the_broker_is_told_how_far_the_table_is(broker: ExportBroker, tables: MemoryTables) -> None:
+    stream = broker.stream(count=5)
+    made = follower(broker, tables, rows=3, group="lake")
+    made.step()
+    assert broker.groups == {("orders", "lake"): 3}
+    broker.groups.clear()
+    stream.add(1)
+    run(made)
+    assert broker.groups == {("orders", "lake"): 6}
+
+
 def test_two_that_step_in_any_order_leave_each_message_once() -> None:
     """The second takes over at each moment of a step of the first, between its two commits as well."""
     for at in range(1, 40):
