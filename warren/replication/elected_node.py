@@ -2,7 +2,8 @@
 
     start      the data directory is opened as a follower's, whatever it was before
     following  whom the record names, where the registry has it
-    leading    from `lead` on: the same process recovers the directory and is a broker, as after a promotion by hand
+    leading    from `lead` on: the same process recovers the directory and is a broker, as after a promotion by hand; it
+               sends beacons, and is answered, while it recovers
     the end    `restart`: the process begins anew, in the same place, with nothing in memory
 
 1. The driver runs beside all of that, from the start to the end. So the member hears and says everything in one order.

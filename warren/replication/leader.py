@@ -15,7 +15,8 @@
 4. Whoever connects has `HANDSHAKE_S` to prove that it knows the secret, and at most `NEWCOMERS_MAX` are given that time
    at once. It is told nothing of the store meanwhile.
 5. What begins this life is synced here before anything of the log is compared with, or sent to, a follower. Otherwise
-   this node, ended and started again, would know nothing of it, and could follow the epoch before.
+   this node, ended and started again, would know nothing of it, and could follow the epoch before. One that was elected
+   is heard of before that, while it recovers (`listen`): those who wait for it answer its beacons.
 6. What a follower acknowledges counts once it is known to have the same log: before that its LSNs may be those of
    another history.
 7. A client of a follower comes over a connection of its own, which belongs to the broker from the handshake on. While
@@ -28,6 +29,7 @@ import secrets
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +76,7 @@ from warren.server.logs import get_logger
 from warren.server.message_store import Gate, StoreFiles
 from warren.server.replication import Host
 from warren.server.settings import Endpoint
-from warren.server.supervision import ESSENTIAL
+from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import REPLICATION, in_thread
 from warren.vhosts.metadata_lane import encode_change
 
@@ -86,6 +88,7 @@ NEWCOMERS_MAX: Final = 16
 AHEAD_BYTES: Final = 4 << 20
 AT_ONCE_BYTES: Final = 1 << 20
 DRAINED_S: Final = 0.005
+SAID_MAX: Final = 1000  # entries of a follower that wait: each names thousands of files
 RECORD_RETRY_S: Final = 1.0
 COPY_BYTES: Final = 1 << 20  # of the metadata, in one entry
 ALARM: Final = "replicas"
@@ -135,6 +138,9 @@ class Leader:
         self._store: Store | None = None
         self._log: MessageLog | None = None
         self._host: Host | None = None
+        self._tasks: Supervision | None = None
+        self._store_id = b""
+        self._place: tuple[str, int] | None = None  # where it listens
 
     # --- what the broker calls --------------------------------------------------------------------------------------
 
@@ -174,11 +180,33 @@ class Leader:
     async def run(self, host: Host, *, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
         """Serve followers."""
         self._host = host
+        tasks = host.tasks
+        async with trio.open_nursery() as nursery:
+            if self._place is None:
+                await nursery.start(tasks.begin, "cluster port", self._listen, tasks)
+            assert self._place is not None
+            nursery.start_soon(tasks.keep, "in-sync set", self._watch, ESSENTIAL)
+            nursery.start_soon(tasks.keep, "record of the in-sync set", self._record, ESSENTIAL)
+            task_status.started(self._place)
+
+    async def listen(
+        self, tasks: Supervision, store_id: bytes, epoch: int, *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Take followers before the log of that store is recovered, for that epoch. For ever.
+
+        Raises:
+            StartError: the address cannot be bound.
+        """
+        self._store_id = store_id
+        self._state = replace(self._state, epoch=epoch, leader=self.me)
+        await self._listen(tasks, task_status=task_status)
+
+    async def _listen(self, tasks: Supervision, *, task_status: trio.TaskStatus[None]) -> None:
+        self._tasks = tasks
         try:
             opened = await trio.open_tcp_listeners(self._endpoint.port, host=self._endpoint.host)
         except OSError as error:
             raise listen_error("cluster_listen", self._endpoint.host, self._endpoint.port, error) from None
-        tasks = host.tasks
         listeners = [listener.socket for listener in opened]
         try:
             async with trio.open_nursery() as nursery:
@@ -188,9 +216,8 @@ class Leader:
                         await self._accept(listener, nursery)
 
                     nursery.start_soon(tasks.keep, "cluster listener", accept, ESSENTIAL)
-                nursery.start_soon(tasks.keep, "in-sync set", self._watch, ESSENTIAL)
-                nursery.start_soon(tasks.keep, "record of the in-sync set", self._record, ESSENTIAL)
-                task_status.started(listeners[0].getsockname()[:2])
+                self._place = listeners[0].getsockname()[:2]
+                task_status.started()
         finally:
             for listener in listeners:
                 listener.close()
@@ -246,6 +273,10 @@ class Leader:
         """Return the epoch of this life."""
         return self._state.epoch
 
+    def store_id(self) -> bytes:
+        """Return which store this is."""
+        return self._store_id or self.log.store_id
+
     def connected(self, node: Node) -> Node | None:
         """Return who keeps `node` from connecting: it is here already, or another one of that name."""
         now_s = time.monotonic()
@@ -270,8 +301,9 @@ class Leader:
         self._decide()
 
     def moved(self) -> None:
-        """The gate may have opened. In a turn of the reactor."""
-        self.host.gate_moved()
+        """The gate may have opened. In a turn of the reactor, if there is one yet."""
+        if self._host is not None:
+            self._host.gate_moved()
 
     # --- the set ----------------------------------------------------------------------------------------------------
 
@@ -295,6 +327,8 @@ class Leader:
 
     def _decide(self) -> None:
         """Do what follows from who is here and who is not."""
+        if self._host is None:
+            return  # nothing can be committed yet
         now_s = time.monotonic()
         for follower in list(self._followers.values()):
             follower.note_progress(now_s)
@@ -376,7 +410,8 @@ class Leader:
                 self._newcomers.release_on_behalf_of(token)
                 raise
             plain = socket.socket(fileno=sock.detach())
-            nursery.start_soon(self.host.tasks.once, "follower", self._serve, plain, str(address[0]), token)
+            assert self._tasks is not None
+            nursery.start_soon(self._tasks.once, "follower", self._serve, plain, str(address[0]), token)
 
     async def _serve(self, sock: socket.socket, address: str, token: object) -> None:
         follower: Follower | None = None
@@ -426,7 +461,7 @@ class Leader:
         except Refused as refused:
             wire.put([refused.tell])
             raise
-        store_id = self.log.store_id.hex()
+        store_id = self.store_id().hex()
         wire.put([side.welcome({"store": store_id, "epoch": self.epoch(), "min_in_sync": self.in_sync.min_in_sync})])
         wire.put([PREAMBLE])
         follower = Follower(self, wire, side.follower, address, about.get("applied"))
@@ -465,7 +500,7 @@ class Leader:
             reason = f"the leader is called {node.name}, too: give one of them another node_name"
         elif node.incarnation == self.me.incarnation:
             reason = "the follower's data directory is a copy of the leader's with cluster.json: remove that file"
-        elif theirs not in ("", self.log.store_id.hex()):
+        elif theirs not in ("", self.store_id().hex()):
             reason = (
                 "its data directory holds another store: begin with an empty one, or follow the leader of that store"
             )
@@ -501,6 +536,7 @@ class Follower:
         self._leader = leader
         self._applied = applied
         self._decoder = Decoder(FROM_FOLLOWER)
+        self._came: deque[Entry] = deque()  # what it has said of itself, and nobody has looked at
         self._attachment: Attachment | None = None
         self._ended = trio.Event()
         self._reason = ""
@@ -568,9 +604,11 @@ class Follower:
     async def _attach(self) -> Attachment | None:
         """Find out where the follower is, and have it cut what the leader never had; None when it has gone."""
         shipping = self._leader.shipping
-        while not self._leader.has_begun:
-            await trio.sleep(WATCH_S)
         position = await self._next(Position)
+        while not self._leader.has_begun:
+            with trio.move_on_after(WATCH_S):
+                if not await self._read_some():
+                    return None
         files: list[SealedFile] = []
         while position is not None:
             more = True
@@ -595,18 +633,28 @@ class Follower:
     async def _next(self, kind: type[Kind]) -> Kind | None:
         """Wait for an entry of this kind; None when the follower has gone."""
         while True:
-            entry = self._decoder.maybe_entry()
-            if isinstance(entry, kind):
-                return entry
-            if entry is not None:
-                if not isinstance(entry, Ack | Stop):
-                    raise EntryError(f"{type(entry).__name__} where {kind.__name__} belongs")
-                self._take(entry)
-                continue
+            while self._came:
+                entry = self._came.popleft()
+                if isinstance(entry, kind):
+                    return entry
+                raise EntryError(f"{type(entry).__name__} where {kind.__name__} belongs")
+            if not await self._read_some():
+                return None
+
+    async def _read_some(self) -> bool:
+        """Take its answers to beacons, and keep what else it says of itself in `_came`; False when it has gone."""
+        while (entry := self._decoder.maybe_entry()) is None:
             data = await self.wire.received()
             if not data:
-                return None
+                return False
             self._decoder.feed(data)
+        if isinstance(entry, Ack | Stop):
+            self._take(entry)
+        elif len(self._came) < SAID_MAX:
+            self._came.append(entry)
+        else:
+            raise EntryError("too much is said of the files of streams")
+        return True
 
     async def _copy_metadata(self, attachment: Attachment) -> None:
         """Send all that SQL has, unless the follower has it from this leader."""

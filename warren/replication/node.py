@@ -116,6 +116,7 @@ async def _take_part(
                 leader = election.leader(
                     partial(Leader, settings.cluster_listen, own, name, settings.data_dir, state, fs)
                 )
+                await nursery.start(tasks.begin, "cluster port", leader.listen, tasks, election.store_id(), ended.epoch)
                 ended = await serve_locked(settings, plugins, read_again, leader, ended.epoch, election.store_id())
             nursery.cancel_scope.cancel()
         return ended

@@ -29,6 +29,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -73,7 +74,7 @@ from warren.server.replication import Host, Replication
 from warren.server.service_manager import ServiceManager
 from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
-from warren.server.threads import CATALOGUE, LOGINS, in_thread, threads
+from warren.server.threads import CATALOGUE, LOGINS, STORE, in_thread, threads
 from warren.server.tls import ServerTls, maybe_user_of_certificate
 from warren.vhosts.metadata import UserPut
 from warren.vhosts.topology_watcher import INTERNAL_USER
@@ -87,6 +88,7 @@ CATCH_UP_S: Final = 3.0
 # What is to be done behind the deadline: closing files, and ending the interpreter.
 STOP_GRACE_S: Final = 2.0
 BEGIN_WITHIN_S: Final = 2.0
+RESTORED_AT_ONCE: Final = 500  # in some milliseconds; whoever else is on the loop has a turn then
 PERMISSION_CHECK_S: Final = 0.02
 TICK_S: Final = 0.5
 CLOCK_CHECK_S: Final = 1.0
@@ -162,15 +164,18 @@ async def serve_locked(
         first_user=settings.default_user,
         first_password=settings.default_pass,
     )
+    files = OsFileSystem(str(directory))
+    # Not on the loop: other nodes may have to hear of this one meanwhile.
+    recover_all = partial(recover_messages, settings, files, descriptors.store_handles, epoch, store_id)
+    recovered = await in_thread(STORE, recover_all)
     application = Application(
         settings,
         catalogue,
-        OsFileSystem(str(directory)),
+        files,
         plugins,
         descriptors=descriptors,
         replication=replication,
-        epoch=epoch,
-        store_id=store_id,
+        recovered=recovered,
     )
     tasks = application.tasks
     manager = ServiceManager.from_environment(os.environ)
@@ -242,9 +247,9 @@ class MetadataStore(MetadataFiles, CopiedMetadata, Protocol):
 class Application:
     """One broker, with its metadata in `catalogue` and its messages in the root of `files`.
 
-    `make_authenticator` gets the users, and what is to be told of an upgraded record. `in_thread` makes the calls that
-    block, `abandon` ends the process when the disk has failed and does not let go. `clock` is what everything that
-    expires goes by. To be run once.
+    `recovered`: what `recover_messages` has returned, if that was called already. `make_authenticator` gets the users,
+    and what is to be told of an upgraded record. `in_thread` makes the calls that block, `abandon` ends the process if
+    the disk has failed and does not let go. `clock` is what everything that expires goes by. To be run once.
     """
 
     def __init__(
@@ -259,8 +264,7 @@ class Application:
         abandon: Callable[[], None] = end_process,
         descriptors: Descriptors = UNLIMITED,
         replication: Replication | None = None,
-        epoch: int | None = None,
-        store_id: bytes = b"",
+        recovered: Recovered | None = None,
         clock: SteadyClock | None = None,
     ) -> None:
         self._settings = settings
@@ -269,9 +273,9 @@ class Application:
         uses_tls = settings.amqps is not None or settings.https is not None
         self._tls = ServerTls(settings.tls) if uses_tls else None
         self._catalogue = catalogue
-        store, message_log, self._recovery, self._recovery_s = _recover_messages(
-            settings, files, descriptors.store_handles, epoch, store_id
-        )
+        found = recovered or recover_messages(settings, files, descriptors.store_handles)
+        store, message_log = found.store, found.log
+        self._recovery, self._recovery_s = found.recovery, found.seconds
         self._clock = SteadyClock() if clock is None else clock
         message_log.now_ms = self._clock.now_ms()
         clients_max = descriptors.clients_max()
@@ -363,8 +367,8 @@ class Application:
         try:
             self._images.clear()
             self._writer.catch_up(self._messages.read_at_once)
-            restored = self._restore()
-            self._restore_messages()
+            restored = await self._restore()
+            await self._restore_messages()
             listeners = self._listen()
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -424,7 +428,7 @@ class Application:
 
     # --- start ------------------------------------------------------------------------------------------------------
 
-    def _restore(self) -> int:
+    async def _restore(self) -> int:
         """Bring the engine to what the catalogue remembers; return how many things that were."""
         count = 0
         for change in self._catalogue.load():
@@ -434,21 +438,25 @@ class Application:
                 what = f"{type(change).__name__} {getattr(change, 'name', '')}".rstrip()
                 raise StartError(f"metadata store: {what} cannot be restored: {error}") from None
             count += 1
+            if count % RESTORED_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
         return count
 
     def _syncs_confirms(self, vhost: str) -> bool:
         store = self._settings.store
         return store.vhosts.get(vhost, store.confirm) == "durable"
 
-    def _restore_messages(self) -> None:
+    async def _restore_messages(self) -> None:
         """Give the queues what recovery found in the message store."""
         indexes = self._broker.log.indexes
         orphans = {queue_id: index for queue_id, index in indexes.items() if not index.transient}
         for vhost in self._broker.vhosts.values():
-            for queue in vhost.queues.values():
+            for count, queue in enumerate(vhost.queues.values(), 1):
                 index = orphans.pop(queue.store_id, None)
                 if index is not None:
                     queue.restore(index, self._recovery.clean)
+                if count % RESTORED_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
         # The newest first: of two with one name the older is of something whose declaration was lost in a crash.
         for queue_id, index in sorted(orphans.items(), reverse=True):
             if index.lane and self._broker.restore_lane(index, self._recovery.clean):
@@ -749,10 +757,22 @@ class Application:
             self._nursery.start_soon(self.tasks.once, "login", self._login, request)
 
 
-def _recover_messages(
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A message store that is ready to go on, how it was found, and how long that took."""
+
+    store: Store
+    log: MessageLog
+    recovery: Recovery
+    seconds: float
+
+
+def recover_messages(
     settings: Settings, files: FileSystem, handles_max: int, epoch: int | None = None, store_id: bytes = b""
-) -> tuple[Store, MessageLog, Recovery, float]:
-    """Open the message store and bring its log to what is on disk, ready to go on; return how long that took, too.
+) -> Recovered:
+    """Open the message store and bring its log to what is on disk. Blocks; any thread.
+
+    `epoch`: the one that begins, if not the next one. `store_id`: of a store that does not exist yet, 16 bytes.
 
     Raises:
         StartError: it cannot be opened, and why.
@@ -784,7 +804,7 @@ def _recover_messages(
     )
     message_log.begin_epoch(int(message_log.epoch), wall_time_ms())
     message_log.removals.take_sealed(sealed.tables)
-    return store, message_log, recovery, time.monotonic() - start_s
+    return Recovered(store, message_log, recovery, time.monotonic() - start_s)
 
 
 def messages_directory(data_dir: Path) -> Path:

@@ -7,15 +7,18 @@ A node that is killed is cancelled where it is, and its disk takes nothing more.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pika
 import trio
 from broker_process import free_port
 
 from warren.cluster.etcd import EtcdError
+from warren.cluster.member import Member
 from warren.cluster.record import Record, Versioned
 from warren.cluster.registry import NodeEntry
 from warren.msgstore.files.file_system import OsFileSystem
@@ -24,9 +27,10 @@ from warren.replication.elected_node import Election, Restart
 from warren.replication.follower import Follower
 from warren.replication.identity import Identity
 from warren.replication.leader import Leader
-from warren.server.application import Application, messages_directory
+from warren.server.application import Application, Recovered, messages_directory, recover_messages
 from warren.server.catalogue import Catalogue
 from warren.server.settings import Settings, load_settings
+from warren.server.supervision import Supervision
 from warren.vhosts.metadata import VhostPut
 
 PATIENCE_S = 60.0
@@ -88,6 +92,8 @@ class Node:
         self.amqp_port = 0
         self.application: Application | None = None
         self.leader: Leader | None = None
+        self.member: Member | None = None  # while it leads
+        self.recover: Callable[..., Recovered] = recover_messages
         self._directory = directory / name
         self._directory.mkdir()
         self._cluster_port = free_port()
@@ -144,7 +150,8 @@ class Node:
             finally:
                 replica.close()
                 metadata.close()
-            await self._lead(settings, identity, state, election, follower.next_epoch())
+            await self._lead(settings, identity, state, election, follower.next_epoch(), nursery)
+            nursery.cancel_scope.cancel()
 
     async def _lead(
         self,
@@ -153,19 +160,19 @@ class Node:
         state: cluster_state.ClusterState,
         election: Election,
         epoch: int,
+        nursery: trio.Nursery,
     ) -> None:
         files = OsFileSystem(str(messages_directory(settings.data_dir)))
         assert settings.cluster_listen is not None
         make = partial(Leader, settings.cluster_listen, identity, self.name, settings.data_dir, state, files)
         self.leader = election.leader(make)
-        self.application = Application(
-            settings,
-            Catalogue.open(settings.catalogue_url()),
-            files,
-            replication=self.leader,
-            epoch=epoch,
-            store_id=election.store_id(),
+        self.member = election.member
+        await nursery.start(self.leader.listen, Supervision(), election.store_id(), epoch)
+        recovered = await trio.to_thread.run_sync(
+            lambda: self.recover(settings, files, 100, epoch, election.store_id()), abandon_on_cancel=True
         )
+        catalogue = Catalogue.open(settings.catalogue_url())
+        self.application = Application(settings, catalogue, files, replication=self.leader, recovered=recovered)
 
         def serving() -> None:
             self.epoch = epoch
@@ -291,6 +298,33 @@ def test_a_leader_that_nobody_hears_ends_its_life_and_nothing_is_lost(tmp_path: 
         await until(lambda: one.lives == 2)
         leader = await leader_of(nodes)
         assert leader.epoch > 1
+        assert await leader.drained() == bodies(0, 20)
+
+    elect(tmp_path, test)
+
+
+def test_who_is_elected_is_heard_and_answered_while_it_recovers(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one, two, three = nodes
+        answered: list[bool] = []
+
+        def recover_late(node: Node, *arguments: Any) -> Recovered:
+            give_up_s = time.monotonic() + 30
+            while not answered and time.monotonic() < give_up_s:
+                member = node.member
+                assert member is not None and member.record is not None
+                others = member.record.in_sync - {member.me}
+                if others and all(member._peers.of(other).promised_s > 0 for other in others):
+                    answered.append(True)
+                time.sleep(0.01)
+            return recover_messages(*arguments)
+
+        two.recover = partial(recover_late, two)
+        three.recover = partial(recover_late, three)
+        await one.publish(bodies(0, 20))
+        await one.kill()
+        leader = await leader_of([two, three])
+        assert answered
         assert await leader.drained() == bodies(0, 20)
 
     elect(tmp_path, test)
