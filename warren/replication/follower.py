@@ -61,7 +61,7 @@ from warren.server.settings import Endpoint
 from warren.server.threads import REPLICATION, in_thread
 
 CONNECT_S: Final = 5.0
-# The pause before the next attempt: doubled each time, and short again after a link that was taken.
+# The pause before the next attempt: doubled each time, and short again after a link over which something has come.
 PAUSE_S: Final = (0.2, 5.0)
 # What was received and not carried out yet; beyond that nothing is read.
 QUEUED_BYTES_MAX: Final = 64 << 20
@@ -279,10 +279,13 @@ class Follower:
         least, most = PAUSE_S
         pause_s = least
         while True:
+            # Whoever waits to be elected has to know soon that a process is gone, or that another one leads.
+            is_patient = self._election is None
             try:
-                taken = await self._follow_once()
+                goes_on = await self._follow_once()
             except Refused as refused:
                 self._gone(refused.reason)
+                is_patient = True
             except EntryRefusedError as error:
                 self._gone(str(error))
             except trio.TooSlowError:
@@ -298,11 +301,11 @@ class Follower:
                 self.over.set()
                 return
             else:
-                if taken:
-                    pause_s = least
+                is_patient = not goes_on
+            if not is_patient:
+                pause_s = least
             await trio.sleep(pause_s)
-            # Whoever waits to be elected has to know soon that a process is gone, or that another one leads.
-            pause_s = min(2 * pause_s, most) if self._election is None else least
+            pause_s = min(2 * pause_s, most)
 
     def _gone(self, reason: str) -> None:
         """Say why there is no link, once for each reason."""
@@ -312,12 +315,12 @@ class Follower:
             log.warning("not following", leader=str(self._endpoint), reason=reason)
 
     async def _follow_once(self) -> bool:
-        """Follow over one link until it ends; tell whether the leader has taken this follower."""
+        """Follow over one link until it ends; tell whether to try again soon: not if the leader has sent it nothing."""
         if self._election is not None:
             self._endpoint = await self._election.leader_address() or self._endpoint
             if self._endpoint is None:
                 self._gone("nobody leads")
-                return False
+                return True
         with trio.fail_after(CONNECT_S):
             wire = await self._connected()
         try:
@@ -345,7 +348,7 @@ class Follower:
             self._gone(link.reason)
         finally:
             wire.close()
-        return True
+        return self._replica.done > 0
 
     def own_position(self) -> Position:
         """Return how far the log is synced here."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
 import trio
+import trio.testing
 
 from warren.cluster.driver import passed_s
 from warren.msgstore.files.file_system import OsFileSystem
@@ -186,3 +188,29 @@ def test_two_followers_of_one_leader_are_promoted_to_different_epochs(tmp_path: 
         replica.close()
     assert len(epochs) == 2
     assert min(epochs) >= 7 + EPOCH_STRIDE
+
+
+def test_a_leader_that_has_nothing_for_a_follower_is_asked_less_and_less(tmp_path: Path) -> None:
+    replica = ReplicaStore(OsFileSystem(str(tmp_path)))
+    replica.open()
+    state = ClusterState(b"i" * 16)
+    follower = Follower(None, Identity(b"secret"), "two", tmp_path, state, replica, Metadata())  # type: ignore[arg-type]
+    asked_s: list[float] = []
+
+    async def follow_once() -> bool:
+        asked_s.append(trio.current_time())
+        return len(asked_s) == 8  # then something has come
+
+    follower._follow_once = follow_once  # type: ignore[method-assign]
+
+    async def main() -> None:
+        with trio.move_on_after(30):
+            await follower.run()
+
+    for election in (None, object()):
+        asked_s.clear()
+        follower._election = election  # type: ignore[assignment]
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+        pauses_s = [round(later - earlier, 3) for earlier, later in pairwise(asked_s)]
+        assert pauses_s[:9] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 0.2, 0.4]
+    replica.close()
