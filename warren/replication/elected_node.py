@@ -192,6 +192,7 @@ class ElectedNode:
             if self.follower is not None:
                 self._tell(DiskWaits(self.follower.disk_began_s))
             await trio.sleep(WATCH_S)
+        self._tell(DiskWaits(None))  # what it did as a follower is done
 
 
 class Election:

@@ -1,0 +1,90 @@
+"""What a node tells its member, and what it does with clients when it may not serve them: without a driver.
+
+The numbers in parentheses are the invariants in the header of ``warren/replication/elected_node.py``.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import trio
+import trio.testing
+
+from warren.cluster.events import DiskWaits, Event
+from warren.replication.elected_node import GIVE_UP_S, ElectedNode
+from warren.replication.handshake import Node
+
+ME = Node("one", b"1" * 16)
+
+
+class Driver:
+    """Says what a test wants, and writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.member = SimpleNamespace(record=None)
+        self.told: list[Event] = []
+        self.may_serve = True
+        self.silent_s = 0.0
+
+    def tell(self, event: Event) -> None:
+        self.told.append(event)
+
+    def serves(self) -> bool:
+        return self.may_serve
+
+    def silence_s(self) -> float:
+        return self.silent_s
+
+
+class Place:
+    def __init__(self) -> None:
+        self.driver = Driver()
+        self.restarts: list[bool] = []
+        self.node = ElectedNode(ME, None, self.restarts.append)  # type: ignore[arg-type]
+        self.node.driver = self.driver  # type: ignore[assignment]
+
+    def lead(self, *, is_stopping: bool = False) -> None:
+        self.node.leader = SimpleNamespace(is_stopping=is_stopping)  # type: ignore[assignment]
+
+
+def test_clients_are_held_until_others_answer_and_given_up_when_one_is_silent_for_long() -> None:
+    """(3)"""
+    place = Place()
+    place.lead()
+    assert not place.node.may_serve(), "the member has not said so yet"
+    place.node.serve()
+    assert place.node.may_serve()
+    place.driver.may_serve = False
+    place.driver.silent_s = GIVE_UP_S - 0.1
+    assert not place.node.may_serve()
+    place.driver.may_serve = True
+    assert place.node.may_serve()
+    assert place.restarts == []
+    place.driver.may_serve = False
+    place.driver.silent_s = GIVE_UP_S
+    assert not place.node.may_serve()
+    assert place.restarts == [True]
+
+
+def test_one_that_was_told_to_stop_ends_when_it_may_not_serve() -> None:
+    """(3)"""
+    place = Place()
+    place.lead(is_stopping=True)
+    place.node.serve()
+    place.driver.may_serve = False
+    assert not place.node.may_serve()
+    assert place.restarts == [False]
+
+
+def test_the_member_knows_since_when_the_disk_of_a_follower_works_and_that_of_a_leader_begins_anew() -> None:
+    place = Place()
+
+    async def main() -> None:
+        place.node.follower = SimpleNamespace(disk_began_s=7.0)  # type: ignore[assignment]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(place.node.watch_disk)
+            await trio.sleep(1.1)
+            place.lead()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert place.driver.told == [DiskWaits(7.0)] * 5 + [DiskWaits(None)]
