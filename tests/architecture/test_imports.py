@@ -26,7 +26,8 @@ ARROWS: dict[str, set[str]] = {
     "streams": {"amqp", "msgstore/log", "queues"},
     "vhosts": {"amqp", "exchanges", "msgstore/log", "queues", "streams"},
     "channels": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts"},
-    "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"},
+    "stomp": {"amqp", "msgstore/log", "queues", "channels"},
+    "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels", "stomp"},
     "replication": {"msgstore/log", "msgstore/files", "vhosts", "server", "cluster"},
     "gateway": {"amqp", "server"},
     "perf": {"amqp"},
@@ -41,7 +42,8 @@ ARROWS: dict[str, set[str]] = {
     "spark_bridge": set(),  # it runs where there is no broker
     "lake": {"spark_bridge"},  # likewise: it reads through the same client
 }
-ENGINE = ("amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels")
+ENGINE = ("amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "stomp")
+PROTOCOLS = ("stomp",)
 # Who may cross, and why.
 EXCEPTIONS = {
     ("server/commands.py", "perf"),  # `warren perf` is a command like any other
@@ -166,6 +168,17 @@ def test_the_half_of_channels_that_protocols_share_knows_none_of_them() -> None:
         if module in own
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("package", PROTOCOLS)
+def test_a_protocol_uses_what_is_shared_and_no_other_protocol(package: str) -> None:
+    own = {f"warren.channels.{name}" for name in AMQP_0_9_1 | KNOW_AMQP_0_9_1}
+    for path in modules(package):
+        for module, line in imports(path):
+            if (relative(path), module) == (f"{package}/peer.py", "warren.channels.broker"):
+                continue  # a type
+            assert module not in own, f"{relative(path)}:{line} imports {module}"
+            assert module.split(".")[1:2] not in [[each] for each in PROTOCOLS if each != package]
 
 
 def test_exceptions_are_in_use() -> None:

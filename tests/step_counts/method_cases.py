@@ -10,6 +10,7 @@ from step_counts.cases import (  # noqa: F401 - each adds its own to `CASES`
     passing_time,
     publishing,
     small_methods,
+    stomp,
     topology,
     transactions,
 )

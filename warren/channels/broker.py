@@ -78,7 +78,7 @@ from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatchers
 from warren.vhosts.virtual_host import DEFAULT_QUEUE_TYPES, VirtualHost
 
 # Makes the peer of an accepted connection: the class of a protocol.
-Protocol = Callable[["Broker", int, str, str, str, str | None], Peer]
+PeerMaker = Callable[["Broker", int, str, str, str, str | None], Peer]
 
 # Clients tell by it that this is a RabbitMQ.
 NODE_NAME: Final = "rabbit@localhost"
@@ -197,7 +197,7 @@ class Broker:
         self.connections[connection.key] = connection
         return connection
 
-    def join(self, protocol: Protocol, peer: str, local: str, address: str, certificate_user: str | None) -> Peer:
+    def join(self, protocol: PeerMaker, peer: str, local: str, address: str, certificate_user: str | None) -> Peer:
         """Create the state of an accepted connection that speaks `protocol`; see `connect`."""
         joined = protocol(self, self._new_key(), peer, local, address, certificate_user)
         self.connections[joined.key] = joined

@@ -161,3 +161,11 @@ def _write_value(out: BytesWriter, value: object) -> None:
     else:
         out.append(83)
         out.write(with_length(str(value).encode("utf-8", "surrogatepass")))
+
+
+def protocol_term(protocol: str) -> str:
+    """Return the name of a protocol as the text of RabbitMQ's term for it."""
+    name, _, version = protocol.partition(" ")
+    if name == "AMQP":
+        return "{" + version.replace("-", ",") + "}"
+    return f'{{{atom_text(name)},"{version}"}}'

@@ -45,6 +45,7 @@ from warren.channels.event_values import (
     parameter_value,
     port_of,
     property_terms,
+    protocol_term,
     without_large,
 )
 from warren.channels.own_messages import cut_short, fits
@@ -91,7 +92,6 @@ if TYPE_CHECKING:
 
 BY: Final = "user_who_performed_action"
 EVENT_STEPS: Final = 16  # of making and publishing an event; one more for each queue that may get it
-PROTOCOL: Final = "{0,9,1}"
 
 Event = tuple[str, Table]
 
@@ -151,7 +151,7 @@ class Events(TopologyWatcher):
             headers["error"] = [ord(character) for character in f"user '{user}' - invalid credentials"]
         headers["ssl"] = connection.is_tls
         headers["auth_mechanism"] = connection.mechanism
-        headers["protocol"] = PROTOCOL
+        headers["protocol"] = protocol_term(connection.protocol)
         headers["peer_port"] = port_of(connection.peer)
         headers["peer_host"] = address_term(connection.peer)
         headers["connection_name"] = f"{connection.peer} -> {connection.local}"
@@ -174,7 +174,7 @@ class Events(TopologyWatcher):
             "timeout": connection.heartbeat_s,
             "vhost": connection.vhost_name,
             "user": connection.user_name,
-            "protocol": PROTOCOL,
+            "protocol": protocol_term(connection.protocol),
             "ssl_hash": "",
             "ssl_cipher": "",
             "ssl_key_exchange": "",

@@ -263,6 +263,7 @@ class Handshake:
         connection.frame_max_bytes = method.frame_max
         connection.frame_limit_bytes = method.frame_max - FRAME_OVERHEAD_BYTES + FRAME_GRACE_BYTES
         connection.heartbeat_s = method.heartbeat
+        connection.sent_heartbeat_s = method.heartbeat
         connection.enter(AWAIT_OPEN)
 
     def _open(self, method: m.ConnectionOpen) -> None:

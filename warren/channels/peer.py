@@ -112,7 +112,8 @@ class Peer:
         self.mechanism = ""
         self.frame_max_bytes: int = broker.limits.frame_max_bytes
         self.channel_max: int = broker.limits.channel_max
-        self.heartbeat_s: int = 0
+        self.heartbeat_s: int = 0  # how often it has promised to send something; 0: never
+        self.sent_heartbeat_s: int = 0  # how often it is to be sent something
         self.received_reads: i64 = 0  # how often the socket had something
         self.connected_at_s: float = broker.now_s
         self.connected_at_ms: int = broker.now_ms()
@@ -301,10 +302,14 @@ class Peer:
 
     # --- what is short ----------------------------------------------------------------------------------------------
 
+    def has_growth_left(self, channel: Session, method: Any) -> bool:
+        """Tell whether `method` may add to topology while memory is short, and count it."""
+        size: i64 = growth_bytes(channel, method)
+        return size == 0 or self.broker.growth.allows(self._growth, size)
+
     def _may_grow(self, channel: Session, method: Any) -> bool:
         """Tell whether topology may grow by `method` although memory is short; else wait until it is not."""
-        size: i64 = growth_bytes(channel, method)
-        if size == 0 or self.broker.growth.allows(self._growth, size):
+        if self.has_growth_left(channel, method):
             return True
         if self.is_direct:  # somebody waits for an answer over HTTP
             raise ChannelException(
@@ -394,7 +399,7 @@ class Peer:
             self._give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
         elif heartbeats.is_gone(self.heartbeat_s):
             self._give_up(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
-        elif heartbeats.is_due(self.heartbeat_s):
+        elif heartbeats.is_due(self.sent_heartbeat_s):
             self.write_heartbeat()
 
     def _give_up(self, reason: str) -> None:

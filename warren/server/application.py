@@ -38,7 +38,8 @@ import trio
 
 from warren import __version__
 from warren.amqp.errors import AmqpError
-from warren.channels.broker import Broker, Limits
+from warren.channels.broker import Broker, Limits, PeerMaker
+from warren.channels.connection import Connection
 from warren.channels.login import LoginRequest
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
@@ -76,6 +77,7 @@ from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, STORE, in_thread, threads
 from warren.server.tls import ServerTls, maybe_user_of_certificate
+from warren.stomp.peer import StompPeer
 from warren.vhosts.metadata import UserPut
 from warren.vhosts.topology_watcher import INTERNAL_USER
 
@@ -103,6 +105,8 @@ COLLECT_S: Final = 60.0
 # How soon a thread gets the interpreter from the busy loop: the committer needs it for a moment before each commit.
 SWITCH_INTERVAL_S: Final = 0.0005
 MESSAGES: Final = "messages"
+# What clients may speak, by the name of the setting that says where; the same with an s has TLS.
+PROTOCOLS: Final[dict[str, PeerMaker]] = {"amqp": Connection, "stomp": StompPeer}
 _REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches who listens on all addresses
 # Signals that end a process which does not mind them, and that nobody sends a broker on purpose.
 STRAY_SIGNALS: Final = (
@@ -270,7 +274,7 @@ class Application:
         self._settings = settings
         self._plugins = plugins
         self.tasks = Supervision()
-        uses_tls = settings.amqps is not None or settings.https is not None
+        uses_tls = any(each is not None for each in (settings.amqps, settings.stomps, settings.https))
         self._tls = ServerTls(settings.tls) if uses_tls else None
         self._catalogue = catalogue
         found = recovered or recover_messages(settings, files, descriptors.store_handles)
@@ -494,17 +498,20 @@ class Application:
             raise StartError(f"load_definitions {path}: the message store does not answer") from None
 
     def _listen(self) -> list[Listener]:
-        """Open the AMQP sockets, on which nothing is accepted yet."""
+        """Open the sockets of all protocols, on which nothing is accepted yet."""
         opened: list[Listener] = []
         tls = self._tls
-        if self._settings.amqp is not None:
-            for sock in open_sockets("amqp", self._settings.amqp):
-                opened.append(Listener(sock, None))
-                self._management.listening.append(Listening("amqp", *sock.getsockname()[:2]))
-        if self._settings.amqps is not None and tls is not None:
-            for sock in open_sockets("amqps", self._settings.amqps):
-                opened.append(Listener(sock, lambda: tls.context))
-                self._management.listening.append(Listening("amqps", *sock.getsockname()[:2]))
+        for name, protocol in PROTOCOLS.items():
+            plain: Endpoint | None = getattr(self._settings, name)
+            if plain is not None:
+                for sock in open_sockets(name, plain):
+                    opened.append(Listener(sock, None, protocol))
+                    self._management.listening.append(Listening(name, *sock.getsockname()[:2]))
+            secret: Endpoint | None = getattr(self._settings, f"{name}s")
+            if secret is not None and tls is not None:
+                for sock in open_sockets(f"{name}s", secret):
+                    opened.append(Listener(sock, lambda: tls.context, protocol))
+                    self._management.listening.append(Listening(f"{name}s", *sock.getsockname()[:2]))
         return opened
 
     async def _permission_to_serve(self) -> None:
@@ -658,7 +665,13 @@ class Application:
             request.accept(request.user)
         else:
             reason = reason or request.problem or self._authenticator.why_refused(request.user, address)
-            log.warning("login refused", peer=request.connection.peer, user=request.user, over="AMQP", reason=reason)
+            log.warning(
+                "login refused",
+                peer=request.connection.peer,
+                user=request.user,
+                over=request.connection.protocol,
+                reason=reason,
+            )
             request.refuse()
         self._settle()
 

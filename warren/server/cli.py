@@ -27,6 +27,8 @@ SERVE_OPTIONS: Final = {
     "--data-dir": "data_dir",
     "--amqp": "amqp",
     "--amqps": "amqps",
+    "--stomp": "stomp",
+    "--stomps": "stomps",
     "--http": "http",
     "--https": "https",
     "--prometheus": "prometheus",

@@ -42,6 +42,10 @@ _ConfigFlag = Annotated[Path | None, typer.Option("--config", metavar="FILE", he
 _DataDirFlag = Annotated[str | None, typer.Option(metavar="DIR", help="Everything that outlives the broker")]
 _AmqpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where AMQP clients connect, or "off"')]
 _AmqpsFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='The same with TLS, or "off"')]
+_StompFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where STOMP clients connect, or off")]
+_StompsFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where STOMP clients connect with TLS, or off")
+]
 _HttpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where the management API is, or "off"')]
 _HttpsFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='The same with TLS, or "off"')]
 _PrometheusFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Metrics without a login, or "off"')]
@@ -96,6 +100,8 @@ def serve(
     data_dir: _DataDirFlag = None,
     amqp: _AmqpFlag = None,
     amqps: _AmqpsFlag = None,
+    stomp: _StompFlag = None,
+    stomps: _StompsFlag = None,
     http: _HttpFlag = None,
     https: _HttpsFlag = None,
     prometheus: _PrometheusFlag = None,
@@ -130,6 +136,8 @@ def show_config(
     data_dir: _DataDirFlag = None,
     amqp: _AmqpFlag = None,
     amqps: _AmqpsFlag = None,
+    stomp: _StompFlag = None,
+    stomps: _StompsFlag = None,
     http: _HttpFlag = None,
     https: _HttpsFlag = None,
     prometheus: _PrometheusFlag = None,

@@ -61,7 +61,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A port that is open: `protocol` is ``amqp``, ``amqps``, ``http``, ``https`` or ``prometheus``."""
+    """A port that is open: `protocol` is its setting: ``amqp``, ``https``, ``prometheus`` and so on."""
 
     protocol: str
     host: str

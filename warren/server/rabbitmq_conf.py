@@ -200,6 +200,8 @@ def _definitions(value: str) -> Values:
 _TAKEN: Final[tuple[tuple[str, Callable[[str], Values]], ...]] = (
     (r"listeners\.tcp(\.[^.]+)?", _listener("amqp")),
     (r"listeners\.ssl(\.[^.]+)?", _listener("amqps")),
+    (r"stomp\.listeners\.tcp(\.[^.]+)?", _listener("stomp")),
+    (r"stomp\.listeners\.ssl(\.[^.]+)?", _listener("stomps")),
     (r"management\.(tcp|listener)\.port", _port_of("http")),
     (r"management\.ssl\.port", _port_of("https")),
     (r"prometheus\.tcp\.port", _port_of("prometheus")),

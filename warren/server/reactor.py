@@ -35,7 +35,7 @@ import trio
 from mypy_extensions import i64
 
 from warren.amqp.outbox import Outbox
-from warren.channels.broker import Broker, Protocol
+from warren.channels.broker import Broker, PeerMaker
 from warren.channels.connection import Connection
 from warren.channels.connection_states import AWAIT_TUNE_OK, ENDED
 from warren.channels.peer import Peer
@@ -92,7 +92,7 @@ class Listener:
     """A listening socket. `protocol` makes the peers, `tls` returns the context for new ones: it can be reloaded."""
 
     def __init__(
-        self, sock: socket.socket, tls: Callable[[], ssl.SSLContext] | None, protocol: Protocol = Connection
+        self, sock: socket.socket, tls: Callable[[], ssl.SSLContext] | None, protocol: PeerMaker = Connection
     ) -> None:
         self.sock = sock
         self.tls = tls

@@ -47,6 +47,8 @@ _NOT_OURS: Final = re.compile(
 
 _AMQP_PORT: Final = 5672
 _AMQPS_PORT: Final = 5671
+_STOMP_PORT: Final = 61613
+_STOMPS_PORT: Final = 61614
 _HTTP_PORT: Final = 15672
 _HTTPS_PORT: Final = 15671
 _PROMETHEUS_PORT: Final = 15692
@@ -509,6 +511,14 @@ class Settings:
         default=None,
         metadata=_about(_endpoint(_AMQPS_PORT), "where AMQP clients connect with TLS, or off", absent="off"),
     )
+    stomp: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_STOMP_PORT), "where STOMP clients connect, or off", absent="off"),
+    )
+    stomps: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_STOMPS_PORT), "where STOMP clients connect with TLS, or off", absent="off"),
+    )
     http: Endpoint | None = field(
         default=Endpoint("127.0.0.1", _HTTP_PORT),
         metadata=_about(_endpoint(_HTTP_PORT), "where the management API is, or off", absent="off"),
@@ -781,14 +791,14 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield wrong("amqp", "neither amqp nor amqps has an address to listen on")
     if settings.default_user != "guest" and settings.origins["default_pass"] == DEFAULT_ORIGIN:
         yield wrong("default_user", "needs default_pass, which everybody knows otherwise")
-    for key in ("amqps", "https"):
+    for key in ("amqps", "stomps", "https"):
         if getattr(settings, key) is not None and settings.tls.certificate is None:
             yield wrong(key, "needs tls.certificate")
     if settings.tls.client_certificates != "none" and settings.tls.ca is None:
         yield wrong("tls.client_certificates", "needs tls.ca")
     yield from _cluster_contradictions(settings, wrong)
     taken: dict[Endpoint, str] = {}
-    for key in ("amqp", "amqps", "http", "https", "prometheus", "cluster_listen"):
+    for key in ("amqp", "amqps", "stomp", "stomps", "http", "https", "prometheus", "cluster_listen"):
         endpoint: Endpoint | None = getattr(settings, key)
         if endpoint is not None and endpoint.port and taken.setdefault(endpoint, key) != key:
             yield wrong(key, f"{endpoint} is also the address of {taken[endpoint]}")

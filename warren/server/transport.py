@@ -21,7 +21,7 @@ from warren.server.client_of_node import ClientOfNode
 from warren.server.tls_session import TlsSession
 
 if TYPE_CHECKING:
-    from warren.channels.broker import Protocol
+    from warren.channels.broker import PeerMaker
     from warren.channels.peer import Peer
 
 RECEIVE_BYTES: Final = 262144
@@ -34,7 +34,7 @@ PIECES_MAX: Final = 1000
 class Transport:
     """A plain TCP connection."""
 
-    def __init__(self, sock: socket.socket, address: str, protocol: Protocol) -> None:
+    def __init__(self, sock: socket.socket, address: str, protocol: PeerMaker) -> None:
         self.sock = sock
         self.protocol = protocol  # makes the peer when it can be talked to
         self.fd = sock.fileno()
@@ -151,7 +151,7 @@ class Transport:
 class TlsTransport(Transport):
     """The same through TLS, by way of memory buffers."""
 
-    def __init__(self, sock: socket.socket, address: str, context: ssl.SSLContext, protocol: Protocol) -> None:
+    def __init__(self, sock: socket.socket, address: str, context: ssl.SSLContext, protocol: PeerMaker) -> None:
         super().__init__(sock, address, protocol)
         self._session = TlsSession(context)
         self._raw: bytes = b""  # handshake bytes that wait for the socket
@@ -220,7 +220,7 @@ class TlsTransport(Transport):
 class PassedOnTransport(Transport):
     """A client that another node passes on: `client` says whose bytes these are. The socket is that of the node."""
 
-    def __init__(self, sock: socket.socket, client: ClientOfNode, protocol: Protocol) -> None:
+    def __init__(self, sock: socket.socket, client: ClientOfNode, protocol: PeerMaker) -> None:
         super().__init__(sock, client.host, protocol)
         self.client = client
 

@@ -543,7 +543,7 @@ class Metrics:
         reactor = self._management.reactor
         inbound = self._broker.shared.inbound
         for name, kind, text, value in (
-            ("connections", GAUGE, "AMQP sockets, logged in or not", reactor.connection_count()),
+            ("connections", GAUGE, "Sockets of clients, logged in or not", reactor.connection_count()),
             ("waiting_bytes", GAUGE, "Written for clients and not yet taken by them", totals.waiting_bytes),
             ("inbound_bytes", GAUGE, "Bodies received in part", int(inbound.held_bytes)),
             ("inbound_limit_bytes", GAUGE, "From where their connections take turns", int(inbound.max_bytes)),
@@ -551,6 +551,8 @@ class Metrics:
             ("crashes_total", COUNTER, "Connections ended by a defect of the broker", reactor.crashes),
         ):
             yield Metric(f"reactor_{name}", kind, text), _one(value)
+        by_protocol = [(labels(("protocol", name)), count) for name, count in sorted(totals.protocols.items())]
+        yield Metric("reactor_protocol_connections", GAUGE, "Connections of clients, by protocol"), by_protocol
 
     def _replication(self) -> Rows:
         """Yield what there is to be seen of followers; nothing on a node that takes none."""

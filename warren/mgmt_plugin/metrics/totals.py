@@ -82,6 +82,7 @@ class Totals:
         self.channel_state = [0] * len(CHANNEL_STATE)
         self.received_bytes = 0
         self.sent_bytes = 0
+        self.protocols: dict[str, int] = {}  # connections that have begun to log in, by protocol and version
         self.waiting_bytes = 0  # written for clients, not yet taken by the kernel
 
     def add_queues(self, queues: Sequence[Queue]) -> None:
@@ -120,7 +121,9 @@ class Totals:
             _add(self.channel_state, [sum(column) for column in zip(*rows, strict=True)])
 
     def add_connection(self, connection: Peer) -> None:
-        """Count the bytes of a connection."""
+        """Count the bytes of a connection, and itself."""
+        if connection.is_known:
+            self.protocols[connection.protocol] = self.protocols.get(connection.protocol, 0) + 1
         self.received_bytes += int(connection.received_bytes)
         self.sent_bytes += int(connection.outbox.sent_bytes)
         self.waiting_bytes += int(connection.outbox.waiting_bytes())

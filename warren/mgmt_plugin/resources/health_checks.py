@@ -28,6 +28,8 @@ from warren.server.tls import ServerTls
 PROTOCOLS: Final = {
     "amqp": {"amqp", "amqp091", "amqp0-9-1"},
     "amqps": {"amqps", "amqp/ssl", "amqp091/ssl"},
+    "stomp": {"stomp", "rabbitmq_stomp"},
+    "stomps": {"stomps", "stomp/ssl"},
     "http": {"http", "management", "mgmt", "rabbitmq_management"},
     "https": {"https", "https/management"},
     "prometheus": {"prometheus", "http/prometheus", "rabbitmq_prometheus"},

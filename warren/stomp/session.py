@@ -1,0 +1,655 @@
+"""The session of a STOMP connection: what it sends and is sent, its subscriptions, transactions and receipts.
+
+1. A delivery is known by the `ack` and `message-id` of its MESSAGE, SESSION@@TAG.
+2. With ``ack:client`` an answer is for all earlier deliveries of the same subscription, with ``client-individual`` for
+   one. With ``auto`` nothing is answered.
+3. The receipt of a SEND comes with its confirm: when it is stored, on disk. Receipts of other frames come when what
+   they ask for is done, and durable where it is to be.
+4. What a SEND needs beside its body is kept by the bytes of its head: the same head costs a look-up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_be
+from mypy_extensions import i64
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.amqp.errors import NOT_ALLOWED, PRECONDITION_FAILED, SYNTAX_ERROR, ChannelException, ConnectionException
+from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
+from warren.amqp.methods import BASIC_CLASS_ID, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_OVERHEAD_BYTES
+from warren.amqp.outbox import CHUNK_MIN_BYTES
+from warren.channels.access import Route
+from warren.channels.confirms import Confirms, PendingConfirms
+from warren.channels.consuming import cancel, consume
+from warren.channels.jobs import Reply
+from warren.channels.session import Session
+from warren.channels.topology import handle_topology
+from warren.channels.transaction import Commit, Rollback, Transaction
+from warren.msgstore.log.message import HEADER_AT, Envelope, Message, write_frame_head
+from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.long_work import Job, Steps
+from warren.stomp.conversion import argument_value, headers_of_message, is_queue_argument, properties_of
+from warren.stomp.destinations import (
+    AMQ_QUEUE,
+    QUEUE,
+    REPLY_QUEUE,
+    TEMP_PREFIX,
+    TEMP_QUEUE,
+    Destination,
+    destination_of,
+    parse_destination,
+)
+from warren.stomp.frames import Frame, encode, escaped, maybe_number
+
+if TYPE_CHECKING:
+    from warren.stomp.peer import StompPeer
+
+PROPERTIES_AT: Final = 12  # in a content header payload: flag word and values
+NUMBER: Final = 1  # of the only session, as a channel has one
+HEADS_MAX: Final = 64
+HEAD_KEPT_BYTES: Final = 1024
+SUBSCRIPTION_ID_MAX_BYTES: Final = 200
+TRANSACTIONS_MAX: Final = 64
+TAG_MAX: Final = (1 << 63) - 1
+QUEUE_PREFIX: Final = "stomp-subscription-"
+AUTO: Final = "auto"
+CLIENT: Final = "client"
+INDIVIDUAL: Final = "client-individual"
+
+
+class Receipt:
+    """A result for `StompSession.reply`: everything before it is done."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Send:
+    """What a head of SEND means, whatever the body."""
+
+    def __init__(self, size: i64, queue: str, arguments: bytes, head: bytes, tail: bytes) -> None:
+        self.size: i64 = size  # content-length, -1: none
+        self.queue = queue  # that is declared for it, or ""
+        self.arguments = arguments  # of basic.publish
+        self.head = head  # of the content header frame, up to the body size
+        self.tail = tail  # behind it
+        self.route: Route | None = None
+        self.version: i64 = -1  # of the topology, when the route was found
+
+
+class Receipts(Confirms):
+    """Confirms as receipts. `session` has asked for them with its first receipt of a SEND."""
+
+    def __init__(self, pending: PendingConfirms, session: StompSession, *, syncs: bool) -> None:
+        super().__init__(pending, syncs=syncs)
+        self._session: StompSession | None = session
+        self._waiting: deque[tuple[int, str]] = deque()  # number of a publish, and the name of its receipt
+
+    def expect(self, receipt: str) -> None:
+        """Send `receipt` when the next publish is confirmed."""
+        self._waiting.append((int(self.published) + 1, receipt))
+
+    def write_confirmed(self, up_to: i64, count: i64) -> None:
+        session = self._session
+        while self._waiting and self._waiting[0][0] <= up_to:
+            _, receipt = self._waiting.popleft()
+            if session is not None:
+                session.write_receipt(receipt)
+
+    def write_refused(self, number: i64) -> None:
+        session = self._session
+        for at, (waiting, receipt) in enumerate(self._waiting):
+            if waiting == number:
+                del self._waiting[at]
+                if session is not None:
+                    session.refused(receipt)
+                return
+
+    def close(self) -> None:
+        super().close()
+        self._session = None
+
+
+class Subscription:
+    """One SUBSCRIBE: what the client calls it, and its queue."""
+
+    def __init__(self, name: str, queue: str) -> None:
+        self.name = name
+        self.queue = queue
+
+
+class StompLedger(DeliveryLedger):
+    """Deliveries, written as MESSAGE."""
+
+    def __init__(self, peer: StompPeer, unacked_max: i64) -> None:
+        super().__init__(NUMBER, peer.turns, 0, unacked_max)
+        self.version: int = peer.version
+        self.session = f"{peer.session_name}@@".encode()
+        # Tags of the deliveries of each consumer where one answer is for many, those too that came back meanwhile.
+        self.cumulative: dict[str, deque[int]] = {}
+        self._envelope: Envelope | None = None
+        self._properties = b""
+        self._lines = b""  # for this envelope and these properties
+
+    def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
+        if self.cumulative:
+            tags = self.cumulative.get(consumer.tag)
+            if tags is not None:
+                tags.append(int(tag))
+        content = message.header_frame()
+        header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
+        properties = content[HEADER_AT + PROPERTIES_AT : header_end - 1]
+        if message.envelope is not self._envelope or properties != self._properties:
+            self._describe(message, content, header_end, properties)
+        number = str(int(tag)).encode()
+        outbox = self.outbox
+        outbox.touch()
+        out = outbox.writer
+        out.write(consumer.deliver_head)  # up to the tag in message-id
+        out.write(number)
+        if not consumer.no_ack:
+            out.write(b"\nack:")
+            out.write(self.session)
+            out.write(number)
+        out.write(b"\nredelivered:true\n" if redelivered else b"\nredelivered:false\n")
+        out.write(self._lines)
+        out.write(b"content-length:")
+        out.write(str(int(message.body_bytes)).encode())
+        out.write(b"\n\n")
+        size: i64 = message.body_bytes
+        if size > 0:
+            body_at: i64 = header_end + HEADER_AT
+            if message.pieces is None and body_at + size + 1 == len(content):
+                body = content[body_at : body_at + size]
+            else:
+                body = message.body()
+            if size >= CHUNK_MIN_BYTES:
+                outbox.write_chunk(body)
+                out = outbox.writer
+            else:
+                out.write(body)
+        out.append(0)
+        if len(out) > outbox.soft_limit_bytes:
+            outbox.writable = False
+
+    def is_out(self, tag: int) -> bool:
+        """Tell whether the delivery with `tag` waits for its answer."""
+        return self._find(tag) is not None
+
+    def forget(self, consumer_tag: str) -> None:
+        """Forget a consumer that is gone, unless some of its deliveries may still be answered."""
+        if not self.cumulative.get(consumer_tag, True):
+            del self.cumulative[consumer_tag]
+
+    def _describe(self, message: Message, content: bytes, header_end: i64, properties: bytes) -> None:
+        envelope = message.envelope
+        path = escaped(destination_of(envelope.exchange, envelope.routing_key), self.version)
+        self._lines = f"destination:{path}\n".encode("utf-8", "replace") + headers_of_message(
+            content, HEADER_AT, header_end - 1, self.version
+        )
+        self._envelope = envelope
+        self._properties = properties
+
+
+class CumulativeAnswer(Job):
+    """An answer for deliveries of one subscription up to a tag, as many in a turn as that has steps."""
+
+    def __init__(
+        self,
+        session: StompSession,
+        tags: deque[int],
+        up_to: int,
+        transaction: Transaction | None,
+        *,
+        is_nack: bool,
+        requeue: bool,
+    ) -> None:
+        self._session = session
+        self._tags = tags
+        self._up_to = up_to
+        self._transaction = transaction
+        self._is_nack = is_nack
+        self._requeue = requeue
+
+    def go_on(self, steps: Steps) -> bool:
+        tags = self._tags
+        session = self._session
+        session.transaction = self._transaction
+        try:
+            while tags and tags[0] <= self._up_to:
+                if steps.left <= 0:
+                    return False
+                steps.left -= 1
+                tag = tags.popleft()
+                if session.is_out(tag):
+                    session.answer(tag, is_nack=self._is_nack, requeue=self._requeue)
+        finally:
+            session.transaction = None
+        return True
+
+
+class StompSession(Session):
+    """The one session of a STOMP connection."""
+
+    def __init__(self, peer: StompPeer) -> None:
+        self._stomp: StompPeer = peer
+        self._ledger = StompLedger(peer, peer.broker.limits.unacked_per_channel_max)
+        super().__init__(peer, NUMBER, self._ledger)
+        self.subscriptions: dict[str, Subscription] = {}  # by consumer tag
+        self._transactions: dict[str, Transaction] = {}
+        self._sends: dict[bytes, Send] = {}
+        self._declared: set[str] = set()  # queues that this connection has declared
+        self._receipts: Receipts | None = None
+        self._ticket: int = 0  # of the latest change that this connection has made
+        self._committing: str | None = None  # receipts of commits come with their end
+
+    # --- results of commands ----------------------------------------------------------------------------------------
+
+    def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
+        if ticket > self._ticket:
+            self._ticket = ticket
+        if isinstance(method, Receipt):
+            self.write_receipt(method.name, self._ticket, batch)
+        elif isinstance(method, m.TxCommitOk) and self._committing is not None:
+            self.write_receipt(self._committing, ticket, batch)
+            self._committing = None
+
+    def write_receipt(self, name: str, ticket: int = 0, batch: int = 0) -> None:
+        """Write RECEIPT, not before the change `ticket` and the log's `batch` are on disk."""
+        peer = self._stomp
+        if peer.running:
+            peer.write_when_durable(encode("RECEIPT", [("receipt-id", name)], b"", peer.version), ticket, batch)
+
+    def receipt_when_done(self, frame: Frame) -> None:
+        """Have the receipt of `frame` follow what it has begun."""
+        name = frame.get("receipt")
+        if name is not None:
+            self.connection.begin(Reply(self, Receipt(name), self._ticket, 0))
+
+    def refused(self, receipt: str) -> None:
+        """A queue has refused a SEND whose sender waits for a receipt."""
+        self._stomp.fail_later(
+            ChannelException(PRECONDITION_FAILED, "a queue that is full has refused the message"), receipt
+        )
+
+    def write_returned(self, message: Message) -> None:
+        """Nothing is mandatory in STOMP."""
+
+    def consumer_cancelled(self, consumer: Consumer) -> None:
+        subscription = self.subscriptions.pop(consumer.tag, None)
+        if subscription is not None:
+            text = f"the queue of subscription '{subscription.name}' is gone, or the right to read it"
+            self._stomp.fail_later(ChannelException(PRECONDITION_FAILED, text), None)
+
+    def drop_content(self) -> None:
+        self.shared.inbound.let_go(self)
+
+    # --- SEND -------------------------------------------------------------------------------------------------------
+
+    def maybe_known(self, head: bytes) -> Send | None:
+        """Return what a head means that was sent before and asks for nothing special."""
+        send = self._sends.get(head)
+        if send is not None and send.queue != "" and send.version != self.vhost.topology_version:
+            return send if send.queue in self.vhost.queues else None
+        return send
+
+    def understand(self, head: bytes, frame: Frame, size: i64) -> Send:
+        """Return what a SEND means; what it needs is declared.
+
+        Raises:
+            AmqpError: it may not be sent.
+        """
+        target = parse_destination(frame.need("destination"))
+        if target.kind == TEMP_QUEUE:
+            raise ConnectionException(SYNTAX_ERROR, "/temp-queue/ stands in reply-to only")
+        if target.kind == QUEUE:
+            self._declare(target, frame)
+        properties = properties_of(frame)
+        reply_to = properties.reply_to
+        is_plain = "receipt" not in frame.headers and "transaction" not in frame.headers
+        if reply_to is not None and reply_to.startswith(TEMP_PREFIX):
+            properties.reply_to = self._temporary(reply_to)
+            is_plain = False
+        published = method_frame(NUMBER, m.BasicPublish(0, target.exchange, target.routing_key, False, False))
+        tail = properties.encode()
+        out = BytesWriter()
+        write_frame_head(out, FRAME_HEADER, NUMBER, PROPERTIES_AT + len(tail))
+        write_i32_be(out, BASIC_CLASS_ID << 16)  # and a weight of 0
+        queue = target.queue if target.kind == QUEUE else ""
+        send = Send(size, queue, published[HEADER_AT + 4 : -1], out.getvalue(), tail + bytes([FRAME_END]))
+        if is_plain and len(head) <= HEAD_KEPT_BYTES:
+            self._keep(head, send)
+        return send
+
+    def _keep(self, head: bytes, send: Send) -> None:
+        if len(self._sends) >= HEADS_MAX:
+            self._sends.clear()
+        self._sends[head] = send
+
+    def send(self, send: Send, body: bytes) -> None:
+        """Publish `body`.
+
+        Raises:
+            AmqpError: it may not be published.
+        """
+        vhost = self.connection.fast_vhost
+        assert vhost is not None
+        route = send.route
+        if route is None or send.version != vhost.topology_version or not route.cacheable:
+            route = self.find_route(send.arguments)
+            send.route = route
+            send.version = vhost.topology_version
+        self.route = route
+        size: i64 = len(body)
+        out = BytesWriter()
+        out.write(send.head)
+        write_i64_be(out, size)
+        out.write(send.tail)
+        header_end: i64 = len(out)
+        largest: i64 = header_end
+        if size > 0:
+            write_frame_head(out, FRAME_BODY, NUMBER, size)
+            out.write(body)
+            out.append(FRAME_END)
+            if size + FRAME_OVERHEAD_BYTES > largest:
+                largest = size + FRAME_OVERHEAD_BYTES
+        content = out.getvalue()
+        self.complete(content, None, content, 0, header_end, size, largest)
+
+    def send_specially(self, send: Send, body: bytes, frame: Frame) -> None:
+        """Publish with a receipt, or in a transaction.
+
+        Raises:
+            AmqpError: it may not be published.
+        """
+        receipt = frame.get("receipt")
+        name = frame.get("transaction")
+        if name is not None:
+            self.transaction = self._the_transaction(name)
+            try:
+                self.send(send, body)
+            finally:
+                self.transaction = None
+            if receipt is not None:
+                self.write_receipt(receipt)
+            return
+        if receipt is not None:
+            receipts = self._receipts
+            if receipts is None:
+                receipts = Receipts(self.shared.confirms, self, syncs=self.sync_confirms)
+                self._receipts = receipts
+                self.confirms = receipts
+            receipts.expect(receipt)
+        self.send(send, body)
+
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    def _run(self, command: Any) -> None:
+        """Carry out a command of `topology`.
+
+        Raises:
+            AmqpError: whatever its rules say; 406, topology may not grow while memory is short.
+        """
+        broker = self.connection.broker
+        if broker.has_alarm("memory") and not self.connection.has_growth_left(self, command):
+            raise ChannelException(
+                PRECONDITION_FAILED, "memory is short: nothing can be declared or bound until the memory alarm is over"
+            )
+        handle_topology(self, command)
+
+    def _declare(self, target: Destination, frame: Frame) -> None:
+        """Declare the queue of a /queue destination, unless this connection has done so."""
+        name = target.queue
+        if name in self._declared and name in self.vhost.queues:
+            return
+        durable = frame.is_true("durable", default=True)
+        self._declare_queue(
+            name,
+            frame,
+            durable=durable,
+            exclusive=frame.is_true("exclusive"),
+            auto_delete=frame.is_true("auto-delete"),
+        )
+        self._declared.add(name)
+
+    def _declare_queue(self, name: str, frame: Frame, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
+        table: Table = {}
+        for key, value in frame.headers.items():
+            if is_queue_argument(key):
+                table[key] = argument_value(key, value)
+        arguments = encode_table(table) if table else EMPTY_TABLE
+        self._run(m.QueueDeclare(0, name, False, durable, exclusive, auto_delete, False, arguments))
+
+    def _temporary(self, path: str) -> str:
+        """Return the queue of this connection for a reply-to of ``/temp-queue/NAME``; its messages come unasked."""
+        parse_destination(path)
+        tag = "T_" + path
+        found = self.subscriptions.get(tag)
+        if found is not None:
+            return found.queue
+        name = QUEUE_PREFIX + self.connection.broker.unique_name()
+        self._run(m.QueueDeclare(0, name, False, False, True, False, False, EMPTY_TABLE))
+        self._consume(path, tag, name, AUTO, Frame("SUBSCRIBE", {}))
+        return name
+
+    # --- subscriptions ----------------------------------------------------------------------------------------------
+
+    def subscribe(self, frame: Frame) -> None:
+        """SUBSCRIBE.
+
+        Raises:
+            AmqpError: whatever its rules and those of what it declares say.
+        """
+        path = frame.need("destination")
+        name, tag = self._name_of(frame)
+        if tag in self.subscriptions:
+            raise ConnectionException(NOT_ALLOWED, f"there is a subscription '{name}' already")
+        mode = frame.headers.get("ack", AUTO)
+        if mode not in (AUTO, CLIENT, INDIVIDUAL):
+            raise ConnectionException(SYNTAX_ERROR, "ack is neither auto, client nor client-individual")
+        target = parse_destination(path)
+        if target.kind in (REPLY_QUEUE, TEMP_QUEUE):
+            raise ConnectionException(SYNTAX_ERROR, "replies come without a subscription: set reply-to in SEND")
+        queue = target.queue
+        if target.kind == QUEUE:
+            self._declare(target, frame)
+        elif target.kind != AMQ_QUEUE:
+            queue = self._queue_of_topic(frame, path, target)
+        self._consume(name, tag, queue, mode, frame)
+        self.receipt_when_done(frame)
+
+    def _queue_of_topic(self, frame: Frame, path: str, target: Destination) -> str:
+        """Declare and bind the queue of a subscription to an exchange; return its name."""
+        durable = self._is_durable(frame)
+        queue = frame.get("x-queue-name")
+        if queue is None:
+            if durable:
+                queue = durable_queue_name(path, frame.need("id"))
+            else:
+                queue = QUEUE_PREFIX + self.connection.broker.unique_name()
+        exclusive = not durable and frame.is_true("exclusive", default="x-queue-name" not in frame.headers)
+        self._declare_queue(
+            queue,
+            frame,
+            durable=durable or frame.is_true("durable"),
+            exclusive=exclusive,
+            auto_delete=frame.is_true("auto-delete", default=not durable),
+        )
+        self._run(m.QueueBind(0, queue, target.exchange, target.routing_key, False, EMPTY_TABLE))
+        return queue
+
+    def _is_durable(self, frame: Frame) -> bool:
+        durable = frame.is_true("durable") or frame.is_true("persistent")
+        return durable and not frame.is_true("auto-delete")
+
+    def _name_of(self, frame: Frame) -> tuple[str, str]:
+        """Return what the client calls a subscription, and its consumer tag."""
+        name = frame.get("id")
+        if name is not None:
+            tag = "T_" + name
+        else:
+            name = frame.get("destination")
+            if name is None:
+                raise ConnectionException(SYNTAX_ERROR, f"{frame.command} needs the header 'id' or 'destination'")
+            tag = "Q_" + name
+        if len(tag.encode()) > SUBSCRIPTION_ID_MAX_BYTES:
+            raise ConnectionException(
+                SYNTAX_ERROR, f"the id of a subscription is longer than {SUBSCRIPTION_ID_MAX_BYTES - 2} bytes"
+            )
+        return name, tag
+
+    def _consume(self, name: str, tag: str, queue: str, mode: str, frame: Frame) -> None:
+        prefetch = frame.number("prefetch-count", 65535)
+        self.prefetch = prefetch or 0
+        table: Table = {}
+        for key in ("x-priority", "x-stream-offset", "x-stream-filter"):
+            value = frame.get(key)
+            if value is not None:
+                table[key] = argument_value(key, value)
+        arguments = encode_table(table) if table else EMPTY_TABLE
+        if mode == CLIENT:
+            self._ledger.cumulative.setdefault(tag, deque())
+        version = self._stomp.version
+        consume(self, m.BasicConsume(0, queue, tag, False, mode == AUTO, False, False, arguments))
+        consumer = self.ledger.consumers[tag]
+        head = f"MESSAGE\nsubscription:{escaped(name, version)}\nmessage-id:".encode()
+        consumer.deliver_head = head + self._ledger.session
+        self.subscriptions[tag] = Subscription(name, queue)
+
+    def unsubscribe(self, frame: Frame) -> None:
+        """UNSUBSCRIBE; of a durable subscription that says so again, its queue goes.
+
+        Raises:
+            AmqpError: there is no such subscription, or its queue may not be deleted.
+        """
+        name, tag = self._name_of(frame)
+        subscription = self.subscriptions.pop(tag, None)
+        if subscription is None and not self._is_durable(frame):
+            raise ConnectionException(PRECONDITION_FAILED, f"there is no subscription '{name}'")
+        queue = ""
+        if subscription is not None:
+            queue = subscription.queue
+            cancel(self, m.BasicCancel(tag, False))
+            self._ledger.forget(tag)
+        if self._is_durable(frame):
+            if not queue:
+                queue = frame.get("x-queue-name") or durable_queue_name(frame.need("destination"), frame.need("id"))
+            self._run(m.QueueDelete(0, queue, False, False, False))
+        self.receipt_when_done(frame)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def answer_frame(self, frame: Frame, *, is_nack: bool) -> None:
+        """ACK and NACK.
+
+        Raises:
+            AmqpError: nothing of that name waits for an answer, or there is no such transaction.
+        """
+        name = frame.get("id")
+        if name is None:
+            name = frame.need("message-id")
+        session, _, number = name.rpartition("@@")
+        tag = maybe_number(number, TAG_MAX)
+        if tag is None or session != self._stomp.session_name:
+            raise ConnectionException(SYNTAX_ERROR, f"{name[:64]!a} is no message of this connection")
+        consumer = self.ledger.outstanding(tag).consumer
+        tags = None if consumer is None else self._ledger.cumulative.get(consumer.tag)
+        requeue = frame.is_true("requeue", default=True)
+        transaction = frame.get("transaction")
+        if transaction is not None:
+            self.transaction = self._the_transaction(transaction)
+        try:
+            if tags is None:
+                self.answer(tag, is_nack=is_nack, requeue=requeue)
+            else:
+                run = CumulativeAnswer(self, tags, tag, self.transaction, is_nack=is_nack, requeue=requeue)
+                self.connection.begin(run)
+        finally:
+            if transaction is not None:
+                self.transaction = None
+        self.receipt_when_done(frame)
+
+    def is_out(self, tag: int) -> bool:
+        """Tell whether a delivery waits for its answer."""
+        return self._ledger.is_out(tag)
+
+    def answer(self, tag: int, *, is_nack: bool, requeue: bool) -> None:
+        """Answer one delivery that waits for it."""
+        if is_nack:
+            self.reject(tag, multiple=False, requeue=requeue, failed=True)
+        else:
+            self.acknowledge(tag, False)
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    def _the_transaction(self, name: str) -> Transaction:
+        found = self._transactions.get(name)
+        if found is None:
+            raise ConnectionException(SYNTAX_ERROR, f"there is no transaction '{name[:64]}'")
+        return found
+
+    def begin_transaction(self, frame: Frame) -> None:
+        """BEGIN.
+
+        Raises:
+            ConnectionException: there is one of that name, or too many.
+        """
+        name = frame.need("transaction")
+        if name in self._transactions:
+            raise ConnectionException(SYNTAX_ERROR, f"there is a transaction '{name[:64]}' already")
+        if len(self._transactions) >= TRANSACTIONS_MAX:
+            raise ConnectionException(NOT_ALLOWED, f"more than {TRANSACTIONS_MAX} transactions at a time")
+        self._transactions[name] = Transaction(self.shared.log)
+        self.receipt_when_done(frame)
+
+    def commit(self, frame: Frame) -> None:
+        """COMMIT: all of it is in one frame of the log; its receipt comes when that is on disk."""
+        transaction = self._the_transaction(frame.need("transaction"))
+        del self._transactions[frame.need("transaction")]
+        self._committing = frame.get("receipt")
+        self.connection.begin(Commit(self, transaction))
+
+    def abort(self, frame: Frame) -> None:
+        """ABORT: what was sent is forgotten, what was answered waits for its answer again."""
+        transaction = self._the_transaction(frame.need("transaction"))
+        del self._transactions[frame.need("transaction")]
+        self.connection.begin(Rollback(self.ledger, transaction))
+        self.receipt_when_done(frame)
+
+    def uncommitted(self) -> tuple[int, int]:
+        publishes = [len(each.publishes) for each in self._transactions.values()]
+        answers = [len(each.acked) + len(each.rejected) for each in self._transactions.values()]
+        return sum(publishes), sum(answers)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        super().close()
+        for transaction in self._transactions.values():
+            transaction.give_up()
+
+    def maybe_take_unanswered(self) -> Delivery | None:
+        delivery = super().maybe_take_unanswered()
+        if delivery is None:
+            for transaction in self._transactions.values():
+                delivery = transaction.maybe_take_answered()
+                if delivery is not None:
+                    break
+        return delivery
+
+    def ended(self) -> None:
+        self._transactions.clear()
+        self.subscriptions.clear()
+        self._sends.clear()
+        super().ended()
+
+
+def durable_queue_name(path: str, subscription: str) -> str:
+    """Return the name of the queue of a durable subscription: it follows from what the client says each time."""
+    digest = hashlib.sha256(f"{len(path)}:{path}{subscription}".encode()).hexdigest()
+    return f"{QUEUE_PREFIX}{digest[:32]}"
