@@ -202,6 +202,7 @@ class CumulativeAnswer(Job):
     def __init__(
         self,
         session: StompSession,
+        consumer_tag: str,
         tags: deque[int],
         up_to: int,
         transaction: Transaction | None,
@@ -210,6 +211,7 @@ class CumulativeAnswer(Job):
         requeue: bool,
     ) -> None:
         self._session = session
+        self._consumer_tag = consumer_tag
         self._tags = tags
         self._up_to = up_to
         self._transaction = transaction
@@ -230,6 +232,7 @@ class CumulativeAnswer(Job):
                     session.answer(tag, is_nack=self._is_nack, requeue=self._requeue)
         finally:
             session.transaction = None
+        session.answered(self._consumer_tag)
         return True
 
 
@@ -564,10 +567,12 @@ class StompSession(Session):
         if transaction is not None:
             self.transaction = self._the_transaction(transaction)
         try:
-            if tags is None:
+            if consumer is None or tags is None:
                 self.answer(tag, is_nack=is_nack, requeue=requeue)
             else:
-                run = CumulativeAnswer(self, tags, tag, self.transaction, is_nack=is_nack, requeue=requeue)
+                run = CumulativeAnswer(
+                    self, consumer.tag, tags, tag, self.transaction, is_nack=is_nack, requeue=requeue
+                )
                 self.connection.begin(run)
         finally:
             if transaction is not None:
@@ -577,6 +582,11 @@ class StompSession(Session):
     def is_out(self, tag: int) -> bool:
         """Tell whether a delivery waits for its answer."""
         return self._ledger.is_out(tag)
+
+    def answered(self, consumer_tag: str) -> None:
+        """Forget a subscription that has ended when its last delivery is answered."""
+        if consumer_tag not in self.subscriptions:
+            self._ledger.forget(consumer_tag)
 
     def answer(self, tag: int, *, is_nack: bool, requeue: bool) -> None:
         """Answer one delivery that waits for it."""

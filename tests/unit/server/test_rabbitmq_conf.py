@@ -59,6 +59,8 @@ def test_what_comes_out_is_a_file_for_the_broker(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "key", "value"),
     [
+        ("stomp.listeners.tcp.1 = 127.0.0.1:61613", "stomp", "127.0.0.1:61613"),
+        ("stomp.listeners.ssl.default = 127.0.0.1:61614", "stomps", "127.0.0.1:61614"),
         ("listeners.tcp.local = 127.0.0.1:5672", "amqp", "127.0.0.1:5672"),
         ("listeners.tcp.local_v6 = ::1:5672", "amqp", "[::1]:5672"),
         ("listeners.tcp = none", "amqp", "off"),

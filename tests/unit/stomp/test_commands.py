@@ -403,6 +403,17 @@ def test_a_subscription_whose_queue_is_deleted_is_told(harness: Harness) -> None
     assert reply.command == "ERROR" and b"subscription '0'" in reply.body and client.ended
 
 
+def test_what_a_subscription_left_unanswered_is_answered_after_its_end(harness: Harness) -> None:
+    reader, messages = subscribed(harness, "client")
+    reader.send("UNSUBSCRIBE", id="0")
+    reader.send("ACK", id=messages[1].headers["ack"])
+    assert unacked(harness) == 2
+    again = reader.send("SUBSCRIBE", destination="/queue/q", id="0", ack="client")
+    assert again == []
+    reader.send("ACK", id=messages[3].headers["ack"])
+    assert unacked(harness) == 0
+
+
 # --- the broker's side ------------------------------------------------------------------------------------------------
 
 
@@ -415,6 +426,18 @@ def test_a_publisher_waits_while_memory_is_short_and_loses_nothing(harness: Harn
     harness.broker.set_alarm("memory", False)
     harness.settle()
     assert int(harness.vhost.queues["q"].ready_count) == 3
+
+
+def test_a_client_may_declare_little_while_memory_is_short(harness: Harness) -> None:
+    client = stomp_client(harness)
+    harness.broker.set_alarm("memory", True)
+    assert client.send("SUBSCRIBE", destination="/queue/one", id="one", receipt="r")[0].command == "RECEIPT"
+    replies = []
+    for at in range(40):
+        if not client.ended:
+            replies += client.send("SUBSCRIBE", destination=f"/queue/{at}", id=str(at))
+    assert [reply.command for reply in replies] == ["ERROR"] and b"memory is short" in replies[0].body
+    assert len(harness.vhost.queues) < 40
 
 
 def test_the_broker_says_why_it_closes(harness: Harness) -> None:
