@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-cluster-clients test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-cluster-clients test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse soak crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -74,6 +74,9 @@ abuse: setup-test ## what hostile peers cost an innocent one; a million methods 
 	cd tests && ../.venv/bin/python -m abuse $(ARGS)
 	cd tests && ../.venv/bin/python -m abuse.sequences
 	cd tests && ../.venv/bin/python -m abuse.requests
+
+soak: setup-test ## a seeded mixture of everything for HOURS=1, with faults; contents, memory and disk are judged (SEED=7)
+	cd tests && ../.venv/bin/python -m soak --hours $(or $(HOURS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # As long as one likes: more of it, or other suites with a long form, go into these two lines.
 CRASHTEST := WARREN_TEST_CRASH_CYCLES=$${WARREN_TEST_CRASH_CYCLES:-500} \

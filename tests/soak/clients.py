@@ -1,0 +1,385 @@
+"""The clients of a soak that speak AMQP, all served by one thread, so that the books have an order.
+
+A `Seat` is for one client after the other: whoever is in it may be torn away at any time, and the next one goes on.
+
+1. Nothing is sent that the books were not told before, and nothing that is read is kept from them.
+2. A client that the broker closes, while the broker is not being ended, is a violation.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from struct import pack, unpack_from
+
+from crash.link import (
+    TX_COMMIT,
+    TX_COMMIT_OK,
+    TX_ROLLBACK,
+    TX_ROLLBACK_OK,
+    TX_SELECT,
+    TX_SELECT_OK,
+    Delivery,
+    Link,
+    nack_arguments,
+)
+
+from warren.perf import frames
+from warren.perf.client import CHANNEL, Address
+from warren.perf.frames import FieldValue, Properties
+
+from .books import Books, Offsets, Rule, body_of, maybe_number
+from .topology import KEYS, PARTITIONS, PLACE_OF, PRIORITIES, Flow
+
+LONGEST_DELAY_MS = 3000
+REPEATS = 2
+_BURST = 20
+_OFFSET = frames.short_string("x-stream-offset") + b"l"
+
+
+class Client(Link):
+    """A link that tells the books."""
+
+    def __init__(self, address: Address, name: str, books: Books, chooser: random.Random) -> None:
+        super().__init__(address, name)
+        self.books = books
+        self.chooser = chooser
+
+    def is_busy(self) -> bool:
+        """Tell whether it waits for something that the broker owes it."""
+        return False
+
+    def pause(self) -> None:
+        """Begin nothing new: the period is over."""
+
+    def tear(self) -> None:
+        """Go away in the middle of whatever it is, with a reset."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+        self._end()
+
+
+class Publisher(Client):
+    """Publishes one flow at its rate, with confirms. `unconfirmed` outlives it: what is repeated, is repeated."""
+
+    def __init__(
+        self,
+        address: Address,
+        name: str,
+        books: Books,
+        chooser: random.Random,
+        flow: Flow,
+        unconfirmed: dict[int, int],
+    ) -> None:
+        super().__init__(address, name, books, chooser)
+        self._flow = flow
+        self._unconfirmed = unconfirmed
+        self._window = chooser.choice([50, 200, 1000])
+        self._last_tag = 0
+        self._outstanding: dict[int, int] = {}
+        self._next_s = time.monotonic()
+        self._is_paused = False
+        self._ready = False
+        self.send_method(frames.CONFIRM_SELECT, b"\0")
+        for number, body_bytes in list(unconfirmed.items()) if flow.promise.repeated else ():
+            self.send(self._publish(number, body_bytes, "", {}))
+
+    def is_busy(self) -> bool:
+        return bool(self._outstanding)
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Publish again, and do not make up for the pause."""
+        self._is_paused = False
+        self._next_s = time.monotonic()
+
+    def step(self) -> bool:
+        now_s = time.monotonic()
+        if self._is_paused or not self._ready or now_s < self._next_s or self.is_clogged():
+            return False
+        count = min(_BURST, self._window - len(self._outstanding), 1 + int((now_s - self._next_s) * self._flow.per_s))
+        if count <= 0:
+            return False
+        # Who was held up catches up a little, not for ever: the load is flat.
+        self._next_s = max(self._next_s + count / self._flow.per_s, now_s - 0.5)
+        self.send(b"".join(self._new_message() for _ in range(count)))
+        return True
+
+    def _new_message(self) -> bytes:
+        flow = self._flow
+        key, order, due_s = flow.key, self.name, 0.0
+        headers: dict[str, FieldValue] = {}
+        priority = None
+        name = flow.promise.name
+        if name in ("keyed", "orders"):
+            key = f"key.{self.chooser.randrange(KEYS)}"
+            order = f"{self.name} {key}"
+        elif name == "urgent":
+            priority = self.chooser.randrange(PRIORITIES + 1)
+            order = f"{self.name} {priority}"
+        elif name == "later":
+            delay_ms = self.chooser.randint(50, LONGEST_DELAY_MS)
+            headers["x-delay"] = delay_ms
+            due_s = time.monotonic() + delay_ms / 1000
+        body_bytes = self._size()
+        number = self.books.sent(flow.promise, flow.places, body_bytes, order, due_s)
+        octets = self._publish(number, body_bytes, key, headers, priority)
+        if flow.promise.repeated:
+            octets += b"".join(
+                self._publish(number, body_bytes, key, {}) for _ in range(self.chooser.randint(0, REPEATS))
+            )
+        return octets
+
+    def _size(self) -> int:
+        kind = self.chooser.random()
+        if kind < 0.9:
+            return self.chooser.randint(0, 600)
+        return self.chooser.randint(600, 8000) if kind < 0.998 else self.chooser.randint(8000, 200_000)
+
+    def _publish(
+        self, number: int, body_bytes: int, key: str, headers: dict[str, FieldValue], priority: int | None = None
+    ) -> bytes:
+        self._last_tag += 1
+        self._outstanding[self._last_tag] = number
+        if self._flow.promise.repeated:
+            self._unconfirmed[number] = body_bytes
+            headers = {"x-deduplication-header": str(number)}
+        properties = Properties(headers or None, self._flow.promise.durable, priority=priority).encoded()
+        body = body_of(number, body_bytes)
+        header = pack(">HHQ", 60, 0, len(body)) + properties
+        return self.publish_octets(self._flow.exchange, key or self._flow.key, header, body)
+
+    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
+        if name == frames.CONFIRM_SELECT_OK:
+            self._ready = True
+            return
+        assert name in (frames.BASIC_ACK, frames.BASIC_NACK), name
+        tag, bits = unpack_from(">QB", arguments)
+        for settled in [waiting for waiting in self._outstanding if waiting <= tag] if bits & 1 else [tag]:
+            number = self._outstanding.pop(settled)
+            if name == frames.BASIC_ACK:
+                self._unconfirmed.pop(number, None)
+                self.books.confirmed(number, self._flow.places)
+            else:
+                self.books.refused(number, f"nack to {self.name}")
+
+
+class Consumer(Client):
+    """Takes what is in a queue: acks it mostly, gives some of it back, fails at some of `work`."""
+
+    def __init__(self, address: Address, name: str, books: Books, chooser: random.Random, queue: str) -> None:
+        super().__init__(address, name, books, chooser)
+        self._queue = queue
+        self._place = PLACE_OF.get(queue, queue)
+        self._unacked: dict[int, int] = {}
+        self._barriers: deque[int] = deque()
+        self._is_calm = False  # acks everything
+        self._prefetch = pack(">IHB", 0, chooser.choice([1, 20, 300]), 0)
+        self.send_method(frames.BASIC_QOS, self._prefetch)
+        self._barriers.append(0)
+        self.send_method(frames.BASIC_CONSUME, consume_arguments(queue, "c", {}))
+
+    def is_busy(self) -> bool:
+        return bool(self._unacked) or self.books.unsettled(self.name) > 0
+
+    def pause(self) -> None:
+        self._is_calm = True
+
+    def resume(self) -> None:
+        self._is_calm = False
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        number = maybe_number(delivery.body)
+        self.books.delivered(
+            self.name,
+            self._queue,
+            self._place,
+            -1 if number is None else number,
+            delivery.body,
+            time.monotonic(),
+            redelivered=delivery.redelivered,
+        )
+        self._unacked[delivery.delivery_tag] = -1 if number is None else number
+
+    def step(self) -> bool:
+        unsettled = self.books.unsettled(self.name)
+        if unsettled and len(self._barriers) == 0:
+            self._barriers.append(unsettled)
+            self.send_method(frames.BASIC_QOS, self._prefetch)
+        if not self._unacked:
+            return False
+        action = 1.0 if self._is_calm else self.chooser.random()
+        tag = next(iter(self._unacked))
+        failing = 0.3 if self._queue == "work" else 0.01
+        if action < 0.01:
+            self._release(tag, requeue=True, method=frames.BASIC_NACK)
+        elif action < failing:
+            self._fail(tag)
+        else:
+            self._ack(self.chooser.randint(1, len(self._unacked)))
+        return True
+
+    def _fail(self, tag: int) -> None:
+        if self._queue == "work":
+            self._release(tag, requeue=self.chooser.random() < 0.8, method=_BASIC_REJECT)
+        else:
+            self._release(tag, requeue=True, method=_BASIC_REJECT)
+
+    def _release(self, tag: int, *, requeue: bool, method: tuple[int, int]) -> None:
+        self.books.released(self._unacked.pop(tag), self._place)
+        bits = nack_arguments(tag, requeue=requeue) if method == frames.BASIC_NACK else pack(">QB", tag, requeue)
+        self.send_method(method, bits)
+
+    def _ack(self, count: int) -> None:
+        tags = list(self._unacked)[:count]
+        for tag in tags:
+            self.books.acked(self._unacked.pop(tag), self._place)
+        self.send(frames.ack(CHANNEL, tags[-1], multiple=True))
+
+    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
+        if name == frames.BASIC_QOS_OK:
+            self.books.processed(self.name, self._barriers.popleft())
+        else:
+            assert name == frames.BASIC_CONSUME_OK, name
+
+
+_BASIC_REJECT = (60, 90)
+
+
+class Mover(Client):
+    """Moves from `tx-in` to `tx-out` in transactions, some of which are rolled back and made again."""
+
+    def __init__(self, address: Address, name: str, books: Books, chooser: random.Random) -> None:
+        super().__init__(address, name, books, chooser)
+        self._held: dict[int, bytes] = {}
+        self._taken: dict[int, bytes] = {}
+        self._waiting = False
+        self._is_calm = False
+        self.send_method(TX_SELECT)
+        self.send_method(frames.BASIC_QOS, pack(">IHB", 0, 100, 0))
+        self.send_method(frames.BASIC_CONSUME, consume_arguments("tx-in", "t", {}))
+
+    def is_busy(self) -> bool:
+        return self._waiting or bool(self._held)
+
+    def pause(self) -> None:
+        self._is_calm = True
+
+    def resume(self) -> None:
+        self._is_calm = False
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        number = maybe_number(delivery.body)
+        self.books.delivered(
+            self.name,
+            "tx-in",
+            "tx",
+            -1 if number is None else number,
+            delivery.body,
+            time.monotonic(),
+            redelivered=delivery.redelivered,
+        )
+        self._held[delivery.delivery_tag] = delivery.body
+
+    def step(self) -> bool:
+        if self._waiting or not self._held or self.is_clogged():
+            return False
+        octets = []
+        for tag in list(self._held)[: self.chooser.randint(1, 20)]:
+            body = self._taken[tag] = self._held.pop(tag)
+            header = pack(">HHQ", 60, 0, len(body)) + Properties(persistent=True).encoded()
+            octets.append(self.publish_octets("", "tx-out", header, body))
+            octets.append(frames.ack(CHANNEL, tag, multiple=False))
+        self._waiting = True
+        if not self._is_calm and self.chooser.random() < 0.15:
+            octets.append(frames.method(CHANNEL, TX_ROLLBACK))
+        else:
+            for body in self._taken.values():
+                number = maybe_number(body)
+                if number is not None:
+                    self.books.released(number, "tx")
+            octets.append(frames.method(CHANNEL, TX_COMMIT))
+        self.send(b"".join(octets))
+        return True
+
+    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
+        if name in (TX_COMMIT_OK, TX_ROLLBACK_OK):
+            if name == TX_ROLLBACK_OK:
+                self._held |= self._taken  # they are unacked again
+            self._taken = {}
+            self._waiting = False
+        else:
+            assert name in (TX_SELECT_OK, frames.BASIC_QOS_OK, frames.BASIC_CONSUME_OK), name
+
+
+class StreamReader(Client):
+    """Reads streams, and acks for more. What it sees is told as its kind of reading says:
+
+    `next`   from where the last reader of this seat ended, and nothing is passed over
+    `again`  from some offset that was read before
+    `group`  all partitions of the super stream, as one of a group
+    """
+
+    def __init__(
+        self, address: Address, name: str, books: Books, chooser: random.Random, kind: str, offsets: dict[str, Offsets]
+    ) -> None:
+        super().__init__(address, name, books, chooser)
+        self._kind = kind
+        self._offsets = offsets
+        self.send_method(frames.BASIC_QOS, pack(">IHB", 0, 300, 0))
+        for stream in PARTITIONS if kind == "group" else ("events",):
+            read = offsets[stream]
+            start: FieldValue = read.end if kind == "next" else chooser.randint(read.oldest(), read.end)
+            arguments: dict[str, FieldValue] = {"x-stream-offset": start}
+            if kind == "group":
+                arguments = {"x-stream-offset": "first", "x-group": "soak"}
+            self.send_method(frames.BASIC_CONSUME, consume_arguments(stream, stream, arguments))
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        self.send(frames.ack(CHANNEL, delivery.delivery_tag, multiple=False))
+        number = maybe_number(delivery.body)
+        at = delivery.header.find(_OFFSET)
+        assert at >= 0, delivery.header
+        (offset,) = unpack_from(">q", delivery.header, at + len(_OFFSET))
+        stream = delivery.consumer_tag
+        read = self._offsets[stream]
+        if number is None:
+            self.books.violated(Rule.UNKNOWN, f"{stream} has {delivery.body[:40]!r} at {offset}")
+        elif self._kind == "next":
+            read.read_next(offset, number)
+            self.books.taken(stream, number, delivery.body)
+        elif self._kind == "group":
+            if read.read(offset, number):
+                self.books.taken("orders", number, delivery.body)
+        else:
+            read.read(offset, number)
+
+    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
+        assert name in (frames.BASIC_QOS_OK, frames.BASIC_CONSUME_OK), name
+
+
+class Seat:
+    """A client, and how the next one is made. `is_taken` is false while nobody should be there."""
+
+    def __init__(self, title: str, make: Callable[[str], Client]) -> None:
+        self.title = title
+        self.is_taken = True
+        self.client: Client | None = None
+        self._make = make
+        self._count = 0
+
+    def sit(self) -> Client:
+        """Connect somebody new. Raises BrokerError."""
+        self._count += 1
+        self.client = self._make(f"{self.title} {self._count}")
+        return self.client
+
+
+def consume_arguments(queue: str, consumer_tag: str, arguments: dict[str, FieldValue]) -> bytes:
+    """Return the arguments of basic.consume with acks."""
+    names = frames.short_string(queue) + frames.short_string(consumer_tag)
+    return b"\0\0" + names + b"\0" + frames.field_table(arguments)
