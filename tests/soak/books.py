@@ -15,7 +15,8 @@ missing when all queues are empty, and forgets what is over. It knows no broker,
 3. A kill makes settled places doubtful, unless something that was sent after that was confirmed as stored: there is one
    log, which then has both. A clean stop makes none doubtful.
 4. What comes as new comes once for each queue, in the order of its publisher where the queue keeps it.
-5. A message that went to several queues is in all of them or in none.
+5. A message that went to several queues is in all of them or in none. What was seen before a kill and never confirmed
+   may be lost everywhere: only what is seen in the present life tells.
 6. A number that is not in the books was never sent, or was settled in an earlier period: both are wrong.
 """
 
@@ -95,6 +96,7 @@ class _Entry:
         "doubtful",
         "due_s",
         "held",
+        "last_life",
         "life",
         "number",
         "order",
@@ -116,6 +118,7 @@ class _Entry:
         self.life = life  # in which it was sent
         self.confirmed_in = -1  # the life in which it was first confirmed
         self.seen: dict[str, int] = {}  # by queue, in which life it came as new
+        self.last_life = -1  # in which it was delivered
         self.held = ""  # the client that has it
         self.acked = False
         self.settled_at = -1  # how many had been sent when it was settled
@@ -193,6 +196,7 @@ class Books:
             self._check_order(entry, client, queue)
         else:
             entry.seen.setdefault(queue, self.life)
+        entry.last_life = self.life
         entry.held = client
         self._held.setdefault(client, {})[entry] = None
 
@@ -314,8 +318,8 @@ class Books:
         self._last.clear()
 
     def _check_whole(self, entries: list[_Entry]) -> None:
-        there = [entry for entry in entries if entry.seen]
-        missing = [entry for entry in entries if not entry.seen and not entry.doubtful]
+        there = [entry for entry in entries if entry.last_life == self.life]
+        missing = [entry for entry in entries if entry.last_life < 0 and not entry.doubtful]
         if there and missing and there[0].confirmed_in < 0:
             self.violated(Rule.TORN, f"{there[0]}, but not in {', '.join(entry.place for entry in missing)}")
 

@@ -183,6 +183,13 @@ def neither_queue_has_what_was_not_confirmed(told: Told) -> None:
     told.end_period(lasting=True)
 
 
+def one_queue_delivered_it_before_a_kill_that_lost_it_in_both(told: Told) -> None:
+    number = told.send(places=PAIR)
+    told.come(number)
+    told.restarted(clean=False)
+    told.end_period(lasting=True)
+
+
 def a_delayed_message_comes_when_it_is_due(told: Told) -> None:
     number = told.send(due_s=5.0)
     told.come(number, now_s=5.0)
@@ -208,6 +215,7 @@ def a_delayed_message_comes_when_it_is_due(told: Told) -> None:
         what_is_transient_is_gone_after_a_restart,
         what_waits_for_long_waits_over_periods,
         neither_queue_has_what_was_not_confirmed,
+        one_queue_delivered_it_before_a_kill_that_lost_it_in_both,
         a_delayed_message_comes_when_it_is_due,
     ],
 )
