@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker_process import WarrenProcess
+from broker_process import WarrenProcess, wait_until
 from crash.link import turn
 from crash.small_disk import SmallDisk
 from integration.management.client import Api
@@ -116,8 +116,9 @@ class Innocent:
             found |= {f"{what}_p{percent}_ms": 1000 * cuts[percent - 1] for percent in (50, 99)}
         return found
 
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
+    def has_begun(self) -> bool:
+        with self._lock:
+            return bool(self._waits)
 
     def end(self) -> None:
         assert self._process.stdin is not None
@@ -156,6 +157,7 @@ class Soak:
         for visitor in self._visitors:
             visitor.start()
         self.innocent = Innocent(process.amqp_port)
+        wait_until(self.innocent.has_begun, "the innocent client to begin")
         self._timers: list[threading.Timer] = []
 
     # --- seats ------------------------------------------------------------------------------------------------------
