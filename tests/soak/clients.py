@@ -332,11 +332,7 @@ class StreamReader(Client):
         self._offsets = offsets
         self.send_method(frames.BASIC_QOS, pack(">IHB", 0, 300, 0))
         for stream in PARTITIONS if kind == "group" else ("events",):
-            read = offsets[stream]
-            start: FieldValue = read.end if kind == "next" else chooser.randint(read.oldest(), read.end)
-            arguments: dict[str, FieldValue] = {"x-stream-offset": start}
-            if kind == "group":
-                arguments = {"x-stream-offset": "first", "x-group": "soak"}
+            arguments = reading_arguments(kind, offsets[stream], chooser)
             self.send_method(frames.BASIC_CONSUME, consume_arguments(stream, stream, arguments))
 
     def on_delivery(self, delivery: Delivery) -> None:
@@ -360,6 +356,14 @@ class StreamReader(Client):
 
     def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
         assert name in (frames.BASIC_QOS_OK, frames.BASIC_CONSUME_OK), name
+
+
+def reading_arguments(kind: str, read: Offsets, chooser: random.Random) -> dict[str, FieldValue]:
+    """Return where a reader of a kind begins, as arguments of its consumer."""
+    if kind == "group":
+        # The broker knows how far it has come; `end` is of those who read one after the other.
+        return {"x-stream-offset": "first", "x-group": "soak"}
+    return {"x-stream-offset": read.end if kind == "next" else chooser.randint(read.oldest(), read.end)}
 
 
 class Seat:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
 
 from .books import Books, Offsets, Promise, Rule, body_of, maybe_number
+from .clients import reading_arguments
 
 PLAIN = Promise("plain", ordered=frozenset({"q"}))
 SERIAL = Promise("serial", serial=frozenset({"q"}))
@@ -411,6 +413,20 @@ def test_the_books_forget_what_is_over() -> None:
         told.end_period(lasting=True)
         # The last ack may come back after a kill: no confirm of something later says that it is on disk.
         assert told.size() <= 1
+
+
+def test_readers_begin_where_their_kind_says_however_long_it_has_gone_on() -> None:
+    told = Told()
+    shared, followed = Offsets(told, "s", kept=10), Offsets(told, "t", kept=10)
+    for offset in range(30):
+        shared.read(offset, offset + 1)
+        followed.read_next(offset, offset + 1)
+    chooser = random.Random(0)
+    assert reading_arguments("group", shared, chooser) == {"x-stream-offset": "first", "x-group": "soak"}
+    assert reading_arguments("next", followed, chooser) == {"x-stream-offset": 30}
+    starts = {reading_arguments("again", followed, chooser)["x-stream-offset"] for _ in range(500)}
+    assert starts == set(range(20, 31))
+    assert told.violations == []
 
 
 def test_a_body_says_which_message_it_is() -> None:
