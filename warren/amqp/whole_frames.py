@@ -19,7 +19,7 @@ from mypy_extensions import i64
 HEAD_BYTES: Final = 7
 _BESIDE: Final = 8  # head and end
 _NO_FRAMES: Final = (-1, -1)
-# The class and method of connection.close and connection.close-ok on channel 0, with the head around their size.
+_OPEN_OK: Final = b"\x00\x0a\x00\x29"
 _CLOSES: Final = (b"\x00\x0a\x00\x32", b"\x00\x0a\x00\x33")
 
 
@@ -57,3 +57,13 @@ def frame_bytes(data: bytes, at: i64) -> i64:
 def ends_connection(data: bytes, at: int) -> bool:
     """Tell whether the frame that begins at `at` is connection.close or its answer: nothing comes behind it."""
     return data[at] == 1 and data[at + HEAD_BYTES : at + HEAD_BYTES + 4] in _CLOSES
+
+
+def opens_connection(data: bytes, end: int) -> bool:
+    """Tell whether connection.open-ok is among the whole frames of `data` up to `end`."""
+    at: i64 = 0
+    while at < end:
+        if data[at] == 1 and data[at + HEAD_BYTES : at + HEAD_BYTES + 4] == _OPEN_OK:
+            return True
+        at += _BESIDE + frame_bytes(data, at)
+    return False

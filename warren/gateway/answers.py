@@ -5,7 +5,8 @@
 
 1. What the client has been given ends at the end of a frame, but within a frame larger than `HELD_BYTES_MAX`: so a
    connection.close can be put behind it when the leader is gone, and the client knows why.
-2. Nothing is put behind a connection.close or close-ok of the leader, nor behind what is not AMQP frames.
+2. Nothing is put behind a connection.close or close-ok of the leader, nor behind what is not AMQP frames, nor before
+   the connection is open: a broker ends some handshakes without a word, and clients know what that means.
 3. A frame of which a part was held when the leader went is dropped: it was never sent whole.
 
 No I/O: bytes in, bytes out.
@@ -18,7 +19,7 @@ from typing import Final
 from warren.amqp.codec import method_frame
 from warren.amqp.errors import CONNECTION_FORCED, reply_text
 from warren.amqp.methods import ConnectionClose
-from warren.amqp.whole_frames import HEAD_BYTES, ends_connection, frame_bytes, whole_frames
+from warren.amqp.whole_frames import HEAD_BYTES, ends_connection, frame_bytes, opens_connection, whole_frames
 
 HELD_BYTES_MAX: Final = 256 << 10  # twice the usual frame_max
 
@@ -31,6 +32,7 @@ class Answers:
         self._held = b""
         self._missing = 0  # of a frame that is passed on in pieces
         self._is_framed = True
+        self._is_open = False
 
     def passed_on(self, data: bytes) -> bytes | memoryview:
         """Take what the leader has sent; return what the client is to be sent now."""
@@ -47,6 +49,7 @@ class Answers:
             return data
         if last >= 0:
             self.is_over = ends_connection(data, last)
+            self._is_open = self._is_open or opens_connection(data, end)
         rest = len(data) - end
         if not rest:
             return data
@@ -58,7 +61,7 @@ class Answers:
 
     def last_word(self, text: str) -> bytes:
         """Return a connection.close that tells the client `text`, or nothing where none can be put."""
-        if self.is_over or self._missing or not self._is_framed:
+        if self.is_over or self._missing or not self._is_open:
             return b""
         return farewell(text)
 

@@ -60,3 +60,20 @@ def test_who_has_no_certificate_or_one_of_somebody_else_is_refused(tmp_path: Pat
         leader.publish("orders", bodies(0, 1))
     for node in (plain, stranger, leader):
         node.process.stop()
+
+
+def test_clients_are_passed_on_through_tls_between_the_nodes(tmp_path: Path, authority: Authority) -> None:
+    leader = Node(tmp_path, "one", settings(authority, authority.issue("/CN=one")))
+    follower = Node(tmp_path, "two", settings(authority, authority.issue("/CN=two")))
+    leader.lead()
+    follower.follow(leader)
+    leader.await_in_sync("two")
+    sent = [*bodies(0, 5), bytes(range(256)) * 40_000, *bodies(5, 5)]  # more than any buffer takes at a time
+    follower.publish("orders", sent)
+    assert follower.drain("orders") == sent
+    names = [f"queue-{number:05}" for number in range(1000)]
+    queues = [{"name": name, "vhost": "/", "durable": False, "auto_delete": False, "arguments": {}} for name in names]
+    assert follower.ask("POST", "/api/definitions", {"queues": queues})[0] in (200, 204)
+    assert len(follower.ask("GET", "/api/queues/%2F")[1]) == 1001
+    follower.process.stop()
+    leader.process.stop()

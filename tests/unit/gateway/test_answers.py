@@ -59,6 +59,7 @@ def test_a_part_of_a_frame_is_dropped_with_its_leader() -> None:
 def test_a_frame_too_large_to_be_held_is_passed_on_in_pieces() -> None:
     data = body_frame(3 * HELD_BYTES_MAX) + OPEN_OK
     answers = Answers()
+    answers.passed_on(OPEN_OK)
     first = HELD_BYTES_MAX + 100
     assert answers.passed_on(data[:first]) == data[:first]
     assert answers.last_word("gone") == b"", "within a frame"
@@ -81,7 +82,7 @@ def test_nothing_is_put_behind_the_last_word_of_the_leader(last: object) -> None
 
 def test_the_end_of_a_channel_is_not_that_of_the_connection() -> None:
     answers = Answers()
-    answers.passed_on(method_frame(1, m.ChannelCloseOk()))
+    answers.passed_on(OPEN_OK + method_frame(1, m.ChannelCloseOk()))
     assert not answers.is_over
     assert answers.last_word("gone")
 
@@ -92,5 +93,11 @@ def test_what_is_not_amqp_is_passed_on_as_it_is() -> None:
     assert answers.last_word("gone") == b""
 
 
-def test_a_client_that_has_been_sent_nothing_can_be_told_why() -> None:
-    assert Answers().last_word("nobody leads")
+def test_a_handshake_ends_without_a_word() -> None:
+    """As that of a broker does, which may have had its reason."""
+    answers = Answers()
+    assert answers.last_word("gone") == b""
+    answers.passed_on(method_frame(0, m.ConnectionTune(2047, 131072, 60)))
+    assert answers.last_word("gone") == b""
+    answers.passed_on(OPEN_OK + method_frame(1, m.ChannelOpenOk(b"")))
+    assert answers.last_word("gone")

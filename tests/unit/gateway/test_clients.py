@@ -247,6 +247,8 @@ def test_clients_of_a_leader_that_was_replaced_are_sent_away_and_closed_in_time(
 
         async def work() -> None:
             client, leader = await joined(served)
+            leader.send(OPEN_OK)
+            assert await received(client, len(OPEN_OK)) == OPEN_OK
             served.clients.tick(LEADER)
             served.clients.tick(None)  # nobody is known to lead: those that are connected go on
             assert served.clients.count(PASSED) == 1
@@ -367,6 +369,8 @@ def test_tls_of_a_client_ends_here_and_its_certificate_names_a_user() -> None:
             assert waiting.facts.is_tls
             assert waiting.facts.user == "robot"
             leader = served.connect(waiting)
+            leader.send(OPEN_OK)
+            assert await stream.receive_some() == OPEN_OK
             large = b"\x03\x00\x01\x00\x03\x00\x00" + bytes(3 << 16) + b"\xce"
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stream.send_all, HEADER + large)
@@ -406,6 +410,8 @@ def test_when_the_gateway_ends_its_clients_are_told() -> None:
 
         async def work() -> None:
             client, leader = await joined(served)
+            leader.send(OPEN_OK)
+            assert await received(client, len(OPEN_OK)) == OPEN_OK
             waiting = served.client()
             await until(lambda: served.begun)
             ends.extend([client, waiting, leader])

@@ -141,6 +141,7 @@ def test_public_routes_are_few() -> None:
         ("POST", "/api/login"),
         ("GET", "/api/auth"),
         ("GET", "/health"),
+        ("GET", "/health/leader"),
         ("GET", "/api/openapi.json"),
     }
 
