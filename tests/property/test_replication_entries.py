@@ -25,6 +25,7 @@ from warren.replication.entries import (
     VERSION,
     Ack,
     Beacon,
+    BeginImage,
     BeginSegment,
     Catalogue,
     CatalogueCopy,
@@ -37,6 +38,7 @@ from warren.replication.entries import (
     Entry,
     EntryError,
     Frame,
+    ImagePiece,
     Position,
     SealedFile,
     SealedList,
@@ -103,6 +105,8 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(Beacon, u64, u64, u64, u32),
     st.builds(Truncate, u64, u32),
     st.builds(CaughtUp, u64),
+    st.builds(BeginImage, u64),
+    st.builds(ImagePiece, u64, u64, some),
     positions(),
     st.builds(SealedList, st.lists(st.builds(SealedFile, u64, u64, u64, u32), max_size=4).map(tuple), st.booleans()),
     st.builds(Ack, u64, u64, u64, u64, u32),
@@ -132,7 +136,7 @@ def test_entries_come_out_as_they_went_in_however_they_are_cut(sent: list[Entry]
 
 
 def test_every_kind_is_drawn_and_has_a_number_of_its_own() -> None:
-    assert len({entry_type.KIND for entry_type in ALL}) == len(set(ALL)) == 19
+    assert len({entry_type.KIND for entry_type in ALL}) == len(set(ALL)) == 21
 
 
 @thorough(300)

@@ -3,7 +3,7 @@
 The leader is the broker of `workloads.Life`, whose store is shipped; the followers are `ReplicaStore`s. When it is lost
 a recorded member takes over: the same `Machine` goes on, on the other disk. Links keep order and delay as they like.
 What stands in for the cluster: `members` is the recorded set, durable and never smaller than `min_in_sync`; epochs are
-counted; a follower that the files cannot serve any more gets a copy of the leader's disk.
+counted; a follower of which the leader knows nothing any more gets a copy of its disk, as a person would make it.
 
     C1  what was confirmed is on every recorded member's disk, whatever a power cut leaves of it
     C2  nothing comes back but what some batch was closed with; a follower acknowledges nothing of a deposed leader
@@ -114,6 +114,7 @@ class Node:
         self.fs = SimulatedFileSystem()
         self.replica: ReplicaStore | None = None
         self.link: Link | None = None
+        self.needs_image = False
         self.late: Link | None = None  # of a leader that was deposed
 
 
@@ -416,13 +417,19 @@ class ReplicatedLife(Life):
         replica.follow(self.leading.epoch, STORE_ID)
         for _ in range(3):
             try:
-                found = self.leading.shipping.attach(replica.position(), replica.sealed_files())
+                found = self.leading.shipping.attach(
+                    replica.position(), replica.sealed_files(), needs_image=node.needs_image
+                )
             except BulkNeededError:
                 self._copy(node)
                 return
             if isinstance(found, Attachment):
                 node.link = Link(self.leading.epoch, found)
                 self.counts["links"] += 1
+                if found.is_image:
+                    self.counts["images"] += 1
+                    if node in self.members:
+                        raise Violation("a recorded member needs a copy of everything")
                 return
             assert isinstance(found, Truncate)
             self.counts["truncations"] += 1
@@ -444,10 +451,12 @@ class ReplicatedLife(Life):
         try:
             while node.link.send() and self.random.random() < 0.9:
                 pass
+            if node.link.catch_up is None:
+                node.needs_image = False
         except BulkNeededError:
             node.link.entries.clear()
             self._lose_link(node)
-            self._copy(node)
+            node.needs_image = True
 
     def _move_links(self) -> None:
         node = self._follower()

@@ -20,7 +20,7 @@ GROUPS: Final = 4
 LIVES: Final = max(40, STATES // 100)  # of a group
 STEPS: Final = 150
 # What happens in every group, so that nothing is held to be right because it never comes.
-HAPPENS: Final = ("take-overs", "restarts", "truncations", "joins", "copies", "follower crashes", "chunks", "refused")
+HAPPENS: Final = ("take-overs", "restarts", "truncations", "joins", "images", "follower crashes", "chunks", "refused")
 pytestmark = pytest.mark.timeout(900 + LIVES)
 
 

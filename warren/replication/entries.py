@@ -37,6 +37,10 @@ entries. All integers are big-endian.
                    as changes that make it, with all changes below `applied`. With the last piece it takes the place of
                    what the follower has
                    flags 0x02 MORE         the next of this kind has more of it
+    16 IMAGE       lsn u64: what follows is a whole log that ends there, to take the place of the follower's: pieces of
+                   its segments, then those of its checkpoint. With the last one it does
+    17 IMAGE_PIECE number u64, position u64, then bytes of that segment's file; the pieces come in their order, and the
+                   segments by number
 
     from the follower
     32 POSITION    store_id 16, segment u64, lsn u64, checkpoint_lsn u64, crc u32, count u32, then epochs, each epoch
@@ -99,6 +103,7 @@ _TRUNCATE: Final = Struct(">QI")
 _POSITION: Final = Struct(">16sQQQII")
 _EPOCH: Final = Struct(">IQ")
 _FILE: Final = Struct(">QQQI")
+_IMAGE_PIECE: Final = Struct(">QQ")
 _ACK: Final = Struct(">QQQQI")
 _REPLACEMENT: Final = 0x01
 _MORE: Final = 0x02
@@ -402,6 +407,33 @@ class CaughtUp(_Lsn):
 
 
 @dataclass(frozen=True, slots=True)
+class BeginImage(_Lsn):
+    """What follows is a whole log that ends there."""
+
+    KIND: ClassVar[int] = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePiece:
+    """Bytes of a segment of an image, for `position` of its file."""
+
+    KIND: ClassVar[int] = 17
+    LENGTHS: ClassVar[tuple[int, int]] = (_IMAGE_PIECE.size + 1, _IMAGE_PIECE.size + PIECE_BYTES)
+
+    number: int
+    position: int
+    data: Piece
+
+    def body(self) -> list[Piece]:
+        return [_IMAGE_PIECE.pack(self.number, self.position), self.data]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        number, position = _IMAGE_PIECE.unpack_from(body)
+        return cls(number, position, body[_IMAGE_PIECE.size :])
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """Up to where the log of a follower goes. `epochs`: (epoch, LSN where it begins), ascending."""
 
@@ -522,6 +554,8 @@ FromLeader = (
     | Beacon
     | Truncate
     | CaughtUp
+    | BeginImage
+    | ImagePiece
     | Stop
 )
 FromFollower = Position | SealedList | Ack | Stop
@@ -544,6 +578,8 @@ FROM_LEADER: Final[tuple[EntryType, ...]] = (
     Beacon,
     Truncate,
     CaughtUp,
+    BeginImage,
+    ImagePiece,
     Stop,
 )
 FROM_FOLLOWER: Final[tuple[EntryType, ...]] = (Position, SealedList, Ack, Stop)

@@ -32,6 +32,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -68,7 +69,7 @@ from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.in_sync import InSyncSet, Replica
 from warren.replication.passage import some
-from warren.replication.shipping import Attachment, Pieces, ShippedStore, Shipping
+from warren.replication.shipping import Attachment, BulkNeededError, Pieces, ShippedStore, Shipping
 from warren.replication.wire import TlsWire, Wire, shake_hands
 from warren.server.client_of_node import ClientOfNode
 from warren.server.errors import listen_error
@@ -90,6 +91,7 @@ AT_ONCE_BYTES: Final = 1 << 20
 DRAINED_S: Final = 0.005
 SAID_MAX: Final = 1000  # entries of a follower that wait: each names thousands of files
 RECORD_RETRY_S: Final = 1.0
+RETURN_S: Final = 10.0  # for a follower that is to connect again
 COPY_BYTES: Final = 1 << 20  # of the metadata, in one entry
 ALARM: Final = "replicas"
 REPEAT_S: Final = 60.0  # a refusal for the same reason is said again
@@ -134,6 +136,7 @@ class Leader:
         self._proposed = trio.Event()
         self._proposal: frozenset[Node] | None = None
         self._beacons = 0
+        self.need_image: set[bytes] = set()  # incarnations: the log here does not go on from what they have
         self._refusals: dict[str, float] = {}  # when they were logged last
         self._store: Store | None = None
         self._log: MessageLog | None = None
@@ -437,6 +440,8 @@ class Leader:
                     await follower.serve()
                 finally:
                     self.remove(follower)
+        if follower is not None:
+            await follower.forget()
 
     async def _meet(self, sock: socket.socket, address: str) -> Follower | None:
         """Go through the handshake; return the follower, None for a client that one passes on.
@@ -569,12 +574,22 @@ class Follower:
             except OSError as error:
                 self.end(f"the files of the leader cannot be read: {error.strerror or error}")
             finally:
-                if self._attachment is not None:
+                if self._attachment is not None and not self._attachment.is_behind:
                     self._leader.shipping.detach(self._attachment)
                 self.wire.close()
                 nursery.cancel_scope.cancel()
         reason = self.stopped or self._reason or self.wire.failure
         log.info("a follower has gone", node=str(self.node), reason=reason)
+
+    async def forget(self) -> None:
+        """Let go of what the log keeps for it; a little later if it is to connect again at once."""
+        if self._attachment is not None:
+            try:
+                if self._attachment.is_behind:
+                    await trio.sleep(RETURN_S)
+            finally:
+                self._leader.shipping.detach(self._attachment)
+            await in_thread(REPLICATION, self._leader.shipping.settle)
 
     async def _end_when_asked(self, scope: trio.CancelScope) -> None:
         await self._ended.wait()
@@ -591,9 +606,15 @@ class Follower:
         try:
             self._readable()
             await self._copy_metadata(attachment)
-            await self._catch_up(attachment.catch_up())
+            try:
+                await self._catch_up(attachment.catch_up())
+            except BulkNeededError:
+                leader.need_image.add(self.node.incarnation)
+                raise
+            leader.need_image.discard(self.node.incarnation)
             if attachment.go_live(self.wire.put):
                 self.replica.is_live = True
+                await in_thread(REPLICATION, leader.shipping.settle)
                 await trio.sleep_forever()
             self.end("too much was written while it caught up: it is to connect again")
         finally:
@@ -618,8 +639,12 @@ class Follower:
                     return None
                 files += listed.files
                 more = listed.has_more
-            found = await in_thread(REPLICATION, shipping.attach, position, files)
+            needs_image = self.node.incarnation in self._leader.need_image
+            attach = partial(shipping.attach, position, files, needs_image=needs_image)
+            found = await in_thread(REPLICATION, attach)
             if isinstance(found, Attachment):
+                if found.is_image:
+                    log.info("a follower gets a copy of everything", node=str(self.node), lsn=found.end_lsn)
                 self._applied = self._applied if self._leader.epoch() in dict(position.epochs) else None
                 return found
             assert isinstance(found, Truncate)

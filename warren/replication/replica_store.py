@@ -8,6 +8,8 @@
     UNLINK       checked against the checkpoint on disk; removed
     CHUNK        written and synced
     DROP, SWAP, UNMAKE    done once the log is synced up to `after_lsn`
+    IMAGE        a log and its checkpoint are written beside those that are here, and take their place when all is there
+                 (``incoming_image``)
     CATALOGUE    given to `on_catalogue` once the log is synced up to `after_lsn`; CATALOGUE_COPY at once
 
 1. At any moment the directory is what a power cut of the leader could have left: `recover` finds a state in it that the
@@ -68,6 +70,7 @@ from warren.msgstore.log.sealed_table import SealedSegment
 from warren.replication.entries import (
     Ack,
     Beacon,
+    BeginImage,
     BeginSegment,
     Catalogue,
     CatalogueCopy,
@@ -78,6 +81,7 @@ from warren.replication.entries import (
     Drop,
     Frame,
     FromLeader,
+    ImagePiece,
     Position,
     SealedFile,
     Stop,
@@ -87,6 +91,7 @@ from warren.replication.entries import (
     Unlink,
     Unmake,
 )
+from warren.replication.incoming_image import COMPLETE, IncomingImage, finish
 from warren.replication.segment_frames import SegmentFrames
 
 NO_STORE: Final = bytes(16)
@@ -154,6 +159,7 @@ class ReplicaStore:
         self._marker: int | None = None  # what ``catching-up`` says
         self._tmp_handle = -1  # of the checkpoint that is coming in
         self._tmp_bytes = 0
+        self._image: IncomingImage | None = None  # that is coming in
 
     # --- before a link ----------------------------------------------------------------------------------------------
 
@@ -165,6 +171,10 @@ class ReplicaStore:
         """
         self._check()
         self.close()
+        try:
+            finish(self._fs, self._sync_directory)
+        except OSError as error:
+            self._raise("take over the log that the leader has sent", error)
         self._store = Store(self._fs, self._clock_ms)
         self._store.open(as_follower=True)
         self._read_log()
@@ -227,6 +237,10 @@ class ReplicaStore:
         self._leader_epoch += 1  # nothing that is still under way counts
         try:
             self._sync_log(self.received_lsn)
+            self._close_current()
+            self._give_up_image()
+            if finish(self._fs, self._sync_directory):
+                self._read_log()
             self._remove_marker()
         except OSError as error:
             self._raise(f"remove {CATCHING_UP}", error)
@@ -234,6 +248,7 @@ class ReplicaStore:
     def close(self) -> None:
         """Give all files back. Makes nothing durable."""
         self._give_up_checkpoint()
+        self._give_up_image()
         self._close_current()
         self._store.close()
 
@@ -302,6 +317,11 @@ class ReplicaStore:
             case CatalogueCopy():
                 if self._on_catalogue is not None:
                     self._on_catalogue(entry)
+            case BeginImage():
+                self._begin_image(entry)
+            case ImagePiece():
+                if self._image is None or not self._image.write(entry.number, entry.position, entry.data):
+                    raise EntryRefusedError(f"bytes of segment {entry.number} from {entry.position} on are not due")
             case Committed():
                 self.committed_lsn = max(self.committed_lsn, entry.lsn)
             case Beacon():
@@ -420,8 +440,10 @@ class ReplicaStore:
     # --- checkpoints, and what they make superfluous ----------------------------------------------------------------
 
     def _take_checkpoint(self, piece: CheckpointPiece) -> None:
-        if piece.lsn > self.received_lsn:
-            raise EntryRefusedError(f"a checkpoint at LSN {piece.lsn}, and the log ends at {self.received_lsn}")
+        image = self._image
+        end_lsn = self.received_lsn if image is None else image.end_lsn
+        if piece.lsn > end_lsn:
+            raise EntryRefusedError(f"a checkpoint at LSN {piece.lsn}, and the log ends at {end_lsn}")
         if piece.offset == 0:
             self._give_up_checkpoint()
             self._unlink_if_there(CHECKPOINT_TMP)
@@ -436,6 +458,9 @@ class ReplicaStore:
             return
         content = read_exactly(self._fs, self._tmp_handle, piece.total_bytes, 0)
         self._check_checkpoint(content, piece.lsn)
+        if image is not None:
+            self._take_over(image)
+            return
         self._sync_log(piece.lsn)
         self._sync(self._tmp_handle, CHECKPOINT_TMP)
         self._fs.rename(CHECKPOINT_TMP, CHECKPOINT)
@@ -458,6 +483,38 @@ class ReplicaStore:
         if self._tmp_handle >= 0:
             handle, self._tmp_handle = self._tmp_handle, -1
             self._fs.close(handle)
+
+    # --- images -----------------------------------------------------------------------------------------------------
+
+    def _begin_image(self, entry: BeginImage) -> None:
+        kept = max(self._checkpoint.lsn, self.committed_lsn)
+        if entry.lsn < kept:
+            raise EntryRefusedError(
+                f"a log that ends at LSN {entry.lsn}, and up to {kept} it is committed: the leader has another history"
+            )
+        self._give_up_image()
+        self._image = IncomingImage(self._fs, self._sync, entry.lsn)
+
+    def _take_over(self, image: IncomingImage) -> None:
+        """All of it is there: go on with it, and with nothing that was here."""
+        image.end_segment()
+        self._sync_directory(LOG)
+        self._sync(self._tmp_handle, CHECKPOINT_TMP)
+        self._fs.rename(CHECKPOINT_TMP, COMPLETE)
+        self._give_up_checkpoint()
+        self._sync_directory(".")
+        self._give_up_image()
+        self._close_current()
+        self._store.close()
+        finish(self._fs, self._sync_directory)
+        self._read_log()
+        if self.received_lsn != image.end_lsn:
+            raise EntryRefusedError(f"the log that has come ends at LSN {self.received_lsn}, not at {image.end_lsn}")
+
+    def _give_up_image(self) -> None:
+        if self._image is not None:
+            self._image.close()
+            self._image = None
 
     def _unlink(self, numbers: tuple[int, ...]) -> None:
         for number in numbers:

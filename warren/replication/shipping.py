@@ -12,12 +12,15 @@
    log forgets what is in them, removals behind them. A file that is another one here takes the old one's place in one
    step.
 3. The changes of each of the three threads of the store are made under a lock of its own, and `attach` holds all three:
-   what it finds in the files is what was shipped until then, and the rest is shipped to it. It opens the files that it
-   will read, so they stay readable, whatever is removed meanwhile.
-4. While a follower catches up, what is live waits in memory, at most `WAITING_BYTES_MAX` of it. Beyond that the
+   what it finds in the files is what was shipped until then, and the rest is shipped to it. It holds the files that it
+   will read (``held_files``), whatever is removed meanwhile.
+4. What the log lets go of while a follower catches up is kept for it until nobody does any more (`retain`): else one
+   that is given much would find the log gone on without it each time.
+5. While a follower catches up, what is live waits in memory, at most `WAITING_BYTES_MAX` of it. Beyond that the
    attachment is of no use when it has caught up with the files: the follower connects again, with less to catch up.
-5. A follower that has what the leader never had has to cut that off (`Truncate`), at the end of the largest epoch that
-   both have. One that the files here cannot serve any more gets `BulkNeededError`.
+6. A follower that has what the leader never had has to cut that off (`Truncate`), at the end of the largest epoch that
+   both have. One from which the log here does not go on, since segments of it are gone, gets an image: the whole log as
+   it is, and its checkpoint. What not even that can serve gets `BulkNeededError`.
 
 No sockets and no time.
 """
@@ -27,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from threading import Lock
 from typing import Final
 
@@ -46,10 +50,12 @@ from warren.msgstore.log.replay import FrameHead
 from warren.replication.entries import (
     NUMBERS_MAX,
     PIECE_BYTES,
+    BeginImage,
     BeginSegment,
     Drop,
     Entry,
     Frame,
+    ImagePiece,
     Position,
     SealedFile,
     Swap,
@@ -61,6 +67,7 @@ from warren.replication.entries import (
     chunk_pieces,
     encoded,
 )
+from warren.replication.held_files import HeldFile, HeldFiles
 from warren.replication.replica_store import sealed_file
 from warren.replication.segment_frames import SegmentFrames
 
@@ -68,8 +75,6 @@ _CHECKPOINT_LSN_AT: Final = 32
 _CHECKPOINT_LSN_END: Final = 40
 
 WAITING_BYTES_MAX: Final = 64 << 20
-# A follower that would need more files than that is too far behind: each is a descriptor.
-FILES_MAX: Final = 256
 
 Pieces = list[Piece]
 
@@ -91,7 +96,7 @@ class _SealedSource:
 
     stream_id: int
     segment: int
-    handle: int
+    file: HeldFile
     start: int
     is_replacement: bool
     is_swapped: bool
@@ -100,7 +105,7 @@ class _SealedSource:
 class Attachment:
     """What one follower is to get. `sent` counts the entries that were given out, as the follower counts `done`."""
 
-    def __init__(self, fs: FileSystem) -> None:
+    def __init__(self, fs: FileSystem, number: int = 0) -> None:
         self.sent = 0
         self.is_behind = False  # too much came while it caught up: connect again
         self._fs = fs
@@ -111,10 +116,12 @@ class Attachment:
         # What is to be read.
         self.position = Position(bytes(16), 0, 0, 0, 0, ())  # from where on
         self.end_lsn = 0  # up to where
-        self.segments: list[tuple[SegmentHeader, int]] = []  # with their handles, ascending
+        self.is_image = False  # the log does not go on from there: the follower gets all of it
+        self.files = HeldFiles(fs, f"follower{number}")
+        self.segments: list[tuple[SegmentHeader, HeldFile]] = []  # ascending
         self.sealed: list[_SealedSource] = []
         self.drops: list[Drop] = []
-        self.checkpoint = -1  # its handle, if the follower needs it
+        self.checkpoint: HeldFile | None = None  # if the follower needs it
 
     def publish(self, pieces: Pieces) -> None:
         """Take a live entry. Any thread."""
@@ -152,38 +159,59 @@ class Attachment:
     def _catch_up(self) -> Iterator[Entry]:
         for source in self.sealed:
             yield from self._sealed_bytes(source)
-        yield from self._frames()
-        yield Sync(self.end_lsn)
-        if self.checkpoint >= 0:
-            content = read_exactly(self._fs, self.checkpoint, self._fs.size(self.checkpoint), 0)
-            yield from checkpoint_pieces(_checkpoint_lsn(content), content)
+        if self.is_image:
+            yield from self._image()
+        else:
+            yield from self._frames()
+            yield Sync(self.end_lsn)
+            yield from self._checkpoint()
         yield from self.drops
+
+    def _image(self) -> Iterator[Entry]:
+        yield BeginImage(self.end_lsn)
+        for header, file in self.segments:
+            with self.files.opened(file) as handle:
+                end = min(self._fs.size(handle), self.end_lsn - header.base_lsn)
+                for at in range(0, end, PIECE_BYTES):
+                    data = read_exactly(self._fs, handle, min(PIECE_BYTES, end - at), at)
+                    if data:
+                        yield ImagePiece(header.number, at, data)
+        yield from self._checkpoint()
+
+    def _checkpoint(self) -> Iterator[Entry]:
+        if self.checkpoint is not None:
+            with self.files.opened(self.checkpoint) as handle:
+                content = read_exactly(self._fs, handle, self._fs.size(handle), 0)
+            yield from checkpoint_pieces(_checkpoint_lsn(content), content)
 
     def _frames(self) -> Iterator[Entry]:
         lsn, crc = self.position.lsn, self.position.crc
-        for header, handle in self.segments:
-            frames = SegmentFrames(self._fs, handle, header)
-            if header.number != self.position.segment:
-                yield BeginSegment(read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0))
-                lsn = frames.first_lsn
-            while lsn < self.end_lsn and (found := frames.maybe_frame(lsn)) is not None:
-                head, data = found
-                if head.previous_crc != crc:
-                    raise BulkNeededError(f"the log here does not go on at LSN {lsn} from what the follower has")
-                yield Frame(data[:FRAME_HEADER_BYTES], (data[FRAME_HEADER_BYTES:],))
-                lsn, crc = lsn + head.end, head.crc
+        for header, file in self.segments:
+            with self.files.opened(file) as handle:
+                frames = SegmentFrames(self._fs, handle, header)
+                if header.number != self.position.segment:
+                    yield BeginSegment(read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0))
+                    lsn = frames.first_lsn
+                while lsn < self.end_lsn and (found := frames.maybe_frame(lsn)) is not None:
+                    head, data = found
+                    if head.previous_crc != crc:
+                        raise BulkNeededError(f"the log here does not go on at LSN {lsn} from what the follower has")
+                    yield Frame(data[:FRAME_HEADER_BYTES], (data[FRAME_HEADER_BYTES:],))
+                    lsn, crc = lsn + head.end, head.crc
         if lsn != self.end_lsn:
             raise BulkNeededError(f"the log here cannot be read from LSN {lsn} to {self.end_lsn}")
 
     def _sealed_bytes(self, source: _SealedSource) -> Iterator[Entry]:
-        end = self._fs.size(source.handle)
-        at = source.start
-        while at < end:
-            data = read_exactly(self._fs, source.handle, min(PIECE_BYTES, end - at), at)
-            if not data:
-                break
-            yield from chunk_pieces(source.stream_id, source.segment, at, data, is_replacement=source.is_replacement)
-            at += len(data)
+        place = source.stream_id, source.segment
+        with self.files.opened(source.file) as handle:
+            end = self._fs.size(handle)
+            at = source.start
+            while at < end:
+                data = read_exactly(self._fs, handle, min(PIECE_BYTES, end - at), at)
+                if not data:
+                    break
+                yield from chunk_pieces(*place, at, data, is_replacement=source.is_replacement)
+                at += len(data)
         if source.is_swapped:
             yield Swap(0, source.stream_id, (source.segment,))
 
@@ -204,12 +232,8 @@ class Attachment:
 
     def close_files(self) -> None:
         """Give the files back that are still to be read."""
-        handles = [handle for _, handle in self.segments] + [source.handle for source in self.sealed]
-        handles += [self.checkpoint] if self.checkpoint >= 0 else []
-        self.segments, self.sealed, self.checkpoint = [], [], -1
-        for handle in handles:
-            with suppress(OSError):
-                self._fs.close(handle)
+        self.segments, self.sealed, self.checkpoint = [], [], None
+        self.files.release()
 
 
 class Shipping:
@@ -230,6 +254,10 @@ class Shipping:
         self._unwritten: list[Entry] = []  # told of by a commit that has not come to its end
         self._known: dict[int, SegmentHeader] = {}  # headers that were read; a number is never used again
         self.commit_began_s: float | None = None  # while the disk works on one; the clock counts suspended time, too
+        self._attached = 0  # how often
+        # Segments that the log has let go of while somebody caught up, by number.
+        self._retained: dict[int, tuple[SegmentHeader, HeldFile]] = {}
+        self._retainer = HeldFiles(fs, "retained", handles_max=0)
         self._replaced = 0  # how often files of streams were replaced or removed
 
     # --- what the store tells: msgstore.files.store.Changes ---------------------------------------------------------
@@ -296,10 +324,13 @@ class Shipping:
 
     # --- followers --------------------------------------------------------------------------------------------------
 
-    def attach(self, position: Position, files: Sequence[SealedFile]) -> Attachment | Truncate:
+    def attach(
+        self, position: Position, files: Sequence[SealedFile], *, needs_image: bool = False
+    ) -> Attachment | Truncate:
         """Return what a follower at `position` with these sealed `files` gets, or where it is to cut its log first.
 
-        Only when the first commit of this life is done, which says that its epoch has begun.
+        `needs_image`: the log here does not go on from what the follower has, which has shown when it was read. To be
+        called when the first commit of this life is done, which says that its epoch has begun.
 
         Raises:
             OtherStoreError: it is the directory of another store.
@@ -321,13 +352,16 @@ class Shipping:
             truncate = self._maybe_truncate(position, headers)
             if truncate is not None:
                 return truncate
-            attachment = Attachment(self._fs)
+            self._attached += 1
+            attachment = Attachment(self._fs, self._attached)
             attachment.position = position
             attachment.end_lsn = self._written_lsn
+            reachable = self._with_retained(headers)
+            attachment.is_image = needs_image or self._has_gap(position, reachable)
             try:
-                self._open_segments(attachment, headers)
-                self._open_sealed(attachment, files, shared)
-                self._open_checkpoint(attachment)
+                self._hold_segments(attachment, headers if attachment.is_image else reachable)
+                self._hold_sealed(attachment, files, shared)
+                self._hold_checkpoint(attachment)
             except BaseException:
                 attachment.close_files()
                 raise
@@ -342,6 +376,37 @@ class Shipping:
         with self._lock:
             self._attachments = tuple(other for other in self._attachments if other is not attachment)
         attachment.close_files()
+
+    def retain(self, numbers: Sequence[int]) -> None:
+        """These segments are about to be removed: keep them while somebody catches up. The housekeeper's."""
+        if not self._release_retained():
+            for number in numbers:
+                with suppress(OSError):  # without it the follower may get an image
+                    header = self._known.get(number) or self._maybe_header(number)
+                    if header is not None:
+                        self._retained[number] = header, self._retainer.hold(segment_path(number))
+
+    def settle(self) -> None:
+        """Somebody has caught up, or gone: let go of what is not needed any more."""
+        with self.keeping_house:
+            self._release_retained()
+
+    def _release_retained(self) -> bool:
+        with self._lock:
+            is_needed = any(not attachment.is_live for attachment in self._attachments)
+        if not is_needed:
+            self._retained.clear()
+            self._retainer.release()
+        return not is_needed
+
+    def _with_retained(self, headers: list[SegmentHeader]) -> list[SegmentHeader]:
+        found = {number: header for number, (header, _) in self._retained.items()}
+        found.update((header.number, header) for header in headers)
+        return [found[number] for number in sorted(found)]
+
+    def _path(self, number: int) -> str:
+        retained = self._retained.get(number)
+        return segment_path(number) if retained is None else retained[1].link
 
     def _headers(self) -> list[SegmentHeader]:
         """Return the headers of the segments that can be read, by number."""
@@ -419,24 +484,34 @@ class Shipping:
 
     @contextmanager
     def _reading_frames(self, header: SegmentHeader) -> Iterator[SegmentFrames]:
-        handle = self._fs.open(segment_path(header.number), writable=False)
+        handle = self._fs.open(self._path(header.number), writable=False)
         try:
             yield SegmentFrames(self._fs, handle, header)
         finally:
             self._fs.close(handle)
 
-    def _open_segments(self, attachment: Attachment, headers: list[SegmentHeader]) -> None:
-        position = attachment.position
-        # Where the follower's own is gone, the next one may continue it: that shows when it is read.
+    def _has_gap(self, position: Position, headers: list[SegmentHeader]) -> bool:
+        """Tell whether segments are gone that lead from the follower's position to the end of the log."""
         needed = [header for header in headers if header.number >= position.segment]
-        if position.is_empty and headers and headers[0].base_lsn:
-            raise BulkNeededError("the beginning of the log is not there any more")
-        if len(needed) > FILES_MAX:
-            raise BulkNeededError(f"the follower is {len(needed)} segments behind")
-        for header in needed:
-            attachment.segments.append((header, self._fs.open(segment_path(header.number), writable=False)))
+        if not needed:
+            return False
+        first = needed[0]
+        if any(later.number != header.number + 1 for header, later in pairwise(needed)):
+            return True
+        if position.is_empty:
+            return first.base_lsn != 0
+        if first.number == position.segment:
+            return False
+        # Where the follower's own is gone, the next one may continue it.
+        frame = self._maybe_first_frame(needed)
+        return frame is not None and frame.previous_crc != position.crc
 
-    def _open_sealed(
+    def _hold_segments(self, attachment: Attachment, headers: list[SegmentHeader]) -> None:
+        for header in headers:
+            if attachment.is_image or header.number >= attachment.position.segment:
+                attachment.segments.append((header, attachment.files.hold(self._path(header.number))))
+
+    def _hold_sealed(
         self, attachment: Attachment, files: Sequence[SealedFile], shared: dict[tuple[int, int], int]
     ) -> None:
         """Find out which files of streams the follower lacks, has in part, or has and should not have."""
@@ -451,14 +526,10 @@ class Shipping:
             is_swapped = not is_replacement and named in theirs and named not in shared
             if not is_replacement:
                 ours.add(named)
-            handle = self._fs.open(f"{STREAMS}/{name}", writable=False)
-            if start >= self._fs.size(handle):
-                self._fs.close(handle)
+            if start >= self._size(f"{STREAMS}/{name}"):
                 continue
-            source = _SealedSource(*named, handle, start, is_replacement or is_swapped, is_swapped)
-            attachment.sealed.append(source)
-            if len(attachment.sealed) > FILES_MAX:
-                raise BulkNeededError("the follower lacks very many files of streams")
+            file = attachment.files.hold(f"{STREAMS}/{name}")
+            attachment.sealed.append(_SealedSource(*named, file, start, is_replacement or is_swapped, is_swapped))
         for stream_id, segment in sorted(theirs - ours):
             attachment.drops.append(Drop(0, stream_id, (segment,)))
 
@@ -479,14 +550,26 @@ class Shipping:
                 self._fs.close(handle)
         return found
 
-    def _open_checkpoint(self, attachment: Attachment) -> None:
-        with suppress(FileNotFoundError):
+    def _size(self, path: str) -> int:
+        handle = self._fs.open(path, writable=False)
+        try:
+            return self._fs.size(handle)
+        finally:
+            self._fs.close(handle)
+
+    def _hold_checkpoint(self, attachment: Attachment) -> None:
+        try:
             handle = self._fs.open(CHECKPOINT, writable=False)
+        except FileNotFoundError:
+            if attachment.is_image:
+                raise BulkNeededError("a part of the log is not there any more, and there is no checkpoint") from None
+            return
+        try:
             lsn = _checkpoint_lsn(read_exactly(self._fs, handle, _CHECKPOINT_LSN_END, 0))
-            if lsn > attachment.position.checkpoint_lsn:
-                attachment.checkpoint = handle
-            else:
-                self._fs.close(handle)
+        finally:
+            self._fs.close(handle)
+        if attachment.is_image or lsn > attachment.position.checkpoint_lsn:
+            attachment.checkpoint = attachment.files.hold(CHECKPOINT)
 
 
 class ShippedStore:
@@ -504,7 +587,6 @@ class ShippedStore:
         self.prepare_spare: Callable[[int], None] = store.prepare_spare
         self.quarantine: Callable[[int], None] = store.quarantine
         self.free_bytes: Callable[[], int] = store.free_bytes
-        self.pin: Callable[[str, LogPosition], list[PinnedFile]] = store.pin
         self.unpin: Callable[[str], None] = store.unpin
         self.close: Callable[[], None] = store.close
 
@@ -531,7 +613,13 @@ class ShippedStore:
         with shipping.keeping_house:
             for at in range(0, len(numbers), NUMBERS_MAX):
                 shipping.publish(Unlink(0, tuple(numbers[at : at + NUMBERS_MAX])))
+            shipping.retain(numbers)
             self._store.unlink(numbers)
+
+    def pin(self, holder: str, position: LogPosition) -> list[PinnedFile]:
+        """See `Store.pin`."""
+        with self._shipping.keeping_house:
+            return self._store.pin(holder, position)
 
     def seal(self, job: SealJob) -> None:
         """See `Store.seal`."""

@@ -136,6 +136,28 @@ def test_a_follower_whose_disk_is_full_leaves_and_comes_back_when_there_is_space
         follower.process.stop()
 
 
+def test_a_new_follower_of_a_leader_that_has_let_go_of_the_beginning_of_its_log_gets_everything(tmp_path: Path) -> None:
+    leader, follower = Node(tmp_path, "one", {"store.segment_bytes": 1 << 20}), Node(tmp_path, "two")
+    leader.lead()
+    first = leader.process.data_directory / "messages" / "log" / "0000000001"
+    assert first.exists()
+    leader.publish("orders", bodies(0, 3))
+    leader.publish("others", [bytes(100_000) for _ in range(40)])
+    leader.drain("others")
+    leader.publish("others", [b"something to write"])
+    wait_until(lambda: not first.exists(), "the first segment to be removed")
+    follower.follow(leader)
+    leader.await_in_sync("two")
+    assert "a follower gets a copy of everything" in leader.process.log()
+    leader.publish("orders", bodies(3, 3))
+    leader.lose()
+    follower.await_lost()
+    follower.promote()
+    assert follower.drain("orders") == bodies(0, 6)
+    assert follower.drain("others") == [b"something to write"]
+    follower.process.stop()
+
+
 def test_a_publisher_waits_for_about_a_second_when_a_follower_stops(tmp_path: Path) -> None:
     leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two")
     leader.lead()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.msgstore.files.store import Store
-from warren.msgstore.log.checksum import default_algorithm
+from warren.msgstore.log.checkpoint import seal, snapshot
+from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.epoch_table import EpochTable
 from warren.msgstore.log.jobs import CommitJob
+from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from warren.replication.entries import FROM_LEADER, PREAMBLE, Entry, FromLeader, Piece, entries_of
 from warren.replication.replica_store import ReplicaStore
@@ -31,6 +33,7 @@ class ShippedLog:
         epochs.begin(epoch, SEGMENT_HEADER_BYTES)
         self.shipping = Shipping(self.fs, epochs)
         self.files = ShippedStore(self.store, self.shipping)
+        self.last_crc = 0
         self._batch = 0
         self._segment = 0
         self._lsn = CAPACITY
@@ -50,7 +53,20 @@ class ShippedLog:
 
     def commit(self, count: int = 1, *, sync: bool = True) -> None:
         for _ in range(count):
-            self.files.commit(self.job(sync=sync), 0)
+            job = self.job(sync=sync)
+            self.files.commit(job, 0)
+            self.last_crc = int(job.crc)
+
+    def compact(self, *numbers: int) -> None:
+        """Have a checkpoint at the end of the log, which needs none of the segments, and remove these."""
+        algorithm = default_algorithm()
+        state = MessageLog(checksum_function(algorithm), CAPACITY)
+        state.algorithm, state.store_id, state.epoch = algorithm, STORE_ID, self.epoch
+        state.epochs.begin(self.epoch, SEGMENT_HEADER_BYTES)
+        state.next_lsn, state.next_segment = self.shipping.end_lsn(), self._segment + 1
+        self.files.write_checkpoint(seal(snapshot(state), state.checksum, self.last_crc))
+        self.files.release(list(numbers))
+        self.files.unlink(list(numbers))
 
     def attach(self, replica: ReplicaStore) -> Attachment:
         attachment = self.shipping.attach(replica.position(), replica.sealed_files())

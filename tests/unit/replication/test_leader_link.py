@@ -35,6 +35,7 @@ class Leader:
         self.elected = self.in_sync = ElectedSet(ME, self.told.append, 0.0)
         self.shipping = self
         self.has_begun = False
+        self.need_image: set[bytes] = set()
         self.attached = trio.Event()
 
     def epoch(self) -> int:
@@ -46,7 +47,7 @@ class Leader:
     def moved(self) -> None:
         pass
 
-    def attach(self, position: Position, files: object) -> object:
+    def attach(self, position: Position, files: object, *, needs_image: bool) -> object:
         assert self.has_begun
         trio.from_thread.run_sync(self.attached.set)
         raise StoreError("enough")
@@ -114,7 +115,7 @@ def test_what_is_counted_begins_anew_when_the_follower_has_cut_its_log() -> None
             super().__init__()
             self.answers = [Truncate(0, 0), Attachment(SimulatedFileSystem())]
 
-        def attach(self, position: Position, files: object) -> object:
+        def attach(self, position: Position, files: object, *, needs_image: bool) -> object:
             return self.answers.pop(0)
 
     async def main() -> None:

@@ -6,15 +6,16 @@ from unittest import mock
 
 import pytest
 from simulation.simulated_file_system import SimulatedFileSystem
-from unit.replication.shipped_log import STORE_ID, ShippedLog, Wire, follower, segments
+from unit.replication.shipped_log import STORE_ID, ShippedLog, Wire, follower, parsed, segments
 
 from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.msgstore.files.sealed_files import sealed_path
 from warren.msgstore.log.columns import Columns, ColumnsWriter
 from warren.msgstore.log.jobs import DropJob, SealJob
 from warren.msgstore.log.message import Envelope, build_message
-from warren.replication import shipping
-from warren.replication.entries import Position, Truncate
+from warren.replication import held_files, shipping
+from warren.replication.entries import BeginImage, FromLeader, ImagePiece, Position, Truncate
+from warren.replication.replica_store import EntryRefusedError, ReplicaStore
 from warren.replication.shipping import BulkNeededError, OtherStoreError
 
 
@@ -57,24 +58,128 @@ def test_a_follower_for_which_too_much_waits_has_to_connect_again_with_less_to_c
     assert segments(fs) == segments(log.fs)
 
 
-def test_a_follower_of_a_log_that_has_lost_its_beginning_needs_a_copy() -> None:
+def test_a_new_follower_of_a_log_that_has_lost_its_beginning_gets_all_there_is() -> None:
+    log = ShippedLog()
+    log.commit(30)
+    log.compact(1, 3)
+    log.commit(1)
+    replica = follower(log, fs := SimulatedFileSystem())
+    wire = Wire(log, replica)
+    assert wire.attachment.is_image
+    log.commit(10)
+    log.compact(2)
+    assert segments(fs) == segments(log.fs)
+    assert fs.contents()["checkpoint"] == log.fs.contents()["checkpoint"]
+    assert replica.synced_lsn == log.shipping.end_lsn()
+    assert [name for name in fs.contents() if "image" in name or "adopted" in name] == []
+
+
+def test_a_follower_gets_all_there_is_when_segments_were_removed_while_it_was_away() -> None:
+    log = ShippedLog()
+    log.commit(3)
+    fs = SimulatedFileSystem()
+    wire = Wire(log, follower(log, fs))
+    log.shipping.detach(wire.attachment)
+    log.commit(30)
+    log.compact(2)
+    wire = Wire(log, replica := follower(log, fs))
+    assert wire.attachment.is_image
+    log.commit(1)
+    assert segments(fs) == segments(log.fs)
+    log.shipping.detach(wire.attachment)
+    again = Wire(log, follower(log, fs))
+    assert not again.attachment.is_image
+    assert replica.received_lsn == log.shipping.end_lsn()
+
+
+def test_whatever_a_crash_leaves_of_a_follower_that_gets_an_image_has_the_old_log_or_the_new_one() -> None:
+    log = ShippedLog()
+    log.commit(12)
+    fs = SimulatedFileSystem()
+    replica = follower(log, fs)
+    wire = Wire(log, replica)
+    log.shipping.detach(wire.attachment)
+    before = replica.position()
+    log.commit(30)
+    log.compact(3)
+    left: list[SimulatedFileSystem] = []
+    again = follower(log, fs)
+    fs.on_operation = lambda event: left.extend([*fs.crash_states(len(left), 3), fs.kill9()])
+    Wire(log, again)
+    fs.on_operation = None
+    found = {before: 0, again.position(): 0}
+    for state in left:
+        survivor = ReplicaStore(state, clock_ms=lambda: 0)
+        survivor.open()
+        found[survivor.position()] += 1
+        assert [name for name in state.contents() if "image" in name or "adopted" in name] == []
+    assert min(found.values()) > 20
+
+
+def test_what_the_log_lets_go_of_is_kept_for_who_catches_up() -> None:
+    log = ShippedLog()
+    log.commit(30)
+    replica = follower(log, fs := SimulatedFileSystem())
+    with mock.patch.object(shipping, "WAITING_BYTES_MAX", 100):
+        attachment = log.attach(replica)
+        log.commit(30)
+        log.compact(1, 2, 3, 4, 5)
+        for pieces in attachment.catch_up():
+            replica.apply(parsed(pieces), log.epoch)
+        assert not attachment.go_live(lambda pieces: None)
+    wire = Wire(log, again := follower(log, fs))
+    assert not wire.attachment.is_image
+    assert again.received_lsn == log.shipping.end_lsn()
+    log.shipping.settle()
+    assert log.fs.names("pins") != []
+    log.shipping.detach(attachment)
+    log.shipping.settle()
+    assert log.fs.names("pins") == []
+
+
+def test_without_a_checkpoint_there_is_no_image() -> None:
     log = ShippedLog()
     log.commit(30)
     log.fs.unlink("log/0000000001")
-    with pytest.raises(BulkNeededError, match="beginning of the log"):
+    with pytest.raises(BulkNeededError, match="no checkpoint"):
         log.attach(follower(log))
 
 
-def test_a_gap_in_the_log_is_no_way_to_go_on() -> None:
+def test_files_are_held_by_their_names_when_they_are_many() -> None:
     log = ShippedLog()
-    log.commit(3)
+    log.commit(60)
+    fs = SimulatedFileSystem()
+    replica = follower(log, fs)
+    with mock.patch.object(held_files, "HANDLES_MAX", 2):
+        attachment = log.attach(replica)
+    before = segments(log.fs)
+    assert len(log.fs.names("pins")) == len(before) - 2
+    log.compact(1, 2, 3, 4, 5)
+    for pieces in attachment.catch_up():
+        replica.apply(parsed(pieces), log.epoch)
+    assert segments(fs) == before
+    log.shipping.detach(attachment)
+    log.shipping.settle()
+    assert log.fs.names("pins") == []
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [ImagePiece(1, 0, b"without an image")],
+        [BeginImage(500), ImagePiece(1, 8, b"not from the beginning on")],
+        [BeginImage(500), ImagePiece(1, 0, b"12345678"), ImagePiece(1, 9, b"a gap")],
+        [BeginImage(500), ImagePiece(2, 0, b"the second"), ImagePiece(1, 0, b"and then the first")],
+    ],
+)
+def test_pieces_of_an_image_that_are_not_due_are_refused(pieces: list[FromLeader]) -> None:
+    log = ShippedLog()
     replica = follower(log)
-    wire = Wire(log, replica)
-    log.shipping.detach(wire.attachment)
-    log.commit(30)
-    log.fs.unlink("log/0000000002")
-    with pytest.raises(BulkNeededError, match="does not go on"):
-        list(log.attach(replica).catch_up())
+    *first, last = pieces
+    for piece in first:
+        replica.apply(piece, log.epoch)
+    with pytest.raises(EntryRefusedError, match="not due"):
+        replica.apply(last, log.epoch)
 
 
 def test_the_directory_of_another_store_is_refused() -> None:

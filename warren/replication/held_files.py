@@ -1,0 +1,72 @@
+"""Files that somebody reads later, whatever becomes of their names meanwhile.
+
+The first `HANDLES_MAX` are kept open. Each of the others gets another name in the directory of the pins, which is there
+until `release`, or until the next start; where the file system makes no hard links there can be no more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from warren.msgstore.files.file_system import FileSystem
+from warren.msgstore.files.pins import PINS
+
+HANDLES_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFile:
+    """One of them: its handle, or its other name."""
+
+    handle: int
+    link: str = ""
+
+
+class HeldFiles:
+    """The files of one reader, `holder`: a word of ours, in which there is no dot, and which nobody else has."""
+
+    def __init__(self, fs: FileSystem, holder: str, handles_max: int | None = None) -> None:
+        self._fs = fs
+        self._holder = holder
+        self._handles_max = HANDLES_MAX if handles_max is None else handles_max
+        self._files: list[HeldFile] = []
+        self._open = 0
+
+    def hold(self, path: str) -> HeldFile:
+        """Hold the file. Nobody removes it, or makes pins, meanwhile. Raises OSError."""
+        if self._open < self._handles_max:
+            file = HeldFile(self._fs.open(path, writable=False))
+            self._open += 1
+        else:
+            if PINS not in self._fs.names("."):
+                self._fs.mkdir(PINS)
+            file = HeldFile(-1, f"{PINS}/{self._holder}.{path.replace('/', '.')}")
+            self._fs.link(path, file.link)
+        self._files.append(file)
+        return file
+
+    @contextmanager
+    def opened(self, file: HeldFile) -> Iterator[int]:
+        """Read the file by this handle. Raises OSError."""
+        if not file.link:
+            yield file.handle
+            return
+        handle = self._fs.open(file.link, writable=False)
+        try:
+            yield handle
+        finally:
+            self._fs.close(handle)
+
+    def release(self) -> None:
+        """Hold none of them any more."""
+        files, self._files = self._files, []
+        self._open = 0
+        for file in files:
+            with suppress(OSError):
+                if file.link:
+                    self._fs.unlink(file.link)
+                else:
+                    self._fs.close(file.handle)
