@@ -59,6 +59,7 @@ def mutant(name: str, harm: str, *changes: tuple[str, str, str]) -> Mutant:
 
 
 STORE: Final = "msgstore/files/store.py"
+FAIL_STOP: Final = "msgstore/files/fail_stop.py"
 LOG: Final = "msgstore/log/message_log.py"
 BATCH: Final = "msgstore/log/batch.py"
 RECOVERY: Final = "msgstore/files/recovery.py"
@@ -136,7 +137,7 @@ MUTANTS: Final = (
         "failed-sync-tried-again",
         "the second sync succeeds without what the first one lost",
         (
-            STORE,
+            FAIL_STOP,
             SYNC,
             lines(
                 "    try:",
@@ -634,7 +635,22 @@ MUTANTS: Final = (
     mutant(
         "catch-up-without-the-checkpoint",
         "a follower refuses to remove what its own checkpoint still refers to",
-        (SHIPPING, lines("self._open_checkpoint(attachment)", indent=16), ""),
+        (SHIPPING, lines("self._hold_checkpoint(attachment)", indent=16), ""),
+    ),
+    mutant(
+        "image-adopted-unsynced",
+        "a power cut behind the end of an image takes messages that every node but this one has",
+        (REPLICA, lines("image.end_segment()"), ""),
+    ),
+    mutant(
+        "image-before-its-checkpoint",
+        "a power cut while an image comes in leaves neither the old log nor the new one",
+        (REPLICA, lines("finish(self._fs, self._sync_directory)", "self._read_log()"), lines("self._read_log()")),
+    ),
+    mutant(
+        "image-where-the-log-goes-on-is-not-sent",
+        "a follower is sent a log with a gap, and can never follow",
+        (SHIPPING, lines("return first.base_lsn != 0", indent=12), lines("return False", indent=12)),
     ),
     mutant(
         "frame-claims-what-was-only-written",

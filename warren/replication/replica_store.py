@@ -37,14 +37,13 @@ One thread. It keeps a `Store` for what is not log: that one writes no frames.
 from __future__ import annotations
 
 import errno
-import os
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from struct import Struct
-from typing import Final, NoReturn, assert_never
+from typing import Final, assert_never
 
-from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.files.errors import StoreError, StoreFailedError
+from warren.msgstore.files.fail_stop import FailStop
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
 from warren.msgstore.files.recovery import ADVICE
 from warren.msgstore.files.sealed_files import sealed_path
@@ -99,7 +98,6 @@ _MARKER_MAGIC: Final = b"WARRNCUP"
 _MARKER: Final = Struct(">8sQI")
 _EPOCH: Final = Struct(">I4xQ")
 _SEGMENT: Final = Struct(">QQQQQQ")  # in a checkpoint: number, base LSN, capacity, end LSN, live references, live bytes
-_OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
 
 
 class EntryRefusedError(StoreError):
@@ -128,7 +126,7 @@ class _Checkpoint:
         return segment.number in self._live or segment.base_lsn + segment.capacity > self.lsn
 
 
-class ReplicaStore:
+class ReplicaStore(FailStop):
     """The follower's store in the root directory of `fs`. `on_catalogue` applies changes of the metadata, durably."""
 
     def __init__(
@@ -137,18 +135,17 @@ class ReplicaStore:
         clock_ms: Callable[[], int] = wall_time_ms,
         on_catalogue: Callable[[Catalogue | CatalogueCopy], None] | None = None,
     ) -> None:
+        super().__init__(fs)
         self.store_id = NO_STORE  # of a directory with nothing in it
         self.received_lsn = 0  # up to here the log is written
         self.synced_lsn = 0
         self.committed_lsn = 0  # as far as the leader has said in this life
         self.done = 0  # entries of this link that are carried out
         self.epoch = 0  # of the last segment
-        self._fs = fs
         self._clock_ms = clock_ms
         self._store = Store(fs, clock_ms)
         self._on_catalogue = on_catalogue
         self._leader_epoch = 0
-        self._failure = ""
         self._crc = 0  # of the frame that ends at `received_lsn`
         self._segments: dict[int, SegmentHeader] = {}
         self._current: SegmentHeader | None = None
@@ -686,37 +683,6 @@ class ReplicaStore:
             self._unlink_if_there(CATCHING_UP)
             self._sync_directory(".")
             self._marker = None
-
-    # --- under all of them ------------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if self._failure:
-            raise StoreFailedError(self._failure)
-
-    def _raise(self, what: str, error: OSError) -> NoReturn:
-        text = f"{what}: {os.strerror(error.errno) if error.errno else error}"
-        if error.errno in _OUT_OF_SPACE:
-            raise StoreFullError(text) from None
-        self._failure = text
-        raise StoreFailedError(text) from None
-
-    def _sync(self, handle: int, path: str) -> None:
-        try:
-            self._fs.sync(handle)
-        except OSError as error:
-            self._failure = f"sync {path}: {os.strerror(error.errno or 0)}"
-            raise StoreFailedError(self._failure) from None
-
-    def _sync_directory(self, path: str) -> None:
-        try:
-            self._fs.sync_directory(path)
-        except OSError as error:
-            self._failure = f"sync directory {path}: {os.strerror(error.errno or 0)}"
-            raise StoreFailedError(self._failure) from None
-
-    def _unlink_if_there(self, path: str) -> None:
-        with suppress(FileNotFoundError):
-            self._fs.unlink(path)
 
 
 def _checked(content: bytes) -> CheckpointReader:

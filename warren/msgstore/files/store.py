@@ -37,7 +37,6 @@ rest to recovery, which runs before all of them. The locks guard what they share
 from __future__ import annotations
 
 import errno
-import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
@@ -46,9 +45,10 @@ from dataclasses import dataclass
 from struct import Struct
 from threading import Lock
 from time import time_ns
-from typing import Final, NoReturn, Protocol
+from typing import Final, Protocol
 
-from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.files.errors import StoreError, StoreFullError
+from warren.msgstore.files.fail_stop import OUT_OF_DESCRIPTORS, SHORTAGES, FailStop, reason
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
 from warren.msgstore.files.pins import PinnedFile, Pins
 from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles
@@ -82,9 +82,6 @@ _BLOCK_BYTES: Final = 4096
 
 # Magic, major, minor, algorithm, store id, number, base LSN, capacity, epoch, crc.
 _HEADER: Final = Struct(">8sHHB3x16sQQQII")
-_SHORTAGES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
-# Of these a call that syncs a directory can only fail before it has synced anything: it opens the directory first.
-_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 @dataclass(slots=True)
@@ -139,19 +136,18 @@ class Changes(Protocol):
         """A chunk is written at `position` of the file of a stream, and synced; `SEGMENT_HEADER_BYTES` begins it."""
 
 
-class Store:
+class Store(FailStop):
     """The store in the root directory of `fs`. `handles_max`: how many files each of its caches keeps open."""
 
     def __init__(
         self, fs: FileSystem, clock_ms: Callable[[], int] = wall_time_ms, handles_max: int = READ_HANDLES_MAX
     ) -> None:
+        super().__init__(fs)
         self.highest_number = 0  # of all files that look like segments, readable or not
         self.commits_alone = True  # what is synced here is committed
         self.committed_lsn = 0  # all below is; any thread may read it
         self._changes: Changes | None = None
-        self._fs = fs
         self._clock_ms = clock_ms
-        self._failure = ""
 
         # The same in all files that this process makes.
         self._algorithm = default_algorithm()
@@ -250,7 +246,7 @@ class Store:
             size = self._fs.size(handle)
             data = read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0)
         except OSError as error:
-            return f"cannot be read: {_reason(error)}"
+            return f"cannot be read: {reason(error)}"
         finally:
             self._fs.close(handle)
         header = parsed_header(data, size, path)
@@ -271,9 +267,9 @@ class Store:
         try:
             handle = self._fs.open(path, writable=False)
         except OSError as error:
-            if error.errno in _SHORTAGES:
+            if error.errno in SHORTAGES:
                 self._raise(f"open {path}", error)
-            self._note_read_problem(ReadProblem(number, -1, _reason(error)))
+            self._note_read_problem(ReadProblem(number, -1, reason(error)))
             return None
         try:
             size = self._fs.size(handle)
@@ -293,7 +289,7 @@ class Store:
             return read_exactly(self._fs, handle, length, offset)
         except OSError as error:
             if length <= _BLOCK_BYTES:
-                self._note_read_problem(ReadProblem(number, -1, _reason(error)))
+                self._note_read_problem(ReadProblem(number, -1, reason(error)))
                 return bytes(length)
         end = offset + length
         return b"".join(
@@ -562,10 +558,10 @@ class Store:
                 data += read_exactly(self._fs, handle, length - len(data), offset + len(data))
             return data
         except OSError as error:
-            if error.errno in _OUT_OF_DESCRIPTORS:
+            if error.errno in OUT_OF_DESCRIPTORS:
                 self._give_up_read_handles()
-                raise StoreFullError(f"open {segment_path(number)}: {_reason(error)}") from None
-            self._note_read_problem(ReadProblem(number, lsn, _reason(error)))
+                raise StoreFullError(f"open {segment_path(number)}: {reason(error)}") from None
+            self._note_read_problem(ReadProblem(number, lsn, reason(error)))
             return b""
 
     def _read_handle(self, number: int) -> int:
@@ -628,7 +624,7 @@ class Store:
             try:
                 self._replace_checkpoint(content)
             except OSError as error:
-                if error.errno not in _SHORTAGES or not self._give_up_spare():
+                if error.errno not in SHORTAGES or not self._give_up_spare():
                     raise
                 self._replace_checkpoint(content)
         except OSError as error:
@@ -798,7 +794,7 @@ class Store:
         try:
             self._sealed.read(job)
         except OSError as error:
-            raise StoreFullError(f"open a segment of a stream: {_reason(error)}") from None
+            raise StoreFullError(f"open a segment of a stream: {reason(error)}") from None
 
     def drop_sealed(self, job: DropJob) -> None:
         """Remove segments of a stream.
@@ -856,42 +852,9 @@ class Store:
 
     # --- under all of them ------------------------------------------------------------------------------------------
 
-    def _check(self) -> None:
-        if self._failure:
-            raise StoreFailedError(self._failure)
-
-    def _raise(self, what: str, error: OSError) -> NoReturn:
-        text = f"{what}: {_reason(error)}"
-        if error.errno in _SHORTAGES:
-            raise StoreFullError(text) from None
-        self._failure = text
-        raise StoreFailedError(text) from None
-
-    def _sync(self, handle: int, path: str) -> None:
-        """Sync a file. No shortage is forgiven here: see (4)."""
-        try:
-            self._fs.sync(handle)
-        except OSError as error:
-            self._failure = f"sync {path}: {_reason(error)}"
-            raise StoreFailedError(self._failure) from None
-
-    def _sync_directory(self, path: str) -> None:
-        try:
-            self._fs.sync_directory(path)
-        except OSError as error:
-            text = f"sync directory {path}: {_reason(error)}"
-            if error.errno in _OUT_OF_DESCRIPTORS:
-                raise StoreFullError(text) from None
-            self._failure = text
-            raise StoreFailedError(text) from None
-
-    def _unlink_if_there(self, path: str) -> None:
-        with suppress(FileNotFoundError):
-            self._fs.unlink(path)
-
     def _give_back_space(self, path: str, error: OSError) -> None:
         """Remove a half-made file for which there was no space. It is in nobody's way if that fails too."""
-        if error.errno in _SHORTAGES:
+        if error.errno in SHORTAGES:
             with suppress(OSError):
                 self._fs.unlink(path)
 
@@ -918,10 +881,6 @@ def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:
 def _copies_of(number: int) -> str:
     """Return with what the names of copies in the quarantine begin."""
     return f"{segment_path(number).removeprefix(f'{LOG}/')}-"
-
-
-def _reason(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _base_of(segment: tuple[int, int, int]) -> int:

@@ -1,0 +1,68 @@
+"""What an error of the disk means to whoever keeps a store on it: stop, or try again later.
+
+    a shortage, of space or descriptors   nothing is lost: StoreFullError, and the same may be tried again
+    anything else, and a sync that failed  it is not known what is on the disk: StoreFailedError, now and ever after
+
+A sync that failed is not repeated: the kernel has dropped the pages that it could not write, and the next one would
+succeed without them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from typing import Final, NoReturn
+
+from warren.msgstore.files.errors import StoreFailedError, StoreFullError
+from warren.msgstore.files.file_system import FileSystem
+
+SHORTAGES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+# Of these a call that syncs a directory can only fail before it has synced anything: it opens the directory first.
+OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class FailStop:
+    """Something on the disk `fs` that does nothing more after its first failure."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._failure = ""
+
+    def _check(self) -> None:
+        if self._failure:
+            raise StoreFailedError(self._failure)
+
+    def _raise(self, what: str, error: OSError) -> NoReturn:
+        text = f"{what}: {reason(error)}"
+        if error.errno in SHORTAGES:
+            raise StoreFullError(text) from None
+        self._failure = text
+        raise StoreFailedError(text) from None
+
+    def _sync(self, handle: int, path: str) -> None:
+        """Sync a file. No shortage is forgiven here."""
+        try:
+            self._fs.sync(handle)
+        except OSError as error:
+            self._failure = f"sync {path}: {reason(error)}"
+            raise StoreFailedError(self._failure) from None
+
+    def _sync_directory(self, path: str) -> None:
+        try:
+            self._fs.sync_directory(path)
+        except OSError as error:
+            text = f"sync directory {path}: {reason(error)}"
+            if error.errno in OUT_OF_DESCRIPTORS:
+                raise StoreFullError(text) from None
+            self._failure = text
+            raise StoreFailedError(text) from None
+
+    def _unlink_if_there(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.unlink(path)
+
+
+def reason(error: OSError) -> str:
+    """Return what the system says of an error."""
+    return os.strerror(error.errno) if error.errno else str(error)
