@@ -89,7 +89,7 @@ crashtest: setup-test ## kill the broker 500 times under load, 3 million crash s
 lake-kills: setup-test ## kill warren lake and the broker 20 times while tables follow, and check every row (WARREN_TEST_LAKE_KILLS)
 	WARREN_TEST_LAKE_KILLS=$${WARREN_TEST_LAKE_KILLS:-20} scripts/test -s integration/lake $(ARGS)
 
-mutants: setup-test ## break the store on purpose, in 56 ways: the crash simulation has to notice each
+mutants: setup-test ## break the store on purpose, in 91 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)
 
 mutants-cluster: setup-check ## break the protocol of a cluster on purpose, in 33 ways: its tests have to notice each

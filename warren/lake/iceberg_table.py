@@ -103,10 +103,9 @@ class IcebergTable:
 
     def marks(self) -> dict[str, int]:
         metadata = self._table.metadata
-        snapshot = self._table.current_snapshot()
-        if snapshot is None:
+        at = self._table.current_snapshot()
+        if at is None:
             return {}
-        at = snapshot
         while at is not None:
             found = _maybe_marks(at)
             if found is not None:
