@@ -133,8 +133,11 @@ class Requests:
                 made = {name: self._fit(properties[name], depth + 1) for name in chosen}
                 return made or {self._choices.choice(TEXTS): self._anything(depth + 1)}
             case "array":
+                first = [self._fit(each, depth + 1) for each in schema.get("prefixItems", ())]
                 items = schema.get("items", {})
-                return [self._fit(items, depth + 1) for _ in range(self._choices.choice([0, 1, 3, 100]))]
+                if items is False:
+                    return first
+                return first + [self._fit(items, depth + 1) for _ in range(self._choices.choice([0, 1, 3, 100]))]
             case "integer" | "number":
                 return self._choices.choice(NUMBERS)
             case "boolean":

@@ -156,5 +156,6 @@ def test_stages_of_a_killed_driver_go_with_the_next_commit(
         publisher.numbers(name, [3])
         ended(writer.start())
         names = [each["name"] for each in client._list("GET", ("warren", "stages", "/"))]
+        client.delete_stage(f"other-{name}")
     assert left not in names and f"other-{name}" in names
     assert publisher.depth(f"{name}-out") == 4

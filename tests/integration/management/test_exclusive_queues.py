@@ -74,6 +74,8 @@ ROUTES: Final[dict[tuple[str, str], Asked]] = {
     ("POST", f"{C}/open"): Asked(LOCKED, {}),
     ("POST", f"{C}/claim"): Asked(NOT_FOUND, {"epoch": 1, "after": 0, "max_rows": 1}),
     ("POST", f"{C}/mark"): Asked(NOT_FOUND, {"epoch": 1}),
+    ("POST", f"{C}/settle"): Asked(NOT_FOUND, {"id": "any", "ranges": [[0, 1]], "how": "ack"}),
+    ("POST", f"{C}/fail"): Asked(NOT_FOUND, {"epoch": 1, "first": 0, "end": 1}),
     ("POST", f"{C}/release"): Asked(NOT_FOUND, {}),
     ("DELETE", C): Asked(NOT_FOUND),
 }
