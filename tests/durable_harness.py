@@ -14,8 +14,8 @@ from engine_harness import Harness
 from following_sql import take_durable_changes
 from memory_store import MemoryStore
 from peer_frames import USER
-from simulation.machine import Shape, open_store
 from simulation.simulated_file_system import SimulatedFileSystem
+from simulation.small_store import Shape, open_store
 
 from warren.channels.broker import Broker
 from warren.msgstore.files.store import Store

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from engine_harness import USER, Harness
 from following_sql import take_durable_changes
-from simulation.machine import Shape, open_store
 from simulation.simulated_file_system import SimulatedFileSystem
+from simulation.small_store import Shape, open_store
 
 from warren.channels.broker import Broker
 from warren.msgstore.files.store import Store

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from engine_harness import Client, Received, body_of
-from simulation.machine import Shape
+from simulation.small_store import Shape
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table

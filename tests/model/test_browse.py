@@ -17,8 +17,8 @@ from random import Random, SystemRandom
 from typing import Any, Final
 
 from engine_harness import Client, body_of, publish_frames
-from simulation.machine import Shape
 from simulation.small_limits import small_limits
+from simulation.small_store import Shape
 
 from warren.amqp import methods as m
 from warren.msgstore.log.queue_index import QueueIndex

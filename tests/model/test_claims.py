@@ -22,8 +22,8 @@ from unittest import mock
 import pytest
 from column_rows import Row, rows_of
 from engine_harness import Client, Harness, body_of, publish_frames
-from simulation.machine import Shape
 from simulation.small_limits import small_limits
+from simulation.small_store import Shape
 
 from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration

@@ -25,9 +25,10 @@ from unittest import mock
 import pytest
 from engine_harness import USER, Client, Harness, body_of, publish_frames
 from seen_keys_view import producers
-from simulation.machine import MUTATING, Shape, open_store
+from simulation.machine import MUTATING
 from simulation.simulated_file_system import SimulatedFileSystem
 from simulation.small_limits import small_limits
+from simulation.small_store import Shape, open_store
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame

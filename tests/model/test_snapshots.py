@@ -20,7 +20,7 @@ import pytest
 import trio
 from column_rows import Row, rows_of
 from engine_harness import body_of, publish_frames
-from simulation.machine import Shape
+from simulation.small_store import Shape
 
 from warren.amqp import methods as m
 from warren.channels.broker import Broker

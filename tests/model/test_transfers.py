@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 from engine_harness import Client, Harness, body_of, publish_frames
-from simulation.machine import Shape
+from simulation.small_store import Shape
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table

@@ -19,20 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulation.machine import (
-    VHOST,
-    Machine,
-    Numbers,
-    Opened,
-    Places,
-    Shape,
-    Snapshot,
-    open_store,
-    places_of,
-    snapshot_of,
-)
+from simulation.machine import VHOST, Machine
 from simulation.paper_queues import Messages, Version, Violation
 from simulation.simulated_file_system import SimulatedFileSystem
+from simulation.small_store import Numbers, Opened, Places, Shape, Snapshot, open_store, places_of, snapshot_of
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.outbox import Outbox
 from warren.msgstore.files.store import Store

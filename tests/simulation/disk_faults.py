@@ -11,10 +11,11 @@ from random import Random
 from typing import Final
 
 from simulation.crashes import Judge, ReadBack, read_back
-from simulation.machine import Machine, Shape, snapshot_of
+from simulation.machine import Machine
 from simulation.paper_queues import Entry, Messages, Violation
 from simulation.sequences import LETTERS, SHAPE, Sequence
 from simulation.simulated_file_system import Fault, SimulatedFileSystem
+from simulation.small_store import Shape, snapshot_of
 from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.msgstore.log.checkpoint import CheckpointReader
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES

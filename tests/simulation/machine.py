@@ -17,13 +17,12 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from ledger_view import outstanding_tags
 
@@ -39,11 +38,12 @@ from simulation.paper_queues import (
     Violation,
 )
 from simulation.queue_kinds import PLAIN, kind_of
+from simulation.sent_deliveries import Delivered, parse_deliveries
 from simulation.simulated_file_system import SimulatedFileSystem
+from simulation.small_store import STORE_ID, Frame, Shape, Snapshot, open_store, places_of, snapshot_of
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.outbox import Outbox
 from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
-from warren.msgstore.files.recovery import Recovery, log_has, recover
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.checkpoint import seal
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
@@ -51,14 +51,7 @@ from warren.msgstore.log.compaction import Compaction
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, ReadJob, UnlinkJob
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.queue_index import LENGTH_SHIFT
-from warren.msgstore.log.records import (
-    DROPPABLE,
-    FRAME_HEADER_BYTES,
-    SEGMENT_HEADER_BYTES,
-    STORE_TAG_BYTES,
-    page_entries,
-)
+from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, STORE_TAG_BYTES
 from warren.msgstore.log.replay import Replay, maybe_frame
 from warren.msgstore.log.segments import Segment
 from warren.queues.arguments import QueueArguments
@@ -79,150 +72,12 @@ from warren.vhosts.metadata import VhostPut
 from warren.vhosts.metadata_journal import Journal
 from warren.vhosts.virtual_host import VirtualHost
 
-STORE_ID: Final = bytes(range(16))
 STORE_TAG: Final = STORE_ID[:STORE_TAG_BYTES]
 VHOST: Final = "/"
 MUTATING: Final = frozenset({"create", "write", "truncate", "rename", "mkdir", "unlink", "sync", "sync_directory"})
 START_MS: Final = 10**9
 EPOCH_AT: Final = 32  # in the head of a frame
 _STEPS_MAX: Final = 10000
-
-# LSNs by sequence number, by queue id; no queue is empty.
-Places = dict[int, dict[int, int]]
-# The messages and their times of each index, by its number in the log.
-Numbers = dict[int, tuple[tuple[Version, int], ...]]
-
-
-class Shape(NamedTuple):
-    """How small the store is."""
-
-    segment_bytes: int = 4096
-    page_entries: int = 4
-    checkpoint_bytes: int = 1 << 30
-    memory_bytes: int = 64 << 20
-
-
-class Snapshot(NamedTuple):
-    """What a restart may bring back: of one closed batch. `numbers`: the messages of each index in order, with times.
-
-    `places`: where the log has them; None where nobody looked.
-    """
-
-    stored: Stored
-    numbers: Numbers
-    places: Places | None = None
-
-
-class Opened(NamedTuple):
-    """A store after recovery."""
-
-    store: Store
-    log: MessageLog
-    found: Recovery
-    sealed_problems: list[str]
-
-
-class Frame(NamedTuple):
-    lsn: int
-    crc: int
-    data: bytes
-
-
-class Delivered(NamedTuple):
-    """What a client reads. `consumer_tag` is empty for the answer to a basic.get."""
-
-    consumer_tag: str
-    tag: int
-    redelivered: bool
-    message: Version | None
-
-
-def snapshot_of(stored: Stored, places: Places | None = None) -> Snapshot:
-    numbers = {key: tuple((entry.message, entry.time_ms) for entry in entries) for key, entries in stored.items()}
-    return Snapshot(stored, numbers, places)
-
-
-def places_of(log: MessageLog, read: Callable[[int, int], bytes]) -> Places:
-    """Return what the indexes say that matters after a restart; assert that the segments count the same."""
-    found: Places = {}
-    references: dict[int, list[int]] = {}
-
-    def refer(lsn: int, length: int) -> None:
-        counts = references.setdefault(int(log.segments.find(lsn).number), [0, 0])
-        counts[0] += 1
-        counts[1] += length
-
-    for queue_id, index in log.indexes.items():
-        places: dict[int, int] = {}
-        for page_number, page in enumerate(index.pages, int(index.first_page)):
-            if page is None or index.transient:
-                continue
-            if page.lsn:
-                refer(page.lsn, page.length)
-            entries = page.entries if page.resident else page_entries(read(page.lsn, page.length), 0)
-            for at in range(0, len(entries), 2):
-                if entries[at] and not entries[at] & DROPPABLE:
-                    places[page_number * int(log.page_entries) + at // 2] = entries[at]
-                    refer(entries[at], entries[at + 1] >> LENGTH_SHIFT)
-        if places:
-            found[queue_id] = places
-    for page in log.reclamation.pages():
-        for at in range(0, len(page.entries), 2):
-            if page.entries[at] and not page.entries[at] & DROPPABLE:
-                refer(page.entries[at], page.entries[at + 1] >> LENGTH_SHIFT)
-    if not log.doomed.pages:
-        for segment in log.segments.segments:
-            counts = [int(segment.live_refs), int(segment.live_bytes)]
-            if counts != references.get(int(segment.number), [0, 0]):
-                raise Violation(f"segment {segment.number} counts {counts}, not {references.get(int(segment.number))}")
-    return found
-
-
-def open_store(fs: SimulatedFileSystem, shape: Shape, epoch: int | None = None) -> Opened:
-    """Do what a process does before it accepts anybody. `epoch`: the one that begins; None: the next one."""
-    store = Store(fs, clock_ms=lambda: 0)
-    store.open()
-    log = MessageLog(checksum_function(default_algorithm()), shape.segment_bytes, shape.page_entries)
-    log.checkpoints.every_bytes = shape.checkpoint_bytes
-    log.memory_bytes = shape.memory_bytes
-    found = recover(store, log, STORE_ID, epoch)
-    sealed = store.scan_sealed(log.store_id, partial(log_has, log))
-    log.removals.take_sealed(sealed.tables)
-    # How many messages a chunk of a stream has: the tests of streams hold for any number.
-    log.seal_messages = int(os.environ.get("WARREN_TEST_SEAL_MESSAGES", log.seal_messages))
-    return Opened(store, log, found, sealed.problems)
-
-
-def parse_deliveries(data: bytes, messages: Messages) -> list[Delivered]:
-    """Return the deliveries and get-oks in what a client is sent."""
-    found: list[Delivered] = []
-    at = 0
-    while at < len(data):
-        size = int.from_bytes(data[at + 3 : at + 7], "big")
-        payload = data[at + 7 : at + 7 + size]
-        at += size + 8
-        method = payload[:4]
-        start = 4
-        consumer_tag = ""
-        if method == b"\x00\x3c\x00\x3c":
-            consumer_tag, start = _short_string(payload, start)
-        else:
-            assert method == b"\x00\x3c\x00\x47", payload
-        tag = int.from_bytes(payload[start : start + 8], "big")
-        redelivered = payload[start + 8] == 1
-        exchange, start = _short_string(payload, start + 9)
-        routing_key, _ = _short_string(payload, start)
-        content = at
-        while at < len(data) and data[at] != 1:
-            at += int.from_bytes(data[at + 3 : at + 7], "big") + 8
-        version = messages.version_of_content(exchange, routing_key, data[content:at])
-        found.append(Delivered(consumer_tag, tag, redelivered, version))
-    return found
-
-
-def _short_string(payload: bytes, at: int) -> tuple[str, int]:
-    end = at + 1 + payload[at]
-    return payload[at + 1 : end].decode(), end
 
 
 class _Host(QueueHost):

@@ -21,9 +21,10 @@ from functools import partial
 from typing import Final
 
 from simulation.crashes import Judge, ReadBack
-from simulation.machine import MUTATING, STORE_ID, Frame, Machine, Shape, Snapshot
+from simulation.machine import MUTATING, Machine
 from simulation.paper_queues import Messages, Stored, Violation
 from simulation.simulated_file_system import SimulatedFileSystem
+from simulation.small_store import STORE_ID, Frame, Shape, Snapshot
 from simulation.workloads import Life, PowerCut
 from warren.msgstore.files.errors import StoreFullError
 from warren.msgstore.files.sealed_files import sealed_path

@@ -22,9 +22,9 @@ from typing import Final
 from durable_harness import DurableHarness
 from engine_harness import Client, body_of, publish_frames
 
-from simulation.machine import Shape
 from simulation.paper_queues import Violation
 from simulation.simulated_file_system import SimulatedFileSystem
+from simulation.small_store import Shape
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.msgstore.log.compaction import Compaction

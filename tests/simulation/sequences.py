@@ -11,9 +11,10 @@ from random import Random
 from typing import Final
 
 from simulation.crashes import Judge
-from simulation.machine import Machine, Shape
+from simulation.machine import Machine
 from simulation.paper_queues import Messages, Violation
 from simulation.simulated_file_system import SimulatedFileSystem
+from simulation.small_store import Shape
 from warren.queues.backlog import SHORT_HEAD_MESSAGES
 from warren.queues.held_messages import DEAD_LETTERED, RELEASED
 from warren.queues.lanes import PARKED

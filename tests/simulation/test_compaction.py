@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from simulation.crashes import Judge
-from simulation.machine import Machine, Shape
+from simulation.machine import Machine
 from simulation.paper_queues import Messages
 from simulation.simulated_file_system import SimulatedFileSystem
+from simulation.small_store import Shape
 
 STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
 NAMES: Final = ("a", "b")

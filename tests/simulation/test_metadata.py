@@ -15,8 +15,8 @@ import pytest
 from durable_harness import DurableHarness
 from engine_harness import publish_frames, queue_declare
 
-from simulation.machine import Shape
 from simulation.simulated_file_system import SimulatedFileSystem
+from simulation.small_store import Shape
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.declarations import QueueDeclaration

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from random import Random
 
 from simulation.crashes import Judge
-from simulation.machine import Machine, Shape
+from simulation.machine import Machine
 from simulation.paper_queues import Messages
 from simulation.queue_kinds import KINDS, kind_of
 from simulation.simulated_file_system import SimulatedFileSystem
+from simulation.small_store import Shape
 from warren.queues.backlog import SHORT_HEAD_MESSAGES
 from warren.queues.held_messages import DEAD_LETTERED, RELEASED
 from warren.queues.lanes import PARKED
