@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import random
 import threading
+from abc import ABC, abstractmethod
 from typing import Any
 
 from column_rows import rows_of
@@ -72,7 +73,7 @@ class Presence:
             return self._is_there and token == self._absences
 
 
-class Visitor(threading.Thread):
+class Visitor(threading.Thread, ABC):
     """Makes one visit after the other, with a pause between them. `failures` is what went wrong, `visits` how many."""
 
     pause_s = 0.05
@@ -105,9 +106,9 @@ class Visitor(threading.Thread):
                 self._failed(token, error)
         self._at_rest.set()
 
+    @abstractmethod
     def visit(self) -> None:
         """Do it once."""
-        raise NotImplementedError
 
     def _failed(self, token: int, error: Exception) -> None:
         if self._presence.was_there_since(token):

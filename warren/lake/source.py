@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -23,9 +22,9 @@ from warren.spark_bridge.control import BrokerClient, Description, Session
 from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Fenced, Gone, UsageError
 from warren.spark_bridge.limits import shares, within_bytes
 from warren.spark_bridge.schema import FROM_PROPERTIES
+from warren.spark_bridge.start_offsets import offset_at
 
 STREAMS: Final = ("stream", "super-stream")
-_WORDS: Final = {"earliest": "first", "first": "first", "latest": "next", "next": "next", "last": "last"}
 _SKIP: Final = "With skip_lost they are passed over"
 
 
@@ -130,24 +129,10 @@ class StreamSource:
         }
 
     def _place(self, part: Description) -> int:
-        text = self._start
-        word = _WORDS.get(text.lower())
-        if word == "first":
-            return part.first
-        if word == "next":
-            return part.end
-        if text.isascii() and text.isdigit():
-            if not part.first <= int(text) <= part.end:
-                raise UsageError(f"offset {text} of {part.name!r} is not there: it has those from {part.first} on")
-            return int(text)
-        if word is None and "-" in text:
-            try:
-                time = datetime.fromisoformat(text)
-            except ValueError:
-                raise UsageError(f"{text!r} is no offset, no age and no time") from None
-            time_ms = round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
-            return min(max(self._client.resolve(part.name, time_ms=time_ms), part.first), part.end)
-        return min(max(self._client.resolve(part.name, word or text), part.first), part.end)
+        offset = offset_at(self._client, part, self._start)
+        if not part.first <= offset <= part.end:
+            raise UsageError(f"offset {self._start} of {part.name!r} is not there: it has those from {part.first} on")
+        return offset
 
     def plan(self, places: Places, limits: Limits, until: Places | None = None) -> Plan:
         try:

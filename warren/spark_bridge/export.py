@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -39,6 +38,7 @@ from warren.spark_bridge.manifest import Manifest
 from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position
 from warren.spark_bridge.places import Directory, Place, note_at, place_of
 from warren.spark_bridge.schema import COLUMN_NAMES, FROM_PROPERTIES, TYPED, arrow_schema
+from warren.spark_bridge.start_offsets import offset_at
 from warren.spark_bridge.table_files import DELTA, PARQUET, checked_compression
 
 LOG: Final = "log"
@@ -51,7 +51,6 @@ CLAIM_ROWS: Final = 1_000_000
 MAX_FILE_BYTES: Final = 256 << 20
 _AHEAD: Final = 2  # chunks read while others are written
 _LEAVE_S: Final = 2.0  # that long an answer that nobody wants any more is waited for
-_WORDS: Final = {"earliest": "first", "first": "first", "latest": "next", "next": "next", "last": "last"}
 
 
 @dataclass(frozen=True)
@@ -352,24 +351,10 @@ class Export:
         return sources
 
     def _place(self, part: Description, text: str) -> int:
-        """Return the offset that a word, a number, an age or a time stands for."""
-        word = _WORDS.get(text.lower())
-        if word == "first":
-            return part.first
-        if word == "next":
-            return part.end
-        if text.isascii() and text.isdigit():
-            if int(text) > part.end:
-                raise UsageError(f"offset {text} of {part.name} is not there yet: it ends at {part.end}")
-            return int(text)
-        if word is None and "-" in text:
-            try:
-                time = datetime.fromisoformat(text)
-            except ValueError:
-                raise UsageError(f"{text!r} is no offset, no age and no time") from None
-            time_ms = round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
-            return min(max(self._client.resolve(part.name, time_ms=time_ms), part.first), part.end)
-        return min(max(self._client.resolve(part.name, word or text), part.first), part.end)
+        offset = offset_at(self._client, part, text)
+        if offset > part.end:
+            raise UsageError(f"offset {text} of {part.name} is not there yet: it ends at {part.end}")
+        return offset
 
     def _snapshot(self) -> None:
         state, after = self._now()

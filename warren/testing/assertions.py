@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Unpack
 
@@ -50,20 +51,20 @@ class PublishedFilter(Filter, total=False):
     queue: str | None
 
 
-class Expectation(Generic[_Value]):
+class Expectation(ABC, Generic[_Value]):
     """Something that is to become true."""
 
+    @abstractmethod
     def look(self) -> _Value | None:
         """Return what a test gets for it, when it is true now; else None."""
-        raise NotImplementedError
 
+    @abstractmethod
     def problem(self) -> str:
         """Say what is wrong, in one sentence without a period."""
-        raise NotImplementedError
 
+    @abstractmethod
     def instead(self) -> str:
         """Tell what there is instead, in lines of their own."""
-        raise NotImplementedError
 
     @property
     def may_come(self) -> bool:
@@ -256,7 +257,7 @@ class Condition(Expectation[bool]):
         return ""
 
 
-class Assertions:
+class Assertions(ABC):
     """The claims of `Broker`."""
 
     def assert_published(
@@ -320,8 +321,9 @@ class Assertions:
                 raise RuntimeError("wait_until would stop this event loop: await broker.aio.wait_until(…)")
             _wait(self._broker(), expected, timeout_s)
 
+    @abstractmethod
     def _broker(self) -> Broker:
-        raise NotImplementedError
+        """Return the broker that all of this is about."""
 
 
 class AsyncAssertions:
