@@ -20,10 +20,10 @@ COMPILED_PACKAGES = ("amqp", "exchanges", "msgstore/log", "queues", "streams", "
 INTERPRETED = {"__init__.py", "methods.py", "specification.py", "declarations.py", "metadata.py", "errors.py"}
 COMPILED_MODULES = (
     "server/histogram.py",
-    "server/reactor.py",
-    "server/tls_records.py",
-    "server/tls_session.py",
-    "server/transport.py",
+    "server/network/reactor.py",
+    "server/network/tls_records.py",
+    "server/network/tls_session.py",
+    "server/network/transport.py",
 )
 
 

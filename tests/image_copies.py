@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from warren.backup.directory import BackupDirectory, Manifest
-from warren.server.images import Image, ImageFile, Images
+from warren.server.copies.images import Image, ImageFile, Images
 from warren.testing.broker import Broker
 
 PIECE_BYTES = 10_000

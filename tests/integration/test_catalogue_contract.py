@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from warren.server import catalogue_schema
-from warren.server.catalogue import Catalogue, CatalogueError, fill
-from warren.server.catalogue_schema import DEFINITIONS_HASH, SCHEMA_VERSION
-from warren.server.catalogue_tables import DELETES
-from warren.server.passwords import PasswordHash, verify_password
+from warren.server.catalogue import schema
+from warren.server.catalogue.catalogue import Catalogue, CatalogueError, fill
+from warren.server.catalogue.schema import DEFINITIONS_HASH, SCHEMA_VERSION
+from warren.server.catalogue.tables import DELETES
+from warren.server.logins.passwords import PasswordHash, verify_password
 from warren.vhosts.metadata import (
     BindingDelete,
     BindingPut,
@@ -622,8 +622,8 @@ def test_what_cannot_be_copied_is_said_in_one_line(store: Store, tmp_path: Path)
 
 def append_migration(monkeypatch: pytest.MonkeyPatch, migrate: Callable[[Connection], None]) -> None:
     """Make the program one schema version newer."""
-    monkeypatch.setattr(catalogue_schema, "MIGRATIONS", [*catalogue_schema.MIGRATIONS, migrate])
-    monkeypatch.setattr(catalogue_schema, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, migrate])
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
 
 
 def _set_version(store: Store, version: int) -> None:

@@ -13,8 +13,8 @@ import pytest
 import trio
 from journalled_log import STORE_ID, JournalledLog
 
-from warren.server.catalogue import Catalogue, CatalogueError
-from warren.server.catalogue_writer import CatalogueWriter
+from warren.server.catalogue.catalogue import Catalogue, CatalogueError
+from warren.server.catalogue.writer import CatalogueWriter
 from warren.vhosts.metadata import QueuePut
 
 from .postgres import PostgresServer
@@ -46,7 +46,7 @@ def test_sqlite_commits_are_synced(tmp_path: Path) -> None:
 _COMMIT_AND_DIE = """
 import os, signal, sys
 from warren.vhosts.metadata import QueuePut
-from warren.server.catalogue import Catalogue
+from warren.server.catalogue.catalogue import Catalogue
 catalogue = Catalogue.open(sys.argv[1])
 catalogue.commit([QueuePut("/", "committed", False, bytes(4), 1)])
 os.kill(os.getpid(), signal.SIGKILL)
@@ -126,7 +126,7 @@ def test_a_postgresql_database_serves_one_broker(postgres: PostgresServer, monke
     url = postgres.fresh_url()
     first = Catalogue.open(url)
     with monkeypatch.context() as patched:
-        patched.setattr("warren.server.catalogue._LOCK_WAIT_MS", 50)
+        patched.setattr("warren.server.catalogue.catalogue._LOCK_WAIT_MS", 50)
         with pytest.raises(CatalogueError, match="another broker uses this database"):
             Catalogue.open(url)
     first.close()

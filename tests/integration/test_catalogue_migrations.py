@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from warren.server.catalogue import Catalogue, CatalogueError
-from warren.server.catalogue_schema import SCHEMA_VERSION
+from warren.server.catalogue.catalogue import Catalogue, CatalogueError
+from warren.server.catalogue.schema import SCHEMA_VERSION
 from warren.vhosts.metadata import (
     BindingPut,
     ExchangePut,

@@ -28,8 +28,8 @@ from pika import BasicProperties, frame, spec
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import with_length
-from warren.server.catalogue import Catalogue
-from warren.server.catalogue_schema import SCHEMA_VERSION
+from warren.server.catalogue.catalogue import Catalogue
+from warren.server.catalogue.schema import SCHEMA_VERSION
 from warren.vhosts.metadata import BindingPut, ExchangePut, MetadataChange, QueuePut
 
 from .peers import Traffic, broker_at, connect, next_body, open_wire, publish_frames

@@ -16,7 +16,7 @@ from pathlib import Path
 import pika
 from broker_process import WarrenProcess
 
-from warren.server.catalogue_schema import SCHEMA_VERSION
+from warren.server.catalogue.schema import SCHEMA_VERSION
 
 from .peers import connect
 

@@ -320,7 +320,8 @@ def _has_logged(process: WarrenProcess, text: str) -> bool:
 
 HANGING = """
 import sys, threading
-from warren.server import application, catalogue
+from warren.server import application
+from warren.server.catalogue import catalogue
 application.STOP_DEADLINE_S = application.STOP_GRACE_S = 1.0
 catalogue.Catalogue.commit = lambda *arguments: threading.Event().wait()
 from warren.__main__ import main

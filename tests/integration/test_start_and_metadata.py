@@ -16,7 +16,7 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from warren.server.catalogue import Catalogue
+from warren.server.catalogue.catalogue import Catalogue
 from warren.vhosts.metadata import PolicyPut, QueuePut, UserLimitsPut, VhostLimitsPut
 
 from .metadata_urls import FreshUrl

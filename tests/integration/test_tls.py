@@ -21,7 +21,7 @@ from broker_process import WarrenProcess, wait_until
 from compat.pika_client.wire import Ended, WireClient
 from pika import spec
 
-from warren.server.catalogue import Catalogue
+from warren.server.catalogue.catalogue import Catalogue
 from warren.vhosts.metadata import PermissionPut, UserPut
 
 from .certificates import Authority, Certificate

@@ -14,7 +14,7 @@ from warren.amqp import methods as m
 from warren.channels.broker import Broker
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import ClaimQueue
-from warren.server.drains import Drain, Drains, Opened
+from warren.server.draining.drains import Drain, Drains, Opened
 from warren.server.management import Management
 
 from .restarting_broker import RestartingBroker

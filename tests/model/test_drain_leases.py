@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from warren.amqp import methods as m
 from warren.queues.claims import PIECE_MESSAGES
-from warren.server.drains import Drain, Drains, Fenced, Opened, StillClaimed
+from warren.server.draining.drains import Drain, Drains, Fenced, Opened, StillClaimed
 from warren.server.management import Management
 
 from .drain_places import Place

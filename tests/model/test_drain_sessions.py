@@ -13,8 +13,8 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import encode_table
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import PIECE_MESSAGES
-from warren.server import drains as drains_module
-from warren.server.drains import Ahead, Busy, Fenced, NoDrain, NoQueue, Opened, StillClaimed, TooMany
+from warren.server.draining import drains as drains_module
+from warren.server.draining.drains import Ahead, Busy, Fenced, NoDrain, NoQueue, Opened, StillClaimed, TooMany
 from warren.server.shares import Quota
 from warren.vhosts.metadata import UserPut
 

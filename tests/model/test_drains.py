@@ -20,7 +20,7 @@ import pytest
 from engine_harness import body_of
 
 from warren.amqp import methods as m
-from warren.server.drains import Fenced
+from warren.server.draining.drains import Fenced
 
 from .drain_places import Killed, Place
 from .test_claims import rest

@@ -25,10 +25,10 @@ from simulation.small_store import Shape
 from warren.amqp import methods as m
 from warren.channels.broker import Broker
 from warren.msgstore.log import columns
-from warren.server import snapshots as snapshots_module
+from warren.server.copies import snapshots as snapshots_module
+from warren.server.copies.snapshots import Busy, DiskLow, QueueGone, Snapshot, SnapshotError, Snapshots, TooMany
 from warren.server.management import Management
 from warren.server.shares import Quota
-from warren.server.snapshots import Busy, DiskLow, QueueGone, Snapshot, SnapshotError, Snapshots, TooMany
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import UserPut
 

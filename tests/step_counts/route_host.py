@@ -53,16 +53,16 @@ from warren.mgmt_plugin.operators import Doorkeeper  # noqa: E402
 from warren.mgmt_plugin.plugin import Services, handlers_of, table_of  # noqa: E402
 from warren.mgmt_plugin.resources import browsing  # noqa: E402
 from warren.msgstore.log.log_position import LogPosition  # noqa: E402
-from warren.server import snapshots  # noqa: E402
-from warren.server.authenticator import Authenticator  # noqa: E402
-from warren.server.catalogue_writer import CatalogueWriter  # noqa: E402
+from warren.server.catalogue.writer import CatalogueWriter  # noqa: E402
+from warren.server.copies import snapshots  # noqa: E402
+from warren.server.copies.images import Image, ImageFile, Images  # noqa: E402
 from warren.server.descriptors import UNLIMITED  # noqa: E402
 from warren.server.direct_client import DirectClients  # noqa: E402
 from warren.server.histogram import Histogram  # noqa: E402
-from warren.server.images import Image, ImageFile, Images  # noqa: E402
+from warren.server.logins.authenticator import Authenticator  # noqa: E402
 from warren.server.management import Health, Listening, Management  # noqa: E402
 from warren.server.message_store import MessageStoreService  # noqa: E402
-from warren.server.reactor import Reactor  # noqa: E402
+from warren.server.network.reactor import Reactor  # noqa: E402
 from warren.server.settings import Settings  # noqa: E402
 from warren.server.supervision import Supervision  # noqa: E402
 

@@ -36,13 +36,13 @@ import trio
 
 from warren.gateway.answers import Answers, farewell
 from warren.gateway.ends import ClientTlsEnd, End, NodeTlsEnd
-from warren.server.admission import Admission, address_block
 from warren.server.client_of_node import ClientOfNode
-from warren.server.handshakes import Handshakes
 from warren.server.logs import get_logger
 from warren.server.management import Passage
-from warren.server.reactor import Listener, endpoint_text
-from warren.server.tls_session import TlsSession
+from warren.server.network.admission import Admission, address_block
+from warren.server.network.handshakes import Handshakes
+from warren.server.network.reactor import Listener, endpoint_text
+from warren.server.network.tls_session import TlsSession
 
 SHAKING: Final = "tls handshake"
 WAITING: Final = "waiting"

@@ -3,7 +3,8 @@
 1. `offer` never blocks. What the kernel does not take waits, and who offers has to stop until `flush` says that nothing
    does: so what waits is at most one offer, and a last word behind it.
 2. `receive` returns what is there now: ``b""`` at the end, None when nothing is.
-3. TLS between client and node ends here (``server/tls_session.py``); TLS between nodes is OpenSSL's, on the socket.
+3. TLS between client and node ends here (``server/network/tls_session.py``); TLS between nodes is OpenSSL's, on the
+   socket.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-from warren.server.tls_session import TlsSession
+from warren.server.network.tls_session import TlsSession
 
 RECEIVE_BYTES: Final = 256 << 10
 

@@ -9,14 +9,14 @@ from typing import Final
 import trio
 
 from warren.gateway.clients import PASSED, SHAKING, WAITING, Client, Clients
-from warren.server.admission import Admission
 from warren.server.descriptors import raise_limit
-from warren.server.handshakes import Handshakes
-from warren.server.listening import open_sockets
 from warren.server.management import Following, Listening, Management, NoLeader
-from warren.server.reactor import Listener
+from warren.server.network.admission import Admission
+from warren.server.network.handshakes import Handshakes
+from warren.server.network.listening import open_sockets
+from warren.server.network.reactor import Listener
+from warren.server.network.tls import ServerTls, maybe_user_of_certificate
 from warren.server.supervision import ESSENTIAL
-from warren.server.tls import ServerTls, maybe_user_of_certificate
 
 # How many are being connected to the leader at a time: it takes few whom it does not know yet (`NEWCOMERS_MAX`).
 CONNECTING_MAX: Final = 4

@@ -26,8 +26,8 @@ from warren.mgmt_plugin.http.server import HttpError, Request, Response
 from warren.mgmt_plugin.metrics.exposition import TEXT
 from warren.mgmt_plugin.operators import Doorkeeper, Operator
 from warren.mgmt_plugin.routes import Access, not_authorised
-from warren.server.authenticator import Authenticator
 from warren.server.client_of_node import HTTP, ClientOfNode
+from warren.server.logins.authenticator import Authenticator
 from warren.server.management import Following, Health, NoLeader, NotPromoted
 from warren.vhosts.metadata import UserPut
 

@@ -36,9 +36,9 @@ from typing import Final
 
 from warren.channels.access import AccessControl
 from warren.mgmt_plugin.http.server import HttpError, Request
-from warren.server.authenticator import Authenticator
+from warren.server.logins.authenticator import Authenticator
 from warren.server.logs import get_logger
-from warren.server.peer_address import is_loopback
+from warren.server.network.peer_address import is_loopback
 from warren.vhosts.metadata import UserPut
 
 SESSION_S: Final = 8 * 3600.0

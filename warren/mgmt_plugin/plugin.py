@@ -51,13 +51,13 @@ from warren.mgmt_plugin.resources.users import UserHandlers
 from warren.mgmt_plugin.resources.vhosts import VhostHandlers
 from warren.mgmt_plugin.routes import Handlers, Route, RouteTable
 from warren.server.application import MESSAGES
-from warren.server.backups import Backups
 from warren.server.client_of_node import ClientOfNode
-from warren.server.drains import Drains
+from warren.server.copies.backups import Backups
+from warren.server.copies.snapshots import Snapshots
+from warren.server.draining.drains import Drains
 from warren.server.management import Following, Listening, Management
-from warren.server.snapshots import Snapshots
-from warren.server.stages import Stages
-from warren.server.tls import ServerTls
+from warren.server.network.tls import ServerTls
+from warren.server.staging.stages import Stages
 
 HANDLERS: Final[tuple[type[Handlers], ...]] = (
     OverviewHandlers,

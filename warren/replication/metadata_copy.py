@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from warren.msgstore.files.errors import StoreFailedError
 from warren.replication.entries import Catalogue as CatalogueEntry
 from warren.replication.entries import CatalogueCopy
-from warren.server.catalogue import Catalogue
+from warren.server.catalogue.catalogue import Catalogue
 from warren.server.errors import CatalogueError
 from warren.vhosts.metadata import MetadataChange, UserDelete, UserPut
 from warren.vhosts.metadata_lane import decode_change

@@ -34,7 +34,7 @@ from warren.replication.leader import Leader
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.replica_store import ReplicaStore
 from warren.server.application import MESSAGES, NODE, STRAY_SIGNALS, messages_directory, serve_locked
-from warren.server.catalogue import Catalogue
+from warren.server.catalogue.catalogue import Catalogue
 from warren.server.data_dir import DataDir
 from warren.server.errors import StartError
 from warren.server.logs import get_logger

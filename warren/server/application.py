@@ -48,12 +48,12 @@ from warren.msgstore.files.store import Store, wall_time_ms
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.timers import NEVER
-from warren.server.admission import Admission
-from warren.server.authenticator import LOOPBACK_ONLY, Authenticator, Users
-from warren.server.catalogue_writer import CatalogueWriter, InThread
-from warren.server.catalogue_writer import Store as MetadataFiles
+from warren.server.catalogue.writer import CatalogueWriter, InThread
+from warren.server.catalogue.writer import Store as MetadataFiles
 from warren.server.client_of_node import AMQP, ClientOfNode
 from warren.server.clock import SteadyClock
+from warren.server.copies.images import Images
+from warren.server.copies.images import Metadata as CopiedMetadata
 from warren.server.cyclic_collector import bound_collector, collect_lately, pause_collector
 from warren.server.data_dir import DataDir
 from warren.server.descriptors import UNLIMITED, Descriptors, raise_limit
@@ -61,22 +61,22 @@ from warren.server.direct_client import DirectClients
 from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import StartError
 from warren.server.freed_memory import return_freed_memory
-from warren.server.images import Images
-from warren.server.images import Metadata as CopiedMetadata
-from warren.server.listening import open_sockets
+from warren.server.logins.authenticator import LOOPBACK_ONLY, Authenticator, Users
 from warren.server.logs import get_logger
 from warren.server.management import CommitTimeout, Health, Listening, Management, Plugin
 from warren.server.message_store import EXIT_CODE, MessageStoreService, end_process
+from warren.server.network.admission import Admission
+from warren.server.network.listening import open_sockets
+from warren.server.network.reactor import Listener, Reactor
+from warren.server.network.tls import ServerTls, maybe_user_of_certificate
 from warren.server.paging import Pager
 from warren.server.process_memory import resident_bytes, total_memory_bytes
-from warren.server.reactor import Listener, Reactor
 from warren.server.reloading import reloaded
 from warren.server.replication import Host, Replication
 from warren.server.service_manager import ServiceManager
 from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, STORE, in_thread, threads
-from warren.server.tls import ServerTls, maybe_user_of_certificate
 from warren.stomp.peer import StompPeer
 from warren.vhosts.metadata import UserPut
 from warren.vhosts.topology_watcher import INTERNAL_USER
@@ -154,7 +154,7 @@ async def serve_locked(
         StartError: as there.
     """
     # SQLAlchemy is a third of all there is to import, and whoever brings a catalogue of his own does not need it.
-    from warren.server.catalogue import Catalogue
+    from warren.server.catalogue.catalogue import Catalogue
 
     directory = messages_directory(settings.data_dir)
     _check_file_size_limit(directory, settings.store.segment_bytes)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from warren.server.peer_address import maybe_address
+from warren.server.network.peer_address import maybe_address
 
 AMQP: Final = "amqp"
 HTTP: Final = "http"

@@ -214,7 +214,7 @@ def hash_password_command(
     algorithm: Annotated[str, typer.Option(help="scrypt, or sha256 or sha512 as RabbitMQ stores them")] = "scrypt",
 ) -> None:
     """Print the hash of a password, asked for or read from standard input."""
-    from warren.server.passwords import SCRYPT, hash_password, hash_password_for_rabbitmq
+    from warren.server.logins.passwords import SCRYPT, hash_password, hash_password_for_rabbitmq
 
     if algorithm not in (SCRYPT, "sha256", "sha512"):
         raise typer.BadParameter("must be scrypt, sha256 or sha512", param_hint="--algorithm")

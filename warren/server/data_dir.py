@@ -22,6 +22,8 @@ from typing import Final
 from warren.server.errors import StartError
 
 LOCK_NAME: Final = "warren.lock"
+# The directory of the message store.
+MESSAGES: Final = "messages"
 # Is there while a backup is being restored, and when that has come to no end.
 UNFINISHED_RESTORE: Final = "restore.unfinished"
 

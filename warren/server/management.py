@@ -18,17 +18,17 @@ from typing import Any, Final, Protocol, runtime_checkable
 import trio
 
 from warren.channels.broker import Broker
-from warren.server.authenticator import Authenticator
-from warren.server.catalogue_writer import CatalogueWriter
+from warren.server.catalogue.writer import CatalogueWriter
 from warren.server.client_of_node import ClientOfNode
+from warren.server.copies.images import Images
 from warren.server.descriptors import Descriptors
 from warren.server.direct_client import DirectClients
-from warren.server.images import Images
+from warren.server.logins.authenticator import Authenticator
 from warren.server.message_store import MessageStoreService
-from warren.server.reactor import Reactor
+from warren.server.network.reactor import Reactor
+from warren.server.network.tls import ServerTls
 from warren.server.settings import Settings
 from warren.server.supervision import Supervision
-from warren.server.tls import ServerTls
 from warren.vhosts.metadata import MetadataChange, UserPut
 
 # Loopback, for who may log in from this machine only, and nobody else's: a link that keeps trying a wrong password

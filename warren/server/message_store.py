@@ -46,7 +46,7 @@ from warren.msgstore.log.log_position import LogPosition, call_with_position
 from warren.msgstore.log.message_log import LINGER_S, MessageLog
 from warren.msgstore.log.scrub import PIECE_BYTES as SCRUB_PIECE_BYTES
 from warren.msgstore.log.scrub import Scrubber
-from warren.server.catalogue_writer import InThread
+from warren.server.catalogue.writer import InThread
 from warren.server.commit_pace import CommitPace
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger

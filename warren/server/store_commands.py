@@ -29,7 +29,7 @@ import typer
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, problem, time_text
-from warren.server.data_dir import LOCK_NAME, DataDir
+from warren.server.data_dir import LOCK_NAME, MESSAGES, DataDir
 from warren.server.errors import StartError
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 PROBLEMS_FOUND: Final = 1
 CANNOT_READ: Final = 2
-MESSAGES: Final = "messages"
 
 store_app = typer.Typer(
     name="store",
@@ -213,7 +212,7 @@ def restore_command(
 ) -> None:
     """Restore a backup into an empty data directory, check it, and try it out."""
     from warren.backup.directory import BackupDirectory
-    from warren.server.restoring import Until, choose, restore
+    from warren.server.copies.restoring import Until, choose, restore
 
     if until_lsn is not None and until_time is not None:
         raise typer.BadParameter("--until-lsn and --until-time are two ways to say the same")
@@ -235,7 +234,7 @@ def _time_ms(text: str) -> int:
 @contextlib.contextmanager
 def _explained_backup() -> Iterator[None]:
     from warren.backup.directory import BackupError
-    from warren.server.restoring import RestoreError
+    from warren.server.copies.restoring import RestoreError
 
     try:
         yield

@@ -47,7 +47,7 @@ from warren.server.application import MESSAGES, Application, MetadataStore
 from warren.server.data_dir import DataDir
 from warren.server.errors import StartError
 from warren.server.management import Listening, Management, Plugin
-from warren.server.reactor import Listener
+from warren.server.network.reactor import Listener
 from warren.server.settings import Endpoint, LimitSettings, MemoryWatermark, Settings, StoreSettings
 from warren.server.threads import Purpose, Threads, use
 from warren.testing.assertions import POLL_S, Assertions, AsyncAssertions, PublishedFilter
@@ -619,7 +619,7 @@ class _Life:
             catalogue: MetadataStore = broker._catalogue
             if data_dir is not None:
                 # As in `serve`: it is a third of all there is to import.
-                from warren.server.catalogue import Catalogue
+                from warren.server.catalogue.catalogue import Catalogue
 
                 directory = data_dir / MESSAGES
                 directory.mkdir(mode=0o700, exist_ok=True)

@@ -61,7 +61,7 @@ class MemoryCatalogue:
     def copy_to(self, path: Path, store_id: bytes) -> None:
         """Write all of it into a new file of SQLite."""
         # SQLAlchemy is most of what there would be to import.
-        from warren.server.catalogue import write_copy
+        from warren.server.catalogue.catalogue import write_copy
 
         write_copy(path, self.load(), store_id, self.applied(store_id))
 

@@ -14,8 +14,8 @@ import hashlib
 import os
 from typing import Final
 
-from warren.server.authenticator import Authenticator
-from warren.server.passwords import SCRYPT, PasswordHash, verify_password
+from warren.server.logins.authenticator import Authenticator
+from warren.server.logins.passwords import SCRYPT, PasswordHash, verify_password
 from warren.server.threads import LOGINS, in_thread
 
 _CHEAP: Final = "$scrypt$ln=4,r=1,p=1$"  # the least that is verified

@@ -1,6 +1,6 @@
 """Backups of a running broker with `warren ctl backup`, and what a start on a restored one has.
 
-Numbers: ``warren/server/backups.py`` and ``warren/ctl/backup.py``.
+Numbers: ``warren/server/copies/backups.py`` and ``warren/ctl/backup.py``.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def test_a_second_backup_at_the_same_time_is_refused(broker: WarrenProcess, tmp_
 
 
 def test_what_a_killed_client_has_left_can_be_ended(broker: WarrenProcess, api: Api, tmp_path: Path) -> None:
-    """The lease that ends it by itself is tried in unit/server/test_backups.py."""
+    """The lease that ends it by itself is tried in unit/server/copies/test_backups.py."""
     fill(broker)
     running = begin(broker, tmp_path / "backups")
     running.kill()

@@ -23,7 +23,7 @@ from warren.mgmt_plugin.operators import (
     Operator,
     cookie_header,
 )
-from warren.server.authenticator import Authenticator
+from warren.server.logins.authenticator import Authenticator
 from warren.vhosts.metadata import PermissionPut, UserDelete, UserPut
 
 PASSWORDS = {"alice": b"wonder:land", "bob": b"", "d\u00e9j\u00e0": "v\u00fc".encode()}

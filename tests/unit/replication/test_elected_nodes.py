@@ -28,7 +28,7 @@ from warren.replication.follower import Follower
 from warren.replication.identity import Identity
 from warren.replication.leader import Leader
 from warren.server.application import Application, Recovered, messages_directory, recover_messages
-from warren.server.catalogue import Catalogue
+from warren.server.catalogue.catalogue import Catalogue
 from warren.server.settings import Settings, load_settings
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import VhostPut

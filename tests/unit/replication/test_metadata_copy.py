@@ -14,7 +14,7 @@ from warren.msgstore.files.errors import StoreFailedError
 from warren.replication.entries import Catalogue as CatalogueEntry
 from warren.replication.entries import CatalogueCopy
 from warren.replication.metadata_copy import MetadataCopy
-from warren.server.catalogue import Catalogue
+from warren.server.catalogue.catalogue import Catalogue
 from warren.vhosts.metadata import MetadataChange, QueueDelete, QueuePut, UserDelete, UserPut, VhostPut
 from warren.vhosts.metadata_lane import encode_change
 

@@ -111,7 +111,7 @@ def test_it_refuses_to_run_without_assertions(python: tuple[str, ...], environme
     ],
 )
 def test_hash_password_prints_a_hash_that_fits(algorithm: str, stored: str) -> None:
-    from warren.server.passwords import PasswordHash, verify_password
+    from warren.server.logins.passwords import PasswordHash, verify_password
 
     done = warren("hash-password", "--algorithm", algorithm, stdin="s e cret\n")
     assert verify_password(b"s e cret", PasswordHash(done.stdout.strip(), stored))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from warren.server.admission import Admission
 from warren.server.descriptors import HANDLES_MAX, Descriptors
 from warren.server.errors import StartError
+from warren.server.network.admission import Admission
 
 
 @pytest.mark.parametrize("limit", [128, 200, 256, 1024, 4096, 65536, 1 << 20])

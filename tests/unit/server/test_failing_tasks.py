@@ -19,8 +19,8 @@ from warren.links.amqp_uri import BrokerUri
 from warren.msgstore.files import store as store_module
 from warren.server import application as application_module
 from warren.server.application import Application
+from warren.server.logins.passwords import hash_password
 from warren.server.management import Listening, Management
-from warren.server.passwords import hash_password
 from warren.server.settings import Endpoint, LimitSettings, MemoryWatermark, Settings, StoreSettings
 from warren.testing.catalogue import MemoryCatalogue
 from warren.testing.disk import MemoryFiles

@@ -13,9 +13,9 @@ from warren.links.address_guard import AddressGuard, networks
 from warren.links.amqp_client import ClientSettings, Connection, LinkError, PeerClosed, connect
 from warren.links.amqp_uri import BrokerUri
 from warren.server.application import Application
-from warren.server.authenticator import Authenticator
+from warren.server.logins.authenticator import Authenticator
+from warren.server.logins.passwords import hash_password
 from warren.server.management import Listening, Management
-from warren.server.passwords import hash_password
 from warren.server.settings import Endpoint, LimitSettings, MemoryWatermark, Settings, StoreSettings
 from warren.testing.catalogue import MemoryCatalogue
 from warren.testing.disk import MemoryFiles

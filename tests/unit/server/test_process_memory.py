@@ -64,7 +64,7 @@ def test_the_total_of_this_machine_holds_this_process() -> None:
 
 _CHECK_PASSWORDS = """
 import threading
-from warren.server.passwords import DUMMY_HASH, verify_password
+from warren.server.logins.passwords import DUMMY_HASH, verify_password
 from warren.server.process_memory import resident_bytes, return_large_blocks
 assert return_large_blocks()
 def check():

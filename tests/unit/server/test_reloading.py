@@ -13,9 +13,9 @@ import pytest
 import trustme
 
 from warren.server import logs
+from warren.server.network.tls import ServerTls
 from warren.server.reloading import reloaded
 from warren.server.settings import Settings, load_settings
-from warren.server.tls import ServerTls
 
 
 @pytest.fixture(autouse=True)

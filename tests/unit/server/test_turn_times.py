@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 from engine_harness import Harness
 
-from warren.server.admission import Admission
-from warren.server.reactor import Reactor
+from warren.server.network.admission import Admission
+from warren.server.network.reactor import Reactor
 
 
 def test_each_turn_is_observed() -> None:

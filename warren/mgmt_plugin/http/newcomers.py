@@ -21,7 +21,7 @@ from typing import Final, Self
 import trio
 
 from warren.mgmt_plugin.http.slots import Slot, Slots
-from warren.server.peer_address import origin_of
+from warren.server.network.peer_address import origin_of
 
 ACCEPTS_PER_ROUND: Final = 64
 BEGUN_PER_ROUND: Final = 16

@@ -50,7 +50,7 @@ from warren.server.descriptors import UNLIMITED
 from warren.server.errors import listen_error
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
-from warren.server.peer_address import origin_of
+from warren.server.network.peer_address import origin_of
 from warren.server.supervision import Supervision
 
 REQUEST_TIMEOUT_S: Final = 10.0

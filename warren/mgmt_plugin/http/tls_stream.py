@@ -1,6 +1,6 @@
 """TLS around a stream of the HTTP port, for which no peer can have the broker work without saying anything.
 
-The records that come are counted, and of small ones few are decrypted at a time (`server.tls_records`).
+The records that come are counted, and of small ones few are decrypted at a time (`server.network.tls_records`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ssl
 
 import trio
 
-from warren.server.tls_records import TlsRecords
+from warren.server.network.tls_records import TlsRecords
 
 
 class _Counted(trio.abc.Stream):

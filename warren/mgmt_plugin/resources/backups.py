@@ -6,7 +6,7 @@
 2. Beginning one is answered when it can be read, or after `WAIT_S` with how far it is.
 3. Each piece comes with its CRC-32, computed where it was read.
 
-How long one is held, and what it costs, is in ``server.backups``; what is in it, in ``server.images``.
+How long one is held, and what it costs, is in ``server.copies.backups``; what is in it, in ``server.copies.images``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
-from warren.server.backups import MAKING, PIECE_MAX_BYTES, READY, Backup, Backups, Busy, DiskLow, Gone, Refused
-from warren.server.images import ImageError, ImageFile
+from warren.server.copies.backups import MAKING, PIECE_MAX_BYTES, READY, Backup, Backups, Busy, DiskLow, Gone, Refused
+from warren.server.copies.images import ImageError, ImageFile
 
 WAIT_S: Final = 20.0
 CRC_HEADER: Final = "X-Warren-CRC32"

@@ -34,7 +34,7 @@ from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.msgstore.log.columns import Piece
 from warren.queues.claims import ClaimQueue
 from warren.queues.queue import Queue
-from warren.server.snapshots import Snapshots
+from warren.server.copies.snapshots import Snapshots
 from warren.vhosts.super_streams import partitions_of
 
 ANSWER_BYTES: Final = 8 << 20

@@ -40,7 +40,7 @@ from warren.queues.queue import Queue
 from warren.server.definitions.apply import apply_plan
 from warren.server.definitions.plan import INTERNAL_PREFIX, Plan, PlannedChange, make_plan
 from warren.server.definitions.schema import DefinitionsRefused, hash_to_file, read_definitions
-from warren.server.passwords import PasswordHash
+from warren.server.logins.passwords import PasswordHash
 from warren.server.threads import DEFINITIONS, in_thread
 from warren.vhosts.metadata import UserPut
 from warren.vhosts.virtual_host import VirtualHost

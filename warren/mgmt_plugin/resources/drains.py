@@ -3,7 +3,7 @@
 1. A user who may read a queue over AMQP may drain it, and read what was claimed of it. Configuring is not needed.
 2. Releasing without an epoch, and discarding, is for operators: it takes claims away from whoever has the session open.
 
-What a drain is, and what it promises, is in ``server.drains``.
+What a drain is, and what it promises, is in ``server.draining.drains``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from warren.mgmt_plugin.resources.ranges import incarnation_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_authorised, not_found
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.claims import ClaimQueue
-from warren.server.claim_verdicts import KINDS, REQUEUE
-from warren.server.drains import (
+from warren.server.draining.claim_verdicts import KINDS, REQUEUE
+from warren.server.draining.drains import (
     Ahead,
     Busy,
     Drain,

@@ -20,9 +20,9 @@ from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import node_name
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.server.management import Health, Listening
+from warren.server.network.tls import ServerTls
 from warren.server.regular_files import copied, read_regular
 from warren.server.threads import FILES, in_thread
-from warren.server.tls import ServerTls
 
 # What the protocols of listeners are called in health checks.
 PROTOCOLS: Final = {

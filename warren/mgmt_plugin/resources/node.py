@@ -26,8 +26,8 @@ from warren.queues.arguments import CLASSIC, QUORUM, STREAM
 from warren.server import logs
 from warren.server.management import Management
 from warren.server.message_store import MessageStoreService
+from warren.server.network.reactor import Reactor
 from warren.server.process_memory import resident_bytes
-from warren.server.reactor import Reactor
 
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 QUEUE_PARTS: Final = {CLASSIC: "queue_procs", QUORUM: "quorum_queue_procs", STREAM: "stream_queue_procs"}

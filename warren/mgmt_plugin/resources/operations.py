@@ -34,7 +34,7 @@ from warren.queues.held_messages import RELEASED
 from warren.queues.queue import Queue
 from warren.server.histogram import Histogram
 from warren.server.message_store import MessageStoreService
-from warren.server.reactor import Reactor
+from warren.server.network.reactor import Reactor
 
 RELEASE_PIECE: Final = 1000
 # If all are to be released and these are more, that goes on in the background.

@@ -42,8 +42,8 @@ from warren.queues.claims import ClaimQueue
 from warren.queues.offset_columns import RANGE_MESSAGES, read_columns
 from warren.queues.offset_queue import OffsetQueue
 from warren.queues.queue import Queue
-from warren.server.drains import Drains
-from warren.server.snapshots import Snapshot
+from warren.server.copies.snapshots import Snapshot
+from warren.server.draining.drains import Drains
 from warren.server.threads import CHUNKS, SNAPSHOTS, in_thread
 from warren.streams.sealed_reads import read_sealed
 from warren.streams.stream import Stream

@@ -3,7 +3,7 @@
 1. A user who may read a queue over AMQP may make a snapshot of it, read those that there are of it, and delete them.
 2. Making one is answered when it is made, or after `WAIT_S` with how far it is.
 
-What a snapshot is, and what is in it, is in ``server.snapshots``.
+What a snapshot is, and what is in it, is in ``server.copies.snapshots``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from warren.mgmt_plugin.names import the_vhost, visible_vhosts
 from warren.mgmt_plugin.resources.ranges import incarnation_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.msgstore.log.message_log import MessageLog
-from warren.server.snapshots import MAKING, Busy, DiskLow, QueueGone, Snapshot, SnapshotError, Snapshots, TooMany
+from warren.server.copies.snapshots import MAKING, Busy, DiskLow, QueueGone, Snapshot, SnapshotError, Snapshots, TooMany
 from warren.streams.stream import Stream
 
 TTL_S: Final = 3600

@@ -4,7 +4,7 @@
    and again when it is published.
 2. A part has at most 32 MiB, the most that a request may have; it is in memory while it is checked and written.
 
-What a stage is, and what a commit promises, is in ``server.stages``.
+What a stage is, and what a commit promises, is in ``server.staging.stages``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError, Response
 from warren.mgmt_plugin.listing import Described, in_order
 from warren.mgmt_plugin.names import the_vhost, visible_vhosts
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
-from warren.server.commit_notes import Note
-from warren.server.stage_files import DamagedPart
-from warren.server.staged_batch import Conflict, NoRoom, NoStage, Order, QueueFull, StageError
-from warren.server.stages import STAGES_QUOTA, Stage, Stages
+from warren.server.staging.commit_notes import Note
+from warren.server.staging.stage_files import DamagedPart
+from warren.server.staging.staged_batch import Conflict, NoRoom, NoStage, Order, QueueFull, StageError
+from warren.server.staging.stages import STAGES_QUOTA, Stage, Stages
 
 PART_MAX: Final = 9_999_999_999
 QUERY_BYTES_MAX: Final = 255

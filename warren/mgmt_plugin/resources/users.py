@@ -13,8 +13,8 @@ from warren.channels.access import AccessControl
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_rows
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_authorised, not_found
-from warren.server import passwords
-from warren.server.passwords import SCRYPT, PasswordHash, hash_password
+from warren.server.logins import passwords
+from warren.server.logins.passwords import SCRYPT, PasswordHash, hash_password
 from warren.server.threads import LOGINS, in_thread
 from warren.vhosts.metadata import (
     PermissionDelete,

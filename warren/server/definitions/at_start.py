@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from warren.channels.broker import Broker
-from warren.server.catalogue_schema import DEFINITIONS_HASH
+from warren.server.catalogue.schema import DEFINITIONS_HASH
 from warren.server.definitions.apply import apply_plan
 from warren.server.definitions.plan import Plan, PlannedChange, make_plan
 from warren.server.definitions.schema import DefinitionsRefused, read_definitions

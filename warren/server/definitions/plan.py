@@ -54,7 +54,7 @@ from warren.server.definitions.schema import (
     tags_of,
 )
 from warren.server.json_tables import table_from_json, table_to_json
-from warren.server.passwords import PasswordHash, hash_password, verify_password
+from warren.server.logins.passwords import PasswordHash, hash_password, verify_password
 from warren.server.threads import LOGINS, in_thread
 from warren.vhosts.definitions import parse_definition
 from warren.vhosts.limits import MAX_QUEUES, USER_LIMITS, VHOST_LIMITS, is_reached, parse_limits

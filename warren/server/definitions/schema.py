@@ -30,7 +30,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from warren.server.passwords import SCRYPT, PasswordHash, check_hash
+from warren.server.logins.passwords import SCRYPT, PasswordHash, check_hash
 
 # Called between small pieces of work; lets others run when it is time.
 Pause = Callable[[], Awaitable[None]]

@@ -12,7 +12,7 @@ from warren.server.definitions.schema import (
     metadata_of,
     tags_of,
 )
-from warren.server.passwords import SCRYPT, PasswordHash
+from warren.server.logins.passwords import SCRYPT, PasswordHash
 
 from .planning import HASH, SHA256, Document, binding, queue, read
 

@@ -14,7 +14,7 @@ from warren.amqp.field_table import EMPTY_TABLE, decode_table
 from warren.channels.broker import Broker, Limits
 from warren.server.definitions.apply import apply_plan
 from warren.server.definitions.plan import Plan, make_plan
-from warren.server.passwords import PasswordHash, hash_password, verify_password
+from warren.server.logins.passwords import PasswordHash, hash_password, verify_password
 from warren.vhosts.metadata import (
     BindingPut,
     ExchangePut,

@@ -1,0 +1,588 @@
+"""Turns of the reactor: everybody is served before anybody twice, and no turn is long. On sockets that are scripts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import trio
+import trustme
+from engine_harness import CAPABILITIES, PASSWORD, USER, Harness, content_frames
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.amqp.methods import PROTOCOL_HEADER
+from warren.channels.shared import FEED_UNITS_MAX, METHOD_UNITS
+from warren.queues.long_work import TURN_STEPS, Job, Steps
+from warren.server.client_of_node import ClientOfNode
+from warren.server.network.admission import Admission
+from warren.server.network.reactor import (
+    ACCEPTS_PER_TURN,
+    BYTES_PER_UNIT,
+    CLOCK_EVERY_SENDS,
+    EVENT_UNITS,
+    FEED_UNITS_MIN,
+    HANDSHAKES_DUE_MAX,
+    RECEIVE_MIN_BYTES,
+    TURN_UNITS,
+    UNSENT_S,
+    Listener,
+    Reactor,
+    feed_units,
+)
+from warren.server.network.transport import RECEIVE_BYTES
+
+QOS = method_frame(1, m.BasicQos(0, 1, False))
+QOS_OK = method_frame(1, m.BasicQosOk())
+LOGIN = PROTOCOL_HEADER + b"".join(
+    [
+        method_frame(
+            0,
+            m.ConnectionStartOk(
+                {"capabilities": dict.fromkeys(CAPABILITIES, True)}, "PLAIN", f"\0{USER}\0{PASSWORD}".encode(), "en_US"
+            ),
+        ),
+        method_frame(0, m.ConnectionTuneOk(2047, 131072, 0)),
+        method_frame(0, m.ConnectionOpen("/", "", False)),
+        method_frame(1, m.ChannelOpen("")),
+    ]
+)
+# What one connection may cost in a turn besides its share: its last method may go beyond that.
+OVERHEAD_UNITS = METHOD_UNITS + 1 + EVENT_UNITS + RECEIVE_BYTES // BYTES_PER_UNIT
+
+
+class Peer:
+    """A socket and its other end: what the broker reads is in `inbox`, what it sent in `received`.
+
+    epoll watches a descriptor of its own, which is readable while there is something to read.
+    """
+
+    def __init__(self, greeting: bytes = LOGIN) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.inbox = b""
+        self.repeated = b""  # what comes for ever, behind the inbox
+        self.received = b""
+        self.reads = 0
+        self.takes_bytes = 1 << 30
+        self.is_torn = False
+        self.say(greeting)
+
+    def say(self, data: bytes) -> None:
+        self.inbox += data
+        os.eventfd_write(self.fd, 1)
+
+    def repeat(self, data: bytes) -> None:
+        self.repeated = data * (-(-RECEIVE_MIN_BYTES * 4 // len(data)))
+        os.eventfd_write(self.fd, 1)
+
+    def taken(self) -> bytes:
+        received, self.received = self.received, b""
+        return received
+
+    # --- what the broker calls --------------------------------------------------------------------------------------
+
+    def recv(self, limit_bytes: int) -> bytes:
+        self.reads += 1
+        if not self.inbox and self.repeated:
+            self.inbox = self.repeated
+        if not self.inbox:
+            raise BlockingIOError
+        data, self.inbox = self.inbox[:limit_bytes], self.inbox[limit_bytes:]
+        if not self.inbox and not self.repeated:
+            os.eventfd_read(self.fd)
+        return data
+
+    def send(self, data: bytes) -> int:
+        if self.is_torn:
+            raise ConnectionResetError
+        size = min(self.takes_bytes, len(data))
+        if size == 0:
+            raise BlockingIOError
+        self.takes_bytes -= size
+        self.received += bytes(data[:size])
+        return size
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def setblocking(self, blocking: bool) -> None:
+        assert not blocking
+
+    def setsockopt(self, *option: int) -> None:
+        assert option == (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def getpeername(self) -> tuple[str, int]:
+        return "127.0.0.1", self.fd
+
+    getsockname = getpeername
+
+    def shutdown(self, how: int) -> None:
+        assert how == socket.SHUT_WR
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class TlsPeer(Peer):
+    """One that speaks TLS, and logs in when the handshake is done."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        self.is_ready = False
+        super().__init__(b"")
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.is_ready:
+            try:
+                self._tls.do_handshake()
+                self.is_ready = True
+                self._tls.write(LOGIN)
+            except ssl.SSLWantReadError:
+                pass
+        self.say(self._outgoing.read())
+
+    def send(self, data: bytes) -> int:
+        self._incoming.write(data)
+        self._go_on()
+        return len(data)
+
+
+class Queueing:
+    """A listening socket before which connections stand in a queue that does not end."""
+
+    def __init__(self, make: Callable[[], Peer] = Peer) -> None:
+        self.fd = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.accepted: list[Peer] = []
+        self._make = make
+
+    def accept(self) -> tuple[Peer, tuple[str, int]]:
+        self.accepted.append(self._make())
+        return self.accepted[-1], ("127.0.0.1", 1)
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class Place:
+    """A reactor whose turns are run one by one."""
+
+    def __init__(self, accepts_per_s: int = 10000) -> None:
+        self.harness = Harness()
+        self.broker = self.harness.broker
+        self.crashes: list[BaseException] = []
+        self.now_s = 0.0
+        self.step_s = 0.0  # how much later it is each time that somebody looks
+        self.reactor = Reactor(
+            self.broker,
+            Admission(10000, 10000, accepts_per_s),
+            lambda _: None,
+            self.crashes.append,
+            self.settled,
+            lambda: False,
+            lambda: None,
+            lambda: None,
+            5.0,
+            self.clock,
+        )
+
+    def clock(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
+
+    def settled(self) -> None:
+        requests = self.broker.logins[:]
+        self.broker.logins.clear()
+        self.broker.notices.clear()
+        for request in requests:
+            request.accept(request.user)
+
+    def connect(self, count: int) -> list[Peer]:
+        """Return so many peers that are logged in and have channel 1."""
+        peers = [Peer() for _ in range(count)]
+        for peer in peers:
+            self.reactor.adopt(cast(socket.socket, peer), "127.0.0.1")
+        ok = method_frame(1, m.ChannelOpenOk(b""))
+        while not all(peer.received.endswith(ok) for peer in peers):
+            self.turn()
+        for peer in peers:
+            peer.taken()
+            peer.reads = 0
+        return peers
+
+    def turn(self) -> None:
+        """Have the turn that follows when the last one is over."""
+        self.reactor.turn(self.reactor._epoll.poll(0))
+        assert self.crashes == []
+
+    def turns_until(self, done: Callable[[], bool]) -> int:
+        """Run turns until `done`; return how many."""
+        for count in range(1, 10000):
+            self.turn()
+            if done():
+                return count
+        raise AssertionError("never")
+
+
+@pytest.fixture
+def place() -> Any:
+    made = Place()
+    yield made
+    made.reactor.stop()
+    made.reactor.close()
+
+
+# --- clients of other nodes -------------------------------------------------------------------------------------------
+
+FROM_AFAR = ClientOfNode("192.0.2.7:50412", "192.0.2.2:5671", is_tls=True, user=USER)
+
+
+def test_a_client_of_another_node_has_the_address_that_it_has_there(place: Place) -> None:
+    place.reactor.begin_serving()
+    peer = Peer(PROTOCOL_HEADER)
+    place.reactor.pass_on(cast(socket.socket, peer), FROM_AFAR)
+    (connection,) = place.broker.connections.values()
+    assert (connection.peer, connection.local) == ("192.0.2.7:50412", "192.0.2.2:5671")
+    assert connection.address == "192.0.2.7", "by which it is decided who may log in from where"
+    assert connection.certificate_user == USER
+    assert connection.is_tls
+    place.turns_until(lambda: b"EXTERNAL" in peer.received)
+
+
+def test_clients_of_other_nodes_are_counted_by_where_they_are_from(place: Place) -> None:
+    place.reactor.begin_serving()
+    place.reactor._admission = Admission(10000, 1, 10000)
+    first, second, elsewhere = Peer(), Peer(), Peer()
+    place.reactor.pass_on(cast(socket.socket, first), FROM_AFAR)
+    place.reactor.pass_on(cast(socket.socket, second), replace(FROM_AFAR, peer="192.0.2.8:1"))
+    place.reactor.pass_on(cast(socket.socket, elsewhere), replace(FROM_AFAR, peer="198.51.100.1:1"))
+    assert place.reactor.connection_count() == 2
+    place.turns_until(lambda: first.received.endswith(method_frame(1, m.ChannelOpenOk(b""))))
+    place.reactor.pass_on(cast(socket.socket, third := Peer()), FROM_AFAR)
+    assert place.reactor.connection_count() == 3, "the first has logged in"
+    assert third.fileno() in place.reactor._transports
+
+
+def test_clients_of_other_nodes_are_taken_while_clients_are_served(place: Place) -> None:
+    assert not place.reactor.may_accept()
+    place.reactor.pass_on(cast(socket.socket, Peer()), FROM_AFAR)
+    assert place.reactor.connection_count() == 0
+    place.reactor.begin_serving()
+    assert place.reactor.may_accept()
+    place.reactor.stop_listening()
+    assert not place.reactor.may_accept()
+
+
+# --- what else is watched ---------------------------------------------------------------------------------------------
+
+
+def test_a_descriptor_that_is_watched_is_read_in_the_turn_before_the_engine_ends_it(place: Place) -> None:
+    fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    told: list[int] = []
+
+    def read() -> None:
+        told.append(os.eventfd_read(fd))
+        place.broker.note("info", "said in the turn", {})
+
+    place.reactor.watch(fd, read)
+    place.turn()
+    assert told == []
+    os.eventfd_write(fd, 7)
+    place.turn()
+    assert told == [7]
+    assert place.broker.notices == [], "what it left behind was settled in that turn"
+    os.eventfd_write(fd, 8)
+    place.reactor.unwatch(fd)
+    place.turn()
+    assert told == [7]
+    os.close(fd)
+
+
+def test_clients_wait_while_they_may_not_be_served_and_what_is_watched_goes_on(place: Place) -> None:
+    (peer,) = place.connect(1)
+    fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    looks = 0
+    may_serve = False
+
+    def may() -> bool:
+        nonlocal looks
+        looks += 1
+        return may_serve
+
+    def read() -> None:
+        nonlocal may_serve
+        os.eventfd_read(fd)
+        may_serve = True
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(place.reactor.run)
+            peer.say(method_frame(2, m.ChannelOpen("")))
+            with trio.fail_after(30):
+                while looks < 5:
+                    await trio.sleep(0.01)
+                assert (peer.reads, peer.taken()) == (0, b"")
+                os.eventfd_write(fd, 1)
+                while not peer.taken():
+                    await trio.sleep(0.01)
+            place.reactor.stop()
+
+    place.reactor.watch(fd, read)
+    place.reactor.may_serve = may
+    trio.run(main)
+    place.reactor.unwatch(fd)
+    os.close(fd)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("busy_count", [1, 9, 64, 300])
+def test_who_asks_one_thing_waits_for_one_round_of_those_who_never_stop(place: Place, busy_count: int) -> None:
+    *busy, innocent = place.connect(busy_count + 1)
+    for peer in busy:
+        peer.repeat(QOS)
+    place.turn()
+    # Those who are ready when it comes go first, each once; so many are reached in a turn:
+    per_turn = TURN_UNITS // (feed_units(busy_count + 1) + OVERHEAD_UNITS)
+    bound = 2 + (busy_count + 1) // per_turn
+    for _ in range(20):
+        innocent.say(QOS)
+        assert place.turns_until(lambda: innocent.received == QOS_OK) <= bound
+        innocent.taken()
+
+
+@pytest.mark.parametrize("busy_count", [9, 64])
+def test_nobody_is_left_out_when_time_is_up_at_each_look_at_the_clock(place: Place, busy_count: int) -> None:
+    peers = place.connect(busy_count)
+    place.step_s = 1.0
+    for peer in peers:
+        peer.repeat(QOS)
+    place.turns_until(lambda: all(peer.received for peer in peers))
+    for peer in peers:
+        peer.taken()
+    # Somebody is served in each turn, and nobody twice before all were.
+    assert place.turns_until(lambda: all(peer.received for peer in peers)) <= busy_count
+    most, least = max(len(peer.received) for peer in peers), min(len(peer.received) for peer in peers)
+    assert most <= 2 * least
+
+
+@pytest.mark.parametrize("busy_count", [1, 9, 64, 300])
+def test_the_work_of_a_turn_is_bounded_however_many_are_busy(place: Place, busy_count: int) -> None:
+    peers = place.connect(busy_count)
+    for peer in peers:
+        peer.repeat(QOS)
+    for _ in range(50):
+        place.turn()
+        answers = sum(len(peer.taken()) for peer in peers) // len(QOS_OK)
+        assert answers * (METHOD_UNITS + 1) <= TURN_UNITS + FEED_UNITS_MAX
+
+
+class Counting(Job):
+    """Never done; counts the steps that it was given."""
+
+    def __init__(self) -> None:
+        self.steps: int = 0
+
+    def go_on(self, steps: Steps) -> bool:
+        self.steps += int(steps.left)
+        steps.left = 0
+        return False
+
+
+def test_calls_from_outside_a_turn_do_no_more_long_work(place: Place) -> None:
+    job = Counting()
+    place.broker.work.begin(job)
+    before = job.steps
+    for _ in range(100):
+        place.reactor.settle()
+    assert job.steps == before
+    place.turn()
+    assert job.steps == before + TURN_STEPS
+
+
+def test_a_busy_connection_is_not_read_while_it_has_something_to_handle(place: Place) -> None:
+    (busy,) = place.connect(1)
+    busy.repeat(QOS)
+    place.turn()
+    assert busy.reads == 1
+    place.turn()
+    assert busy.reads == 1
+    # Each of its frames is answered once all the same, as the carried ones are followed by what is read next.
+    place.turns_until(lambda: busy.reads == 4)
+    assert busy.received == QOS_OK * (len(busy.received) // len(QOS_OK))
+
+
+def test_replies_keep_the_order_of_requests_over_turns(place: Place) -> None:
+    (peer,) = place.connect(1)
+    tags = [f"tag-{number}" for number in range(2000)]
+    declare = m.QueueDeclare(0, "q", False, False, False, False, False, b"\0\0\0\0")
+    peer.say(method_frame(1, declare))
+    place.turns_until(lambda: peer.taken() != b"")
+    for tag in tags:
+        peer.say(method_frame(1, m.BasicConsume(0, "q", tag, False, False, False, False, b"\0\0\0\0")))
+    expected = b"".join(method_frame(1, m.BasicConsumeOk(tag)) for tag in tags)
+    assert place.turns_until(lambda: len(peer.received) >= len(expected)) > 1
+    assert peer.received == expected
+
+
+def test_a_share_of_the_work_is_less_the_more_are_ready() -> None:
+    assert feed_units(0) == feed_units(1) == FEED_UNITS_MAX
+    assert feed_units(2) == TURN_UNITS // 2
+    assert feed_units(16) == TURN_UNITS // 16
+    assert feed_units(10**6) == FEED_UNITS_MIN
+
+
+def test_an_event_of_a_closed_connection_is_not_taken_for_one_of_the_next_with_its_number(place: Place) -> None:
+    place.step_s = 1.0
+    peers = place.connect(40)
+    for peer in peers:
+        peer.repeat(QOS)
+    place.turn()
+    place.turn()
+    gone, connection = peers[-1], max(place.broker.connections.values(), key=lambda each: each.key)
+    assert not gone.received  # the turns did not reach it
+    gone.is_torn = True
+    number = gone.fd
+    connection.outbox.write(QOS_OK)
+    place.reactor.settle()
+    place.turns_until(lambda: gone.fd < 0)
+    successor = Peer()
+    while successor.fd != number:
+        successor = Peer()
+    os.eventfd_read(successor.fd)  # nothing has come from it
+    place.reactor.adopt(cast(socket.socket, successor), "127.0.0.1")
+    place.turns_until(lambda: all(peer.received for peer in peers if peer is not gone))
+    assert successor.reads == 0
+
+
+# --- sending ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_time_does_not_allow_to_send_is_sent_in_the_next_turns(place: Place) -> None:
+    place.connect(0)
+    publisher, *consumers = place.connect(200)
+    for consumer in consumers:
+        consumer.say(method_frame(1, m.QueueDeclare(0, "", False, False, True, False, False, b"\0\0\0\0")))
+        consumer.say(method_frame(1, m.QueueBind(0, "", "amq.fanout", "", True, b"\0\0\0\0")))
+        consumer.say(method_frame(1, m.BasicConsume(0, "", "c", False, True, False, False, b"\0\0\0\0")))
+    place.turns_until(lambda: all(method_frame(1, m.BasicConsumeOk("c")) in peer.received for peer in consumers))
+    for consumer in consumers:
+        consumer.taken()
+    place.step_s = 1.0
+    publisher.say(method_frame(1, m.BasicPublish(0, "amq.fanout", "", False, False)) + content_frames(1, b"body"))
+    served = [0]
+
+    def some_more() -> bool:
+        served.append(sum(1 for peer in consumers if peer.received))
+        assert served[-1] - served[-2] <= CLOCK_EVERY_SENDS
+        return served[-1] == len(consumers)
+
+    assert place.turns_until(some_more) >= len(consumers) // CLOCK_EVERY_SENDS
+    assert all(peer.received.count(b"body") == 1 for peer in consumers)
+
+
+def test_who_does_not_take_its_last_words_is_closed_in_the_end(place: Place) -> None:
+    (peer,) = place.connect(1)
+    peer.takes_bytes = 5
+    peer.say(method_frame(0, m.ConnectionClose(200, "bye", 0, 0)))
+    place.turns_until(lambda: not place.broker.connections)
+    assert peer.fd >= 0
+    place.reactor.tick(place.now_s + UNSENT_S - 0.1)
+    assert peer.fd >= 0
+    place.reactor.tick(place.now_s + UNSENT_S)
+    assert peer.fd == -1
+    assert place.reactor.connection_count() == 0
+
+
+def test_who_takes_nothing_at_all_is_closed_without_last_words(place: Place) -> None:
+    (peer,) = place.connect(1)
+    (connection,) = place.broker.connections.values()
+    connection.is_internal = False
+    peer.takes_bytes = 0
+    peer.say(QOS)
+    place.turn()
+    for _ in range(31):
+        assert peer.fd >= 0
+        place.now_s += 1
+        place.reactor.tick(place.now_s)
+    assert peer.fd == -1
+    assert place.reactor.connection_count() == 0
+
+
+# --- coming -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_storm_of_connections_is_accepted_a_few_in_each_turn(place: Place) -> None:
+    (innocent,) = place.connect(1)
+    queueing = Queueing()
+    place.reactor.listen(Listener(cast(socket.socket, queueing), None))
+    for turns in range(1, 5):
+        innocent.say(QOS)
+        place.turn()
+        assert innocent.taken() == QOS_OK
+        assert len(queueing.accepted) == turns * ACCEPTS_PER_TURN
+
+
+def test_who_connects_behind_too_many_waits_for_a_share_of_a_second_not_for_its_end() -> None:
+    place = Place(accepts_per_s=100)
+    queueing = Queueing()
+    place.reactor.listen(Listener(cast(socket.socket, queueing), None))
+    place.now_s = 7.0
+
+    def accepted_in(seconds: float) -> int:
+        before = len(queueing.accepted)
+        place.now_s += seconds
+        for _ in range(10):
+            place.turn()
+        return len(queueing.accepted) - before
+
+    assert accepted_in(0.0) == 100
+    assert accepted_in(0.0) == 0
+    assert accepted_in(0.055) == 5
+    assert accepted_in(0.025) == 3
+    assert accepted_in(60.0) == 100
+    place.reactor.stop()
+    place.reactor.close()
+
+
+def test_a_storm_of_tls_handshakes_takes_one_step_of_a_turn(place: Place) -> None:
+    authority = trustme.CA()
+    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("localhost").configure_cert(server)
+    authority.configure_trust(client)
+    steps = [0]
+
+    class Counted(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            steps[-1] += 1
+            super().do_handshake()
+
+    server.sslobject_class = Counted
+    (innocent,) = place.connect(1)
+    queueing = Queueing(lambda: TlsPeer(client))
+    place.reactor.listen(Listener(cast(socket.socket, queueing), lambda: server))
+    place.step_s = 1.0
+    for _ in range(100):
+        innocent.say(QOS)
+        steps.append(0)
+        place.turn()
+        assert innocent.taken() == QOS_OK
+        assert steps[-1] <= 1
+    assert len(queueing.accepted) < HANDSHAKES_DUE_MAX + ACCEPTS_PER_TURN + sum(steps)
+    # Those who came first are done first: all of the first accept, then.
+    assert all(cast(TlsPeer, peer).is_ready for peer in queueing.accepted[:20])
+    place.step_s = 0.0
+    place.turn()
+    assert steps[-1] > 1  # when they take no time, all that are due

@@ -1,0 +1,684 @@
+"""Stages and their commits over an engine on a simulated disk: limits, time, and crashes at every step. stages (1)-(6).
+
+A crash ends everything at the nth time that the engine is settled or a file is touched, before that or behind it; the
+next life has what was written by then, as after kill -9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import pytest
+import trio
+from durable_harness import DurableHarness
+from engine_harness import exchange_declare, publish_frames
+
+from warren.amqp.errors import ChannelException, ConnectionException
+from warren.channels.access import WRITE
+from warren.channels.transaction import ROWS_AT_ONCE
+from warren.msgstore.files.store import wall_time_ms
+from warren.server.direct_client import DirectClients
+from warren.server.management import Management
+from warren.server.shares import Quota
+from warren.server.staging import commit_notes, staged_batch, stages
+from warren.server.staging.commit_notes import CommitNotes, Note, Plan
+from warren.server.staging.stage_files import DamagedPart
+from warren.server.staging.staged_batch import Conflict, NoRoom, NoStage, Order, Outcome, QueueFull
+from warren.server.staging.stages import Stages
+from warren.server.supervision import Supervision
+
+T = TypeVar("T")
+USER = "guest"
+PERSISTENT = {"delivery_mode": 2}
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class Life:
+    """One process: an engine, stages, and when it dies. `steps` counts the moments at which it could."""
+
+    def __init__(self, directory: Path, harness: DurableHarness, crash_at: int = 0, *, behind: bool = False) -> None:
+        directory.mkdir(exist_ok=True)
+        self.harness = harness
+        self.steps = 0
+        self._crash_at = crash_at
+        self._behind = behind
+        self.dead = False
+        self._has_run = False
+        self.clients = DirectClients(harness.broker, self.settle)
+        settings = SimpleNamespace(data_dir=directory, store=SimpleNamespace(disk_free_min_bytes=0))
+        self.management: Any = SimpleNamespace(
+            broker=harness.broker,
+            settings=settings,
+            messages=SimpleNamespace(deleted=self._synced),
+            clients=self.clients,
+            settle=self.settle,
+            commit=self._commit,
+            tasks=Supervision(),
+            clock_ms=wall_time_ms,
+        )
+        self.stages = Stages(cast(Management, self.management), directory)
+        for name in ("write", "remove"):
+            files: Any = self.stages._files
+            setattr(files, name, self._stepping(getattr(files, name)))
+
+    def _stepping(self, work: Callable[..., T]) -> Callable[..., T]:
+        def step(*arguments: Any) -> T:
+            self._die_if_due(behind=False)
+            done = work(*arguments)
+            self._die_if_due(behind=True)
+            return done
+
+        return step
+
+    def _die_if_due(self, *, behind: bool) -> None:
+        if not behind:
+            self.steps += 1
+        if self.dead or (self.steps == self._crash_at and self._behind == behind):
+            self.dead = True
+            raise Crash
+
+    def settle(self) -> None:
+        self._die_if_due(behind=False)
+        self.harness.settle()
+        self.clients.deliver()
+        self._die_if_due(behind=True)
+
+    async def _synced(self) -> None:
+        self.harness.broker.log.force()
+        self.settle()
+        await trio.lowlevel.checkpoint()
+
+    async def _commit(self, ticket: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def run(self, work: Callable[[Stages], Awaitable[T]]) -> T:
+        """Do something with the stages, which run meanwhile. Once: at its start a process looks for what there is."""
+        assert not self._has_run
+        self._has_run = True
+
+        async def main() -> T:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.stages.run)
+                done = await work(self.stages)
+                nursery.cancel_scope.cancel()
+            return done
+
+        return trio.run(main)
+
+    def dies(self, work: Callable[[Stages], Awaitable[object]]) -> bool:
+        """Do something; tell whether the process died of it."""
+        try:
+            self.run(work)
+        except BaseExceptionGroup as group:
+            if group.split(Crash)[1] is not None:
+                raise
+            return True
+        except Crash:
+            return True
+        return False
+
+    def after_a_crash(self, directory: Path, **more: Any) -> Life:
+        return Life(directory, self.harness.restart(clean=False), **more)
+
+    def bodies(self, queue: str = "q") -> list[bytes]:
+        """Take everything out of a queue."""
+        client = self.harness.channel()
+        found: list[bytes] = []
+        while (message := client.get(queue, no_ack=True)) is not None:
+            assert message.content is not None
+            found.append(message.content.body)
+        return found
+
+
+def with_queue(directory: Path, **more: Any) -> Life:
+    harness = DurableHarness()
+    harness.channel().declare("q", durable=True)
+    return Life(directory, harness, **more)
+
+
+def content(*bodies: bytes, queue: str = "q") -> bytes:
+    return b"".join(publish_frames("", queue, body, properties=PERSISTENT) for body in bodies)
+
+
+async def put(stages: Stages, name: str, *parts: bytes, user: str = USER) -> str:
+    for number, part in enumerate(parts):
+        await stages.put("/", name, number, user, part, lambda exchange: None)
+    return name
+
+
+async def commit(life: Life, batch: int, *names: str, query: str = "query", user: str = USER, **more: Any) -> Outcome:
+    return await life.stages.commit(life.harness.vhost, user, Order(query, batch, list(names), **more))
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch)
+
+
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pieces of three messages."""
+    monkeypatch.setattr(staged_batch, "PIECE_MESSAGES", 3)
+    monkeypatch.setattr(stages, "PIECE_MESSAGES", 3)
+    monkeypatch.setattr(stages, "CELL_MESSAGES", 2)
+
+
+# --- crashes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("messages", [2, 11])
+@pytest.mark.usefixtures("small_pieces")
+def test_a_batch_is_published_once_wherever_the_process_dies(tmp_path: Path, messages: int, behind: bool) -> None:
+    bodies = [b"%d" % number for number in range(messages)]
+    crash_at = 0
+    while True:
+        crash_at += 1
+        directory = tmp_path / str(crash_at)
+        life = with_queue(directory, crash_at=crash_at, behind=behind)
+
+        async def write(stages: Stages, life: Life = life) -> Outcome:
+            names = [await put(stages, "a", content(*bodies[:1])), await put(stages, "b", content(*bodies[1:]))]
+            return await commit(life, 0, *names)
+
+        died = life.dies(write)
+        again = life.after_a_crash(directory)
+
+        async def retry(stages: Stages, life: Life = again) -> Outcome:
+            # Another attempt of the tasks: the same rows, in stages of their own.
+            names = [await put(stages, "c", content(*bodies[:1])), await put(stages, "d", content(*bodies[1:]))]
+            return await commit(life, 0, *names)
+
+        outcome = again.run(retry)
+        assert outcome.committed or outcome.duplicate
+        assert again.bodies() == bodies, crash_at
+        assert died or outcome.duplicate
+        if not died:
+            break
+    assert crash_at > (15 if messages > 3 else 8)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_process_that_dies_again_and_again_goes_on_where_it_was(tmp_path: Path) -> None:
+    bodies = [b"%d" % number for number in range(200)]
+    life = with_queue(tmp_path)
+
+    async def stage(stages: Stages) -> None:
+        await put(stages, "a", content(*bodies))
+
+    life.run(stage)
+    lives = 0
+    while True:
+        # The first one gets little further than to try everything out, the others go on with what was begun.
+        life = life.after_a_crash(tmp_path, crash_at=420)
+        lives += 1
+        assert lives < 50
+
+        async def go_on(stages: Stages, life: Life = life) -> Outcome:
+            return await commit(life, 3, "a")
+
+        if not life.dies(go_on):
+            break
+    assert lives > 2
+    assert life.bodies() == bodies
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_what_was_begun_is_finished_at_the_next_start_without_being_asked(tmp_path: Path) -> None:
+    bodies = [b"%d" % number for number in range(9)]
+    for crash_at in range(1, 60):
+        directory = tmp_path / str(crash_at)
+        life = with_queue(directory, crash_at=crash_at)
+
+        async def write(stages: Stages, life: Life = life) -> Outcome:
+            await put(stages, "a", content(*bodies))
+            return await commit(life, 0, "a")
+
+        assert life.dies(write), "no crash left a batch half done"
+        again = life.after_a_crash(directory)
+        note = CommitNotes(again.harness.vhost.records).maybe_note("query")
+        if note is not None and 0 < note.messages < len(bodies):
+            break
+
+    async def look(stages: Stages, life: Life = again) -> None:
+        while not (await stages.notes(life.harness.vhost))["query"].done:
+            await trio.lowlevel.checkpoint()
+
+    again.run(look)
+    assert again.bodies() == bodies
+
+
+# --- very many places -------------------------------------------------------------------------------------------------
+
+
+def with_fanout(directory: Path, queues: int, **arguments: object) -> Life:
+    """Return a life with exchange ``x`` to so many durable queues, the first of which has these arguments."""
+    life = with_queue(directory)
+    client = life.harness.channel()
+    client.call(1, exchange_declare("x", "fanout", durable=True))
+    for number in range(queues):
+        client.declare(f"q{number}", durable=True, arguments=arguments if number == 0 else None)
+        client.bind(f"q{number}", "x", "")
+    return life
+
+
+def rows_of_turns(life: Life, queues: int) -> list[int]:
+    """Have noted how many messages there are behind each turn."""
+    harness = life.harness
+    turn = harness._turn
+    seen: list[int] = []
+
+    def noting(commit: bool) -> bool:
+        is_busy = turn(commit)
+        there = harness.vhost.queues
+        seen.append(sum([int(there[f"q{number}"].message_count) for number in range(queues)]))
+        return is_busy
+
+    cast(Any, harness)._turn = noting
+    return seen
+
+
+def test_a_batch_for_very_many_places_takes_turns_and_is_whole(tmp_path: Path) -> None:
+    queues, count = 100, ROWS_AT_ONCE // 100 + 10
+    life = with_fanout(tmp_path, queues)
+    seen = rows_of_turns(life, queues)
+    frames = b"".join(publish_frames("x", "", b"%d" % number, properties=PERSISTENT) for number in range(count))
+
+    async def write(stages: Stages, life: Life = life) -> Outcome:
+        return await commit(life, 0, await put(stages, "a", frames))
+
+    outcome = life.run(write)
+    assert (outcome.messages, outcome.unroutable) == (count, 0)
+    assert seen[-1] == queues * count
+    assert max(after - before for before, after in pairwise(seen)) < ROWS_AT_ONCE
+    again = life.after_a_crash(tmp_path)
+
+    async def retry(stages: Stages) -> Outcome:
+        return await commit(again, 0, await put(stages, "b", frames))
+
+    assert again.run(retry).duplicate
+    assert again.bodies("q0") == again.bodies(f"q{queues - 1}") == [b"%d" % number for number in range(count)]
+
+
+def test_what_a_queue_may_refuse_takes_turns_too_and_fits_or_is_not_published(tmp_path: Path) -> None:
+    queues, count = 100, ROWS_AT_ONCE // 100 + 10
+    life = with_fanout(tmp_path, queues, **{"x-max-length": count + 5, "x-overflow": "reject-publish"})
+    seen = rows_of_turns(life, queues)
+    frames = b"".join(publish_frames("x", "", b"x", properties=PERSISTENT) for _ in range(count))
+
+    async def write(stages: Stages) -> Outcome:
+        outcome = await commit(life, 0, await put(stages, "a", frames))
+        with pytest.raises(QueueFull, match="'q0'"):
+            await commit(life, 1, await put(stages, "b", frames))
+        return outcome
+
+    assert life.run(write).messages == count
+    assert seen[-1] == queues * count
+    assert max(after - before for before, after in pairwise(seen)) < ROWS_AT_ONCE
+
+
+def test_a_batch_with_a_part_that_is_unusable_after_a_restart_is_refused_until_it_is_written_again(
+    tmp_path: Path,
+) -> None:
+    life = with_queue(tmp_path)
+
+    async def stage(stages: Stages) -> None:
+        await put(stages, "s", content(b"one"), content(b"other"))
+
+    life.run(stage)
+    damaged = max(tmp_path.rglob("0000000001"))
+    damaged.write_bytes(damaged.read_bytes()[:40])
+    again = life.after_a_crash(tmp_path)
+
+    async def retry(stages: Stages) -> Outcome:
+        with pytest.raises(DamagedPart, match="'s'"):
+            await commit(again, 0, "s")
+        return await commit(again, 0, await put(stages, "s", content(b"one"), content(b"other")))
+
+    assert again.run(retry).messages == 2
+    assert again.bodies() == [b"one", b"other"]
+
+
+# --- in the way -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_batch_that_has_begun_stops_at_an_obstacle_and_goes_on_when_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = with_queue(tmp_path)
+    other = life.harness.channel()
+    other.declare("other", durable=True)
+    harness = life.harness
+
+    async def scenario(stages: Stages) -> None:
+        await put(stages, "a", content(b"1", b"2"), content(b"3", b"4", queue="other"))
+        begin = CommitNotes.begin
+
+        def begin_and_lose_a_queue(notes: CommitNotes, query: str, note: Note, plan: Plan) -> None:
+            begin(notes, query, note, plan)
+            harness.broker.delete_queue(harness.vhost, harness.queue("other"))
+
+        monkeypatch.setattr(CommitNotes, "begin", begin_and_lose_a_queue)
+        assert await commit(life, 0, "a") == Outcome(committed=False, unroutable=2)
+        monkeypatch.undo()
+        small(monkeypatch)
+        note = (await stages.notes(harness.vhost))["query"]
+        assert (note.done, note.messages) == (False, 2)
+        with pytest.raises(Conflict):
+            await stages.remove("/", "a", USER)
+        with pytest.raises(Conflict, match="batch 0"):
+            await commit(life, 1)
+        other.declare("other", durable=True)
+        await put(stages, "another attempt", content(b"1", b"2"), content(b"3", b"4", queue="other"))
+        assert await commit(life, 0, "another attempt") == Outcome(committed=True, messages=4)
+        assert await stages.listed(["/"], None) == []
+
+    life.run(scenario)
+    assert life.bodies() == [b"1", b"2"]
+    assert life.bodies("other") == [b"3", b"4"]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_an_operator_may_give_up_a_batch_that_cannot_go_on(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    harness = life.harness
+
+    async def scenario(stages: Stages) -> None:
+        await put(stages, "a", content(*[b"x"] * 7))
+        harness.vhost.records.store("commit:query", b'{"batch":4,"user":"guest","done":false}')
+        harness.vhost.records.store("plan:query", b'{"batch":4,"parts":[["a",0],["gone",0]]}')
+        with pytest.raises(NoStage):
+            await commit(life, 4, "a")
+        assert await stages.forget(harness.vhost, "query")
+        assert not await stages.forget(harness.vhost, "query")
+        assert (await commit(life, 4, "a")).messages == 7
+
+    life.run(scenario)
+
+
+def test_whoever_asks_again_waits_for_the_same_commit(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    outcomes: list[Outcome] = []
+
+    async def scenario(stages: Stages) -> None:
+        await put(stages, "a", content(b"1"))
+        await put(stages, "b", content(b"1"))
+
+        async def ask(name: str) -> None:
+            outcomes.append(await commit(life, 0, name))
+
+        async with trio.open_nursery() as asking:
+            life.harness.store.hold = True
+            asking.start_soon(ask, "a")
+            while not stages._commits:
+                await trio.lowlevel.checkpoint()
+            asking.cancel_scope.cancel()
+        with pytest.raises(Conflict):
+            await commit(life, 1, "b")
+        async with trio.open_nursery() as asking:
+            asking.start_soon(ask, "b")
+            await trio.lowlevel.checkpoint()
+            life.harness.store.hold = False
+            life.settle()
+        assert await stages.listed(["/"], None) == []
+
+    life.run(scenario)
+    assert outcomes == [Outcome(committed=True, messages=1)]
+    assert life.bodies() == [b"1"]
+
+
+def test_a_full_queue_and_a_forbidden_message_leave_everything_as_it_was(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    life.harness.channel().declare("full", durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+
+    async def scenario(stages: Stages) -> None:
+        await put(stages, "full", content(b"1") + content(b"2", b"3", queue="full"))
+        with pytest.raises(QueueFull, match="'full'"):
+            await commit(life, 0, "full")
+        forged = publish_frames("", "q", b"x", properties={"user_id": "somebody"})
+        await put(stages, "forged", content(b"1") + forged)
+        with pytest.raises(ChannelException, match="user_id"):
+            await commit(life, 0, "forged")
+        assert await stages.notes(life.harness.vhost) == {}
+        assert len(await stages.listed(["/"], None)) == 2
+
+    life.run(scenario)
+    assert life.bodies() == []
+
+
+def test_nobody_commits_what_another_has_staged(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    life.harness.add_user("other")
+
+    async def scenario(stages: Stages) -> None:
+        await put(stages, "a", content(b"1"))
+        with pytest.raises(NoStage):
+            await commit(life, 0, "a", user="other")
+        with pytest.raises(Conflict):
+            await put(stages, "a", content(b"2"), user="other")
+        with pytest.raises(NoStage):
+            await stages.remove("/", "a", "other")
+
+    life.run(scenario)
+
+
+def test_a_part_is_checked_before_it_is_stored(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    asked: list[str] = []
+
+    def refuse(exchange: str) -> None:
+        asked.append(exchange)
+        raise ConnectionException(WRITE, "no")
+
+    async def scenario(stages: Stages) -> None:
+        with pytest.raises(ConnectionException):
+            await put(stages, "a", content(b"1")[:-1])
+        with pytest.raises(ConnectionException):
+            await stages.put("/", "a", 0, USER, publish_frames("e", "k", b"x"), refuse)
+        assert await stages.listed(["/"], None) == []
+
+    life.run(scenario)
+    assert asked == ["e"]
+    assert not (tmp_path / "stages").exists()
+
+
+# --- limits and time --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_staged_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = with_queue(tmp_path)
+    one = content(b"x")
+    monkeypatch.setattr(stages, "STAGES_QUOTA", Quota(2, 2))
+    monkeypatch.setattr(stages, "PARTS_QUOTA", Quota(4, 4))
+    monkeypatch.setattr(stages, "BYTES_QUOTA", Quota(6 * len(one), 6 * len(one)))
+
+    async def scenario(found: Stages) -> None:
+        await put(found, "a", one, one)
+        await put(found, "b", one)
+        with pytest.raises(NoRoom, match="2 stages"):
+            await put(found, "c", one)
+        with pytest.raises(NoRoom, match="bytes"):
+            await put(found, "b", one * 6)
+        await put(found, "b", one, one)
+        with pytest.raises(NoRoom, match="4 parts"):
+            await found.put("/", "b", 2, USER, one, lambda exchange: None)
+        await found.remove("/", "a", USER)
+        await put(found, "c", one)
+        life.management.settings.store.disk_free_min_bytes = 1 << 62
+        with pytest.raises(NoRoom, match="disk"):
+            await put(found, "c", one)
+
+    life.run(scenario)
+
+
+def test_a_user_stages_a_share_and_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = with_queue(tmp_path)
+    one = content(b"x")
+    monkeypatch.setattr(stages, "STAGES_QUOTA", Quota(4, 2))
+    monkeypatch.setattr(stages, "PARTS_QUOTA", Quota(6, 4))
+    monkeypatch.setattr(stages, "BYTES_QUOTA", Quota(100 * len(one), 4 * len(one)))
+
+    async def scenario(found: Stages) -> None:
+        def put_by(user: str, name: str, part: int = 0, what: bytes = one) -> Awaitable[int]:
+            return found.put("/", name, part, user, what, lambda exchange: None)
+
+        await put_by("greedy", "a")
+        await put_by("greedy", "b")
+        with pytest.raises(NoRoom, match="user 'greedy' has 2 stages"):
+            await put_by("greedy", "c")
+        with pytest.raises(NoRoom, match="bytes"):
+            await put_by("greedy", "a", 1, one * 3)
+        await put_by("greedy", "a", 1)
+        await put_by("greedy", "a", 2)
+        with pytest.raises(NoRoom, match="user 'greedy' has 4 parts"):
+            await put_by("greedy", "a", 3, content())
+        await put_by("other", "d", 0, one * 4)
+        await found.remove("/", "a", "greedy")
+        await put_by("greedy", "c", 0, one * 3)
+
+    life.run(scenario)
+
+
+def test_a_stage_that_nobody_commits_goes_after_its_time_and_another_stays(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    now_ms = 1_000_000_000_000
+    life.management.clock_ms = lambda: now_ms
+
+    async def scenario(found: Stages) -> None:
+        nonlocal now_ms
+        await put(found, "old", content(b"1"))
+        now_ms += stages.STAGE_TTL_S * 1000
+        await put(found, "new", content(b"1"))
+        await found._sweep()
+        assert {each.name for each in await found.listed(["/"], None)} == {"old", "new"}
+        now_ms += 1
+        await found._sweep()
+        assert {each.name for each in await found.listed(["/"], None)} == {"new"}
+
+    life.run(scenario)
+    again = life.after_a_crash(tmp_path)
+    now_ms += 2 * stages.STAGE_TTL_S * 1000
+
+    async def look(found: Stages) -> None:
+        while await found.listed(["/"], None):
+            await trio.lowlevel.checkpoint()
+
+    again.run(look)
+
+
+def test_a_stage_that_a_begun_batch_needs_stays_although_another_is_lost(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+
+    async def stage(found: Stages) -> None:
+        await put(found, "a", content(b"x"))
+        await put(found, "b", content(b"x"))
+
+    life.run(stage)
+    life.harness.vhost.records.store("commit:query", b'{"batch":4,"user":"guest","done":false}')
+    life.harness.vhost.records.store("plan:query", b'{"batch":4,"parts":[["a",0],["gone",0]]}')
+    life.harness.write()
+    later_ms = wall_time_ms() + 2 * stages.STAGE_TTL_S * 1000
+
+    async def look(found: Stages) -> None:
+        while len(left := await found.listed(["/"], None)) > 1:
+            await trio.lowlevel.checkpoint()
+        assert [(each.name, each.needed_by) for each in left] == [("a", "query")]
+
+    next_life = life.after_a_crash(tmp_path)
+    next_life.management.clock_ms = lambda: later_ms
+    next_life.run(look)
+
+
+@pytest.mark.parametrize("messages", [0, 1])
+def test_a_commit_is_synced_when_it_is_answered_whatever_a_confirm_means_here(tmp_path: Path, messages: int) -> None:
+    life = with_queue(tmp_path)
+    life.harness.vhost.sync_confirms = False
+    log = life.harness.broker.log
+
+    async def scenario(found: Stages) -> None:
+        names = [await put(found, "a", content(b"x"))] * messages
+        before = int(log.next_lsn)
+        assert (await commit(life, 0, *names)).committed
+        assert log.durable_lsn == log.next_lsn > before
+
+    life.run(scenario)
+
+
+def note(batch: int, at_ms: int, until_ms: int | None = None, *, done: bool = True) -> Note:
+    return Note(batch, USER, done=done, at_ms=at_ms, until_ms=until_ms)
+
+
+def test_notes_go_with_their_time_or_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = DurableHarness()
+    notes = CommitNotes(harness.vhost.records)
+    monkeypatch.setattr(commit_notes, "NOTES_MAX", 2)
+    notes.store("short", note(0, 5, until_ms=10))
+    notes.store("begun", note(0, 0, until_ms=1, done=False))
+    for at_ms in (3, 1, 2):
+        notes.store(f"at {at_ms}", note(0, at_ms))
+    assert set(commit_notes.due(dict(notes.each()), 9)) == {"at 1", "at 2"}
+    for query in ("at 1", "at 2"):
+        notes.expire(query, note(0, int(query[-1])))
+    assert set(dict(notes.each())) == {"short", "begun", "at 3"}
+    assert commit_notes.due(dict(notes.each()), 10) == ["short"]
+
+
+def test_a_note_that_is_another_one_by_now_stays() -> None:
+    harness = DurableHarness()
+    notes = CommitNotes(harness.vhost.records)
+    notes.store("query", note(1, 5, until_ms=10))
+    notes.expire("query", note(0, 1, until_ms=2))
+    assert notes.maybe_note("query") is not None
+    notes.expire("query", note(1, 5, until_ms=10))
+    assert notes.maybe_note("query") is None
+
+
+def test_notes_of_very_many_queries_go_before_the_hour_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "SWEEP_AFTER", 5)
+    monkeypatch.setattr(stages, "AT_ONCE", 2)
+    monkeypatch.setattr(commit_notes, "NOTES_MAX", 3)
+    life = with_queue(tmp_path)
+
+    async def scenario(found: Stages) -> None:
+        for number in range(100):
+            await found.commit(life.harness.vhost, USER, Order(f"query {number}", 0, [], True, None))
+            left = await found.notes(life.harness.vhost)
+            assert f"query {number}" in left
+            if "query 0" not in left:
+                return
+        raise AssertionError("none has gone")
+
+    life.run(scenario)
+
+
+def test_a_part_for_very_many_exchanges_is_checked_in_pieces(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    publishes = b"".join(publish_frames(f"e{number}", "") for number in range(8 * stages.AT_ONCE))
+    turns = 0
+    asked: dict[int, int] = {}
+
+    def authorize(exchange: str) -> None:
+        asked[turns] = asked.get(turns, 0) + 1
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async def scenario(found: Stages) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            await found.put("/", "wide", 0, USER, publishes, authorize)
+            nursery.cancel_scope.cancel()
+
+    life.run(scenario)
+    assert sum(asked.values()) == 8 * stages.AT_ONCE
+    assert max(asked.values()) <= 2 * stages.AT_ONCE  # trio may run one task last in a round and first in the next

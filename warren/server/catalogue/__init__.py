@@ -1,0 +1,1 @@
+"""The durable metadata in SQL, which follows the message log."""

@@ -1,0 +1,1 @@
+"""Copies of what a broker has: of everything, for backups and followers, and of one queue."""

@@ -1,0 +1,203 @@
+"""Restoring a backup: its files into an empty data directory, checked while they are copied, then tried out.
+
+    empty -> marked as unfinished -> files, each compared with its checksum -> cut (`until`) -> metadata elsewhere
+          -> the log is recovered as a start would do it -> the mark is removed
+
+1. No broker starts on a directory that is marked (``data_dir.UNFINISHED_RESTORE``): half a restore never serves.
+2. What goes wrong is said with the file that it is about. The directory is left marked, to be emptied.
+3. With `until` the messages are those of an earlier place of the log. The metadata are not older than that, and at most
+   as new as the backup: what was declared since may be there, empty, and what was deleted since may be missing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from warren.backup.directory import BackupDirectory, BackupError, Manifest, StoredFile
+from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.tools.lines import Line, UnreadableStore, problem, time_text
+from warren.server.data_dir import MESSAGES, UNFINISHED_RESTORE, DataDir
+
+CATALOGUE_FILE: Final = "catalogue.db"
+_NOBODYS: Final = frozenset({"lost+found"})
+
+
+class RestoreError(Exception):
+    """A backup is not restored; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """An earlier place: the log below `lsn`, or the frames up to `time_ms`."""
+
+    lsn: int | None = None
+    time_ms: int | None = None
+
+
+def choose(directory: BackupDirectory, number: int | None, until: Until) -> Manifest:
+    """Return the backup with a number; without one the newest, or that which was made next behind `until`.
+
+    Raises:
+        BackupError: there is none, or its manifest is damaged.
+    """
+    numbers = directory.numbers()
+    if not numbers:
+        raise BackupError(f"{directory.path}: there is no whole backup in it")
+    if number is not None:
+        return directory.manifest(number)
+    if until == Until():
+        return directory.manifest(numbers[-1])
+    for each in numbers:
+        manifest = directory.manifest(each)
+        if until.lsn is not None and manifest.lsn >= until.lsn:
+            return manifest
+        if until.time_ms is not None and manifest.taken_ms >= until.time_ms:
+            return manifest
+    return manifest
+
+
+def restore(
+    directory: BackupDirectory, manifest: Manifest, data_dir: Path, until: Until, database: str | None
+) -> Iterator[Line]:
+    """Restore a backup into `data_dir`, which is empty or missing; yield notes, problems and a summary.
+
+    `database`: the URL of an empty database that the metadata go into, instead of the directory.
+
+    Raises:
+        BackupError: the backup is damaged. RestoreError, StartError: it cannot be restored here.
+    """
+    _require_empty(data_dir)
+    mark = data_dir / UNFINISHED_RESTORE
+    with DataDir.open(data_dir):
+        try:
+            mark.touch(mode=0o600)
+            _sync_directory(data_dir)
+            for file in manifest.files:
+                _copy(directory, file, data_dir)
+            for made in sorted({parent for file in manifest.files for parent in _parents(file)}):
+                _sync_directory(data_dir / made)
+            yield from _checked(data_dir, manifest, until)
+            if database is not None:
+                _fill_database(data_dir / CATALOGUE_FILE, database, manifest)
+            mark.unlink()
+            _sync_directory(data_dir)
+        except OSError as error:
+            raise RestoreError(f"{data_dir}: {os.strerror(error.errno or 0)}; empty it, and restore again") from None
+        except BackupError as error:
+            raise BackupError(f"{error}; nothing is restored: try another backup, into an empty directory") from None
+
+
+def _require_empty(data_dir: Path) -> None:
+    try:
+        names = set(os.listdir(data_dir)) - _NOBODYS
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RestoreError(f"{data_dir}: {os.strerror(error.errno or 0)}") from None
+    if UNFINISHED_RESTORE in names:
+        raise RestoreError(f"{data_dir}: an earlier restore was not finished: remove what is in it, and restore again")
+    if names:
+        raise RestoreError(f"{data_dir}: it is not empty ({min(names)}): restore into an empty directory")
+
+
+def _copy(directory: BackupDirectory, file: StoredFile, data_dir: Path) -> None:
+    path = data_dir / file.name
+    for parent in reversed(path.relative_to(data_dir).parents):
+        (data_dir / parent).mkdir(mode=0o700, exist_ok=True)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        for piece in directory.read(file):
+            left = memoryview(piece)
+            while left:
+                left = left[os.write(target, left) :]
+        os.fsync(target)
+    finally:
+        os.close(target)
+
+
+def _parents(file: StoredFile) -> Iterator[Path]:
+    return iter(Path(file.name).parents)
+
+
+def _checked(data_dir: Path, manifest: Manifest, until: Until) -> Iterator[Line]:
+    """Cut the log if it is to be, then recover it as a start would; yield what is wrong, and a summary.
+
+    Raises:
+        RestoreError: a broker would not start with it.
+    """
+    from warren.msgstore.tools.cutting import CutError, cut_log, cut_streams
+    from warren.msgstore.tools.log_files import StoreFiles
+    from warren.msgstore.tools.stored_state import LogReader, queue_count, recovered
+
+    fs = OsFileSystem(str(data_dir / MESSAGES))
+    for name in ("streams", "quarantine"):
+        (data_dir / MESSAGES / name).mkdir(mode=0o700, exist_ok=True)
+    end_lsn, time_ms = manifest.lsn, manifest.taken_ms
+    try:
+        if until != Until():
+            cut = cut_log(fs, _belongs(until))
+            end_lsn, time_ms = cut.lsn, cut.time_ms
+            yield from cut_streams(fs)
+        files = StoreFiles(fs)
+        with LogReader(files) as reader:
+            state = recovered(files, reader)
+    except CutError as error:
+        raise RestoreError(f"{error}; {data_dir} is to be emptied before another restore") from None
+    except UnreadableStore as error:
+        raise RestoreError(f"a broker would not start with this backup: {error}") from None
+    recovery = state.recovery
+    assert recovery is not None
+    for event in recovery.events:
+        if event.level == "error":
+            yield problem(event.text, **event.fields)
+    if until == Until() and not recovery.damaged and int(state.log.last_crc) != manifest.crc:
+        yield problem("the log does not end where the backup was made", lsn=manifest.lsn)
+    yield {
+        "type": "summary",
+        "backup": manifest.number,
+        "store_id": manifest.store_id,
+        "lsn": end_lsn,
+        "time": time_text(time_ms) if time_ms else None,
+        "files": len(manifest.files),
+        "bytes": manifest.size,
+        "queues": queue_count(state.queues()),
+    }
+
+
+def _belongs(until: Until) -> Callable[[Any], bool]:
+    if until.lsn is not None:
+        lsn = until.lsn
+        return lambda frame: bool(frame.end_lsn <= lsn)
+    time_ms = until.time_ms
+    assert time_ms is not None
+    return lambda frame: bool(frame.time_ms <= time_ms)
+
+
+def _fill_database(copy: Path, url: str, manifest: Manifest) -> None:
+    """Bring the metadata into an empty database, and remove them from the directory."""
+    from warren.server.catalogue.catalogue import Catalogue, fill
+    from warren.server.catalogue.schema import DEFINITIONS_HASH
+    from warren.vhosts.metadata import GlobalParameterPut
+
+    store_id = bytes.fromhex(manifest.store_id)
+    with closing(Catalogue.open(url, first_contents=False)) as database:
+        for change in database.load():
+            if not (isinstance(change, GlobalParameterPut) and change.name == DEFINITIONS_HASH):
+                raise RestoreError("the database is not empty: restore into a new one")
+        with closing(Catalogue.open(f"sqlite:///{copy.absolute()}", first_contents=False)) as source:
+            fill(database, source.load(), store_id, source.applied(store_id))
+    for path in copy.parent.glob(f"{copy.name}*"):
+        path.unlink()
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

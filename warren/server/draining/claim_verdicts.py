@@ -1,0 +1,116 @@
+"""What a reader has decided about single claims before it acknowledges them, and in which order that is carried out.
+
+    settle 3..5 dead_letter, 9 requeue      verdicts: [3, 5) dead_letter, [9, 10) requeue
+    claim after 12                          [0, 3) acknowledged, [3, 5) dead-lettered, [5, 9) acknowledged, [9, 10) ...
+
+1. A verdict waits until its claim is acknowledged. Until then a later one replaces it, and acknowledging it takes it
+   back: a batch that is tried again may decide again, and a batch that is never finished has decided nothing.
+2. Verdicts are kept in order and do not overlap; those of one kind that touch are one.
+3. A batch that was tried again is noted with how often it has failed (`Failed`). What of it has failed more often than
+   its queue allows is given up when the batch is acknowledged, unless there is a verdict.
+
+Nothing here does anything: `server.draining.drains` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+ACK: Final = "ack"
+DEAD_LETTER: Final = "dead_letter"
+REQUEUE: Final = "requeue"
+GIVE_UP: Final = "give_up"  # no reader says it: see (3)
+KINDS: Final = (ACK, DEAD_LETTER, REQUEUE)
+# Of one session, each of them a range: they are in memory, and one record of the log.
+VERDICTS_MAX: Final = 50_000
+
+
+class Verdict(msgspec.Struct, array_like=True, frozen=True):
+    """What is to become of the claims from `first` to `end`. `delay_ms`: of `REQUEUE`, None: what the queue says."""
+
+    first: int
+    end: int
+    kind: str
+    delay_ms: int | None = None
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """Claims of a batch that has failed `times`; noted in `epoch`. `limit`: how often they may, None: as they like."""
+
+    first: int
+    end: int
+    times: int
+    limit: int | None
+    epoch: int
+
+
+def decoded(stored: bytes | None) -> list[Verdict]:
+    """Return the verdicts of a record."""
+    return [] if stored is None else msgspec.json.decode(stored, type=list[Verdict])
+
+
+def encoded(verdicts: Sequence[Verdict]) -> bytes:
+    """Return verdicts as a record."""
+    return msgspec.json.encode(verdicts)
+
+
+def decided(
+    before: Sequence[Verdict], ranges: Iterable[tuple[int, int]], kind: str, delay_ms: int | None
+) -> list[Verdict]:
+    """Return `before` with another verdict for `ranges`, in which ranges may overlap and stand in any order."""
+    wanted: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if wanted and first <= wanted[-1][1]:
+            wanted[-1] = wanted[-1][0], max(wanted[-1][1], end)
+        elif first < end:
+            wanted.append((first, end))
+    found = list(_outside(before, wanted))
+    if kind != ACK:
+        found += [Verdict(first, end, kind, delay_ms) for first, end in wanted]
+    return _joined(sorted(found, key=lambda each: each.first))
+
+
+def _outside(verdicts: Iterable[Verdict], ranges: Sequence[tuple[int, int]]) -> Iterator[Verdict]:
+    """Yield what of `verdicts` is in none of `ranges`; both ascend."""
+    at = 0
+    for verdict in verdicts:
+        first = verdict.first
+        while at < len(ranges) and ranges[at][1] <= first:
+            at += 1
+        each = at
+        while each < len(ranges) and ranges[each][0] < verdict.end:
+            if first < ranges[each][0]:
+                yield msgspec.structs.replace(verdict, first=first, end=ranges[each][0])
+            first = max(first, ranges[each][1])
+            each += 1
+        if first < verdict.end:
+            yield msgspec.structs.replace(verdict, first=first)
+
+
+def _joined(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    made: list[Verdict] = []
+    for each in verdicts:
+        last = made[-1] if made else None
+        if last is not None and (last.end, last.kind, last.delay_ms) == (each.first, each.kind, each.delay_ms):
+            made[-1] = msgspec.structs.replace(last, end=each.end)
+        else:
+            made.append(each)
+    return made
+
+
+def leaving(verdicts: Sequence[Verdict], failed: Failed | None, number: int) -> list[Verdict]:
+    """Return what becomes of the claims below `number` that are not simply acknowledged, in their order."""
+    found = [each for each in verdicts if each.first < number]
+    if failed is not None and failed.limit is not None:
+        ranges = [(each.first, each.end) for each in found]
+        found += _outside([Verdict(failed.first, failed.end, GIVE_UP)], ranges)
+    cut = [msgspec.structs.replace(each, end=min(each.end, number)) for each in found if each.first < number]
+    return sorted(cut, key=lambda each: each.first)
+
+
+def left(verdicts: Sequence[Verdict], number: int) -> list[Verdict]:
+    """Return the verdicts about claims from `number` on."""
+    return [msgspec.structs.replace(each, first=max(each.first, number)) for each in verdicts if each.end > number]

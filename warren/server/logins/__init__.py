@@ -1,0 +1,1 @@
+"""Who logs in: names and passwords checked off the reactor."""

@@ -1,0 +1,647 @@
+"""The reactor: one trio task serves the sockets of all protocols through one epoll set.
+
+A turn reads every ready socket once, feeds the engine, lets it hand out deliveries and confirms, and flushes what
+became dirty. The engine never waits, so nothing here awaits but the end of a turn.
+
+1. A turn ends its reading after `TURN_UNITS` of work (`channels.shared`) or `TURN_BUDGET_S`, its sending after
+   `TURN_BUDGET_S`. What it did not reach comes first in the next, in its order: the ready list of epoll begins with
+   the same sockets each time that all of it fits into one answer. So everybody is served before anybody twice.
+   A connection does at most `feed_units` at a time, less the more are ready; what it has read beyond that waits,
+   like a connection whose pause is over, for its place among the others, and nothing more is read before.
+2. A turn does steps of TLS handshakes for `HANDSHAKE_BUDGET_S`, at least one; addresses take turns in that
+   (`server.network.handshakes`). Accepting for TLS waits while `HANDSHAKES_DUE_MAX` steps are due.
+3. A paused connection is not watched for input. It is watched again when the engine says that it resumed. One that
+   only waits for its next turn stays watched: that would cost two system calls for each turn.
+4. A socket is closed only after its outbox is with the kernel and the peer had the chance to read it: we end our
+   half, then wait for the peer's (at most `LINGER_S`). Closing with unread input would destroy what we sent last.
+5. An exception that is not the peer's doing ends that connection with 541, is logged with its traceback and counted.
+6. `wake` ends a wait in epoll at once, from any thread: what the threads of the message store have done becomes
+   confirms and deliveries in that very turn.
+7. While `may_serve` says no nothing is read of clients, handed out or sent: another node may serve by then. What is
+   watched (`watch`), and the message store, go on, for it is by them that clients may be served again.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+from mypy_extensions import i64
+
+from warren.amqp.outbox import Outbox
+from warren.channels.broker import Broker, PeerMaker
+from warren.channels.connection import Connection
+from warren.channels.connection_states import AWAIT_TUNE_OK, ENDED
+from warren.channels.peer import Peer
+from warren.channels.shared import FEED_UNITS_MAX
+from warren.msgstore.files.store import wall_time_ms
+from warren.server.client_of_node import ClientOfNode
+from warren.server.histogram import Histogram
+from warren.server.network.admission import Admission, address_block
+from warren.server.network.handshakes import Handshakes
+from warren.server.network.transport import (
+    RECEIVE_BYTES,
+    PassedOnTransport,
+    TlsPassedOnTransport,
+    TlsTransport,
+    Transport,
+)
+
+TURN_BUDGET_S: Final = 0.010
+TURN_UNITS: Final = 16384
+FEED_UNITS_MIN: Final = 256
+# How much one connection may read at a time: what it may handle, in frames as small as they come, and not too little
+# for large ones.
+UNIT_BYTES: Final = 64
+RECEIVE_MIN_BYTES: Final = 65536
+# What an event costs besides what the engine does, and what the bytes cost that it brings.
+EVENT_UNITS: Final = 8
+BYTES_PER_UNIT: Final = 1024
+CLOCK_EVERY_UNITS: Final = 2048
+CLOCK_EVERY_SENDS: Final = 16
+ACCEPTS_PER_TURN: Final = 32
+# How long a listener rests when more have connected than may, and when accepting has failed.
+ACCEPT_PAUSE_S: Final = 0.02
+ACCEPT_FAILED_S: Final = 1.0
+YIELD_EVERY_S: Final = 0.002
+LURK_S: Final = 0.001
+HELD_S: Final = 0.005  # between two looks while clients are held back
+# A step of a TLS handshake takes 1 to 3 ms with RSA: one or two in a turn.
+HANDSHAKE_BUDGET_S: Final = 0.001
+HANDSHAKES_DUE_MAX: Final = 64
+LINGER_S: Final = 3.0
+UNSENT_S: Final = 30.0
+READ: Final = select.EPOLLIN | select.EPOLLRDHUP
+WRITE: Final = select.EPOLLOUT
+# Not from epoll: the connection has something left to handle, or its pause is over.
+GO_ON: Final = 1 << 40
+
+
+def feed_units(ready: int) -> int:
+    """Return how many units of work each of `ready` sockets may do in a turn."""
+    return min(max(TURN_UNITS // max(ready, 1), FEED_UNITS_MIN), FEED_UNITS_MAX)
+
+
+class Listener:
+    """A listening socket. `protocol` makes the peers, `tls` returns the context for new ones: it can be reloaded."""
+
+    def __init__(
+        self, sock: socket.socket, tls: Callable[[], ssl.SSLContext] | None, protocol: PeerMaker = Connection
+    ) -> None:
+        self.sock = sock
+        self.tls = tls
+        self.protocol = protocol
+
+
+class Reactor:
+    """The sockets of one broker.
+
+    `certificate_user` maps a verified certificate to a user name, `on_crash` is told of our own faults, `on_settled`
+    runs when the engine has left notices or login requests, `is_alone` tells that no other task waits to run.
+    `dispatch` runs when the message log has jobs, `on_wake` in the turn after a `wake`. `clock` is monotonic, in
+    seconds.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        admission: Admission,
+        certificate_user: Callable[[dict[str, object]], str | None],
+        on_crash: Callable[[BaseException], None],
+        on_settled: Callable[[], None],
+        is_alone: Callable[[], bool],
+        dispatch: Callable[[], None],
+        on_wake: Callable[[], None],
+        tls_handshake_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        clock_ms: Callable[[], int] = wall_time_ms,
+    ) -> None:
+        self.broker = broker
+        self._clock_ms = clock_ms
+        self.crashes = 0
+        self.turn_times = Histogram()
+        self._admission = admission
+        self._certificate_user = certificate_user
+        self._on_crash = on_crash
+        self._on_settled = on_settled
+        self._is_alone = is_alone
+        self._dispatch = dispatch
+        self._on_wake = on_wake
+        self._epoll = select.epoll()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._listeners: dict[int, Listener] = {}
+        self._idle_listeners: dict[Listener, float] = {}  # not watched until then
+        self._transports: dict[int, Transport] = {}
+        self._by_key: dict[int, Transport] = {}
+        self._handshakes = Handshakes(tls_handshake_timeout_s)
+        self._clock = clock
+        self._ready: dict[int, int] = {}  # what the last turn did not reach, and what is to go on: fd -> events
+        self._accepting: list[Listener] = []  # have connections waiting, in this turn
+        self._unsent: list[Outbox] = []  # to be sent in the next turn
+        self._units: i64 = 0  # done in this turn
+        self._feed_units: i64 = FEED_UNITS_MAX  # what a connection may do in this turn
+        self._receive_bytes: int = RECEIVE_BYTES  # and read
+        self._stopped = False
+        self.may_serve: Callable[[], bool] | None = None  # a broker by itself always may
+        self.serves = False  # clients of other nodes: there is no listener that tells
+
+    # --- from outside -----------------------------------------------------------------------------------------------
+
+    def begin_serving(self) -> None:
+        """Take clients of other nodes, too."""
+        self.serves = True
+
+    def listen(self, listener: Listener) -> None:
+        """Accept connections from `listener`."""
+        self._listeners[listener.sock.fileno()] = listener
+        self._epoll.register(listener.sock.fileno(), select.EPOLLIN)
+
+    def stop_listening(self) -> None:
+        """Close the listeners; connections go on."""
+        self.serves = False
+        for fd, listener in self._listeners.items():
+            if listener not in self._idle_listeners:
+                self._epoll.unregister(fd)
+            self._ready.pop(fd, None)
+            listener.sock.close()
+        self._listeners = {}
+        self._idle_listeners = {}
+
+    def watch(self, fd: int, on_readable: Callable[[], None]) -> None:
+        """Call `on_readable` in the turns in which there is something to read, before the engine ends the turn.
+
+        That it raises nothing is its own business.
+        """
+        self._watched[fd] = on_readable
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        """Watch no more; to be called before the descriptor is closed."""
+        del self._watched[fd]
+        self._epoll.unregister(fd)
+        self._ready.pop(fd, None)
+
+    def connection_count(self) -> int:
+        return len(self._transports)
+
+    async def run(self) -> None:
+        """Serve until `stop`."""
+        last_yield_s = self._clock()
+        busy = False
+        while not self._stopped:
+            if self.may_serve is not None and not self.may_serve():
+                self._hold()
+                await trio.sleep(HELD_S)
+                continue
+            events = self._epoll.poll(0)
+            if not events and not self._has_work():
+                if busy and self._is_alone():
+                    # Requests come in answer to what was just sent: waiting here for a moment costs a third of
+                    # the way through trio's scheduler and back.
+                    events = self._epoll.poll(LURK_S)
+                if not events:
+                    busy = False
+                    if self._idle_listeners:
+                        with trio.move_on_after(ACCEPT_PAUSE_S):
+                            await trio.lowlevel.wait_readable(self._epoll.fileno())
+                        self._watch_listeners(self._clock())
+                    else:
+                        await trio.lowlevel.wait_readable(self._epoll.fileno())
+                    last_yield_s = self._clock()
+                    continue
+            busy = True
+            self._turn(events)
+            now_s = self._clock()
+            self.turn_times.observe(now_s - self.broker.now_s)  # since the turn began
+            if now_s - last_yield_s > YIELD_EVERY_S:
+                # Other tasks (timers, commits, HTTP) get their turn however busy the sockets are.
+                await trio.lowlevel.checkpoint()
+                last_yield_s = now_s
+
+    def stop(self) -> None:
+        """Close all sockets and end `run`."""
+        self._stopped = True
+        for transport in list(self._transports.values()):
+            self._close(transport)
+        self.stop_listening()
+        self.wake()
+
+    def close(self) -> None:
+        """Release the descriptors; `run` has ended."""
+        self._epoll.close()
+        os.close(self._wake_fd)
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass: heartbeats, deadlines, lingering sockets. Call about twice a second."""
+        self.broker.log.now_ms = self._clock_ms()
+        self.broker.tick(now_s)
+        for fd in self._handshakes.overdue(now_s):
+            self._close(self._transports[fd])
+        for transport in list(self._transports.values()):
+            deadline_s = transport.linger_deadline_s or transport.unsent_deadline_s
+            if deadline_s and now_s >= deadline_s:
+                self._close(transport)
+        self.settle()
+
+    # --- turns ------------------------------------------------------------------------------------------------------
+
+    def turn(self, events: list[tuple[int, int]]) -> None:
+        """Handle ready sockets, as `run` does; it goes on with what is left."""
+        self._turn(events)
+        if self._has_work():
+            self.wake()
+
+    def _turn(self, events: list[tuple[int, int]]) -> None:
+        """Handle ready sockets, those first that the last turn did not reach, then settle."""
+        start_s = self._clock()
+        self.broker.now_s = start_s
+        self.broker.log.now_ms = self._clock_ms()
+        if self._idle_listeners:
+            self._watch_listeners(start_s)
+        if self._ready:
+            events = self._behind_the_ready(events)
+        self._share_out(len(events))
+        transports = self._transports
+        self._units = 0
+        check_at: i64 = CLOCK_EVERY_UNITS
+        for at, (fd, mask) in enumerate(events):
+            transport = transports.get(fd)
+            if transport is None:
+                self._other_event(fd)
+                continue
+            self._units += EVENT_UNITS
+            if mask & WRITE:
+                self._flush(transport)
+            if mask & GO_ON:
+                self._go_on(transport)
+            elif mask & ~WRITE:
+                self._read(transport)
+            if self._units >= check_at:
+                if self._units >= TURN_UNITS or self._clock() - start_s > TURN_BUDGET_S:
+                    self._ready = dict(events[at + 1 :])
+                    break
+                check_at = self._units + CLOCK_EVERY_UNITS
+        # Behind the last event: until here no descriptor that was closed in this turn is another connection's.
+        if self._accepting:
+            self._accept_some()
+        if self._handshakes.due_count:
+            self._shake_hands()
+        self._settle(goes_on=True)
+
+    def _hold(self) -> None:
+        """Let those go on by whom clients may be served again."""
+        for fd, _ in self._epoll.poll(0):
+            if fd == self._wake_fd or fd in self._watched:
+                self._other_event(fd)
+
+    def _behind_the_ready(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Take what the last turn left, each once, and `events` behind it."""
+        ready = self._ready
+        self._ready = {}
+        for fd, mask in events:
+            ready[fd] = ready.get(fd, 0) | mask
+        if ready.pop(self._wake_fd, 0):
+            self._other_event(self._wake_fd)
+        return list(ready.items())
+
+    def _share_out(self, ready: int) -> None:
+        """Divide the work of a turn among so many sockets."""
+        units = feed_units(ready)
+        if units != self._feed_units:
+            self._feed_units = units
+            self._receive_bytes = min(max(units * UNIT_BYTES, RECEIVE_MIN_BYTES), RECEIVE_BYTES)
+            self.broker.shared.feed_units = units
+
+    def settle(self) -> None:
+        """Let the engine finish its turn, and send what it wrote. Call after every engine call made from outside."""
+        self._settle(goes_on=False)
+        if self._has_work():
+            self.wake()
+
+    def _settle(self, *, goes_on: bool) -> None:
+        if self.may_serve is not None and not self.may_serve():
+            return
+        broker = self.broker
+        broker.end_turn(goes_on=goes_on)
+        log = broker.log
+        if log.commit_jobs or log.read_jobs or log.seal_jobs or log.checkpoint_jobs or log.unlink_jobs:
+            self._dispatch()
+        for connection in broker.take_resumed():
+            transport = self._by_key.get(connection.key)
+            if transport is not None:
+                self._ready[transport.fd] = self._ready.get(transport.fd, 0) | GO_ON
+        outboxes = broker.take_dirty()
+        # Last words: when they are with the kernel, the socket is closed.
+        for connection in broker.take_ended():
+            transport = self._by_key.get(connection.key)
+            if connection.is_unreachable and transport is not None:
+                self._close(transport)
+            else:
+                outboxes.append(connection.outbox)
+        if self._unsent:
+            outboxes = self._unsent + outboxes
+            self._unsent = []
+        if outboxes:
+            self._send(outboxes)
+        if broker.notices or broker.logins or broker.direct_outboxes:
+            self._on_settled()
+
+    def _has_work(self) -> bool:
+        """Tell whether another turn is due though no socket is ready."""
+        mine = len(self._ready) > 0 or len(self._unsent) > 0 or self._handshakes.due_count > 0
+        return mine or self.broker.has_work()
+
+    def _send(self, outboxes: list[Outbox]) -> None:
+        """Send what is in `outboxes`, and what time does not allow in the next turn."""
+        start_s = self._clock() if len(outboxes) > CLOCK_EVERY_SENDS else 0.0
+        countdown: i64 = CLOCK_EVERY_SENDS
+        for sent, outbox in enumerate(outboxes):
+            if countdown == 0:
+                if self._clock() - start_s > TURN_BUDGET_S:
+                    self._unsent = outboxes[sent:]
+                    return
+                countdown = CLOCK_EVERY_SENDS
+            countdown -= 1
+            transport = self._by_key.get(outbox.key)
+            if transport is not None:
+                self._flush(transport)
+
+    def wake(self) -> None:
+        """Have another turn soon, whoever calls this: the only method for other threads."""
+        try:
+            os.eventfd_write(self._wake_fd, 1)
+        except BlockingIOError:
+            pass  # the counter is full: it is awake already
+
+    def _other_event(self, fd: int) -> None:
+        if fd == self._wake_fd:
+            os.eventfd_read(fd)
+            self._on_wake()
+        elif fd in self._watched:
+            self._watched[fd]()
+        elif fd in self._listeners:
+            self._accepting.append(self._listeners[fd])
+
+    def _read(self, transport: Transport) -> None:
+        connection = transport.connection
+        if connection is None:
+            self._handshakes.make_due(transport.fd)
+            self._set_interest(transport, 0)
+            return
+        try:
+            data = transport.receive(self._receive_bytes)
+        except OSError:
+            self._lost(transport)
+            return
+        self._units += transport.decrypting_units
+        if data is None:
+            return
+        if transport.linger_deadline_s:
+            if not data:
+                self._close(transport)
+            return
+        if not data:
+            self._lost(transport)
+            return
+        self._feed(transport, connection, data)
+
+    def _go_on(self, transport: Transport) -> None:
+        connection = transport.connection
+        if connection is not None:
+            self._feed(transport, connection, b"")
+
+    def _feed(self, transport: Transport, connection: Peer, data: bytes) -> None:
+        try:
+            connection.feed(data)
+            self._units += self._feed_units - connection.units_left + len(data) // BYTES_PER_UNIT
+        except Exception as error:
+            # A defect of ours, met by one connection: the others go on.
+            self.crashes += 1
+            self._on_crash(error)
+            connection.broken()
+        if transport.pre_auth and connection.state >= AWAIT_TUNE_OK:
+            transport.pre_auth = False
+            self._admission.leave(transport.address)
+        self._watch(transport)
+
+    def _flush(self, transport: Transport) -> None:
+        if transport.connection is None:
+            return
+        try:
+            done = transport.flush()
+        except OSError:
+            self._lost(transport)
+            return
+        wanted = transport.interest & ~WRITE if done else transport.interest | WRITE
+        if wanted != transport.interest:
+            self._set_interest(transport, wanted)
+        if transport.connection.state == ENDED and not transport.linger_deadline_s:
+            if done:
+                self._linger(transport)
+            elif not transport.unsent_deadline_s:
+                transport.unsent_deadline_s = self._clock() + UNSENT_S
+
+    def _watch(self, transport: Transport) -> None:
+        """Watch for input unless the connection is paused."""
+        connection = transport.connection
+        wanted = transport.interest | READ
+        if connection is not None and connection.is_held_back() and not transport.linger_deadline_s:
+            wanted &= ~READ
+        if wanted != transport.interest:
+            self._set_interest(transport, wanted)
+
+    def _set_interest(self, transport: Transport, interest: int) -> None:
+        if transport.fd in self._transports:
+            transport.interest = interest
+            self._epoll.modify(transport.fd, interest)
+
+    # --- coming and going -------------------------------------------------------------------------------------------
+
+    def _accept_some(self) -> None:
+        """Accept a few connections for each listener; the rest is ready again in the next turn."""
+        listeners = self._accepting
+        self._accepting = []
+        for listener in listeners:
+            self._accept(listener)
+
+    def _accept(self, listener: Listener) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            if listener.tls is not None and self._handshakes.due_count >= HANDSHAKES_DUE_MAX:
+                return  # they wait in the backlog, where they cost nothing
+            if not self._admission.may_accept(self.broker.now_s):
+                self._rest(listener, ACCEPT_PAUSE_S)
+                return
+            try:
+                sock, peer = listener.sock.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Out of descriptors, most likely: leave the rest in the backlog for a while.
+                self.broker.note("error", "accept.failed", {"error": str(error)})
+                self._rest(listener, ACCEPT_FAILED_S)
+                return
+            address = str(peer[0])
+            if not self._admission.enter(address, sock.fileno()):
+                self.broker.note("warning", "connection.refused", {"peer": address, "reason": self._admission.refusal})
+                sock.close()
+                continue
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if listener.tls is None:
+                transport = Transport(sock, address, listener.protocol)
+            else:
+                transport = TlsTransport(sock, address, listener.tls(), listener.protocol)
+            self._begin(transport)
+            if not transport.is_ready():
+                self._handshakes.begin(transport.fd, address_block(address), self._clock())
+
+    def _rest(self, listener: Listener, pause_s: float) -> None:
+        """Accept nothing from `listener` for a while."""
+        self._epoll.unregister(listener.sock.fileno())
+        self._idle_listeners[listener] = self.broker.now_s + pause_s
+
+    def _watch_listeners(self, now_s: float) -> None:
+        """Accept again from those that have rested."""
+        for listener, until_s in list(self._idle_listeners.items()):
+            if now_s >= until_s:
+                del self._idle_listeners[listener]
+                self._epoll.register(listener.sock.fileno(), select.EPOLLIN)
+
+    def _begin(self, transport: Transport) -> None:
+        self._transports[transport.fd] = transport
+        transport.interest = READ
+        self._epoll.register(transport.fd, READ)
+        if transport.is_ready():
+            self._connect(transport)
+
+    def adopt(self, sock: socket.socket, address: str) -> None:
+        """Serve a connected socket whose other end is in this process."""
+        sock.setblocking(False)
+        transport = Transport(sock, address, Connection)
+        transport.pre_auth = False  # nobody from outside: admission does not count it
+        self._begin(transport)
+        connection = transport.connection
+        assert connection is not None
+        connection.is_internal = True
+        connection.peer = f"internal:{connection.key}"
+        connection.local = "broker"
+
+    def may_accept(self) -> bool:
+        """Tell whether clients are served, and one more may be accepted at this moment."""
+        return self.serves and self._admission.may_accept(self._clock())
+
+    def pass_on(self, sock: socket.socket, client: ClientOfNode) -> None:
+        """Serve a client of another node; what it sends comes through `sock`, a connection of that node.
+
+        What is decided by addresses is decided by the client's. One that is too many is closed.
+        """
+        sock.setblocking(False)
+        if not self.serves:
+            sock.close()
+        elif not self._admission.enter(client.host, sock.fileno()):
+            self.broker.note("warning", "connection.refused", {"peer": client.peer, "reason": self._admission.refusal})
+            sock.close()
+        elif isinstance(sock, ssl.SSLSocket):
+            self._begin(TlsPassedOnTransport(sock, client, Connection))
+        else:
+            self._begin(PassedOnTransport(sock, client, Connection))
+        self.settle()
+
+    def _shake_hands(self) -> None:
+        """Do steps of TLS handshakes, one at least and not for long: others are served between them."""
+        start_s = self._clock()
+        while self._handshakes.due_count:
+            transport = self._transports[self._handshakes.take_next()]
+            try:
+                self._handshake(transport)
+            except Exception as error:
+                # A certificate that we cannot read, perhaps: that ends this connection only.
+                self.crashes += 1
+                self._on_crash(error)
+                self._close(transport)
+            if self._clock() - start_s > HANDSHAKE_BUDGET_S:
+                return
+
+    def _handshake(self, transport: Transport) -> None:
+        assert isinstance(transport, TlsTransport)
+        try:
+            done = transport.handshake()
+        except OSError as error:
+            self.broker.note("warning", "tls.failed", {"peer": transport.address, "reason": str(error)})
+            self._close(transport)
+            return
+        self._set_interest(transport, READ)
+        if not done:
+            return
+        self._handshakes.end(transport.fd)
+        self._connect(transport)
+        # What the client sent right behind its handshake is decrypted here, not by another event.
+        self._read(transport)
+
+    def _connect(self, transport: Transport) -> None:
+        if isinstance(transport, PassedOnTransport):
+            client = transport.client
+        else:
+            certificate = transport.peer_certificate()
+            client = ClientOfNode(
+                endpoint_text(transport.sock.getpeername),
+                endpoint_text(transport.sock.getsockname),
+                isinstance(transport, TlsTransport),
+                self._certificate_user(certificate) if certificate is not None else None,
+            )
+        connection = self.broker.join(transport.protocol, client.peer, client.local, transport.address, client.user)
+        connection.is_tls = client.is_tls
+        transport.connection = connection
+        self._by_key[connection.key] = transport
+
+    def _linger(self, transport: Transport) -> None:
+        """Everything is sent: end our half and wait for the peer to end its own."""
+        transport.linger_deadline_s = self._clock() + LINGER_S
+        try:
+            transport.finish_sending()
+        except OSError:
+            self._close(transport)
+            return
+        self._set_interest(transport, READ)
+
+    def _lost(self, transport: Transport) -> None:
+        connection = transport.connection
+        if connection is not None:
+            connection.lost()
+        self._close(transport)
+
+    def _close(self, transport: Transport) -> None:
+        if self._transports.pop(transport.fd, None) is None:
+            return
+        self._ready.pop(transport.fd, None)  # the next socket may get its number
+        self._handshakes.end(transport.fd)
+        connection = transport.connection
+        if connection is not None:
+            self._by_key.pop(connection.key, None)
+            connection.lost()
+        if transport.pre_auth:
+            transport.pre_auth = False
+            self._admission.leave(transport.address)
+        self._epoll.unregister(transport.fd)
+        transport.close()
+
+
+def endpoint_text(get: Callable[[], Any]) -> str:
+    """Return ``host:port``; a peer that is already gone has none, nor has one in this process."""
+    try:
+        found = get()
+    except OSError:
+        return "?"
+    if not isinstance(found, tuple):
+        return "?"
+    # Host and port come first; IPv6 adds a flow and a scope.
+    host, port = found[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,111 @@
+"""The server's side of TLS with one peer, by way of memory buffers: bytes in, bytes out, no socket.
+
+1. Nothing is buffered across calls: what can be decrypted of what has arrived is returned at once.
+2. Records are counted (``tls_records.py``), in the handshake as well.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.server.network.tls_records import RECORD_UNITS, TlsRecords
+
+READ_BYTES: Final = 262144
+
+
+class TlsSession:
+    """TLS with one peer. `units`: what the last `decrypted` has cost."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.is_handshaken: bool = False
+        self.units: i64 = 0
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._records = TlsRecords()
+
+    def receive_bytes(self) -> int:
+        """Return how much is to be read at a time."""
+        return self._records.receive_bytes
+
+    def handshake(self, data: bytes) -> bool:
+        """Go on with the handshake; True when it is done. `outgoing` is to be sent, also when it fails.
+
+        Raises:
+            OSError: the handshake failed (`ssl.SSLError` is one), or the peer has hung up.
+        """
+        if not data:
+            raise ConnectionResetError("closed during the TLS handshake")
+        self._records.received(data)
+        self._incoming.write(data)
+        try:
+            self._tls.do_handshake()
+            self.is_handshaken = True
+            self._records.is_handshaken = True
+        except ssl.SSLWantReadError:
+            pass
+        return self.is_handshaken
+
+    def decrypted(self, data: bytes | None) -> bytes | None:
+        """Take what has arrived, nothing (``b""``) at the end of the stream; return everything that it says.
+
+        Returns ``b""`` at the end of what the peer says, None when nothing can be decrypted yet.
+
+        Raises:
+            OSError: TLS has failed, or the peer sends records without data.
+        """
+        records = self._records
+        before: i64 = records.count
+        if data:
+            records.received(data)
+            self._incoming.write(data)
+        elif data is not None:
+            self._incoming.write_eof()
+        self.units = (records.count - before) * RECORD_UNITS
+        decrypted = self._decrypt()
+        records.check()
+        return decrypted
+
+    def _decrypt(self) -> bytes | None:
+        parts: list[bytes] = []
+        ended = False
+        while True:
+            try:
+                part = self._tls.read(READ_BYTES)
+            except ssl.SSLWantReadError:
+                break
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                ended = True
+                break
+            if not part:
+                ended = True
+                break
+            parts.append(part)
+            self._records.with_data += 1
+        if parts:
+            return b"".join(parts)
+        return b"" if ended else None
+
+    def encrypted(self, plain: bytes) -> bytes:
+        """Return what is to be sent for `plain`, with what TLS itself has to say. One call keeps records large."""
+        self._tls.write(plain)
+        return self._outgoing.read()
+
+    def outgoing(self) -> bytes:
+        """Return what TLS itself has to say: handshakes, alerts."""
+        return self._outgoing.read()
+
+    def end(self) -> None:
+        """Say that nothing more comes; the peer's half of the closing handshake is not waited for."""
+        try:
+            self._tls.unwrap()
+        except (ssl.SSLError, OSError):
+            pass
+
+    def peer_certificate(self) -> dict[str, object] | None:
+        """Return the verified certificate of the peer as `ssl.SSLObject.getpeercert` gives it."""
+        certificate = self._tls.getpeercert()
+        return dict(certificate) if certificate else None

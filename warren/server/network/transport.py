@@ -1,0 +1,251 @@
+"""Sockets of the reactor: plain and TLS, non-blocking, one object per accepted connection.
+
+A transport moves bytes between a socket and an engine connection and decides nothing else.
+
+1. The outbox is taken only when everything taken before is with the kernel, and a large one in parts. A peer that does
+   not read costs one outbox (its soft limit) and one backlog of at most that size, whatever is published for it.
+2. `receive` returns what is there now: ``b""`` at the end of the stream, None when nothing is.
+3. TLS buffers nothing across calls: whatever a receive decrypts is returned by it.
+4. A receive costs some milliseconds at most: TLS records are counted, and of small ones less is read at a time.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.server.client_of_node import ClientOfNode
+from warren.server.network.tls_session import TlsSession
+
+if TYPE_CHECKING:
+    from warren.channels.broker import PeerMaker
+    from warren.channels.peer import Peer
+
+RECEIVE_BYTES: Final = 262144
+# A flush ends when it has sent more than this: a peer that reads as fast as we write is not alone.
+FLUSH_MAX_BYTES: Final = 4 << 20
+# The kernel takes 1,024 pieces in one gathering write.
+PIECES_MAX: Final = 1000
+
+
+class Transport:
+    """A plain TCP connection."""
+
+    def __init__(self, sock: socket.socket, address: str, protocol: PeerMaker) -> None:
+        self.sock = sock
+        self.protocol = protocol  # makes the peer when it can be talked to
+        self.fd = sock.fileno()
+        self.address = address  # the peer's, without port
+        self.connection: Peer | None = None
+        self.interest = 0  # what epoll watches
+        self.decrypting_units: i64 = 0  # what the last receive cost besides
+        self.pre_auth = True  # counted by admission control
+        self.linger_deadline_s = 0.0  # not 0: we have ended, and wait for the peer to
+        self.unsent_deadline_s = 0.0  # not 0: the connection has ended, and its last bytes are not with the kernel
+        self._backlog: list[bytes] = []
+        self._offset = 0  # sent bytes of _backlog[0]
+
+    def receive(self, limit_bytes: int) -> bytes | None:
+        """Return received bytes, at most `limit_bytes`; more of what TLS has decrypted.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        try:
+            return self.sock.recv(limit_bytes)
+        except BlockingIOError:
+            return None
+
+    def flush(self) -> bool:
+        """Send the outbox; False when the socket is full, or much was sent, and EPOLLOUT has to call again.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        connection = self.connection
+        assert connection is not None
+        outbox = connection.outbox
+        if not self._backlog:
+            chunks = self._take(outbox.take_some())
+            if len(chunks) == 1:
+                # Nearly always: one piece, and the socket takes it whole.
+                size = self._send_whole(chunks[0])
+                if size == len(chunks[0]):
+                    if outbox.sent(size):
+                        connection.drained()
+                    if outbox.waiting_bytes() == 0:
+                        return True
+                    chunks = self._take(outbox.take_some())
+                elif size:
+                    outbox.sent(size)
+                    self._offset = size
+            self._backlog = chunks
+        flushed = 0
+        while self._backlog:
+            if flushed > FLUSH_MAX_BYTES:
+                return False
+            try:
+                size = self._send_some()
+            except BlockingIOError:
+                return False
+            flushed += size
+            if outbox.sent(size):
+                connection.drained()
+            self._advance(size)
+            if not self._backlog and outbox.waiting_bytes() > 0:
+                self._backlog = self._take(outbox.take_some())
+        return True
+
+    def _take(self, chunks: list[bytes]) -> list[bytes]:
+        return chunks
+
+    def _send_whole(self, data: bytes) -> int:
+        try:
+            return self.sock.send(data)
+        except BlockingIOError:
+            return 0
+
+    def _send_some(self) -> int:
+        backlog = self._backlog
+        if len(backlog) == 1:
+            if self._offset == 0:
+                return self.sock.send(backlog[0])
+            return self.sock.send(memoryview(backlog[0])[self._offset :])
+        pieces: list[bytes | memoryview] = list(backlog[:PIECES_MAX])
+        if self._offset:
+            pieces[0] = memoryview(backlog[0])[self._offset :]
+        return self.sock.sendmsg(pieces)
+
+    def _advance(self, size: int) -> None:
+        backlog = self._backlog
+        done = 0
+        size += self._offset
+        while done < len(backlog) and size >= len(backlog[done]):
+            size -= len(backlog[done])
+            done += 1
+        self._offset = size
+        if done == len(backlog):
+            self._backlog = []
+        else:
+            del backlog[:done]
+
+    def peer_certificate(self) -> dict[str, object] | None:
+        """Return the verified certificate of the peer as `ssl.SSLObject.getpeercert` gives it."""
+        return None
+
+    def is_ready(self) -> bool:
+        """Tell whether the connection can carry bytes of the peer: at once, or when the TLS handshake is done."""
+        return True
+
+    def finish_sending(self) -> None:
+        """Tell the peer that nothing more comes."""
+        self.sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class TlsTransport(Transport):
+    """The same through TLS, by way of memory buffers."""
+
+    def __init__(self, sock: socket.socket, address: str, context: ssl.SSLContext, protocol: PeerMaker) -> None:
+        super().__init__(sock, address, protocol)
+        self._session = TlsSession(context)
+        self._raw: bytes = b""  # handshake bytes that wait for the socket
+
+    def is_ready(self) -> bool:
+        return self._session.is_handshaken
+
+    def handshake(self) -> bool:
+        """Go on with the handshake; True when it is done.
+
+        Raises:
+            OSError: the handshake failed (`ssl.SSLError` is one) or the connection is gone.
+        """
+        try:
+            data = self.sock.recv(self._session.receive_bytes())
+        except BlockingIOError:
+            return False
+        try:
+            return self._session.handshake(data)
+        finally:
+            self._send_raw()
+
+    def _send_raw(self) -> None:
+        """Send handshake and alert bytes: a few kilobytes, which a fresh socket buffer always takes."""
+        self._raw += self._session.outgoing()
+        while self._raw:
+            try:
+                sent = self.sock.send(self._raw)
+            except BlockingIOError:
+                return
+            self._raw = self._raw[sent:]
+
+    def receive(self, limit_bytes: int) -> bytes | None:
+        session = self._session
+        data: bytes | None = None
+        try:
+            data = self.sock.recv(session.receive_bytes())
+        except BlockingIOError:
+            pass  # what came right behind the handshake may still be undecrypted
+        decrypted = session.decrypted(data)
+        self.decrypting_units = session.units
+        return decrypted
+
+    def _take(self, chunks: list[bytes]) -> list[bytes]:
+        """Encrypt. One TLS write per outbox keeps records large."""
+        if not chunks:
+            return []
+        plain = b"".join(chunks)
+        encrypted = self._raw + self._session.encrypted(plain)
+        self._raw = b""
+        connection = self.connection
+        assert connection is not None
+        # The outbox counts what the socket takes, which is now ciphertext.
+        connection.outbox.in_flight_bytes += len(encrypted) - len(plain)
+        return [encrypted]
+
+    def peer_certificate(self) -> dict[str, object] | None:
+        return self._session.peer_certificate()
+
+    def finish_sending(self) -> None:
+        self._session.end()
+        self._send_raw()
+        self.sock.shutdown(socket.SHUT_WR)
+
+
+class PassedOnTransport(Transport):
+    """A client that another node passes on: `client` says whose bytes these are. The socket is that of the node."""
+
+    def __init__(self, sock: socket.socket, client: ClientOfNode, protocol: PeerMaker) -> None:
+        super().__init__(sock, client.host, protocol)
+        self.client = client
+
+
+class TlsPassedOnTransport(PassedOnTransport):
+    """The same with TLS between the nodes, of which the handshake is done: OpenSSL reads and writes the socket."""
+
+    def receive(self, limit_bytes: int) -> bytes | None:
+        try:
+            return self.sock.recv(limit_bytes)  # a record at a time; the next ones are still with the kernel
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+
+    def _send_whole(self, data: bytes) -> int:
+        return self._send_joined(data)
+
+    def _send_some(self) -> int:
+        data = b"".join(self._backlog[:PIECES_MAX])[self._offset :]
+        sent = self._send_joined(data)
+        if not sent:
+            raise BlockingIOError
+        return sent
+
+    def _send_joined(self, data: bytes) -> int:
+        try:
+            return self.sock.send(data)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0

@@ -1,0 +1,1 @@
+"""Messages that are stored first and published later, in whole and exactly once."""

@@ -1,0 +1,111 @@
+"""What a vhost remembers, in its records, of the commits of staged messages (``server.staging.stages``).
+
+    name of a record      value, JSON
+    commit:<query>        `Note`: the last batch of the query, and how far it has come
+    plan:<query>          `Plan`: what that batch consists of, while it is published in several pieces
+
+1. A note is stored in the same frame of the log as the messages that it tells about.
+2. Batches of a query ascend: what is not larger than the noted one, and that one is done, was committed before.
+3. Notes with a time go when that has come. Of the others the `NOTES_MAX` are kept that were committed last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import nsmallest
+from typing import Final
+
+import msgspec
+
+from warren.vhosts.records import VhostRecords
+
+NOTES_MAX: Final = 100_000
+
+_COMMIT: Final = "commit:"
+_PLAN: Final = "plan:"
+
+
+class Note(msgspec.Struct, frozen=True):
+    """The last batch of a query. `part` and `cell`: what is published next, when it is not `done`.
+
+    Times are in ms since the Unix epoch; `until_ms` None: remembered without end.
+    """
+
+    batch: int
+    user: str
+    done: bool
+    messages: int = 0
+    unroutable: int = 0
+    part: int = 0
+    cell: int = 0
+    mandatory: bool = True
+    at_ms: int = 0
+    until_ms: int | None = None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The parts of a batch in the order in which they are published: stage and number."""
+
+    batch: int
+    parts: list[tuple[str, int]]
+
+
+class CommitNotes:
+    """The notes of one vhost. Changes want the turn to be settled by the caller."""
+
+    def __init__(self, records: VhostRecords) -> None:
+        self._records = records
+
+    def maybe_note(self, query: str) -> Note | None:
+        """Return what is remembered of a query; None: nothing."""
+        value = self._records.maybe_value(_COMMIT + query)
+        return None if value is None else msgspec.json.decode(value, type=Note)
+
+    def maybe_plan(self, query: str) -> Plan | None:
+        """Return the plan of a query whose batch is being published; None: there is none."""
+        value = self._records.maybe_value(_PLAN + query)
+        return None if value is None else msgspec.json.decode(value, type=Plan)
+
+    def each(self) -> Iterator[tuple[str, Note]]:
+        """Yield the queries that there are now and their notes; who gives way meanwhile may get notes of before."""
+        for name, value in self._records.values(_COMMIT):
+            yield name[len(_COMMIT) :], msgspec.json.decode(value, type=Note)
+
+    def plans(self) -> dict[str, Plan]:
+        """Return the plans of all batches that are being published, by their queries."""
+        found = self._records.values(_PLAN)
+        return {name[len(_PLAN) :]: msgspec.json.decode(value, type=Plan) for name, value in found}
+
+    def begin(self, query: str, note: Note, plan: Plan) -> None:
+        """Remember that a batch is going to be published in pieces."""
+        self._records.store(_PLAN + query, msgspec.json.encode(plan))
+        self._records.store(_COMMIT + query, msgspec.json.encode(note))
+
+    def store(self, query: str, note: Note) -> None:
+        """Remember how far a batch has come; when it is done its plan goes."""
+        self._records.store(_COMMIT + query, msgspec.json.encode(note))
+        if note.done:
+            self._records.forget(_PLAN + query)
+
+    def forget(self, query: str) -> bool:
+        """Forget a query; False when nothing is remembered."""
+        self._records.forget(_PLAN + query)
+        return self._records.forget(_COMMIT + query)
+
+    def expire(self, query: str, note: Note) -> None:
+        """Forget a query that is due, if `note` is still the last of it."""
+        if self.maybe_note(query) == note:
+            self.forget(query)
+
+
+def due(notes: dict[str, Note], now_ms: int) -> list[str]:
+    """Return the queries that are not to be remembered any longer."""
+    found = [query for query, note in notes.items() if note.done and _is_due(note, now_ms)]
+    kept = [(note.at_ms, query) for query, note in notes.items() if note.done and not _is_due(note, now_ms)]
+    if len(kept) > NOTES_MAX:
+        found += [query for _, query in nsmallest(len(kept) - NOTES_MAX, kept)]
+    return found
+
+
+def _is_due(note: Note, now_ms: int) -> bool:
+    return note.until_ms is not None and note.until_ms <= now_ms

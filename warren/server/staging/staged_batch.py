@@ -1,0 +1,293 @@
+"""One batch of staged messages, on its way into the queues: cut into pieces, tried out, published with its notes.
+
+    piece       cells of parts, in the order of the plan; a transaction of a direct connection of the user
+
+What holds is in the header of ``server.staging.stages``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+import trio
+
+from warren.amqp.publishes import FRAME_BYTES_MAX
+from warren.channels.commit_check import CommitCheck
+from warren.channels.transaction import Transaction
+from warren.queues.long_work import Steps
+from warren.server.direct_client import DirectClient
+from warren.server.management import Management
+from warren.server.staging.commit_notes import CommitNotes, Note, Plan
+from warren.server.staging.stage_files import PartHead
+from warren.vhosts.virtual_host import VirtualHost
+
+# Of what is published in one go; one message may be larger.
+PIECE_BYTES: Final = 8 << 20
+PIECE_MESSAGES: Final = 16_384
+
+# Of a check, without giving way.
+STEPS_AT_ONCE: Final = 4096
+
+_READ_CELLS: Final = 8
+_POLL_S: Final = 0.02
+
+
+class StageError(Exception):
+    """A request about stages that cannot be met; see the classes below."""
+
+
+class NoStage(StageError):
+    """There is no such stage, or it is another user's."""
+
+
+class Conflict(StageError):
+    """Another commit is in the way."""
+
+
+class NoRoom(StageError):
+    """There are too many stages, or too large ones."""
+
+
+class QueueFull(StageError):
+    """A queue would refuse messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be committed. `kept_ms`: how long the commit is remembered at least, None: without end."""
+
+    query: str
+    batch: int
+    stages: list[str]
+    mandatory: bool = True
+    kept_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a commit. `unroutable`: how many messages nobody got, or would have got."""
+
+    committed: bool
+    duplicate: bool = False
+    messages: int = 0
+    unroutable: int = 0
+
+
+class Unroutable(Exception):
+    """Nobody would get so many messages of a mandatory batch."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.count = count
+
+
+class Parts(Protocol):
+    """Whoever can read parts of stages, without blocking."""
+
+    async def head(self, vhost: str, stage: str, part: int, /) -> PartHead:
+        """Return the head of a part.
+
+        Raises:
+            DamagedPart: it cannot be read.
+        """
+
+    async def read(self, head: PartHead, first: int, end: int, /) -> list[bytes]:
+        """Return cells of a part.
+
+        Raises:
+            DamagedPart: one cannot be read.
+        """
+
+
+class _Place(NamedTuple):
+    """A place in a batch: the number of a part in its plan, and of a cell in that."""
+
+    part: int
+    cell: int
+
+
+class _Run(NamedTuple):
+    """Cells of one part that lie one behind the other."""
+
+    head: PartHead
+    first: int
+    end: int
+
+
+class _Pieces:
+    """Cuts a batch into pieces, from a place on."""
+
+    def __init__(self, parts: Parts, vhost: str, plan: list[tuple[str, int]], place: _Place) -> None:
+        self._parts = parts
+        self._vhost = vhost
+        self._plan = plan
+        self._part, self._cell = place
+        self._head: PartHead | None = None
+
+    @property
+    def place(self) -> _Place:
+        """Where the next piece begins."""
+        return _Place(self._part, self._cell)
+
+    async def next(self) -> list[_Run]:
+        """Return the next piece; nothing is left when it is empty.
+
+        Raises:
+            DamagedPart: a part cannot be read.
+        """
+        runs: list[_Run] = []
+        size = messages = 0
+        while self._part < len(self._plan):
+            if self._head is None:
+                self._head = await self._parts.head(self._vhost, *self._plan[self._part])
+            head, first, full = self._head, self._cell, False
+            for cell in head.cells[first:]:
+                full = messages > 0 and (size + cell.size > PIECE_BYTES or messages + cell.messages > PIECE_MESSAGES)
+                if full:
+                    break
+                size += cell.size
+                messages += cell.messages
+                self._cell += 1
+            if first < self._cell:
+                runs.append(_Run(head, first, self._cell))
+            if full:
+                break
+            self._part, self._cell, self._head = self._part + 1, 0, None
+        return runs
+
+
+class BatchPublishing:
+    """Publishes one batch."""
+
+    def __init__(
+        self,
+        management: Management,
+        parts: Parts,
+        vhost: VirtualHost,
+        user: str,
+        order: Order,
+        plan: list[tuple[str, int]],
+        *,
+        in_one_piece: bool,
+    ) -> None:
+        self._management = management
+        self._parts = parts
+        self._vhost = vhost
+        self._user = user
+        self._order = order
+        self._plan = plan
+        self._in_one_piece = in_one_piece
+        self._notes = CommitNotes(vhost.records)
+
+    async def run(self) -> Outcome:
+        """Publish what is not published yet.
+
+        Raises:
+            Unroutable: nobody would get some of the messages. AmqpError, QueueFull, DamagedPart.
+        """
+        order = self._order
+        note = self._notes.maybe_note(order.query)
+        plan = self._notes.maybe_plan(order.query)
+        if plan is None or note is None:
+            now_ms = self._management.clock_ms()
+            until_ms = None if order.kept_ms is None else now_ms + order.kept_ms
+            note = Note(
+                order.batch,
+                self._user,
+                done=False,
+                mandatory=order.mandatory,
+                at_ms=self._management.clock_ms(),
+                until_ms=until_ms,
+            )
+            if not self._in_one_piece:
+                await self._try_out()
+                self._notes.begin(order.query, note, Plan(order.batch, self._plan))
+                await self._synced()
+        else:
+            self._plan = plan.parts
+        pieces = self._pieces(_Place(note.part, note.cell))
+        while piece := await pieces.next():
+            note = await self._publish(piece, note, pieces.place)
+        if not note.done:
+            note = msgspec.structs.replace(note, done=True)
+            self._notes.store(order.query, note)
+        await self._synced()
+        return Outcome(committed=True, messages=note.messages, unroutable=note.unroutable)
+
+    def _pieces(self, place: _Place) -> _Pieces:
+        return _Pieces(self._parts, self._vhost.name, self._plan, place)
+
+    async def _synced(self) -> None:
+        self._management.settle()
+        await self._management.messages.deleted()
+        await self._management.commit(self._management.broker.journal.last_ticket)
+
+    async def _try_out(self) -> None:
+        """Make sure that nothing would be refused, by publishing everything and rolling it back."""
+        unroutable = 0
+        pieces = self._pieces(_Place(0, 0))
+        while piece := await pieces.next():
+            async with self._filled(piece, is_tried=True) as (_, transaction):
+                check = CommitCheck(mandatory=self._order.mandatory)
+                while not check.go_on(transaction.publishes, Steps(STEPS_AT_ONCE)):
+                    await trio.lowlevel.checkpoint()
+                unroutable += int(check.unroutable)
+                _raise_if_full(check)
+        if unroutable and self._order.mandatory:
+            raise Unroutable(unroutable)
+
+    async def _publish(self, piece: list[_Run], note: Note, following: _Place) -> Note:
+        """Publish a piece together with the note of it, which is returned; `following`: where the next one begins."""
+        while self._management.broker.log.is_congested():
+            await trio.sleep(_POLL_S)
+        async with self._filled(piece, is_tried=False) as (client, transaction):
+            while self._vhost.has_claims():
+                await trio.sleep(_POLL_S)  # some of it may be a repetition of what is under way
+            check = CommitCheck(mandatory=note.mandatory)
+            published = len(transaction.publishes)
+            further = note
+
+            def store_note() -> None:
+                nonlocal further
+                unroutable = int(check.unroutable)
+                further = msgspec.structs.replace(
+                    note,
+                    done=following.part == len(self._plan),
+                    messages=note.messages + published - unroutable,
+                    unroutable=note.unroutable + unroutable,
+                    part=following.part,
+                    cell=following.cell,
+                    at_ms=self._management.clock_ms(),
+                )
+                self._notes.store(self._order.query, further)
+
+            client.commit(check, store_note)
+            if not await client.committed():
+                _raise_if_full(check)
+                raise Unroutable(int(check.unroutable))
+        return further
+
+    @asynccontextmanager
+    async def _filled(self, piece: list[_Run], *, is_tried: bool) -> AsyncIterator[tuple[DirectClient, Transaction]]:
+        """Open a transaction with the messages of a piece; it is rolled back unless it is committed."""
+        with self._management.clients.open(self._user, self._vhost.name) as client:
+            channel = await client.begin_transaction(FRAME_BYTES_MAX)
+            if is_tried:
+                channel.trace(False)  # nobody is told twice
+            for head, first, end in piece:
+                for at in range(first, end, _READ_CELLS):
+                    for publishes in await self._parts.read(head, at, min(at + _READ_CELLS, end)):
+                        await client.put(publishes)
+                        await trio.lowlevel.checkpoint()
+            assert channel.transaction is not None
+            yield client, channel.transaction
+
+
+def _raise_if_full(check: CommitCheck) -> None:
+    queue = check.full_queue
+    if queue is not None:
+        raise QueueFull(f"queue '{queue.name}' in vhost '{queue.vhost_name}' has no room for the whole batch")

@@ -1,0 +1,549 @@
+"""Staged messages: stored first, published later, in whole and exactly once.
+
+A writer stores publishes as parts of stages; nobody sees them. A commit names a query, the number of a batch and the
+stages that the batch consists of, and publishes them as the user who commits would, over AMQP.
+
+    put part ... put part  ->  commit(query, batch, stages)  ->  published and remembered  ->  stages removed
+
+1. A batch of a query is published once, however often it is committed and wherever the broker or the writer dies: what
+   is published and the note that it was are in one frame of the log. A commit of what was committed is a duplicate, and
+   drops its stages.
+2. A batch of at most `PIECE_BYTES` and `PIECE_MESSAGES` is one transaction: all of it is there at once, or nothing.
+   What comes to more than 16,384 places takes several turns, as a long tx.commit does; a crash leaves all or nothing of
+   it, too, and queues that may refuse publishes keep room for it meanwhile. A larger one is tried out first (published
+   and rolled back, a piece at a time), then its plan is stored, then it is published a piece at a time, each with the
+   note of how far that is. After a crash the broker goes on from there when it starts, before it answers anything about
+   that query.
+3. When nobody would get one of the messages of a mandatory batch, nothing of it is published; the same when a queue
+   would refuse one, or the user may not publish it. Once its plan is stored a batch that meets such a thing stops where
+   it is; committing it again goes on from there, with the stages that it began with.
+4. A commit is answered when it is synced, and so is every queue that it went to. A part is answered when it is synced.
+5. A commit goes on when nobody waits for it any more; whoever asks again for the same batch waits for the same commit.
+   There is one at a time for a query.
+6. A stage belongs to the user who made it. One that nobody has added to for `STAGE_TTL_S`, and that no commit needs, is
+   removed. `BYTES_QUOTA`, `STAGES_QUOTA` and `PARTS_QUOTA` bound what a user, and all together, may have on disk.
+7. Memory: the messages of one piece for each commit under way, of which there are at most `COMMITS_MAX`, and
+   `COMMITS_OF_USER_MAX` of one user; the others wait.
+
+Transient messages, and those for transient queues, are published once as well, but a crash loses them as it loses all.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import trio
+
+from warren.amqp.errors import AmqpError
+from warren.amqp.publishes import PublishScan, scan_publishes
+from warren.server.logs import get_logger
+from warren.server.management import Management
+from warren.server.shares import Quota
+from warren.server.staging.commit_notes import CommitNotes, Note, Plan, due
+from warren.server.staging.stage_files import Cell, DamagedPart, PartHead, StageFiles
+from warren.server.staging.staged_batch import (
+    PIECE_BYTES,
+    PIECE_MESSAGES,
+    BatchPublishing,
+    Conflict,
+    NoRoom,
+    NoStage,
+    Order,
+    Outcome,
+    StageError,
+    Unroutable,
+)
+from warren.server.threads import STAGES, in_thread
+from warren.vhosts.virtual_host import VirtualHost
+
+# What is checked, read and handed to the engine without giving way.
+CELL_BYTES: Final = 256 << 10
+CELL_MESSAGES: Final = 1024
+
+COMMITS_MAX: Final = 8
+COMMITS_OF_USER_MAX: Final = 4
+STAGES_QUOTA: Final = Quota(total=20_000, of_user=10_000)
+PARTS_QUOTA: Final = Quota(total=200_000, of_user=100_000)
+BYTES_QUOTA: Final = Quota(total=64 << 30, of_user=32 << 30)
+STAGE_TTL_S: Final = 24 * 3600
+SWEEP_EVERY_S: Final = 3600
+SWEEP_AFTER: Final = 10_000  # commits, each of which may have left a note of a new query
+AT_ONCE: Final = 256  # of what there may be very many, without giving way
+
+_POLL_S: Final = 0.02
+
+_Result = TypeVar("_Result")
+
+log = get_logger("stages")
+
+
+@dataclass(slots=True)
+class Stage:
+    """The parts of a stage: messages and bytes of each. `needed_by`: the query whose commit needs it, None: none."""
+
+    vhost: str
+    name: str
+    user: str
+    parts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    changed_ms: int = 0
+    needed_by: str | None = None
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    messages: int = 0
+    size: int = 0  # of the messages, encoded
+
+
+@dataclass(slots=True)
+class Used:
+    """What a user has staged."""
+
+    stages: int = 0
+    parts: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Commit:
+    """A commit under way."""
+
+    vhost: VirtualHost
+    user: str
+    order: Order
+    done: trio.Event = field(default_factory=trio.Event)
+    outcome: Outcome | None = None
+    error: Exception | None = None
+
+
+class Stages:
+    """The stages of one broker, and their commits. `run` is to be started once."""
+
+    def __init__(self, management: Management, data_dir: Path) -> None:
+        self._management = management
+        self._files = StageFiles(data_dir)
+        self._stages: dict[tuple[str, str], Stage] = {}
+        self._bytes = 0
+        self._parts = 0
+        self._used: dict[str, Used] = {}
+        self._commits: dict[tuple[str, str], _Commit] = {}
+        self._places = trio.CapacityLimiter(COMMITS_MAX)
+        self._places_of_user: dict[str, trio.CapacityLimiter] = {}
+        self._ready = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._noted = 0  # commits since the last sweep
+        self._sweep_due = trio.Event()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Find what is there, go on with commits that a crash has cut short, remove what is old. For ever."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            # Inside, for commits under way end with the nursery.
+            keep = self._management.tasks.keep
+            await keep("stages: what there is", self._resume)
+            await keep("stages: removal", self._sweep_for_ever)
+
+    async def _resume(self) -> None:
+        await self._find()
+        while self._management.broker.is_restoring():
+            await trio.sleep(_POLL_S)
+        self._go_on()
+        self._ready.set()
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            self._noted = 0
+            self._sweep_due = trio.Event()
+            await self._sweep()
+            with trio.move_on_after(SWEEP_EVERY_S):
+                await self._sweep_due.wait()
+
+    async def _find(self) -> None:
+        self._stages.clear()
+        self._bytes = self._parts = 0
+        for found in await self._in_thread(lambda: list(self._files.scan())):
+            if isinstance(found, DamagedPart):
+                log.error("a part of a stage is unusable and left in place", reason=str(found))
+                continue
+            key = (found.vhost, found.stage)
+            stage = self._stages.get(key)
+            if stage is None:
+                stage = Stage(found.vhost, found.stage, found.user)
+                self._stages[key] = stage
+                self._count(found.user, 1, 0, 0)
+            self._add(stage, found.part, found.messages, found.size)
+            stage.changed_ms = max(stage.changed_ms, found.at_ms)
+
+    def _go_on(self) -> None:
+        """Go on with the batches that a crash has cut short."""
+        for vhost in list(self._management.broker.vhosts.values()):
+            notes = CommitNotes(vhost.records)
+            for query, plan in notes.plans().items():
+                note = notes.maybe_note(query)
+                if note is None or note.done or (vhost.name, query) in self._commits:
+                    continue
+                order = _order_of(query, note, plan)
+                for stage in self._maybe_stages(vhost.name, order.stages):
+                    stage.needed_by = query
+                try:
+                    self._begin(vhost, note.user, order)
+                except (StageError, DamagedPart) as error:
+                    log.error("a commit cannot be resumed", vhost=vhost.name, query=query, reason=str(error))
+                else:
+                    log.info("resuming a commit", vhost=vhost.name, query=query, batch=note.batch)
+
+    async def _sweep(self) -> None:
+        now_ms = self._management.clock_ms()
+        vhosts = self._management.broker.vhosts
+        for stage in list(self._stages.values()):
+            if stage.needed_by is not None and stage.vhost in vhosts:
+                continue
+            if stage.vhost not in vhosts or now_ms - stage.changed_ms > STAGE_TTL_S * 1000:
+                log.info("removing a stage that was not committed", vhost=stage.vhost, stage=stage.name)
+                await self._remove(stage)
+        for vhost in list(vhosts.values()):
+            notes = CommitNotes(vhost.records)
+            found = await self.notes(vhost)
+            queries = due(found, now_ms)
+            for start in range(0, len(queries), AT_ONCE):
+                for query in queries[start : start + AT_ONCE]:
+                    notes.expire(query, found[query])
+                self._management.settle()
+                await trio.lowlevel.checkpoint()
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    async def put(
+        self, vhost: str, stage_name: str, part: int, user: str, content: bytes, authorize: Callable[[str], None]
+    ) -> int:
+        """Check and store a part, in place of one of the same number; return how many messages it has.
+
+        `authorize` is called with the name of each exchange that they are for, and raises.
+
+        Raises:
+            ConnectionException, ChannelException: it is malformed. Conflict: the stage is another user's, or is being
+            committed. NoRoom: it does not fit.
+        """
+        await self._ready.wait()
+        scan = PublishScan(int(self._management.broker.limits.message_max_bytes))
+        cells = await _cells(scan, content)
+        for at, exchange in enumerate(scan.exchanges, 1):
+            authorize(exchange)
+            if at % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        head = PartHead(vhost, stage_name, part, user, self._management.clock_ms(), cells)
+        key = (vhost, stage_name)
+        stage = self._stages.get(key)
+        if stage is None:
+            mine = self._used.get(user, Used()).stages
+            self._check_quota(STAGES_QUOTA, "stages", user, mine, len(self._stages))
+            stage = Stage(vhost, stage_name, user, changed_ms=head.at_ms)
+            self._stages[key] = stage
+            self._count(user, 1, 0, 0)
+        async with stage.lock:
+            if self._stages.get(key) is not stage or stage.user != user or stage.needed_by is not None:
+                raise Conflict(f"stage '{stage_name}' is another user's, or is being committed or removed")
+            try:
+                self._check_room(user, len(content))
+                await self._in_thread(partial(self._files.write, head, content))
+            except OSError as error:
+                raise NoRoom(f"the part cannot be stored: {error.strerror}") from None
+            else:
+                self._add(stage, part, head.messages, len(content))
+                stage.changed_ms = head.at_ms
+            finally:
+                if not stage.parts:
+                    del self._stages[key]
+                    self._count(user, -1, 0, 0)
+        return head.messages
+
+    def _check_room(self, user: str, size: int) -> None:
+        mine = self._used.get(user, Used())
+        self._check_quota(PARTS_QUOTA, "parts of stages", user, mine.parts, self._parts)
+        self._check_quota(BYTES_QUOTA, "bytes in stages", user, mine.bytes, self._bytes, size)
+        settings = self._management.settings
+        if shutil.disk_usage(settings.data_dir).free - size < settings.store.disk_free_min_bytes:
+            raise NoRoom("the disk is low on space")
+
+    def _check_quota(self, quota: Quota, what: str, user: str, has: int, all_have: int, more: int = 1) -> None:
+        refusal = quota.maybe_refusal(what, self._management.broker.access, user, has, all_have, more)
+        if refusal:
+            raise NoRoom(refusal)
+
+    def _add(self, stage: Stage, part: int, messages: int, size: int) -> None:
+        messages_before, before = stage.parts.get(part, (0, 0))
+        self._count(stage.user, 0, int(part not in stage.parts), size - before)
+        stage.parts[part] = (messages, size)
+        stage.messages += messages - messages_before
+        stage.size += size - before
+
+    def _count(self, user: str, stages: int, parts: int, size: int) -> None:
+        """Count so many more stages, parts and bytes of a user."""
+        self._parts += parts
+        self._bytes += size
+        used = self._used.setdefault(user, Used())
+        used.stages += stages
+        used.parts += parts
+        used.bytes += size
+        if not used.stages:
+            del self._used[user]
+
+    async def remove(self, vhost: str, stage_name: str, user: str | None) -> None:
+        """Remove a stage; `user` None: whoever made it.
+
+        Raises:
+            NoStage: there is none. Conflict: it is being committed.
+        """
+        await self._ready.wait()
+        stage = self._stages.get((vhost, stage_name))
+        if stage is None:
+            raise NoStage(f"no stage '{stage_name}' in vhost '{vhost}'")
+        if user is not None and stage.user != user:
+            raise NoStage(f"stage '{stage_name}' is another user's")
+        if stage.needed_by is not None:
+            raise Conflict(f"stage '{stage_name}' is being committed")
+        await self._remove(stage)
+
+    async def _remove(self, stage: Stage) -> None:
+        async with stage.lock:
+            if self._stages.get((stage.vhost, stage.name)) is not stage:
+                return
+            try:
+                await self._in_thread(partial(self._files.remove, stage.vhost, stage.name))
+            except OSError as error:
+                log.error("a stage cannot be removed", vhost=stage.vhost, stage=stage.name, reason=str(error))
+                return
+            del self._stages[stage.vhost, stage.name]
+            self._count(stage.user, -1, -len(stage.parts), -stage.size)
+
+    async def listed(self, vhosts: Collection[str], user: str | None) -> list[Stage]:
+        """Return the stages in these vhosts, of `user` or of all; the oldest first."""
+        await self._ready.wait()
+        found = [each for each in self._stages.values() if each.vhost in vhosts and user in (None, each.user)]
+        return sorted(found, key=lambda stage: (stage.changed_ms, stage.name))
+
+    # --- commits ----------------------------------------------------------------------------------------------------
+
+    async def commit(self, vhost: VirtualHost, user: str, order: Order, *, supersedes: str | None = None) -> Outcome:
+        """Publish the stages of a batch, unless that was done before, and wait until it is synced.
+
+        `supersedes`: other stages of this user are removed afterwards whose names begin so: those of tasks that were
+        killed before they could.
+
+        Raises:
+            AmqpError: the user may not publish that. NoStage: there is no such stage. QueueFull: a queue is full.
+            Conflict: another batch of the query is not done. DamagedPart: what was stored is not readable any more.
+        """
+        outcome = await self._committed(vhost, user, order)
+        if supersedes is not None and (outcome.committed or outcome.duplicate):
+            found: list[str] = []
+            for at, stage in enumerate(list(self._stages.values()), 1):
+                if stage.vhost == vhost.name and stage.name.startswith(supersedes):
+                    found.append(stage.name)
+                if at % AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+            await self._drop(vhost.name, user, found)
+        return outcome
+
+    async def _committed(self, vhost: VirtualHost, user: str, order: Order) -> Outcome:
+        await self._ready.wait()
+        order = replace(order, stages=list(dict.fromkeys(order.stages)))
+        running = self._commits.get((vhost.name, order.query))
+        if running is not None and running.order.batch != order.batch:
+            raise Conflict(f"batch {running.order.batch} of query '{order.query}' is being committed")
+        if running is None:
+            notes = CommitNotes(vhost.records)
+            note = notes.maybe_note(order.query)
+            if note is not None and (order.batch < note.batch or (note.done and order.batch == note.batch)):
+                await self._drop(vhost.name, user, order.stages)
+                return Outcome(committed=False, duplicate=True)
+            plan = notes.maybe_plan(order.query)
+            if note is None or note.done:
+                running = self._begin(vhost, user, order)
+            elif plan is None or order.batch != note.batch:
+                raise Conflict(f"batch {note.batch} of query '{order.query}' has begun and is not finished")
+            else:
+                running = self._begin(vhost, user, _order_of(order.query, note, plan))
+        await running.done.wait()
+        outcome, error = running.outcome, running.error
+        del running  # it has the error, whose traceback will have this frame: no cycle
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+        assert outcome is not None
+        if outcome.committed:
+            await self._drop(vhost.name, user, order.stages)
+        return outcome
+
+    def _begin(self, vhost: VirtualHost, user: str, order: Order) -> _Commit:
+        """Start a commit.
+
+        Raises:
+            NoStage: a stage is missing, or another user's. Conflict: another commit needs it. DamagedPart: a part of
+            it could not be used at the start: without that the batch would not be whole.
+        """
+        assert self._nursery is not None
+        needed: list[Stage] = []
+        for name in order.stages:
+            if self._files.is_damaged(vhost.name, name):
+                raise DamagedPart(f"a part of stage '{name}' in vhost '{vhost.name}' is damaged; write it again")
+            stage = self._stages.get((vhost.name, name))
+            if stage is None or stage.user != user:
+                raise NoStage(f"no stage '{name}' of user '{user}' in vhost '{vhost.name}'")
+            if stage.needed_by not in (None, order.query):
+                raise Conflict(f"stage '{name}' is being committed by query '{stage.needed_by}'")
+            needed.append(stage)
+        for stage in needed:
+            stage.needed_by = order.query
+        self._noted += 1
+        if self._noted >= SWEEP_AFTER:
+            self._sweep_due.set()
+        commit = _Commit(vhost, user, order)
+        self._commits[vhost.name, order.query] = commit
+        self._nursery.start_soon(self._management.tasks.once, "commit of stages", self._carry_out, commit, needed)
+        return commit
+
+    async def _carry_out(self, commit: _Commit, needed: list[Stage]) -> None:
+        order = commit.order
+        try:
+            async with self._place(commit.user):
+                for stage in needed:
+                    async with stage.lock:
+                        pass  # what is being written is written, and nothing is any more
+                commit.outcome = await self._publishing(commit, needed).run()
+        except Unroutable as unroutable:
+            commit.outcome = Outcome(committed=False, unroutable=unroutable.count)
+        except (AmqpError, StageError, DamagedPart) as error:
+            commit.error = error.with_traceback(None)
+        except Exception as error:
+            # A defect of ours, met by one commit: the others go on.
+            log.error("internal error, a commit of stages has failed", query=order.query, exception=error)
+            commit.error = error.with_traceback(None)
+        if commit.outcome is not None and commit.outcome.committed:
+            for stage in needed:
+                await self._remove(stage)
+        elif CommitNotes(commit.vhost.records).maybe_plan(order.query) is None:
+            for stage in needed:
+                stage.needed_by = None
+        else:
+            reason = str(commit.error) if commit.error is not None else "some of the messages would reach no queue"
+            log.warning(
+                "a commit has begun, and goes on when it is requested again",
+                vhost=commit.vhost.name,
+                query=order.query,
+                batch=order.batch,
+                reason=reason,
+            )
+        del self._commits[commit.vhost.name, order.query]
+        commit.done.set()
+
+    @asynccontextmanager
+    async def _place(self, user: str) -> AsyncIterator[None]:
+        """Have one of the places for commits, of those that `user` can have."""
+        mine = self._places_of_user.setdefault(user, trio.CapacityLimiter(COMMITS_OF_USER_MAX))
+        try:
+            async with mine, self._places:
+                yield
+        finally:
+            if not mine.borrowed_tokens:
+                self._places_of_user.pop(user, None)  # nobody waits for a place when all are free
+
+    def _publishing(self, commit: _Commit, needed: list[Stage]) -> BatchPublishing:
+        messages = sum(stage.messages for stage in needed)
+        size = sum(stage.size for stage in needed)
+        return BatchPublishing(
+            self._management,
+            self,
+            commit.vhost,
+            commit.user,
+            commit.order,
+            [(stage.name, number) for stage in needed for number in sorted(stage.parts)],
+            in_one_piece=messages <= PIECE_MESSAGES and size <= PIECE_BYTES,
+        )
+
+    def _maybe_stages(self, vhost: str, names: Sequence[str]) -> list[Stage]:
+        """Return the stages of these names, as far as they are there."""
+        found = (self._stages.get((vhost, name)) for name in names)
+        return [stage for stage in found if stage is not None]
+
+    async def _drop(self, vhost: str, user: str, names: list[str]) -> None:
+        """Remove stages of what was committed before, as far as they are there."""
+        for stage in self._maybe_stages(vhost, names):
+            if stage.user == user and stage.needed_by is None:
+                await self._remove(stage)
+
+    async def notes(self, vhost: VirtualHost) -> dict[str, Note]:
+        """Return what is remembered of the queries of a vhost."""
+        await self._ready.wait()
+        found: dict[str, Note] = {}
+        for query, note in CommitNotes(vhost.records).each():
+            found[query] = note
+            if len(found) % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        return found
+
+    async def forget(self, vhost: VirtualHost, query: str) -> bool:
+        """Forget a query; what of its last batch is not published never will be. False: nothing is remembered.
+
+        Raises:
+            Conflict: a commit of it is under way.
+        """
+        await self._ready.wait()
+        if (vhost.name, query) in self._commits:
+            raise Conflict(f"a batch of query '{query}' is being committed")
+        if not CommitNotes(vhost.records).forget(query):
+            return False
+        for stage in self._stages.values():
+            if stage.vhost == vhost.name and stage.needed_by == query:
+                stage.needed_by = None
+        self._management.settle()
+        await self._management.messages.deleted()
+        return True
+
+    async def head(self, vhost: str, stage: str, part: int) -> PartHead:
+        """Return the head of a part.
+
+        Raises:
+            DamagedPart: it cannot be read.
+        """
+        return await self._in_thread(partial(self._files.head, vhost, stage, part))
+
+    async def read(self, head: PartHead, first: int, end: int) -> list[bytes]:
+        """Return cells of a part.
+
+        Raises:
+            DamagedPart: one cannot be read.
+        """
+        return await self._in_thread(partial(self._files.read, head, first, end))
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await in_thread(STAGES, work)
+
+
+async def _cells(scan: PublishScan, content: bytes) -> list[Cell]:
+    """Check publishes and cut them into cells.
+
+    Raises:
+        ConnectionException, ChannelException: they are malformed.
+    """
+    cells: list[Cell] = []
+    at = 0
+    while messages := int(scan_publishes(scan, content, CELL_BYTES, CELL_MESSAGES)):
+        end = int(scan.pos)
+        cells.append(Cell(end - at, messages, zlib.crc32(memoryview(content)[at:end])))
+        at = end
+        await trio.lowlevel.checkpoint()
+    return cells
+
+
+def _order_of(query: str, note: Note, plan: Plan) -> Order:
+    """Return the order of a batch that has begun."""
+    return Order(query, note.batch, list(dict.fromkeys(stage for stage, _ in plan.parts)), note.mandatory)
