@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from broker_process import WarrenProcess, wait_until
 from compat.pika_client.wire import WireClient
-from engine_harness import Harness, content_frames
+from engine_harness import USER, Harness, content_frames
 from pika import spec
 
 from warren.amqp import methods as m
@@ -32,6 +32,7 @@ from warren.server.freed_memory import KEPT_BYTES
 from warren.streams.consumer import AT_TIME, Start
 from warren.streams.sealed_reads import read_sealed
 from warren.streams.stream import Stream
+from warren.vhosts.metadata import VhostDelete, VhostPut
 
 from .peers import broker_at, open_wire, publish_frames
 
@@ -195,6 +196,38 @@ def _forced_out(harness: Harness) -> None:
     silent = harness.client(heartbeat_s=1)
     harness.pass_time(60)
     silent.hang_up()
+
+
+def _goes_within_a_large_frame(harness: Harness) -> None:
+    client = harness.channel()
+    client.declare("kept")
+    begun = method_frame(1, m.BasicPublish(0, "", "kept", False, False)) + content_frames(1, bytes(100_000))
+    client.feed(begun[:40_000])
+    client.feed(begun[40_000:70_000])
+    client.hang_up()
+    _delete(harness, "kept")
+
+
+def _vhosts(harness: Harness) -> None:
+    """A vhost goes with a client that is in the middle of something, dead letters, and bindings."""
+    harness.broker.administer(VhostPut("v"))
+    harness.permit(USER, vhost="v")
+    client = harness.client(vhost="v")
+    client.open(1)
+    dying: Table = {"x-message-ttl": 1000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    client.declare("dying", arguments=dying)
+    client.declare("dead", arguments={"x-max-priority": 2})
+    client.declare_exchange("to all", "fanout")
+    client.bind("dead", "to all")
+    client.consume("dead")
+    for _ in range(3):
+        client.publish("", "dying", b"x")
+    harness.pass_time(2)
+    client.publish("", "dying", b"x")
+    harness.broker.administer(VhostDelete("v"))
+    harness.settle()
+    client.hang_up()
+    harness.settle()
 
 
 def _streams(harness: Harness) -> None:
@@ -368,6 +401,8 @@ SCENES: list[Scene] = [
     _exchanges_of_every_kind,
     _held_up,
     _forced_out,
+    _goes_within_a_large_frame,
+    _vhosts,
 ]
 
 

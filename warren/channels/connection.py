@@ -323,6 +323,8 @@ class Connection(FastConnection):
         self.handshake = None
         self.carry = b""
         self.carry_from = 0
+        self.cut_channel = None  # it has us: nothing must be left for the cyclic collector
+        self.cut_missing = 0
 
     def _closing_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> None:
         if frame_type != FRAME_METHOD or number != 0 or end - start < 4:

@@ -25,7 +25,7 @@ from warren.queues.queue import Queue
 from warren.vhosts.metadata import ParameterDelete, PermissionDelete, TopicPermissionDelete
 from warren.vhosts.metadata_journal import MetadataJournal
 from warren.vhosts.topology_watcher import INTERNAL_USER
-from warren.vhosts.unbinding import Unbinding
+from warren.vhosts.unbinding import BINDING_STEPS, Unbinding
 
 if TYPE_CHECKING:
     from warren.amqp.errors import ChannelException
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from warren.channels.events import Event, Events
     from warren.channels.peer import Peer
     from warren.channels.session import Session
+    from warren.exchanges.binding import Binding
     from warren.exchanges.exchange import Exchange
     from warren.vhosts.virtual_host import VirtualHost
 
@@ -344,8 +345,9 @@ class VhostEnd(Job):
         self._is_left: bool = False
         self._queues: list[Queue] = []
         self._next: int = 0
-        self._exchanges: list[Exchange] = []
-        self._next_exchange: int = 0
+        self._exchanges: deque[Exchange] = deque()
+        self._bindings: list[Binding] = []  # from the first of them
+        self._next_binding: int = -1  # -1: they have not been looked at
         journal.hold()
 
     def go_on(self, steps: Steps) -> bool:
@@ -355,7 +357,7 @@ class VhostEnd(Job):
             self._is_left = True
             self._let_go(self._vhost)
             self._queues = list(self._vhost.queues.values())
-            self._exchanges = list(self._vhost.exchanges.values())
+            self._exchanges.extend(self._vhost.exchanges.values())
         if not self._permissions.go_on(steps):
             return False
         vhost = self._vhost
@@ -370,15 +372,36 @@ class VhostEnd(Job):
                 self._events.queue_deleted(vhost.name, queue, self._by)
                 queue.close()
             self._next += 1
-        while self._next_exchange < len(self._exchanges):
-            if steps.left <= 0:
+        while self._exchanges:
+            if not self._unbind(self._exchanges[0], steps):
                 return False
-            steps.left -= 1
-            self._events.exchange_deleted(vhost.name, self._exchanges[self._next_exchange], self._by)
-            self._next_exchange += 1
+            exchange = self._exchanges.popleft()
+            vhost.exchanges.pop(exchange.name, None)
+            self._events.exchange_deleted(vhost.name, exchange, self._by)
         if not self._settings.go_on(steps):
             return False
         self._journal.release()
+        vhost.taken_apart()
+        return True
+
+    def _unbind(self, exchange: Exchange, steps: Steps) -> bool:
+        """Take the bindings from `exchange` away, and tell nobody: with its queues they would stay for ever."""
+        if steps.left <= 0:
+            return False
+        steps.left -= 1
+        if self._next_binding < 0:
+            self._bindings = list(exchange.bindings.values())
+            self._next_binding = 0
+        while self._next_binding < len(self._bindings):
+            if steps.left <= 0:
+                return False
+            steps.left -= BINDING_STEPS
+            binding = self._bindings[self._next_binding]
+            self._next_binding += 1
+            exchange.unbind(binding.destination, binding.routing_key, binding.arguments)
+            self._vhost.forget_incoming(binding)
+        self._bindings = []
+        self._next_binding = -1
         return True
 
 

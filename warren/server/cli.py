@@ -115,7 +115,7 @@ def run_broker(settings: Settings, plugins: Sequence[Plugin], read_again: Callab
     from warren.server import application, logs, process_memory
 
     logs.configure(settings.log_level, settings.log_format)
-    process_memory.return_large_blocks()
+    process_memory.keep_little_free()
     if settings.cluster_listen is None and settings.follow is None:
         return trio.run(application.serve, settings, plugins, read_again)
     from warren.replication import node

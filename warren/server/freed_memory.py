@@ -4,12 +4,15 @@ What is freed stays resident as long as one small block stands behind it on the 
 were freed stayed for ever. How much is free is not asked for, since the C library counts it one by one.
 
 1. It is given back when the process has used little of the processor for `QUIET_LOOKS` looks and takes `KEPT_BYTES`
-   more than it did at its least. Under load it will be used again.
-2. While memory is short it is given back whenever queues have let go of `PIECE_BYTES`, and otherwise once in
+   more than it did at its least. Under load most of it will be used again.
+2. But not all: among blocks of every size some small ones stay for long, large ones do not fit between them, and the
+   heap goes on growing while what is used of it does not. So under load it is given back when the process takes
+   `GROWN_BYTES` more than when that was done last, once in `BUSY_EVERY_S`, and not above `BUSY_MOST_BYTES` (4).
+3. While memory is short it is given back whenever queues have let go of `PIECE_BYTES`, and otherwise once in
    `SHORT_EVERY_S`.
-3. That is done in a thread. Meanwhile the C library is locked, and whoever wants a block of more than 512 bytes waits:
-   30 ms for 500 MiB, 0.3 s when those are in half a million pieces. Hence at most a thousandth of the time while the
-   process is quiet, a tenth while memory is short, and not too much at a time.
+4. That is done in a thread. Meanwhile the C library is locked, and whoever wants a block of more than 512 bytes waits:
+   30 ms for 500 MiB, 0.3 s when those are in half a million pieces. Hence at most a thousandth of the time, a tenth
+   while memory is short, and not too much at a time.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ LOOK_EVERY_S: Final = 2.0
 QUIET_LOOKS: Final = 5
 QUIET_SHARE: Final = 0.2
 KEPT_BYTES: Final = 64 << 20
+GROWN_BYTES: Final = 32 << 20
+BUSY_EVERY_S: Final = 60.0
+BUSY_MOST_BYTES: Final = 256 << 20
 PAUSE_PER_S: Final = 1000.0
 SHORT_WATCH_S: Final = 0.5
 SHORT_LOOK_EVERY_S: Final = 0.02
@@ -49,6 +55,7 @@ class FreedMemory:
 
     def __init__(self, resident: int, processor_s: float, now_s: float) -> None:
         self._least_bytes = resident
+        self._left_bytes = resident  # when it was last given back, or less since
         self._processor_s = processor_s
         self._looked_s = now_s
         self._quiet_looks = 0
@@ -64,8 +71,13 @@ class FreedMemory:
         self._looked_s = now_s
         self._quiet_looks = self._quiet_looks + 1 if quiet else 0
         self._least_bytes = min(self._least_bytes, resident)
-        is_much = resident > self._least_bytes + KEPT_BYTES
-        return is_much and self._quiet_looks >= QUIET_LOOKS and now_s >= self._not_before_s
+        self._left_bytes = min(self._left_bytes, resident)
+        if now_s < self._not_before_s:
+            return False
+        if self._quiet_looks >= QUIET_LOOKS:
+            return resident > self._least_bytes + KEPT_BYTES
+        has_grown = self._left_bytes + GROWN_BYTES < resident <= BUSY_MOST_BYTES
+        return has_grown and now_s >= self._given_back_s + BUSY_EVERY_S
 
     def look_while_short(self, message_bytes: int, now_s: float) -> bool:
         """Note how much memory the messages of queues take now; tell whether to give back."""
@@ -73,9 +85,10 @@ class FreedMemory:
         is_much = self._most_bytes - message_bytes >= PIECE_BYTES or now_s - self._given_back_s >= SHORT_EVERY_S
         return is_much and now_s >= self._short_not_before_s
 
-    def given_back(self, took_s: float, now_s: float) -> None:
-        """Note that it was done."""
+    def given_back(self, took_s: float, resident: int, now_s: float) -> None:
+        """Note that it was done, and what the process takes now."""
         self._given_back_s = now_s
+        self._left_bytes = resident
         self._not_before_s = now_s + PAUSE_PER_S * took_s
         self._short_not_before_s = now_s + SHORT_PAUSE_PER_S * took_s
         self._most_bytes = 0
@@ -102,4 +115,4 @@ async def return_freed_memory(is_short: Callable[[], bool], message_bytes: Calla
             continue
         if due:
             await in_thread(MEMORY, trim, 0)
-            freed.given_back(time.monotonic() - began_s, time.monotonic())
+            freed.given_back(time.monotonic() - began_s, resident_bytes(), time.monotonic())

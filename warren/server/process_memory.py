@@ -5,7 +5,10 @@
 2. Freed large blocks go back to the system. A password check needs 16 MiB for a moment; without (2) the C
    library raises its own threshold after the first one and keeps up to 16 MiB resident per thread that ever
    checked one.
-3. Looking at it takes no descriptor: the one file that is read again and again stays open.
+3. All threads have one heap. By itself the C library gives them one each, up to eight for each core, and of each
+   it keeps what was free at its end, up to `_SLACK_BYTES`: not even `malloc_trim` takes that. There is no crowd at
+   the one heap: who has the interpreter is alone there, and who has let go of it writes, syncs or compresses.
+4. Looking at it takes no descriptor: the one file that is read again and again stays open.
 """
 
 from __future__ import annotations
@@ -22,17 +25,18 @@ _LARGE_BLOCK_BYTES: Final = 8 << 20
 _SLACK_BYTES: Final = 8 << 20
 _M_TRIM_THRESHOLD: Final = -1  # from malloc.h of the GNU C library
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # Control groups of the first version write "no limit" as a number near 2**63.
 _NO_LIMIT_BYTES: Final = 1 << 60
 
 
-def return_large_blocks() -> bool:
-    """Make freed blocks from 8 MiB on go back to the system at once. Returns whether the C library can."""
+def keep_little_free() -> bool:
+    """Have the C library keep little of what is freed (2, 3). Before there are threads; tells whether it can."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES) != 1:
         return False
-    return bool(mallopt(_M_TRIM_THRESHOLD, _SLACK_BYTES) == 1)
+    return bool(mallopt(_M_TRIM_THRESHOLD, _SLACK_BYTES) == 1 and mallopt(_M_ARENA_MAX, 1) == 1)
 
 
 class _Statm:

@@ -121,12 +121,13 @@ class VirtualHost(QueueHost):
         self._seed = seed
         self.expired_queues: list[Queue] = []  # to be deleted by the broker, which knows who has to be told
         self.overdue: list[tuple[DeliveryLedger, int]] = []  # whose channels it has to close
-        self.letters = DeadLettering(self)
+        # They have us and we have them, until nothing is left (`taken_apart`).
+        self._letters: DeadLettering | None = DeadLettering(self)
+        self._policy_run: PolicyRun | None = PolicyRun(self)
         self.is_crowded: bool = False  # too many dead letters wait to be placed: who publishes here waits
         self._restored_id: int = 0
         self._restoring: bool = False
         self.policies = PolicyBook()
-        self._policy_run = PolicyRun(self)
         self.limits: dict[str, int] = {}  # as `vhosts.limits` reads them
         self.open_connections: int = 0
         self.sync_confirms: bool = True  # a confirm means synced, not just written
@@ -529,8 +530,9 @@ class VirtualHost(QueueHost):
 
     def follow_policies(self, change: PolicyPut | PolicyDelete, by: str) -> None:
         """Let what `policies` says now hold for everything there is, by and by: `by` has made `change`."""
-        if self._policy_run.is_to_begin(change, by):
-            self.work.begin(self._policy_run)
+        run = self._policy_run
+        if run is not None and run.is_to_begin(change, by):
+            self.work.begin(run)
 
     def restore_policy(self, change: PolicyPut) -> None:
         """Have a policy again that the catalogue remembers; what is there already follows it.
@@ -558,7 +560,13 @@ class VirtualHost(QueueHost):
     def abandon(self) -> None:
         """The vhost is deleted: whatever ends in it from now on is nothing to the catalogue."""
         self._journal = Journal()
-        self._policy_run.abandon()
+        if self._policy_run is not None:
+            self._policy_run.abandon()
+
+    def taken_apart(self) -> None:
+        """Nothing is left in it: only the cyclic collector would free what still leads back to it, and some never."""
+        self._letters = None
+        self._policy_run = None
 
     def _take_policies(self, queue: Queue) -> QueueRules:
         """Find the policies of a queue; return what they and its arguments come to."""
@@ -570,13 +578,22 @@ class VirtualHost(QueueHost):
     # --- dead letters and time ------------------------------------------------------------------------------------
 
     def post_letter(self, queue: Queue, message: Message, place: i64, reason: str) -> None:
-        self.letters.post(queue, message, place, reason)
+        # Of a queue that goes later than the vhost, with its connection, letters have nowhere to go.
+        if self._letters is not None:
+            self._letters.post(queue, message, place, reason)
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
-        return self.letters.send(queue, message, reason)
+        return None if self._letters is None else self._letters.send(queue, message, reason)
 
     def send_letter(self, queue: Queue, letter: Message) -> bool:
-        return self.letters.send_again(letter)
+        return self._letters is None or self._letters.send_again(letter)
+
+    @property
+    def letters(self) -> DeadLettering:
+        """The dead letters that wait here."""
+        letters = self._letters
+        assert letters is not None
+        return letters
 
     def route_message(self, exchange: Exchange, keys: list[str], message: Message) -> tuple[list[Queue], bool]:
         """Return the queues that `message` goes to, and whether an exchange on the way holds it."""

@@ -9,6 +9,9 @@ import trio
 
 from warren.server import freed_memory
 from warren.server.freed_memory import (
+    BUSY_EVERY_S,
+    BUSY_MOST_BYTES,
+    GROWN_BYTES,
     KEPT_BYTES,
     LOOK_EVERY_S,
     PAUSE_PER_S,
@@ -67,18 +70,56 @@ def test_what_is_little_stays() -> None:
     assert looks.look(MUCH - 1)
 
 
+def hours_of_load(hours: int, used: int) -> tuple[int, int]:
+    """Have a heap grow by a MiB at each look, though it is used to `used` bytes; return its most, and how often it is
+    given back."""
+    looks = Looks()
+    resident = most = used
+    count = 0
+    for _ in range(int(hours * 3600 / LOOK_EVERY_S)):
+        resident += 1 << 20
+        most = max(most, resident)
+        if looks.look(resident, share=0.9):
+            resident = used
+            looks.freed.given_back(0.005, resident, looks.now_s)
+            count += 1
+    return most, count
+
+
+def test_a_heap_that_grows_under_load_is_bounded_however_long_the_load_lasts() -> None:
+    """(2)"""
+    of_one, of_two = hours_of_load(1, LEAST), hours_of_load(2, LEAST)
+    assert of_one[0] == of_two[0] <= LEAST + 2 * GROWN_BYTES
+    assert 0 < of_one[1] <= 3600 / BUSY_EVERY_S
+
+
+def test_under_load_nothing_is_given_back_that_would_take_long() -> None:
+    """(2)"""
+    assert hours_of_load(1, BUSY_MOST_BYTES)[1] == 0
+
+
+def test_under_load_it_is_not_time_while_the_heap_has_not_grown() -> None:
+    """(2)"""
+    looks = Looks()
+    assert not any(looks.look(LEAST + GROWN_BYTES, share=0.9) for _ in range(1000))
+    assert looks.look(LEAST + GROWN_BYTES + 1, share=0.9)
+    # What is really used is measured anew each time.
+    looks.freed.given_back(0.0, LEAST + GROWN_BYTES, looks.now_s)
+    assert not any(looks.look(LEAST + 2 * GROWN_BYTES, share=0.9) for _ in range(1000))
+
+
 def test_it_takes_a_thousandth_of_the_time_at_most() -> None:
-    """(3)"""
+    """(4)"""
     looks = Looks()
     looks.until_due(MUCH)
     for took_s in (0.3, 0.03, 0.0):
-        looks.freed.given_back(took_s, looks.now_s)
+        looks.freed.given_back(took_s, MUCH, looks.now_s)
         pause_s = looks.until_due(MUCH) * LOOK_EVERY_S
         assert took_s * PAUSE_PER_S <= pause_s <= took_s * PAUSE_PER_S + LOOK_EVERY_S
 
 
 def test_while_memory_is_short_a_piece_is_given_back_as_soon_as_it_is_free() -> None:
-    """(2) Whoever waits for the lock of the C library waits for a piece, however much becomes free in all."""
+    """(3) Whoever waits for the lock of the C library waits for a piece, however much becomes free in all."""
     freed = FreedMemory(LEAST, 0.0, 0.0)
     message_bytes = 50 * PIECE_BYTES
     now_s = 0.0
@@ -90,31 +131,31 @@ def test_while_memory_is_short_a_piece_is_given_back_as_soon_as_it_is_free() -> 
         if freed.look_while_short(message_bytes, now_s):
             assert most_bytes - message_bytes <= PIECE_BYTES + PIECE_BYTES // 4
             most_bytes = message_bytes
-            freed.given_back(0.0, now_s)
+            freed.given_back(0.0, MUCH, now_s)
             count += 1
     assert count >= 40
 
 
 def test_while_memory_is_short_what_is_free_otherwise_is_given_back_as_well() -> None:
-    """(2)"""
+    """(3)"""
     freed = FreedMemory(LEAST, 0.0, 0.0)
     assert not freed.look_while_short(0, SHORT_EVERY_S * 0.9)
     assert freed.look_while_short(0, SHORT_EVERY_S)
-    freed.given_back(0.0, SHORT_EVERY_S)
+    freed.given_back(0.0, MUCH, SHORT_EVERY_S)
     assert not freed.look_while_short(0, SHORT_EVERY_S * 1.9)
 
 
 def test_while_memory_is_short_it_takes_a_tenth_of_the_time_at_most() -> None:
-    """(3)"""
+    """(4)"""
     freed = FreedMemory(LEAST, 0.0, 0.0)
-    freed.given_back(0.3, 10.0)
+    freed.given_back(0.3, MUCH, 10.0)
     freed.look_while_short(10 * PIECE_BYTES, 10.0)
     assert not freed.look_while_short(0, 10.0 + 0.3 * SHORT_PAUSE_PER_S * 0.9)
     assert freed.look_while_short(0, 10.0 + 0.3 * SHORT_PAUSE_PER_S)
 
 
 def test_it_is_never_done_by_the_thread_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """(3)"""
+    """(4)"""
     threads: list[int] = []
 
     async def main() -> None:

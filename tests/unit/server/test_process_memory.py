@@ -65,8 +65,8 @@ def test_the_total_of_this_machine_holds_this_process() -> None:
 _CHECK_PASSWORDS = """
 import threading
 from warren.server.logins.passwords import DUMMY_HASH, verify_password
-from warren.server.process_memory import resident_bytes, return_large_blocks
-assert return_large_blocks()
+from warren.server.process_memory import keep_little_free, resident_bytes
+assert keep_little_free()
 def check():
     verify_password(b"x", DUMMY_HASH)
 def round_of_two():
@@ -82,6 +82,36 @@ print(resident_bytes() - before)
 def test_checked_passwords_leave_no_memory_behind() -> None:
     grown = subprocess.run([sys.executable, "-c", _CHECK_PASSWORDS], capture_output=True, text=True, check=True)
     assert int(grown.stdout) < 8 * MIB
+
+
+_THREADS_THAT_USE_THE_HEAP = """
+import ctypes, threading
+from warren.server.process_memory import keep_little_free
+class Heaps(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_size_t), ("others", ctypes.c_size_t * 9)]
+library = ctypes.CDLL(None)
+library.mallinfo2.restype = Heaps
+assert keep_little_free()
+turns = threading.Lock()
+def use():
+    alive.wait()
+    with turns:
+        del [bytes(256 << 10) for _ in range(12)][:]
+    alive.wait()
+for count in (8, 16):
+    alive = threading.Barrier(count)
+    threads = [threading.Thread(target=use) for _ in range(count)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    library.malloc_trim(0)
+    print(library.mallinfo2().bytes)
+"""
+
+
+def test_threads_that_use_the_heap_one_after_the_other_use_the_same_memory() -> None:
+    ran = subprocess.run([sys.executable, "-c", _THREADS_THAT_USE_THE_HEAP], capture_output=True, text=True, check=True)
+    of_8, of_16 = map(int, ran.stdout.split())
+    assert of_16 - of_8 < 1 * MIB  # and not 3 MiB for each of eight threads more
 
 
 def test_looking_at_the_memory_takes_no_descriptor() -> None:
