@@ -7,6 +7,8 @@ Owns how tests start a broker and what they may know of the process. Speaks no A
 2. `start` returns when the broker says where it listens and, with an HTTP listener, when GET /health answers.
 3. Output is kept in two files below `directory`: ``warren.out`` (stdout) and ``warren.log`` (stderr), over all starts.
 4. What runs is the installed package, compiled as it is; with PYTHONPATH the source that this names.
+5. It is forked from a process that has imported everything (`fork_server.py`), unless that would be something else than
+   ``python -m warren``. WARREN_TEST_FORK=0 executes all of them.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from fork_server import Forked, fork
 
 START_DEADLINE_S = 120.0
 DEADLINE_S = 60.0
@@ -85,7 +89,7 @@ class WarrenProcess:
         self.flags = {"amqp": "127.0.0.1:0", "http": "127.0.0.1:0", "prometheus": "off"} | dict(flags or {})
         self._settings = dict(settings or {})
         self._wrapper = list(wrapper)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._announced_from = 0
 
     def __enter__(self) -> Self:
@@ -116,8 +120,13 @@ class WarrenProcess:
         for key, setting in self._settings.items():
             environment["WARREN_" + key.upper().replace(".", "_")] = str(setting)
         self._announced_from = self.out_path.stat().st_size if self.out_path.exists() else 0
+        may_fork = not self._wrapper and os.environ.get("WARREN_TEST_FORK") != "0"
         with self.out_path.open("ab") as out, self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=out, stderr=log, env=environment)
+            self._process = fork(arguments, environment, out, log) if may_fork else None
+            if self._process is None:
+                # -P: a checkout in the working directory is not what runs.
+                command = [*self._wrapper, sys.executable, "-P", "-m", "warren", *arguments]
+                self._process = subprocess.Popen(command, stdout=out, stderr=log, env=environment)
 
     def start(self) -> None:
         """Start the broker and wait until it serves."""

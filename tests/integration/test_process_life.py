@@ -23,6 +23,12 @@ from .peers import broker_at, connect, next_body, open_wire
 SHUTDOWN = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
 
 
+@pytest.fixture(autouse=True)
+def executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a broker is what an operator starts, unless one asks for forks (`fork_server`)."""
+    monkeypatch.setenv("WARREN_TEST_FORK", os.environ.get("WARREN_TEST_FORK", "0"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_stop_closes_clients_with_320_and_ends_with_code_0(number: signal.Signals, tmp_path: Path) -> None:
     with WarrenProcess(tmp_path) as process:
