@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-cluster-clients test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse soak crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse soak crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 

@@ -63,6 +63,12 @@ def _lake(arguments: Sequence[str]) -> int:
     return commands.main(arguments, _connection)
 
 
+def _sql(arguments: Sequence[str]) -> int:
+    from warren.lake import sql_commands
+
+    return sql_commands.main(arguments, _connection)
+
+
 def main() -> None:
     """Run the `warren` command."""
     others = (
@@ -71,6 +77,7 @@ def main() -> None:
         ),
         cli.OtherCommand("import", "Publish what was exported (warren import --help).", partial(_bridge, "import")),
         cli.OtherCommand("lake", "Let tables follow streams and queues (warren lake --help).", _lake),
+        cli.OtherCommand("sql", "Ask streams and tables by SQL (warren sql --help).", _sql),
     )
     cli.main(plugins, others)
 

@@ -194,7 +194,7 @@ def test_only_who_puts_a_broker_together_imports_a_plugin() -> None:
             if target and target[0].endswith(("_plugin", "_bridge")) and target[0] != path.relative_to(ROOT).parts[0]:
                 importers.add(relative(path))
     # What follows queues into tables is no part of a broker either, and reads as the bridge does.
-    assert {name for name in importers if not name.startswith("lake/")} == {"__main__.py", "testing/broker.py"}
+    assert {name for name in importers if not name.startswith("lake/")} == {"__main__.py", "testing/life.py"}
 
 
 @pytest.mark.parametrize("package", ENGINE)

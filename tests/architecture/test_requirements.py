@@ -22,9 +22,9 @@ GROUPS: dict[str, list[str]] = runpy.run_path(str(ROOT / "scripts" / "requiremen
 FILES = {
     "run": ["broker"],
     "build": ["build"],
-    "test": ["broker", "build", "dev", "lake", "postgresql", "spark", "demo", "pipeline"],
+    "test": ["broker", "build", "dev", "lake", "sql", "postgresql", "spark", "demo", "pipeline"],
     "demo": ["demo"],
-    "lake": ["lake"],
+    "lake": ["lake", "sql"],
     "pipeline": ["postgresql", "spark", "pipeline"],
     "postgresql": ["postgresql"],
     "dist": ["dist"],

@@ -13,7 +13,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -135,7 +135,7 @@ def _lake(
     given = {key: value for key, value in given.items() if value is not None}
     if skip_lost:
         given["skip_lost"] = True
-    more = _pairs(properties or [])
+    more = pairs(properties or [])
     if file is not None:
         if given or catalog or more or warehouse:
             raise UsageError("with --file the tables are described there, and by no other options")
@@ -159,7 +159,12 @@ def _lake(
         return _Fleet(client, wanted, as_json=as_json).run(once=once, metrics=metrics)
 
 
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
+def pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Return what ``--property KEY=VALUE`` says.
+
+    Raises:
+        UsageError: one of them is not of this form.
+    """
     from warren.spark_bridge.errors import UsageError
 
     found = {}
@@ -292,13 +297,14 @@ _opening = threading.Lock()
 
 def _opener(job: Job) -> Callable[[pa.Schema, pa.Schema | None], tuple[Table, Table | None]]:
     from warren.lake import job as jobs
+    from warren.lake.object_stores import catalog_properties, delta_storage
 
     def open_iceberg(columns: pa.Schema, refused: pa.Schema | None) -> tuple[Table, Table | None]:
         from pyiceberg.catalog import load_catalog
 
         from warren.lake.iceberg_table import open_table
 
-        given: Mapping[str, str] = {"name": "warren", **job.catalog}
+        given = catalog_properties({"name": "warren", **job.catalog})
         place = given.get("warehouse", "")
         if place.startswith("file://"):
             Path(place.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
@@ -310,7 +316,8 @@ def _opener(job: Job) -> Callable[[pa.Schema, pa.Schema | None], tuple[Table, Ta
     def open_delta(columns: pa.Schema, refused: pa.Schema | None) -> tuple[Table, Table | None]:
         from warren.lake.delta_table import open_table
 
-        table = open_table(job.to, dict(job.storage), columns, job.table)
-        return table, None if refused is None else open_table(job.refused, dict(job.storage), refused, job.table)
+        storage = delta_storage(job.to, job.storage)
+        table = open_table(job.to, storage, columns, job.table)
+        return table, None if refused is None else open_table(job.refused, storage, refused, job.table)
 
     return open_delta if job.format == jobs.DELTA else open_iceberg

@@ -5,11 +5,14 @@
 2. A commit is tried once, on the version that was loaded: deltalake would else put it behind any commit that it does
    not conflict with.
 3. Columns are never widened: the format has no way that all its readers know.
-4. Delta has no transforms: a table by days has a column ``publish_date``, a text such as 2026-11-24.
+4. What a writer leaves that is killed before its commit is removed after a week, the least that the format asks of a
+   VACUUM, since nothing tells whose it is; and only if it is called as deltalake calls its files.
+5. Delta has no transforms: a table by days has a column ``publish_date``, a text such as 2026-11-24.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,6 +21,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, Transaction, WriterProperties, write_deltalake
 from deltalake import DeltaTable as DeltaTableOfDeltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
+from pyarrow import fs
 
 from warren.lake.errors import Conflict, NotOurs
 from warren.lake.marks import Marks
@@ -25,6 +29,8 @@ from warren.lake.table import DAY, PUBLISH_DATE, Change, Kept, TableOptions
 
 PREFIX: Final = "warren/"
 _LOG_KEPT: Final = "interval 30 days"
+_ORPHAN_HOURS: Final = 7 * 24
+_DATA_FILE: Final = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}\.(?:\w+\.)?parquet")
 
 
 def open_table(url: str, storage: dict[str, str], columns: pa.Schema, options: TableOptions) -> DeltaTable:
@@ -63,6 +69,7 @@ class DeltaTable:
         self._storage = storage
         self._options = options
         self._keys: tuple[str, ...] = ()
+        self._tidied_at_s = 0.0
         self._table = DeltaTableOfDeltalake(url, storage_options=storage or None)
 
     def load(self, keys: Sequence[str]) -> None:
@@ -135,7 +142,27 @@ class DeltaTable:
         except CommitFailedError as error:
             raise Conflict(f"table {self.name}: {error}") from None
         self._table.update_incremental()
-        return Kept(rewritten, written, 0, len(deleted))
+        return Kept(rewritten, written, 0, len(deleted), self._tidy(now_s))
+
+    def _tidy(self, now_s: float) -> int:
+        """Remove what no version has that can be read, once in a while; return how many files."""
+        if now_s - self._tidied_at_s < self._options.orphan_s:
+            return 0
+        self._tidied_at_s = now_s
+        found = self._table.vacuum(
+            retention_hours=max(_ORPHAN_HOURS, int(self._options.keep_s / 3600) + 1),
+            dry_run=True,
+            enforce_retention_duration=False,
+            full=True,
+        )
+        left = [path for path in found if _DATA_FILE.fullmatch(path.rpartition("/")[2])]
+        if left:
+            from deltalake.fs import DeltaStorageHandler
+
+            files = fs.PyFileSystem(DeltaStorageHandler.from_table(self._table._table))
+            for path in left:
+                files.delete_file(path)
+        return len(left)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

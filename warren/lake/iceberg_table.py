@@ -4,8 +4,8 @@
    none: those of its nearest ancestor hold, and maintenance writes them again, before somebody expires that one.
 2. pyiceberg tries a commit again by itself, on top of whatever was committed meanwhile. Here that would put rows in
    twice: the number of tries is set to one, whatever the table says.
-3. A file is deleted after the snapshots that need it are gone, and only files that these snapshots name: what a crash
-   leaves before that stays on the disk and belongs to nobody.
+3. A file is deleted after the snapshots that need it are gone. Of files that no snapshot names only those go that a
+   writer of this program has left (`orphans`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from warren.lake import kinds
 from warren.lake.compaction import chosen
 from warren.lake.errors import Conflict, NotOurs
 from warren.lake.marks import EPOCH, Marks
+from warren.lake.orphans import Folders, folder_of, path_of
 from warren.lake.table import DAY, PUBLISH_DATE, Change, Kept, TableOptions, with_columns
 
 PROPERTY: Final = "warren.marks"
@@ -53,6 +54,9 @@ _TYPES: Final[dict[str, IcebergType]] = {
 }
 _RETRIES: Final = "commit.retry.num-retries"
 _TARGET_BYTES: Final = "write.target-file-size-bytes"
+_DATA_PATH: Final = "write.data.path"
+_METADATA_PATH: Final = "write.metadata.path"
+_TIDIED: Final = "warren.tidied-at"  # in seconds since the epoch: looking through all files is not for every start
 _REWRITE_BYTES_MAX: Final = 256 << 20  # of files that are read and written again in one commit
 
 
@@ -121,7 +125,7 @@ class IcebergTable:
         return pa.schema([field.with_type(_small(field.type)) for field in found])
 
     def append(self, rows: pa.Table, marks: Marks, changes: Sequence[Change] = ()) -> None:
-        with self._transaction() as transaction:
+        with self._transaction(self._places(marks)) as transaction:
             if changes:
                 with transaction.update_schema() as update:
                     for change in changes:
@@ -143,6 +147,19 @@ class IcebergTable:
             transaction.commit_transaction()
         except CommitFailedException as error:
             raise Conflict(f"table {self.name}: {error}") from None
+        finally:
+            if self._table.metadata.properties is held:  # it did not come to a commit
+                self._table.metadata = metadata
+
+    def _bases(self) -> tuple[str, str]:
+        """Return where data and metadata of the table are."""
+        at = self._table.location_provider()
+        return at.data_path, at.metadata_path
+
+    def _places(self, marks: Marks) -> dict[str, str]:
+        """Return the properties by which files come where those of the writer are."""
+        data, metadata = self._bases()
+        return {_DATA_PATH: folder_of(data, marks[EPOCH]), _METADATA_PATH: folder_of(metadata, marks[EPOCH])}
 
     # --- maintenance -----------------------------------------------------------------------------------------------
 
@@ -152,7 +169,7 @@ class IcebergTable:
             self.append(self.columns().empty_table(), self.marks())
         rewritten, written = self._compact()
         expired, deleted = self._expire(now_s)
-        return Kept(rewritten, written, expired, deleted)
+        return Kept(rewritten, written, expired, deleted, self._tidy(now_s))
 
     def _compact(self) -> tuple[int, int]:
         """Make large files of the small ones of each partition; return how many there were and are."""
@@ -180,7 +197,7 @@ class IcebergTable:
         # pyiceberg cuts files by what their rows take in memory.
         inflated = rows.nbytes / max(1, sum(task.file.file_size_in_bytes for task in files))
         target = int(self._options.target_file_bytes * max(1.0, inflated))
-        with self._transaction({_TARGET_BYTES: str(target)}) as transaction:
+        with self._transaction({**self._places(marks), _TARGET_BYTES: str(target)}) as transaction:
             update = transaction.update_snapshot(snapshot_properties={PROPERTY: _document(marks)}).overwrite()
             with update:
                 for task in files:
@@ -234,19 +251,44 @@ class IcebergTable:
                 pass  # an earlier run was killed here
         return len(old), len(gone)
 
+    def _tidy(self, now_s: float) -> int:
+        """Remove what writers have left that is in no snapshot, once in a while; return how many files."""
+        metadata = self._table.metadata
+        if now_s - float(metadata.properties.get(_TIDIED, "0")) < self._options.orphan_s:
+            return 0
+        with self._transaction() as transaction:
+            transaction.set_properties({_TIDIED: str(int(now_s))})
+        epoch = self.marks().get(EPOCH, 0)
+        before_s = now_s - self._options.orphan_s
+        folders = [Folders(self._table.io, base) for base in self._bases()]
+        left = {path: folder for folder in folders for path in folder.files(epoch, before_s)}
+        for named in self._files_by_snapshot(metadata.snapshots[::-1]):  # most files are in the newest
+            for location in named:
+                left.pop(path_of(self._table.io, location), None)
+            if not left:
+                break
+        deleted = sum(folder.delete(path) for path, folder in left.items())
+        for folder in folders:
+            folder.drop_empty(epoch, before_s)
+        return deleted
+
     def _files_of(self, snapshots: Sequence[Any]) -> set[str]:
         """Return all files of snapshots: lists, manifests and data."""
-        found: set[str] = set()
+        return {location for named in self._files_by_snapshot(snapshots) for location in named}
+
+    def _files_by_snapshot(self, snapshots: Sequence[Any]) -> Iterator[set[str]]:
+        """Yield the files of each snapshot, without those that it shares with one before: manifests are read once."""
         seen: set[str] = set()
         for snapshot in snapshots:
-            found.add(snapshot.manifest_list)
+            found: set[str] = {snapshot.manifest_list}
             for manifest in snapshot.manifests(self._table.io):
                 if manifest.manifest_path in seen:
                     continue
                 seen.add(manifest.manifest_path)
+                found.add(manifest.manifest_path)
                 for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True):
                     found.add(entry.data_file.file_path)
-        return found | seen
+            yield found
 
 
 def _maybe_marks(snapshot: Any) -> dict[str, int] | None:

@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from warren.lake.source import Limits
 from warren.lake.table import PARTITIONINGS, TableOptions
@@ -113,14 +113,36 @@ class Job:
 
     def _local(self) -> Job:
         """Return it with a catalogue in a directory: DIR/NAMESPACE.TABLE."""
-        directory, _, name = self.to.removeprefix("file://").rpartition("/")
-        if not directory or "." not in name or "://" in directory:
+        place = maybe_local_catalog(self.to)
+        if place is None:
             raise UsageError(
                 f"{self.to}: without a catalog an Iceberg table is DIRECTORY/NAMESPACE.TABLE, as in lake/shop.orders"
             )
-        place = Path(directory).resolve()
-        catalog = {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}"}
-        return replace(self, to=name, catalog=catalog)
+        return replace(self, to=place.table, catalog=place.properties())
+
+
+class LocalCatalog(NamedTuple):
+    """A directory with tables and, in SQLite, the catalogue of them; and a table in there."""
+
+    directory: Path
+    table: str
+
+    def has_catalog(self) -> bool:
+        """Tell whether there is one yet."""
+        return (self.directory / "catalog.db").is_file()
+
+    def properties(self) -> dict[str, str]:
+        """Return the properties of the catalogue."""
+        place = self.directory
+        return {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}"}
+
+
+def maybe_local_catalog(to: str) -> LocalCatalog | None:
+    """Return what DIR/NAMESPACE.TABLE says; None: it is not of this form."""
+    directory, _, name = to.removeprefix("file://").rpartition("/")
+    if not directory or "." not in name or "://" in directory:
+        return None
+    return LocalCatalog(Path(directory).resolve(), name)
 
 
 def catalog_of(text: str, warehouse: str | None, properties: Mapping[str, str]) -> dict[str, str]:

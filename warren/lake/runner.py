@@ -138,6 +138,7 @@ class Runner:
             self._say(
                 f"{self._job.to}: {done.rewritten} small files are {done.written}, "
                 f"{done.expired} old snapshots and {done.deleted} files are gone"
+                + (f", and {done.orphans} files that no snapshot had" if done.orphans else "")
             )
 
     def _failed(self, error: Exception, once: bool) -> None:

@@ -12,20 +12,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from warren.lake.marks import Place, Places, fingerprint
-from warren.spark_bridge.columns import Chunk, Context, to_record_batches
+from warren.lake.ranges import SKIP, Range, parts_of, rows_of
 from warren.spark_bridge.control import BrokerClient, Description, Session
-from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Fenced, Gone, UsageError
+from warren.spark_bridge.errors import BridgeError, DataLoss, Fenced, Gone, UsageError
 from warren.spark_bridge.limits import shares, within_bytes
-from warren.spark_bridge.schema import FROM_PROPERTIES
 from warren.spark_bridge.start_offsets import offset_at
-
-STREAMS: Final = ("stream", "super-stream")
-_SKIP: Final = "With skip_lost they are passed over"
 
 
 class Limits(NamedTuple):
@@ -33,17 +29,6 @@ class Limits(NamedTuple):
 
     rows: int = 500_000
     bytes: int = 128 << 20
-
-
-class Range(NamedTuple):
-    """The offsets [first, end) of the stream, or queue of claims, `name`; its rows are of `queue` and `partition`."""
-
-    queue: str
-    partition: int
-    name: str
-    id: str
-    first: int
-    end: int
 
 
 class Plan(NamedTuple):
@@ -111,12 +96,7 @@ class StreamSource:
 
     def _parts(self) -> dict[str, tuple[int, Description]]:
         """Return the streams by their names, with their numbers."""
-        found = self._client.describe(self.name)
-        if found.type not in STREAMS:
-            raise UsageError(f"{self.name!r} is {found.type} and no stream: to empty it into the table, drain it")
-        if found.partitions is None:
-            return {found.name: (0, found)}
-        return {name: (number, self._client.describe(name)) for number, name in enumerate(found.partitions)}
+        return parts_of(self._client, self.name, "to empty it into the table, drain it")
 
     def names(self) -> list[str]:
         return list(self._parts())
@@ -200,12 +180,12 @@ class StreamSource:
 
     def _loss(self, what: str) -> None:
         if not self._skip_lost:
-            raise DataLoss(f"{what}. {_SKIP}")
+            raise DataLoss(f"{what}. {SKIP}")
 
     def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         self.lost = 0
         for each in plan.ranges:
-            for rows, lost in _rows_of(self._client, each, schema, skip_lost=self._skip_lost):
+            for rows, lost in rows_of(self._client, each, schema, skip_lost=self._skip_lost):
                 self.lost += lost
                 yield from rows
 
@@ -254,7 +234,7 @@ class DrainSource:
         if place.next < session.first and not self._skip_lost:
             raise DataLoss(
                 f"the claims from {place.next} to {session.first} of {self.name!r} are gone: released, and then they "
-                f"come again, or acknowledged for a table that is not this one any more. {_SKIP}"
+                f"come again, or acknowledged for a table that is not this one any more. {SKIP}"
             )
         return {}
 
@@ -276,13 +256,13 @@ class DrainSource:
             end = until[self.name].next
         if end <= first:
             return Plan((), {self.name: place._replace(next=max(place.next, first))}, 0)
-        ranges = (Range(self.name, 0, session.queue, session.id, first, end),)
+        ranges = (Range(self.name, 0, session.queue, session.id, first, end, in_files=False),)
         return Plan(ranges, {self.name: place._replace(next=end)}, limits.rows if end - first >= limits.rows else 0)
 
     def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         self.lost = 0
         for each in plan.ranges:
-            for rows, lost in _rows_of(self._client, each, schema, skip_lost=self._skip_lost):
+            for rows, lost in rows_of(self._client, each, schema, skip_lost=self._skip_lost):
                 self.lost += lost
                 yield from rows
 
@@ -301,42 +281,3 @@ class DrainSource:
         if self._session is None:
             raise Fenced(f"the drain of {self.name!r} is not open")
         return self._session
-
-
-def _rows_of(
-    client: BrokerClient, wanted: Range, schema: pa.Schema, *, skip_lost: bool
-) -> Iterator[tuple[list[pa.RecordBatch], int]]:
-    """Yield the rows of a range chunk by chunk, and how many were passed over with them."""
-    context = Context(wanted.queue, wanted.partition)
-    properties = not set(schema.names).isdisjoint(FROM_PROPERTIES)
-    at = wanted.first
-    while at < wanted.end:
-        try:
-            for chunk in client.read(
-                wanted.name, at, wanted.end, wanted.id, bodies="body" in schema.names, properties=properties
-            ):
-                first, end = max(at, chunk.first), min(chunk.end, wanted.end)
-                batches = list(to_record_batches(chunk, schema, context, first=first, end=end))
-                lost = _missing(chunk, first, end, batches)
-                if lost and not skip_lost:
-                    raise DataLoss(
-                        f"{lost} of the messages from {first} to {end} of {wanted.name!r} cannot be read. {_SKIP}"
-                    )
-                yield batches, lost
-                at = end
-            return
-        except AnotherQueue:
-            raise
-        except Gone as error:
-            if not skip_lost:
-                raise DataLoss(f"{error}. {_SKIP}") from None
-        there = client.describe(wanted.name).first
-        behind = min(max(at + 1, there), wanted.end)
-        yield [], behind - at
-        at = behind
-
-
-def _missing(chunk: Chunk, first: int, end: int, batches: list[pa.RecordBatch]) -> int:
-    if chunk.is_compacted:
-        return 0
-    return end - first - sum(int(batch.num_rows) for batch in batches)

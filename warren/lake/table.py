@@ -36,22 +36,25 @@ class Change(NamedTuple):
 class TableOptions:
     """How a table is made and kept. `partition_by`: the day of ``timestamp``, or nothing.
 
-    `compact_files`: so many small files of a partition become one; `keep_s`: how long older states can be read.
+    `compact_files`: so many small files of a partition become one; `keep_s`: how long older states can be read;
+    `orphan_s`: how old files have to be that are in no state at all to be removed, and how often they are looked for.
     """
 
     partition_by: str = DAY
     target_file_bytes: int = TARGET_FILE_BYTES
     compact_files: int = 16
     keep_s: float = 24 * 3600.0
+    orphan_s: float = 24 * 3600.0
 
 
 class Kept(NamedTuple):
-    """What maintenance did: files that became others, and files and states that went."""
+    """What maintenance did: files that became others, files and states that went, and files that were in no state."""
 
     rewritten: int = 0
     written: int = 0
     expired: int = 0
     deleted: int = 0
+    orphans: int = 0
 
 
 class Table(Protocol):

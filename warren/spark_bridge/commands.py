@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from warren.spark_bridge.manifest import Manifest
 
 INSTALL: Final = "pip install 'warren-broker[spark]'"
+INTERRUPTED: Final = "interrupted: the same command goes on where it stopped"
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -82,8 +83,12 @@ def main(
     connect: Connect,
     function: Callable[..., int] | None = None,
     install: str = INSTALL,
+    interrupted: str = INTERRUPTED,
 ) -> int:
-    """Run the command `name` and return its exit code. `function`: that it is, if it is none of `COMMANDS`."""
+    """Run the command `name` and return its exit code. `function`: that it is, if it is none of `COMMANDS`.
+
+    `install` and `interrupted`: what is said when a library is missing, and when somebody has interrupted it.
+    """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(name)(function or COMMANDS[name])
     command = typer.main.get_command(app)
@@ -98,7 +103,7 @@ def main(
     finally:
         signal.signal(signal.SIGTERM, previous)
     if ended == ExitCode.INTERRUPTED:  # typer makes that of KeyboardInterrupt
-        return _fail(name, "interrupted: the same command goes on where it stopped", ExitCode.INTERRUPTED)
+        return _fail(name, interrupted, ExitCode.INTERRUPTED)
     return ended if isinstance(ended, int) else ExitCode.OK
 
 

@@ -18,9 +18,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from broker_process import WarrenProcess
+from object_store import ObjectStore
 from pika.adapters.blocking_connection import BlockingChannel
-
-from .conftest import ObjectStore
 
 _numbers = itertools.count(1)
 PERSISTENT = pika.BasicProperties(delivery_mode=2, headers={"n": 1})

@@ -1,7 +1,8 @@
-"""What any table does. table (1) to (3); iceberg_table (1) to (3); delta_table (1) to (4)."""
+"""What any table does. table (1) to (3); iceberg_table (1) to (3); delta_table (1) to (5); orphans (1) to (3)."""
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from pathlib import Path
@@ -323,3 +324,131 @@ def test_marks_are_in_checkpoints(delta: Delta) -> None:
     table.load(KEYS)
     assert table.marks() == marks(1, 3)
     assert offsets(delta) == [0, 1, 2]
+
+
+# --- what the killed leave --------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def killed(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+def files_in(directory: Path) -> set[Path]:
+    return {path for path in directory.rglob("*") if path.suffix in (".parquet", ".avro")}
+
+
+def grown_old(paths: set[Path], age_s: float) -> None:
+    for path in paths:
+        os.utime(path, (time.time() - age_s,) * 2)
+
+
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+
+
+def test_what_a_killed_writer_has_left_is_removed_after_a_day(
+    iceberg: Iceberg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.table import Transaction
+
+    options = TableOptions(keep_s=30 * DAY_S)
+    table = iceberg(SCHEMA, options)
+    table.load(KEYS)
+    table.append(rows(0, 2), marks(1, 2))
+    before = files_in(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "commit_transaction", killed)
+        with pytest.raises(Killed):
+            table.append(rows(2, 4), marks(1, 4))
+    left = files_in(tmp_path) - before
+    assert {path.suffix for path in left} == {".parquet", ".avro"} and len(left) == 4
+    table = iceberg(options=options)
+    table.load(KEYS)
+    table.append(rows(2, 4), marks(2, 4))
+    for each in files_in(tmp_path):
+        assert {"warren-1", "warren-2"} & set(each.parts)
+    assert table.maintain(time.time()).orphans == 0  # it is too young
+    grown_old(files_in(tmp_path), 2 * DAY_S)
+    there = files_in(tmp_path)
+    assert table.maintain(time.time() + HOUR_S).orphans == 0  # it was looked for an hour ago
+    kept = table.maintain(time.time() + DAY_S)
+    assert kept.orphans == 4 and there - files_in(tmp_path) == left
+    assert offsets(iceberg) == [0, 1, 2, 3]
+    assert table.maintain(time.time() + 3 * DAY_S).orphans == 0
+    table.append(rows(4, 5), marks(2, 5))
+    assert offsets(iceberg) == [0, 1, 2, 3, 4]
+
+
+def test_what_others_have_left_or_are_about_to_commit_stays(
+    iceberg: Iceberg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.table import Transaction
+
+    table = iceberg(SCHEMA)
+    table.load(KEYS)
+    table.append(rows(0, 2), marks(1, 2))
+    before = files_in(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "commit_transaction", killed)
+        theirs, newer = iceberg.catalog().load_table("shop.orders"), iceberg()
+        with pytest.raises(Killed):
+            theirs.append(rows(0, 1))
+        newer.load(KEYS)
+        with pytest.raises(Killed):
+            newer.append(rows(2, 3), marks(2, 3))
+    assert len(files_in(tmp_path) - before) == 6
+    grown_old(files_in(tmp_path), 30 * DAY_S)
+    there = files_in(tmp_path)
+    assert table.maintain(time.time()).orphans == 0
+    assert files_in(tmp_path) == there
+
+
+def test_folders_of_writers_that_have_nothing_left_go(iceberg: Iceberg, tmp_path: Path) -> None:
+    options = TableOptions(partition_by=NO_PARTITIONS, compact_files=3, keep_s=0.0)
+    table = iceberg(SCHEMA, options)
+    for epoch in range(1, 5):
+        table.load(KEYS)
+        table.append(rows(epoch, epoch + 1), marks(epoch, epoch + 1))
+    table.maintain(time.time() + DAY_S)
+    assert {path.name for path in tmp_path.rglob("warren-*")} >= {"warren-1", "warren-4"}
+    table.maintain(time.time() + 3 * DAY_S)
+    [data] = tmp_path.rglob("data")
+    assert [path.name for path in data.iterdir()] == ["warren-4"]
+    assert offsets(iceberg) == [1, 2, 3, 4]
+
+
+def test_a_commit_that_fails_changes_no_property(iceberg: Iceberg) -> None:
+    first, second = iceberg(SCHEMA), iceberg()
+    for table in (first, second):
+        table.load(KEYS)
+    first.append(rows(0, 1), marks(1, 1))
+    for _ in range(2):
+        with pytest.raises(Conflict):
+            second.append(rows(0, 1), marks(1, 1))
+    second.load(KEYS)
+    second.append(rows(1, 2), marks(1, 2))
+    second.maintain(time.time())
+    properties = iceberg.catalog().load_table("shop.orders").properties
+    assert not {"write.data.path", "write.metadata.path"} & properties.keys()
+    [data, *_] = iceberg.catalog().load_table("shop.orders").scan().plan_files()
+    assert data.file.file_path.count("warren-1") == 1
+
+
+def test_what_is_in_no_version_of_a_delta_table_goes_after_a_week(delta: Delta) -> None:
+    table = delta(SCHEMA, TableOptions(partition_by=NO_PARTITIONS))
+    table.load(KEYS)
+    table.append(rows(0, 2), marks(1, 2))
+    [data] = Path(delta.place).glob("*.parquet")
+    name = "part-00000-d8b65d01-e3d0-4c8d-a69f-6e59c97cd6bf-c000.zstd.parquet"
+    old, young, other = (Path(delta.place, each) for each in (name, name.replace("d8", "d9"), "notes.txt"))
+    for path, age_s in ((old, 8 * DAY_S), (young, 6 * DAY_S), (other, 30 * DAY_S), (data, 30 * DAY_S)):
+        if path is not data:
+            path.write_bytes(b"x")
+        grown_old({path}, age_s)
+    assert table.maintain(time.time()).orphans == 1
+    assert not old.exists() and young.exists() and other.exists() and data.exists()
+    assert table.marks() == marks(1, 2) and offsets(delta) == [0, 1]

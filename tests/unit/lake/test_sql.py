@@ -1,0 +1,229 @@
+"""What `warren sql` answers. sql (1) to (3), sql_output (1) to (4)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from unit.spark_bridge.chunks import Sent
+from unit.spark_bridge.export_broker import ExportBroker
+
+from warren.lake import commands, sql_commands
+from warren.spark_bridge import commands as bridge
+from warren.spark_bridge.commands import Connection, ExitCode
+
+duckdb = pytest.importorskip("duckdb")
+
+ENDLESS = "SELECT sum(hash(a.range + b.range)) FROM range(1000000000) a, range(1000000000) b"
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> ExportBroker:
+    made = ExportBroker()
+    monkeypatch.setattr(bridge, "client_of", lambda flags: made)
+    return made
+
+
+def connect(flags: Mapping[str, Any]) -> Connection:
+    raise AssertionError("the test has a broker")
+
+
+def sql(*arguments: object) -> int:
+    return sql_commands.main([str(argument) for argument in arguments], connect)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+
+
+def test_a_stream_is_asked_and_only_what_is_needed_is_read(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.stream(count=50)
+    assert sql("""SELECT count(*) AS n, max("offset") AS last FROM stream('orders') WHERE "offset" >= 40""") == 0
+    shown = lines(capsys)
+    assert shown[0].split() == ["n", "last"] and shown[-1].split() == ["10", "49"]
+    assert [asked for asked in broker.asked if asked.startswith("read")] == ["read orders 40 50 "]
+
+
+def test_equal_calls_have_the_same_rows(broker: ExportBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    broker.stream(count=6)
+    query = """SELECT count(*) AS n FROM stream('orders') a JOIN stream( 'orders' ) b USING ("offset")"""
+    assert sql(query, "--format", "csv") == 0
+    assert lines(capsys) == ["n", "6"]
+    assert broker.asked.count("describe orders") == 1
+
+
+def test_streams_and_tables_of_the_lake_are_joined(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("pyiceberg_core")
+    pytest.importorskip("deltalake")
+    stream = broker.stream(count=5)
+    ice, delta = f"{tmp_path}/ice/shop.orders", f"{tmp_path}/delta"
+    for arguments in (["--to", ice], ["--to", delta, "--format", "delta"]):
+        assert commands.main(["--stream", "orders", "--once", *arguments], connect) == 0
+    stream.add(3)
+    capsys.readouterr()
+    query = f"""
+        SELECT s."offset", i.body IS NOT NULL AS ice, d.body IS NOT NULL AS delta
+        FROM stream('orders', since => 3) s
+        LEFT JOIN (SELECT * FROM lake('{ice}') WHERE "offset" > 3) i USING ("offset")
+        LEFT JOIN lake('{delta}') d USING ("offset")
+        ORDER BY 1 LIMIT 3"""
+    assert sql(query, "--format", "csv") == 0
+    assert lines(capsys) == ["offset,ice,delta", "3,false,true", "4,true,true", "5,false,false"]
+    assert sql(f"FROM lake('{tmp_path}/ice/shop.none')") == ExitCode.FAILED
+    assert sql(f"FROM lake('{tmp_path}/nothing')") == ExitCode.FAILED
+    assert capsys.readouterr().err.count("there is no table") == 2
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_files_of_an_iceberg_table_that_cannot_pass_are_not_opened(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("pyiceberg_core")
+    stream = broker.stream(count=5)
+    table = f"{tmp_path}/ice/shop.orders"
+    arguments = ["--stream", "orders", "--once", "--to", table, "--partition-by", "none"]
+    assert commands.main(arguments, connect) == 0
+    [first] = tmp_path.rglob("*.parquet")
+    stream.add(5)
+    assert commands.main(arguments, connect) == 0
+    first.unlink()
+    capsys.readouterr()
+    assert sql(f"""SELECT sum("offset") AS n FROM lake('{table}') WHERE "offset" >= 5""", "--format", "csv") == 0
+    assert lines(capsys) == ["n", "35"]
+    assert sql(f"""SELECT sum("offset") AS n FROM lake('{table}') WHERE "offset" >= 4""") == ExitCode.FAILED
+
+
+def test_rows_are_csv_json_and_parquet(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    broker.stream().messages += [Sent(0, b'a,"\n'), Sent(1, b"\xff")]
+    query = """SELECT "offset", body, timestamp, MAP {'k': 1} AS m, [1, 2] AS l, priority FROM stream('orders')"""
+    assert sql(query, "--format", "csv") == 0
+    found = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert found[1] == ["0", 'a,"\n', "2023-11-14T22:13:20Z", '{"k": 1}', "[1, 2]", ""]
+    assert found[2][1] == "\\xff"
+    assert sql(query, "--to", tmp_path / "rows.json") == 0
+    [first, second] = map(json.loads, (tmp_path / "rows.json").read_text().splitlines())
+    assert first == {
+        "offset": 0,
+        "body": 'a,"\n',
+        "timestamp": "2023-11-14T22:13:20Z",
+        "m": {"k": 1},
+        "l": [1, 2],
+        "priority": None,
+    }
+    assert second["body"] == "\\xff"
+    assert sql(query, "--to", tmp_path / "rows.parquet") == 0
+    assert pq.read_table(tmp_path / "rows.parquet").column("body").to_pylist() == [b'a,"\n', b"\xff"]
+    assert capsys.readouterr().out.endswith("rows.parquet: 2 rows\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
+
+
+def test_a_table_shows_control_characters_as_such_and_is_not_endless(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warren.lake.sql_output.TABLE_ROWS", 2)
+    broker.stream().messages += [Sent(number, b"\x1b[31m[red]\n") for number in range(3)]
+    assert sql("SELECT body FROM stream('orders')") == 0
+    shown, said = capsys.readouterr()
+    assert shown.count("\\x1b[31m[red]\\n") == 2 and "\x1b" not in shown
+    assert "only the first 2 rows are shown" in said
+
+
+def test_values_that_do_not_fit_are_spoken_of(broker: ExportBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    broker.stream().messages += [Sent(0, b'{"a": 1}'), Sent(1, b"{")]
+    assert sql("SELECT sum(a) AS n FROM stream('orders', json => true)", "--format", "csv") == 0
+    shown, said = capsys.readouterr()
+    assert shown == "n\n1\n"
+    assert said == (
+        "warren sql: stream('orders', json => true): bodies and values that do not fit the columns, and are null: 1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["SELEC 1"], 'syntax error at or near "SELEC"'),
+        (["SELECT nothing FROM stream('orders')"], '"nothing" not found'),
+        (["FROM stream('jobs')"], "'jobs' is classic and no stream"),
+        (["FROM stream(5)"], "stream() needs a name"),
+        (["FROM stream('orders', sinse => '1h')"], "stream() has no argument sinse"),
+        (["FROM stream('orders', since => true)"], "since must be a text"),
+        (["FROM lake('a', since => '1h')"], "lake() takes the name of a table and nothing else"),
+        (["SELECT 1", "--format", "parquet"], "--format parquet needs a file"),
+        (["SELECT 1", "--format", "xml"], "--format xml: must be one of"),
+        (["SELECT 1", "--to", "rows"], "--format says what it is to be"),
+        (["SELECT 1", "--warehouse", "w"], "--warehouse is for a --catalog"),
+        (["SELECT 1", "--memory", "much"], "is no size"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_and_exit_code_2(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
+) -> None:
+    broker.stream(count=1)
+    broker.queue("jobs", 1)
+    assert sql(*arguments) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert reason in said and said.count("\n") == 1
+
+
+def test_what_a_scan_fails_with_is_what_the_command_ends_with(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stream = broker.stream(count=20)
+    real = duckdb.connect
+
+    def connect_late(*arguments: Any, **more: Any) -> Any:
+        stream.trim(10)  # by retention, after it was looked what there is
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(duckdb, "connect", connect_late)
+    to = tmp_path / "rows.csv"
+    assert sql("FROM stream('orders')", "--to", to) == ExitCode.DATA_LOSS
+    assert "With skip_lost they are passed over" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    stream.add(10)
+    assert sql("""SELECT "offset" FROM stream('orders')""", "--to", to, "--skip-lost") == 0
+
+
+@pytest.mark.parametrize("query", [ENDLESS, f"{ENDLESS}, stream('orders') s"])
+def test_who_interrupts_it_is_told_so(
+    broker: ExportBroker,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    query: str,
+) -> None:
+    broker.stream(count=1)
+    real = duckdb.connect
+
+    def connect(*arguments: Any, **more: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)  # before it has begun, or later: the signal arrives in the main thread
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(duckdb, "connect", connect)
+    assert sql(query, "--to", tmp_path / "rows.csv") == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "warren sql: interrupted\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_its_library_it_says_how_to_install_it(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    assert sql("SELECT 1") == ExitCode.USAGE
+    assert "duckdb is not installed: pip install 'warren-broker[sql,lake]'" in capsys.readouterr().err

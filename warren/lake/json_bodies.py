@@ -1,0 +1,93 @@
+"""JSON bodies as columns while they are read, without a table that remembers what the columns are.
+
+1. The columns are those of a schema, or what is found in a sample of messages. Their names are those of the lake's
+   tables (`column_of`), and there are at most `decoder.COLUMNS_MAX`.
+2. A column of which the sample has values of several kinds has texts: those that are none are as their JSON says.
+3. A value that its column does not take is null and counted in `unfit`, and so is every field of a body that is no JSON
+   object. The body itself is a column as well, so nothing is out of reach. (A table of the lake refuses such a body; a
+   query goes on.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from warren.lake import kinds
+from warren.lake.body_schema import BodySchema
+from warren.lake.decoder import COLUMNS_MAX, NAME_MAX, column_of
+from warren.lake.kinds import ARROW, Unfit
+
+SAMPLE_ROWS: Final = 1000  # of the oldest messages, and of the newest
+
+
+class JsonBodies:
+    """Makes columns of bodies. `fields`: their kinds by name; those that are said to be texts take any value."""
+
+    def __init__(self, fields: dict[str, str], *, is_sampled: bool = False) -> None:
+        self.unfit = 0
+        self._is_sampled = is_sampled
+        self._fields: dict[str, list[str]] = {}  # of each column
+        self._kinds: dict[str, str] = {}
+        columns: dict[str, str] = {}  # by their names in small letters, which SQL does not tell apart
+        for field, kind in fields.items():
+            column = columns.setdefault(column_of(field).lower(), column_of(field))
+            self._fields.setdefault(column, []).append(field)
+            self._kinds[column] = kind if self._kinds.get(column, kind) == kind else kinds.STRING
+        self.schema: pa.Schema = pa.schema([pa.field(name, ARROW[kind]) for name, kind in self._kinds.items()])
+
+    def columns(self, bodies: pa.Array, wanted: Sequence[str]) -> dict[str, pa.Array]:
+        """Return the values of the columns `wanted`."""
+        values: dict[str, list[Any]] = {name: [] for name in wanted}
+        for raw in bodies.to_pylist():
+            found = maybe_object(raw)
+            if found is None:
+                self.unfit += 1
+                found = {}
+            for name, column in values.items():
+                value = next((found[field] for field in self._fields[name] if field in found), None)
+                column.append(None if value is None else self._taken(self._kinds[name], value))
+        return {name: pa.array(column, ARROW[self._kinds[name]]) for name, column in values.items()}
+
+    def _taken(self, kind: str, value: Any) -> Any:
+        if kind == kinds.STRING and self._is_sampled and not isinstance(value, str):
+            return msgspec.json.encode(value).decode()
+        try:
+            return kinds.taken(kind, value)
+        except Unfit:
+            self.unfit += 1
+            return None
+
+
+def maybe_object(raw: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that a body is; None: it is none."""
+    try:
+        found = msgspec.json.decode(raw)
+    except (ValueError, UnicodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def declared(schema: BodySchema) -> JsonBodies:
+    """Return the columns that a schema says."""
+    return JsonBodies(dict(schema.kinds))
+
+
+def found_in(sample: Iterable[bytes]) -> JsonBodies:
+    """Return the columns of the fields in a sample of bodies, in the order in which they appear."""
+    fields: dict[str, str] = {}
+    for raw in sample:
+        for name, value in (maybe_object(raw) or {}).items():
+            if value is None or len(name) > NAME_MAX:
+                continue
+            before = fields.get(name)
+            if before is None and len(fields) >= COLUMNS_MAX:
+                continue
+            try:
+                fields[name] = kinds.kind_of_value(value) if before is None else kinds.joined(before, value)
+            except Unfit:
+                fields[name] = kinds.STRING
+    return JsonBodies(fields, is_sampled=True)

@@ -1,0 +1,49 @@
+"""How the libraries of tables are told of an object store: by the environment, as other programs are.
+
+    variable                                pyiceberg             deltalake
+    AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL   s3.endpoint           reads it, and refuses http:// unless it is allowed
+    AWS_REGION, AWS_DEFAULT_REGION          s3.region             reads it
+    AWS_ACCESS_KEY_ID, ...                  pyarrow reads them    reads them
+
+1. What was given, as a property or an option, holds. What the environment says is added where nothing was given.
+2. Without a region pyiceberg would ask Amazon for that of the bucket, wherever the endpoint is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_GIVEN_ENDPOINTS: Final = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint", "endpoint_url", "endpoint")
+_ALLOW_HTTP: Final = "AWS_ALLOW_HTTP"
+
+
+def catalog_properties(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the properties of an Iceberg catalogue with what the environment says of S3."""
+    found = dict(given)
+    for key, names in (("s3.endpoint", _ENDPOINTS), ("s3.region", _REGIONS)):
+        text = _maybe_first(names, environment)
+        if text is not None:
+            found.setdefault(key, text)
+    return found
+
+
+def delta_storage(url: str, given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the storage options of the Delta table at `url`: an endpoint without TLS that was named is meant."""
+    found = dict(given)
+    small = {key.lower(): text for key, text in given.items()}
+    endpoint = _maybe_first(_GIVEN_ENDPOINTS, small) or _maybe_first(_ENDPOINTS, environment) or ""
+    if (
+        url.startswith(("s3://", "s3a://"))
+        and endpoint.startswith("http://")
+        and not {"aws_allow_http", "allow_http"} & small.keys()
+    ):
+        found[_ALLOW_HTTP] = "true"
+    return found
+
+
+def _maybe_first(names: tuple[str, ...], values: Mapping[str, str]) -> str | None:
+    return next((values[name] for name in names if values.get(name)), None)

@@ -1,0 +1,183 @@
+"""Rows of a query as a table to look at, as CSV, as lines of JSON, or as a Parquet file.
+
+1. Rows are written as they come; a table to look at has at most `TABLE_ROWS` of them, as its columns are as wide as
+   what is in them.
+2. A file is there when all of it is: it is written beside its place, and renamed.
+3. In text, bytes are UTF-8 where they can be, and else `\\x` and hexadecimal digits; lists, maps and structures are
+   JSON. Parquet has all values as they are.
+4. A table to look at shows control characters as such, since nobody knows who has published them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import date, datetime
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pyarrow as pa
+
+from warren.spark_bridge.errors import UsageError
+
+TABLE: Final = "table"
+CSV: Final = "csv"
+JSON: Final = "json"
+PARQUET: Final = "parquet"
+FORMATS: Final = (TABLE, CSV, JSON, PARQUET)
+TABLE_ROWS: Final = 1000
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NO_WIDTH: Final = 1_000_000
+
+
+def form_of(form: str | None, to: Path | None) -> str:
+    """Return the format that is asked for: by its name, or by the end of the name of the file.
+
+    Raises:
+        UsageError: there is no such format, or it needs a file.
+    """
+    if form is None and to is not None:
+        form = to.suffix.lstrip(".").lower()
+        if form not in FORMATS or form == TABLE:
+            raise UsageError(
+                f"--to {to}: --format says what it is to be, or a name that ends in .parquet, .csv or .json"
+            )
+    form = form or TABLE
+    if form not in FORMATS:
+        raise UsageError(f"--format {form}: must be one of {', '.join(FORMATS)}")
+    if form == PARQUET and to is None:
+        raise UsageError("--format parquet needs a file: --to FILE")
+    return form
+
+
+def write(rows: pa.RecordBatchReader, form: str, to: Path | None) -> int:
+    """Write rows into a file, or to standard output, and return how many there were.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if form == PARQUET:
+        assert to is not None
+        with _file(to) as opened:
+            return _parquet(rows, opened)
+    made = {TABLE: _table, CSV: _csv, JSON: _json}[form]
+    if to is None:
+        return made(rows, sys.stdout)
+    with _file(to) as opened, io.TextIOWrapper(opened, "utf-8", newline="", write_through=True) as text:
+        return made(rows, text)
+
+
+@contextmanager
+def _file(path: Path) -> Iterator[IO[bytes]]:
+    """Open what becomes the file `path` when all goes well."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("xb") as opened:
+            yield opened
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _parquet(rows: pa.RecordBatchReader, opened: IO[bytes]) -> int:
+    import pyarrow.parquet as pq
+
+    count = 0
+    with pq.ParquetWriter(opened, rows.schema, compression="zstd") as writer:
+        for batch in rows:
+            writer.write_batch(batch)
+            count += batch.num_rows
+    return count
+
+
+def _csv(rows: pa.RecordBatchReader, text: IO[str]) -> int:
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows.schema.names)
+    return _each(rows, lambda values: writer.writerows([_texts(row) for row in values]))
+
+
+def _json(rows: pa.RecordBatchReader, text: IO[str]) -> int:
+    names = rows.schema.names
+
+    def some(values: Iterable[tuple[Any, ...]]) -> None:
+        for row in values:
+            text.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, default=_text) + "\n")
+
+    return _each(rows, some)
+
+
+def _table(rows: pa.RecordBatchReader, text: IO[str]) -> int:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    values = (row for batch in rows for row in _rows(batch))
+    first = list(islice(values, TABLE_ROWS))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for field in rows.schema:
+        is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        table.add_column(Text(field.name), justify="right" if is_number else "left")
+    for row in first:
+        table.add_row(*[Text(_CONTROL.sub(_escaped, each)) for each in _texts(row)])
+    Console(file=text, width=None if text.isatty() else _NO_WIDTH).print(table)
+    if next(values, None) is not None:
+        print(f"only the first {TABLE_ROWS} rows are shown; --format csv has all of them", file=sys.stderr)
+    return len(first)
+
+
+def _each(rows: pa.RecordBatchReader, take: Callable[[Iterable[tuple[Any, ...]]], None]) -> int:
+    count = 0
+    for batch in rows:
+        take(_rows(batch))
+        count += batch.num_rows
+    return count
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a batch as values of Python, maps as dictionaries."""
+    columns = []
+    for field, values in zip(batch.schema, batch.columns, strict=True):
+        found = values.to_pylist()
+        columns.append([None if each is None else dict(each) for each in found] if _is_map(field.type) else found)
+    if not columns:
+        return iter([()] * int(batch.num_rows))
+    return zip(*columns, strict=True)
+
+
+def _is_map(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_map(kind))
+
+
+def _texts(row: Iterable[Any]) -> list[str]:
+    return ["" if value is None else _text(value) for value in row]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return "\\x" + value.hex()
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, dict | list | tuple):
+        return json.dumps(value, ensure_ascii=False, default=_text)
+    return str(value)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return {"\n": "\\n", "\t": "\\t"}.get(found[0], f"\\x{ord(found[0]):02x}")
