@@ -486,7 +486,7 @@ class Broker:
             if connection.fast_vhost is vhost:
                 for channel in connection.channels.values():
                     if isinstance(channel, Session):
-                        channel.trace(on)
+                        channel.watch(copies=on)
 
     # --- counts -----------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ from warren.channels.consuming import REPLY_TO_NAME, REPLY_TO_PREFIX
 from warren.channels.control import control
 from warren.channels.publish_properties import carbon_copies, check_properties
 from warren.channels.shared import REFUSE, RETURN, TAKE
-from warren.channels.tracing import ChannelTracer
+from warren.channels.tracing import TrafficWatcher
 from warren.channels.transaction import BufferedPublish
 from warren.channels.wide_publish import QUEUES_AT_ONCE, OnceMore, Spread, WidePublish, hand_over
 from warren.exchanges.content import STEPS_MAX, Content
@@ -71,10 +71,10 @@ TOPIC_STEPS_MAX: Final = 1 << 14  # of permissions for the keys of one message: 
 
 
 class Publisher:
-    """Publishes what comes on one channel. `tracer`: makes copies of it for the trace exchange, None: nobody does."""
+    """Publishes what comes on one channel. `watcher`: is told of what takes the careful way, None: nobody is."""
 
     def __init__(self, channel: Session) -> None:
-        self.tracer: ChannelTracer | None = None
+        self.watcher: TrafficWatcher | None = None
         self._channel = channel
         self._connection: Peer = channel.connection
         self._shared = channel.shared
@@ -225,8 +225,8 @@ class Publisher:
             claimed = self._keys_of(message)
             if claimed is not None and message.persistent and not holds:
                 return OnceMore(self, route, message, keys, header, wants_hold=True)
-        if self.tracer is not None:
-            self.tracer.published(keys, message, queues)
+        if self.watcher is not None:
+            self.watcher.published(keys, message, queues)
         if transaction is not None:
             transaction.add(BufferedPublish(message, route.exchange, queues, holders, rememberers, route.mandatory))
             return None

@@ -27,7 +27,8 @@ from warren.channels.confirms import Confirms
 from warren.channels.jobs import AckRun, Reply, ReturnRun
 from warren.channels.publisher import Publisher
 from warren.channels.shared import Shared
-from warren.channels.tracing import ChannelTracer
+from warren.channels.spans import SessionSpans
+from warren.channels.tracing import BothWatchers, ChannelTracer, TrafficWatcher
 from warren.channels.transaction import BufferRun, Transaction
 from warren.channels.wide_publish import QUEUES_AT_ONCE
 from warren.exchanges.exchange import Exchange
@@ -83,7 +84,7 @@ class Session:
         self.serial: int = connection.channels_opened  # unlike the number never used again
         self._publisher: Publisher | None = Publisher(self)  # until the session has ended
         ledger.owner = self
-        self.trace(vhost is not None and vhost.tracing)
+        self.watch(copies=vhost is not None and vhost.tracing)
 
     # --- what a protocol overrides ----------------------------------------------------------------------------------
 
@@ -137,12 +138,25 @@ class Session:
         """`reply` when all jobs of the connection are done."""
         self.connection.begin(Reply(self, method, ticket, batch))
 
-    def trace(self, on: bool) -> None:
-        """Begin or end to have copies made of what is published and delivered here."""
-        tracer = ChannelTracer(self.connection, int(self.number)) if on else None
-        self.ledger.watcher = tracer
+    def watch(self, *, copies: bool) -> None:
+        """Tell of what is published and delivered here: as spans if anybody wants them, with `copies` as traces."""
+        watcher: TrafficWatcher | None = None
+        spans = self.shared.spans
+        if spans is not None:
+            watcher = SessionSpans(spans, self.connection, int(self.number))
+        if copies:
+            tracer = ChannelTracer(self.connection, int(self.number))
+            watcher = tracer if watcher is None else BothWatchers(tracer, watcher)
+        self._set_watcher(watcher)
+
+    def tell_nobody(self) -> None:
+        """Have nothing of what is published here told: it is only tried."""
+        self._set_watcher(None)
+
+    def _set_watcher(self, watcher: TrafficWatcher | None) -> None:
+        self.ledger.watcher = watcher
         if self._publisher is not None:
-            self._publisher.tracer = tracer
+            self._publisher.watcher = watcher
 
     # --- publishing -------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from warren.vhosts.metadata_journal import MetadataJournal
 
 if TYPE_CHECKING:
     from warren.channels.session import Session
+    from warren.channels.spans import Spans
 
 # What a judge of publishes may say (`Shared.judge`).
 TAKE: Final = 0
@@ -59,6 +60,7 @@ class Shared:
         # Looks at every routed message before a queue does, and says what becomes of it; None in a broker that serves.
         # It costs nothing then: with a judge no route is cacheable, and every publish takes the careful way.
         self.judge: Callable[[Session, Message, list[Queue]], int] | None = None
+        self.spans: Spans | None = None  # who wants to know of messages that belong to a trace; set by the shell
         self.dirty: list[Outbox] = []
         self.served: list[Turns] = []  # of connections on which somebody waits, and can be served
         self.sizes = SizeCounts()  # of what is published

@@ -25,7 +25,7 @@
 
 What it costs when it is off: of a publish nothing, since while it is on routes are not cacheable and every publish
 takes `publish_with_care`, and switching changes the topology version; of a delivery one comparison with None, which
-is always the same (`DeliveryLedger.watcher`).
+is always the same (`DeliveryLedger.watcher`). Spans (`channels.spans`) are told by the same two hooks.
 
 Source: RabbitMQ, "Firehose Tracer"; names and types as 3.10.8 sends them.
 """
@@ -54,7 +54,31 @@ _HEADERS_FLAG: Final = b"\x20\x00"
 _COPIES: Final = b"\x02CC"
 
 
-class ChannelTracer(DeliveryWatcher):
+class TrafficWatcher(DeliveryWatcher):
+    """Told of everything that a session publishes and is sent."""
+
+    def published(self, keys: list[str], message: Message, queues: list[Queue]) -> None:
+        """`message` was routed to `queues`. `keys`: its routing key, and those of CC and BCC."""
+        raise AssertionError("overridden")
+
+
+class BothWatchers(TrafficWatcher):
+    """Two instead of one."""
+
+    def __init__(self, first: TrafficWatcher, second: TrafficWatcher) -> None:
+        self._first = first
+        self._second = second
+
+    def published(self, keys: list[str], message: Message, queues: list[Queue]) -> None:
+        self._first.published(keys, message, queues)
+        self._second.published(keys, message, queues)
+
+    def delivered(self, queue: Queue, message: Message, redelivered: bool) -> None:
+        self._first.delivered(queue, message, redelivered)
+        self._second.delivered(queue, message, redelivered)
+
+
+class ChannelTracer(TrafficWatcher):
     """Traces what one channel publishes and is sent."""
 
     def __init__(self, connection: Peer, number: int) -> None:
@@ -73,7 +97,6 @@ class ChannelTracer(DeliveryWatcher):
         self._place = encode_table(place)[4:]
 
     def published(self, keys: list[str], message: Message, queues: list[Queue]) -> None:
-        """Trace a publish that goes to `queues`. `keys`: its routing key, and those of CC and BCC."""
         replies = self._vhost.reply_queues
         names = [queue.name for queue in queues if queue.name not in replies]
         key = "publish." + message.envelope.exchange

@@ -72,6 +72,7 @@ from warren.server.network.tls import ServerTls, maybe_user_of_certificate
 from warren.server.paging import Pager
 from warren.server.process_memory import resident_bytes, total_memory_bytes
 from warren.server.reloading import reloaded
+from warren.server.tracing.span_export import maybe_span_export
 from warren.server.replication import Host, Replication
 from warren.server.service_manager import ServiceManager
 from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
@@ -284,6 +285,9 @@ class Application:
         message_log.now_ms = self._clock.now_ms()
         clients_max = descriptors.clients_max()
         self._broker = Broker(_engine_limits(settings, clients_max), _entropy, secrets.randbits(63), message_log)
+        if settings.etcd:
+            self._broker.cluster = f"{NODE}@{settings.cluster_name}"  # the same, whoever leads
+        self._span_export = maybe_span_export(settings, self._broker)
         self._broker.syncs_confirms = self._syncs_confirms
         if settings.node_name:
             self._broker.node = settings.node_name
@@ -338,6 +342,8 @@ class Application:
             wall_time_ms(),
             settings.limits.memory_high_watermark.limit_bytes(total_memory_bytes()),
             self.tasks,
+            replication=replication,
+            span_export=self._span_export,
             descriptors,
             self._clock.now_ms,
             self._images,
@@ -384,6 +390,8 @@ class Application:
                 nursery.start_soon(tasks.keep, "store timers", self._messages.run, ESSENTIAL)
                 nursery.start_soon(tasks.keep, "reactor", self._reactor.run, ESSENTIAL)
                 await self._start_replication(nursery)
+                if self._span_export is not None:
+                    nursery.start_soon(tasks.keep, "span export", self._span_export.run)
                 await self._load_definitions()
                 await self._start_plugins(nursery)
                 nursery.start_soon(tasks.keep, "ticker", self._tick, ESSENTIAL)
@@ -696,6 +704,10 @@ class Application:
             while self._reactor.connection_count():
                 await trio.sleep(0.02)
         self._stopped_clean = await self._messages.stop(deadline)
+        if replication is not None:
+            await replication.hand_over()
+        if self._span_export is not None:
+            await self._span_export.finish()  # at last: nobody waits for it
 
     # --- what the parts call ----------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from warren.server.network.tls import ServerTls
 from warren.server.settings import Settings
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import MetadataChange, UserPut
+from warren.server.tracing.span_export import SpanExport
 
 # Loopback, for who may log in from this machine only, and nobody else's: a link that keeps trying a wrong password
 # uses up the attempts of links, not those of clients on this machine.
@@ -103,6 +104,8 @@ class Management:
     catalogue: CatalogueWriter
     cluster: Callable[[], dict[str, Any]] | None = None
     internal_password: bytes = field(default_factory=lambda: secrets.token_hex(16).encode(), repr=False)
+    replication: Replication | None = None
+    span_export: SpanExport | None = None
     listening: list[Listening] = field(default_factory=list)
     stopping: bool = False
     # What serves HTTP of another node's client, which comes through a socket.

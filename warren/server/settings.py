@@ -697,6 +697,18 @@ def load_settings(
 
     Raises SettingsError, with a line for each mistake.
     """
+    tracing_otlp_endpoint: str = field(
+        default="",
+        metadata=_about(
+            _Kind(_http_url, "a URL: http://… or https://…"),
+            "OpenTelemetry collector that gets spans of messages with a sampled trace context; needs the extra otel",
+            example="http://collector:4318",
+        ),
+    )
+    tracing_sampling_ratio: float = field(
+        default=1.0,
+        metadata=_about(_Kind(_share, "0 to 1"), "share of the sampled traces that spans are sent of"),
+    )
     values: dict[str, Any] = {}
     origins = dict.fromkeys(KEYS, DEFAULT_ORIGIN)
     mistakes: list[str] = []

@@ -33,6 +33,7 @@ Purpose = Literal[
     "files",
     "memory",
     "replication",
+    "traces",
 ]
 LOGINS: Final[Purpose] = "logins"
 CATALOGUE: Final[Purpose] = "catalogue"
@@ -46,6 +47,7 @@ LINKS: Final[Purpose] = "links"
 FILES: Final[Purpose] = "files"  # that settings name
 MEMORY: Final[Purpose] = "memory"  # giving it back
 REPLICATION: Final[Purpose] = "replication"  # files that followers catch up with, and the record of who is in sync
+TRACES: Final[Purpose] = "traces"  # spans to a collector
 LIMITS: Final[dict[Purpose, int]] = {
     LOGINS: 2,  # a password hash takes a core for 50 ms
     CATALOGUE: 1,
@@ -59,6 +61,7 @@ LIMITS: Final[dict[Purpose, int]] = {
     FILES: 2,
     MEMORY: 1,
     REPLICATION: 8,
+    TRACES: 1,
 }
 DEADLINE_S: Final = 30.0
 # They compute, or their callers have deadlines.

@@ -25,6 +25,7 @@ from warren.amqp.methods import BASIC_CLASS_ID, FRAME_BODY, FRAME_END, FRAME_HEA
 from warren.amqp.outbox import CHUNK_MIN_BYTES
 from warren.channels.access import Route
 from warren.channels.confirms import Confirms, PendingConfirms
+from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT, PreparedPublish
 from warren.channels.consuming import cancel, consume
 from warren.channels.jobs import Reply
 from warren.channels.session import Session
@@ -69,7 +70,7 @@ class Receipt:
         self.name = name
 
 
-class Send:
+class Send(PreparedPublish):
     """What a head of SEND means, whatever the body."""
 
     def __init__(self, size: i64, queue: str, arguments: bytes, head: bytes, tail: bytes) -> None:

@@ -73,6 +73,7 @@ class Node:
             health=lambda: self.health,
             tasks=Supervision(),
             cluster=None,
+            span_export=None,
             catalogue=SimpleNamespace(waiting=lambda: 12, behind_s=lambda: 3.5),
         )
         doorkeeper = SimpleNamespace(succeeded=4, failed=5)
@@ -680,3 +681,18 @@ def test_a_leader_shows_its_followers_and_each_of_these_metrics_is_documented(no
     found = {name for name in names(samples) if name.startswith("warren_replication")}
     assert len(found) == 9
     assert [name for name in found if f"`{name}`" not in documented] == []
+
+
+def test_spans_are_counted_where_somebody_wants_them_and_each_of_these_metrics_is_documented(node: Node) -> None:
+    assert not any(name.startswith("warren_tracing") for name in names(node.samples("/metrics")))
+    node.management.span_export = SimpleNamespace(exported=7, failed=2, dropped=3, waiting=5)
+    samples = node.samples("/metrics")
+    assert samples["warren_tracing_spans_exported_total", ()] == 7
+    assert samples["warren_tracing_spans_lost_total", (("reason", "failed"),)] == 2
+    assert samples["warren_tracing_spans_lost_total", (("reason", "full"),)] == 3
+    assert samples["warren_tracing_spans_waiting", ()] == 5
+    found = {name for name in names(samples) if name.startswith("warren_tracing")}
+    assert len(found) == 3
+    for page in ("tracing.md", "monitoring.md"):
+        documented = (Path(__file__).parents[3] / "docs" / page).read_text()
+        assert [name for name in found if f"`{name}`" not in documented] == []

@@ -496,6 +496,7 @@ class Metrics:
         metric = Metric("http_request_seconds", "histogram", "From the head of an HTTP request to its answer")
         page.histogram(WARREN, metric, BOUNDS_S, times.buckets(), times.sum_s)
         _write(page, WARREN, self._tasks())
+        _write(page, WARREN, self._spans())
         _write(page, WARREN, self._process())
         started_s = self._management.started_ms / 1000
         page.single(
@@ -587,6 +588,17 @@ class Metrics:
     def _tasks(self) -> Rows:
         tasks = self._management.tasks
         failing = [(labels(("task", task.name), ("need", task.need)), 1.0) for task in tasks.failing()]
+    def _spans(self) -> Rows:
+        """Yield what became of spans; nothing when nobody wants any."""
+        export = self._management.span_export
+        if export is None:
+            return
+        yield Metric("tracing_spans_exported_total", COUNTER, "Spans that a collector has taken"), _one(export.exported)
+        rows = [(labels(("reason", "full")), float(export.dropped)), (labels(("reason", "failed")), export.failed)]
+        text = "Spans that are lost: too many waited, or they could not be sent"
+        yield Metric("tracing_spans_lost_total", COUNTER, text), rows
+        yield Metric("tracing_spans_waiting", GAUGE, "Spans that wait to be sent"), _one(export.waiting)
+
         yield Metric("task_failing", GAUGE, "1 for each task of the broker that fails or is switched off"), failing
         failed = [(labels(("task", task.name)), task.failures) for task in tasks.tasks.values() if task.failures]
         yield Metric("task_failures_total", COUNTER, "Failures of tasks; the log has the tracebacks"), failed

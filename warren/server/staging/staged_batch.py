@@ -277,7 +277,7 @@ class BatchPublishing:
         with self._management.clients.open(self._user, self._vhost.name) as client:
             channel = await client.begin_transaction(FRAME_BYTES_MAX)
             if is_tried:
-                channel.trace(False)  # nobody is told twice
+                channel.tell_nobody()  # what is only tried now is told when it is published
             for head, first, end in piece:
                 for at in range(first, end, _READ_CELLS):
                     for publishes in await self._parts.read(head, at, min(at + _READ_CELLS, end)):

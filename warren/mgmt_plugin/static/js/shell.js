@@ -96,7 +96,7 @@ function Banners({ overview }) {
     <div role="status" aria-live="assertive">${alerts.map(
       ({ node, what, advice }) => html`<div key=${what} class="banner alarm">
         <b>${node} ${what}</b>
-        <span>${advice} <a href=${href(['nodes', node])}>Look at the node</a>.</span>
+        <span>${advice} ${page ? html`<a href=${listHref(page)}>Look at the cluster</a>` : html`<a href=${href(['nodes', node])}>Look at the node</a>`}.</span>
       </div>`,
     )}</div>
     ${overview?.disable_stats && html`<p class="banner">Statistics are switched off on this broker.</p>`}

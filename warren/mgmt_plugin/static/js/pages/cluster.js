@@ -13,6 +13,50 @@ function ClusterName() {
   const poll = usePoll('cluster-name');
   const [error, setError] = useState('');
   async function onSubmit(event) {
+const NODES = [
+  { key: 'name', label: 'Name', sort: 'node', render: (row) => html`<a class="name" href=${href(['nodes', row.node])}>${row.node}</a>` },
+  { key: 'state', label: 'State', sort: 'state', render: (row) => html`<${State} value=${row.state} />` },
+  {
+    key: 'in_sync',
+    label: 'In sync',
+    sort: 'in_sync',
+    title: 'It has every confirmed message, and confirms wait for it: it may take over.',
+    render: (row) => html`<${Mark} text=${row.in_sync ? 'yes' : 'no'} kind=${row.in_sync ? 'good' : 'bad'} />`,
+  },
+  {
+    key: 'lag',
+    label: 'Behind',
+    sort: 'lag_bytes',
+    num: true,
+    render: (row) => html`<${Bytes} value=${row.lag_bytes} />${row.lag_s >= 1 && html`<br /><small>${formatDuration(row.lag_s * 1000)}</small>`}`,
+  },
+  { key: 'gone', label: 'Gone', sort: 'gone_since_ms', render: (row) => html`<${When} ms=${row.gone_since_ms} />` },
+  { key: 'address', label: 'Address', render: (row) => html`<span class="mono">${row.address ?? '–'}</span>` },
+  { key: 'version', label: 'Version', render: (row) => row.version ?? '–' },
+];
+
+function Nodes() {
+  const poll = usePoll('cluster/status');
+  const status = poll.data;
+  if (!status) return html`<${Card} title="Nodes" wide>${pending(poll)}<//>`;
+  if (status.role === 'single')
+    return html`<${Card} title="Nodes" wide><p class="hint">${status.node} is a broker by itself: there is one copy of its messages. docs/clustering.md says how three nodes keep one each.</p><//>`;
+  const missing = status.members.filter((row) => adviceOn(row));
+  const etcd = status.election?.etcd.trouble;
+  return html`<${Card} title="Nodes" wide>
+    ${status.trouble && html`<p class="banner alarm" role="alert">Nothing is confirmed: ${status.trouble}.</p>`}
+    ${etcd && html`<p class="banner warning" role="alert">etcd does not answer, so no other node could take over: ${etcd}.</p>`}
+    <${Facts} facts=${[
+      ['Leader', status.node],
+      ['In sync', `${formatNumber(status.in_sync.length)} of ${formatNumber(status.members.length)}, ${formatNumber(status.min_in_sync)} have to be`],
+      ['Epoch', formatNumber(status.epoch)],
+      ['New leaders', status.election && formatNumber(status.election.takeovers)],
+    ]} />
+    <${LocalTable} cards caption="Nodes" columns=${NODES} rows=${status.members} rowKey=${(row) => row.node} />
+    ${missing.map((row) => html`<p key=${row.node} class="hint"><b>${row.node} is ${row.state}.</b> ${adviceOn(row)}</p>`)}
+  <//>`;
+}
+
     event.preventDefault();
     const { name } = Object.fromEntries(new FormData(event.target));
     try {

@@ -1,0 +1,129 @@
+"""Spans: what the broker tells a tracing system of the messages that belong to somebody's trace.
+
+A *span* here is a point in time: a message was routed, or was written for a consumer. The shell takes them and sends
+them on (`server.tracing.span_export`); nothing here knows the format.
+
+1. Only messages with a sampled trace context make spans. The broker begins no traces: it does not change messages, so
+   the spans of one that came without a context would have nothing that holds them together.
+2. A publish makes one when it is routed, in a transaction too, whether a queue takes it or not; a delivery when it is
+   written, by basic.get too. What the broker publishes by itself makes none as it is published.
+3. Of the traces that are sampled, `ratio` is kept, decided by the trace id alone: all spans of a trace are kept, or
+   none, on every node and in every program that decides so.
+4. At most `SPANS_MOST` wait. What comes while there are so many is dropped and counted: nobody waits for a collector.
+
+What it costs when it is off: of a publish with headers, and of a delivery, one comparison with None. When it is on,
+routes are remembered as ever, since a message without headers has no context; headers are walked once more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.properties import CORRELATION_ID, MESSAGE_ID, find_property_from
+from warren.amqp.trace_context import TraceContext, maybe_trace_context
+from warren.channels.tracing import TrafficWatcher
+from warren.msgstore.log.message import HEADER_AT, Message
+from warren.queues.queue import Queue
+
+if TYPE_CHECKING:
+    from warren.channels.peer import Peer
+
+SPANS_MOST: Final = 8192
+_LOW_HALF: Final = 16  # of a trace id: by these digits programs decide what they keep
+
+
+class SpanPlace:
+    """Where spans come from: the connection, as it was when its session began."""
+
+    def __init__(self, connection: Peer, channel: int) -> None:
+        self.vhost = connection.vhost_name
+        self.peer = connection.peer
+        self.local = connection.local
+        self.protocol = connection.protocol
+        self.channel = channel
+
+
+class Span:
+    """A publish, or with `queue` a delivery. `queues`: how many a publish goes to."""
+
+    def __init__(self, place: SpanPlace, context: TraceContext, message: Message, time_ms: i64) -> None:
+        envelope = message.envelope
+        header = message.header_frame()
+        self.place = place
+        self.context = context
+        self.time_ms: int = int(time_ms)
+        self.exchange = envelope.exchange
+        self.routing_key = envelope.routing_key
+        self.body_bytes: int = int(message.body_bytes)
+        self.message_id = _short_string(header, MESSAGE_ID)
+        self.correlation_id = _short_string(header, CORRELATION_ID)
+        self.queue: str | None = None
+        self.queues: int = 0
+        self.redelivered: bool = False
+
+
+class Spans:
+    """The spans that wait to be taken. `ratio`: what is kept of the sampled traces, 0 to 1."""
+
+    def __init__(self, ratio: float) -> None:
+        self.dropped: i64 = 0  # since the start
+        self._below: int = round(ratio * (1 << 64))
+        self._waiting: list[Span] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def maybe_wanted(self, message: Message) -> TraceContext | None:
+        """Return the context of a message that makes a span; None: it makes none."""
+        context = maybe_trace_context(message.header_frame(), HEADER_AT)
+        if context is None or not context.sampled:
+            return None
+        if int(context.trace_id[_LOW_HALF:], 16) >= self._below:
+            return None
+        if len(self._waiting) >= SPANS_MOST:
+            self.dropped += 1
+            return None
+        return context
+
+    def add(self, span: Span) -> None:
+        self._waiting.append(span)
+
+    def take(self, most: int) -> list[Span]:
+        """Return the oldest, at most so many; they are the shell's from now on."""
+        taken = self._waiting[:most]
+        del self._waiting[:most]
+        return taken
+
+
+class SessionSpans(TrafficWatcher):
+    """Makes spans of what one session publishes and is sent."""
+
+    def __init__(self, spans: Spans, connection: Peer, number: int) -> None:
+        self._spans = spans
+        self._log = connection.broker.log
+        self._place = SpanPlace(connection, number)
+
+    def published(self, keys: list[str], message: Message, queues: list[Queue]) -> None:
+        context = self._spans.maybe_wanted(message)
+        if context is not None:
+            span = Span(self._place, context, message, self._log.now_ms)
+            span.queues = len(queues)
+            self._spans.add(span)
+
+    def delivered(self, queue: Queue, message: Message, redelivered: bool) -> None:
+        context = self._spans.maybe_wanted(message)
+        if context is not None:
+            span = Span(self._place, context, message, self._log.now_ms)
+            span.queue = queue.name
+            span.redelivered = redelivered
+            self._spans.add(span)
+
+
+def _short_string(header: bytes, wanted: i64) -> str:
+    """Return a property of the content header frame, empty without."""
+    at: i64 = find_property_from(header, HEADER_AT, wanted)
+    if at < 0:
+        return ""
+    return header[at + 1 : at + 1 + i64(header[at])].decode("utf-8", "replace")
