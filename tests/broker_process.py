@@ -81,6 +81,8 @@ class WarrenProcess:
         self.log_path = directory / "warren.log"
         self.amqp_port = 0
         self.amqps_port = 0
+        self.mqtt_port = 0
+        self.mqtts_port = 0
         self.stomp_port = 0
         self.stomps_port = 0
         self.http_port = 0
@@ -145,7 +147,7 @@ class WarrenProcess:
         announced = self.out_path.read_bytes()[self._announced_from :].decode()
         if "\n  stop " not in announced:
             return False
-        for scheme in ("amqp", "amqps", "stomp", "stomps", "http", "https"):
+        for scheme in ("amqp", "amqps", "mqtt", "mqtts", "stomp", "stomps", "http", "https"):
             place = re.search(rf"\b{scheme}://(\S+):(\d+)", announced)
             if place is not None:
                 # From now on this port is ours: a second start gets the same one.

@@ -7,6 +7,7 @@ from step_counts.cases import (  # noqa: F401 - each adds its own to `CASES`
     answers,
     consumers,
     ends,
+    mqtt,
     passing_time,
     publishing,
     small_methods,

@@ -119,6 +119,9 @@ one(f"GET {_LEADERS}/vhost/{{vhost}}/pattern/{{pattern}}", f"{_LEADERS}/vhost/%2
 linear(SUMS, "GET /api/overview", "/api/overview")
 listed("GET /api/nodes", "/api/nodes")
 one("PUT /api/cluster-name", "/api/cluster-name", {"name": "here"})
+one("POST /api/cluster/transfer", "/api/cluster/transfer", {})
+for _ask in ("forget", "drain", "revive"):
+    one(f"POST /api/cluster/{_ask}", f"/api/cluster/{_ask}", {"node": "rabbit@other"})
 
 # --- connections and channels -------------------------------------------------------------------------------------
 
@@ -221,7 +224,7 @@ listed("GET /api/warren/store", "/api/warren/store")
 listed("GET /metrics", "/metrics")
 listed("GET /metrics/per-object", "/metrics/per-object")
 listed("GET /metrics/detailed", "/metrics/detailed?family=queue_metrics&family=channel_metrics")
-one("GET /metrics/memory-breakdown", "/metrics/memory-breakdown")
+listed("GET /metrics/memory-breakdown", "/metrics/memory-breakdown")
 
 # --- streams ------------------------------------------------------------------------------------------------------
 

@@ -163,9 +163,12 @@ class Broker:
         self.watchers.add(self.events)
         self.parameters = ParameterBook()
         self.node = NODE_NAME  # what this node is called; set by the shell
+        self.cluster = ""  # and the cluster, where several nodes lead in turn; set by the shell
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[int, Peer] = {}
         self._connections_of: dict[str, dict[Peer, None]] = {}  # by user
+        # Of protocols whose clients have a name of their own, by vhost and name: one at a time.
+        self.named_clients: dict[tuple[str, str], Peer] = {}
         self.open_connections: int = 0
         self.churn = Churn()
         self.deaths = DeathTable()
@@ -461,7 +464,7 @@ class Broker:
         named = self.parameters.maybe_global(CLUSTER_NAME)
         if named is not None and isinstance(named.value, str):
             return named.value
-        return self.node_name()
+        return self.cluster or self.node_name()
 
     def node_name(self) -> str:
         """Return what this node is called in the management API."""

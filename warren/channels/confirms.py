@@ -120,6 +120,11 @@ class Confirms(BatchWaiter):
             self._is_due = True
             self._pending.due.append(self)
 
+    def await_batch(self) -> None:
+        """Have the latest publish wait for the open batch: something that belongs to it is stored there."""
+        if self._accepted == self.published:
+            self._mark(self.published, 0)
+
     def _mark(self, number: i64, ticket: i64) -> None:
         """Have what was published up to `number` wait for the open batch."""
         pending = self._pending

@@ -1,7 +1,7 @@
 """Whether a peer is still there: what it sends and takes, and the heartbeats that it is owed (specification 4.2.7).
 
-1. A peer from which nothing came for twice the agreed interval is gone. Any bytes will do. While we do not read, its
-   silence says nothing.
+1. A peer from which nothing came for twice the agreed interval, or as many as its protocol says, is gone. Any bytes
+   will do. While we do not read, its silence says nothing.
 2. It is sent a heartbeat when it was sent nothing for half the interval.
 3. A peer that takes nothing of what waits for it is stuck, whether it sends heartbeats or not. Time that passes between
    two ticks counts up to half of the time allowed: what it could not take because we were stopped or busy it takes
@@ -48,9 +48,9 @@ class Heartbeats:
         """Tell whether the peer has taken nothing of what waits for it in `send_timeout_s`; 0: no limit."""
         return send_timeout_s > 0 and self._stuck_s >= send_timeout_s
 
-    def is_gone(self, interval_s: int) -> bool:
-        """Tell whether nothing has come for two intervals; 0: there are no heartbeats."""
-        return interval_s > 0 and self._ticked_s - self._silent_s > 2 * interval_s
+    def is_gone(self, interval_s: int, intervals: float = 2.0) -> bool:
+        """Tell whether nothing has come for so many `intervals`; 0: there are no heartbeats."""
+        return interval_s > 0 and self._ticked_s - self._silent_s > intervals * interval_s
 
     def is_due(self, interval_s: int) -> bool:
         """Tell whether to send a heartbeat now, and count it as sent."""

@@ -113,11 +113,13 @@ class Peer:
         self.frame_max_bytes: int = broker.limits.frame_max_bytes
         self.channel_max: int = broker.limits.channel_max
         self.heartbeat_s: int = 0  # how often it has promised to send something; 0: never
+        self.silent_intervals: float = 2.0  # after so many of these without a word it is gone
         self.sent_heartbeat_s: int = 0  # how often it is to be sent something
         self.received_reads: i64 = 0  # how often the socket had something
         self.connected_at_s: float = broker.now_s
         self.connected_at_ms: int = broker.now_ms()
         self.is_tls: bool = False  # set by the shell
+        self.node_name: str = ""  # of the node that it is connected to; empty: this one, which leads
         self.is_internal: bool = False  # from inside this process; what its login says is checked by the shell
         self.is_direct: bool = False  # without a socket, see `channels.direct`
         self.channels_opened: int = 0  # ever
@@ -397,7 +399,7 @@ class Peer:
         if heartbeats.is_stuck(timeout_s) and not (self.is_direct or self.is_internal):
             # Heartbeats show that it lives; but what waits for it, unacknowledged messages too, it would hold for ever.
             self._give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
-        elif heartbeats.is_gone(self.heartbeat_s):
+        elif heartbeats.is_gone(self.heartbeat_s, self.silent_intervals):
             self._give_up(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
         elif heartbeats.is_due(self.sent_heartbeat_s):
             self.write_heartbeat()

@@ -255,8 +255,8 @@ class Shipping:
         self._known: dict[int, SegmentHeader] = {}  # headers that were read; a number is never used again
         self.commit_began_s: float | None = None  # while the disk works on one; the clock counts suspended time, too
         self._attached = 0  # how often
-        # Segments that the log has let go of while somebody caught up, by number.
-        self._retained: dict[int, tuple[SegmentHeader, HeldFile]] = {}
+        self._let_go: list[_LetGo] = []  # in that order
+        self._retained: dict[int, tuple[SegmentHeader, HeldFile]] = {}  # segments of these, by number
         self._retainer = HeldFiles(fs, "retained", handles_max=0)
         self._replaced = 0  # how often files of streams were replaced or removed
 
@@ -379,25 +379,54 @@ class Shipping:
 
     def retain(self, numbers: Sequence[int]) -> None:
         """These segments are about to be removed: keep them while somebody catches up. The housekeeper's."""
-        if not self._release_retained():
-            for number in numbers:
-                with suppress(OSError):  # without it the follower may get an image
-                    header = self._known.get(number) or self._maybe_header(number)
-                    if header is not None:
-                        self._retained[number] = header, self._retainer.hold(segment_path(number))
+        if self._release():
+            return
+        for number in numbers:
+            with suppress(OSError):  # without it the follower may get an image
+                path = segment_path(number)
+                header = self._known.get(number) or self._maybe_header(number)
+                self._note(number, path)
+                if header is not None:
+                    self._retained[number] = header, self._retainer.hold(path)
+
+    def removing(self, stream_id: int, segments: Sequence[int]) -> None:
+        """These files of a stream are about to be removed, which somebody may still read. The reader's."""
+        with self._lock:
+            is_needed = any(not attachment.is_live for attachment in self._attachments)
+        for segment in segments if is_needed else ():
+            with suppress(OSError):
+                self._note(None, sealed_path(stream_id, segment))
+
+    def _note(self, segment: int | None, path: str) -> None:
+        size = self._size(path)
+        with self._lock:
+            self._let_go.append(_LetGo(self._attached, size, segment))
+
+    def kept_bytes(self, attachment: Attachment) -> int:
+        """Return how much space is not free since it is kept for who catches up there."""
+        with self._lock:
+            return sum(each.size for each in self._let_go if each.number >= attachment.number)
+
+    def free_bytes(self) -> int:
+        """Return how much space there is. Raises OSError."""
+        return self._fs.free_bytes()
 
     def settle(self) -> None:
         """Somebody has caught up, or gone: let go of what is not needed any more."""
         with self.keeping_house:
-            self._release_retained()
+            self._release()
 
-    def _release_retained(self) -> bool:
+    def _release(self) -> bool:
+        """Let go of what nobody needs any more; tell whether nobody needs anything."""
         with self._lock:
-            is_needed = any(not attachment.is_live for attachment in self._attachments)
-        if not is_needed:
-            self._retained.clear()
-            self._retainer.release()
-        return not is_needed
+            first = min((each.number for each in self._attachments if not each.is_live), default=None)
+            released = [each for each in self._let_go if first is None or each.number < first]
+            self._let_go = self._let_go[len(released) :]
+        for each in released:
+            retained = None if each.segment is None else self._retained.pop(each.segment, None)
+            if retained is not None:
+                self._retainer.let_go(retained[1])
+        return first is None
 
     def _with_retained(self, headers: list[SegmentHeader]) -> list[SegmentHeader]:
         found = {number: header for number, (header, _) in self._retained.items()}

@@ -41,7 +41,7 @@ from warren.amqp.errors import AmqpError
 from warren.channels.broker import Broker, Limits, PeerMaker
 from warren.channels.connection import Connection
 from warren.channels.login import LoginRequest
-from warren.msgstore.files.errors import StoreError
+from warren.mqtt.peer import MqttPeer
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.recovery import Recovery, log_has, recover
 from warren.msgstore.files.store import Store, wall_time_ms
@@ -107,7 +107,7 @@ COLLECT_S: Final = 60.0
 SWITCH_INTERVAL_S: Final = 0.0005
 MESSAGES: Final = "messages"
 # What clients may speak, by the name of the setting that says where; the same with an s has TLS.
-PROTOCOLS: Final[dict[str, PeerMaker]] = {"amqp": Connection, "stomp": StompPeer}
+PROTOCOLS: Final[dict[str, PeerMaker]] = {"amqp": Connection, "mqtt": MqttPeer, "stomp": StompPeer}
 _REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches who listens on all addresses
 # Signals that end a process which does not mind them, and that nobody sends a broker on purpose.
 STRAY_SIGNALS: Final = (
@@ -275,7 +275,7 @@ class Application:
         self._settings = settings
         self._plugins = plugins
         self.tasks = Supervision()
-        uses_tls = any(each is not None for each in (settings.amqps, settings.stomps, settings.https))
+        uses_tls = any(each is not None for each in (settings.amqps, settings.mqtts, settings.stomps, settings.https))
         self._tls = ServerTls(settings.tls) if uses_tls else None
         self._catalogue = catalogue
         found = recovered or recover_messages(settings, files, descriptors.store_handles)

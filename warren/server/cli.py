@@ -27,6 +27,8 @@ SERVE_OPTIONS: Final = {
     "--data-dir": "data_dir",
     "--amqp": "amqp",
     "--amqps": "amqps",
+    "--mqtt": "mqtt",
+    "--mqtts": "mqtts",
     "--stomp": "stomp",
     "--stomps": "stomps",
     "--http": "http",

@@ -42,6 +42,10 @@ _ConfigFlag = Annotated[Path | None, typer.Option("--config", metavar="FILE", he
 _DataDirFlag = Annotated[str | None, typer.Option(metavar="DIR", help="Everything that outlives the broker")]
 _AmqpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where AMQP clients connect, or "off"')]
 _AmqpsFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='The same with TLS, or "off"')]
+_MqttFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where MQTT clients connect, or off")]
+_MqttsFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where MQTT clients connect with TLS, or off")
+]
 _StompFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where STOMP clients connect, or off")]
 _StompsFlag = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where STOMP clients connect with TLS, or off")
@@ -103,6 +107,8 @@ def serve(
     stomp: _StompFlag = None,
     stomps: _StompsFlag = None,
     http: _HttpFlag = None,
+    mqtt: _MqttFlag = None,
+    mqtts: _MqttsFlag = None,
     https: _HttpsFlag = None,
     prometheus: _PrometheusFlag = None,
     metadata_url: _MetadataUrlFlag = None,
@@ -140,6 +146,8 @@ def show_config(
     stomps: _StompsFlag = None,
     http: _HttpFlag = None,
     https: _HttpsFlag = None,
+    mqtt: _MqttFlag = None,
+    mqtts: _MqttsFlag = None,
     prometheus: _PrometheusFlag = None,
     metadata_url: _MetadataUrlFlag = None,
     cluster_listen: _ClusterListenFlag = None,

@@ -200,6 +200,8 @@ def _definitions(value: str) -> Values:
 _TAKEN: Final[tuple[tuple[str, Callable[[str], Values]], ...]] = (
     (r"listeners\.tcp(\.[^.]+)?", _listener("amqp")),
     (r"listeners\.ssl(\.[^.]+)?", _listener("amqps")),
+    (r"mqtt\.listeners\.tcp(\.[^.]+)?", _listener("mqtt")),
+    (r"mqtt\.listeners\.ssl(\.[^.]+)?", _listener("mqtts")),
     (r"stomp\.listeners\.tcp(\.[^.]+)?", _listener("stomp")),
     (r"stomp\.listeners\.ssl(\.[^.]+)?", _listener("stomps")),
     (r"management\.(tcp|listener)\.port", _port_of("http")),
@@ -258,7 +260,10 @@ _INSTEAD: Final = (
     (r"disk_free_limit\.relative", "give store.disk_free_min_bytes a size"),
     (r"default_limits\..*|default_policies\..*|default_users\..*", "set limits, policies and users in definitions"),
     (r"credential_validator\..*", "passwords are not judged"),
-    (r"(mqtt|stomp|web_mqtt|web_stomp|stream|amqp1_0)\..*", "AMQP 0-9-1 is the only protocol"),
+    (
+        r"(mqtt|stomp|web_mqtt|web_stomp|stream|amqp1_0)\..*",
+        "not spoken, or not a setting here: AMQP 0-9-1, MQTT and STOMP have a listener each",
+    ),
     (r"ssl_options\..*", "TLS 1.2 and later with the ciphers of OpenSSL's default"),
     (r"management\.ssl\..*", "https uses the certificate in [tls]"),
     (r"management\.(tcp|listener)\..*", "give http a host and a port"),

@@ -47,6 +47,8 @@ _NOT_OURS: Final = re.compile(
 
 _AMQP_PORT: Final = 5672
 _AMQPS_PORT: Final = 5671
+_MQTT_PORT: Final = 1883
+_MQTTS_PORT: Final = 8883
 _STOMP_PORT: Final = 61613
 _STOMPS_PORT: Final = 61614
 _HTTP_PORT: Final = 15672
@@ -538,6 +540,14 @@ class Settings:
         metadata=_about(_endpoint(_PROMETHEUS_PORT), "where metrics are without a login, or off", absent="off"),
     )
     metadata_url: str = field(
+    mqtt: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_MQTT_PORT), "where MQTT clients connect, or off", absent="off"),
+    )
+    mqtts: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_MQTTS_PORT), "where MQTT clients connect with TLS, or off", absent="off"),
+    )
         default="",
         metadata=_about(
             _Kind(_metadata_url, "a URL: sqlite:///… or postgresql+psycopg://…"),
@@ -803,14 +813,14 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield wrong("amqp", "neither amqp nor amqps has an address to listen on")
     if settings.default_user != "guest" and settings.origins["default_pass"] == DEFAULT_ORIGIN:
         yield wrong("default_user", "needs default_pass, which everybody knows otherwise")
-    for key in ("amqps", "stomps", "https"):
+    for key in ("amqps", "mqtts", "stomps", "https"):
         if getattr(settings, key) is not None and settings.tls.certificate is None:
             yield wrong(key, "needs tls.certificate")
     if settings.tls.client_certificates != "none" and settings.tls.ca is None:
         yield wrong("tls.client_certificates", "needs tls.ca")
     yield from _cluster_contradictions(settings, wrong)
     taken: dict[Endpoint, str] = {}
-    for key in ("amqp", "amqps", "stomp", "stomps", "http", "https", "prometheus", "cluster_listen"):
+    for key in ("amqp", "amqps", "mqtt", "mqtts", "stomp", "stomps", "http", "https", "prometheus", "cluster_listen"):
         endpoint: Endpoint | None = getattr(settings, key)
         if endpoint is not None and endpoint.port and taken.setdefault(endpoint, key) != key:
             yield wrong(key, f"{endpoint} is also the address of {taken[endpoint]}")

@@ -14,24 +14,22 @@ import hashlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_be
+from librt.strings import read_i32_be
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
-from warren.amqp.codec import method_frame
 from warren.amqp.errors import NOT_ALLOWED, PRECONDITION_FAILED, SYNTAX_ERROR, ChannelException, ConnectionException
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
-from warren.amqp.methods import BASIC_CLASS_ID, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_OVERHEAD_BYTES
+from warren.amqp.methods import FRAME_OVERHEAD_BYTES
 from warren.amqp.outbox import CHUNK_MIN_BYTES
-from warren.channels.access import Route
 from warren.channels.confirms import Confirms, PendingConfirms
-from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT, PreparedPublish
 from warren.channels.consuming import cancel, consume
 from warren.channels.jobs import Reply
+from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT, PreparedPublish
 from warren.channels.session import Session
 from warren.channels.topology import handle_topology
 from warren.channels.transaction import Commit, Rollback, Transaction
-from warren.msgstore.log.message import HEADER_AT, Envelope, Message, write_frame_head
+from warren.msgstore.log.message import HEADER_AT, Envelope, Message
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import Job, Steps
 from warren.stomp.conversion import argument_value, headers_of_message, is_queue_argument, properties_of
@@ -50,8 +48,6 @@ from warren.stomp.frames import Frame, encode, escaped, maybe_number
 if TYPE_CHECKING:
     from warren.stomp.peer import StompPeer
 
-PROPERTIES_AT: Final = 12  # in a content header payload: flag word and values
-NUMBER: Final = 1  # of the only session, as a channel has one
 HEADS_MAX: Final = 64
 HEAD_KEPT_BYTES: Final = 1024
 SUBSCRIPTION_ID_MAX_BYTES: Final = 200
@@ -73,14 +69,10 @@ class Receipt:
 class Send(PreparedPublish):
     """What a head of SEND means, whatever the body."""
 
-    def __init__(self, size: i64, queue: str, arguments: bytes, head: bytes, tail: bytes) -> None:
+    def __init__(self, size: i64, queue: str, exchange: str, routing_key: str, properties: bytes) -> None:
+        super().__init__(exchange, routing_key, properties)
         self.size: i64 = size  # content-length, -1: none
         self.queue = queue  # that is declared for it, or ""
-        self.arguments = arguments  # of basic.publish
-        self.head = head  # of the content header frame, up to the body size
-        self.tail = tail  # behind it
-        self.route: Route | None = None
-        self.version: i64 = -1  # of the topology, when the route was found
 
 
 class Receipts(Confirms):
@@ -319,13 +311,8 @@ class StompSession(Session):
         if reply_to is not None and reply_to.startswith(TEMP_PREFIX):
             properties.reply_to = self._temporary(reply_to)
             is_plain = False
-        published = method_frame(NUMBER, m.BasicPublish(0, target.exchange, target.routing_key, False, False))
-        tail = properties.encode()
-        out = BytesWriter()
-        write_frame_head(out, FRAME_HEADER, NUMBER, PROPERTIES_AT + len(tail))
-        write_i32_be(out, BASIC_CLASS_ID << 16)  # and a weight of 0
         queue = target.queue if target.kind == QUEUE else ""
-        send = Send(size, queue, published[HEADER_AT + 4 : -1], out.getvalue(), tail + bytes([FRAME_END]))
+        send = Send(size, queue, target.exchange, target.routing_key, properties.encode())
         if is_plain and len(head) <= HEAD_KEPT_BYTES:
             self._keep(head, send)
         return send
@@ -341,29 +328,7 @@ class StompSession(Session):
         Raises:
             AmqpError: it may not be published.
         """
-        vhost = self.connection.fast_vhost
-        assert vhost is not None
-        route = send.route
-        if route is None or send.version != vhost.topology_version or not route.cacheable:
-            route = self.find_route(send.arguments)
-            send.route = route
-            send.version = vhost.topology_version
-        self.route = route
-        size: i64 = len(body)
-        out = BytesWriter()
-        out.write(send.head)
-        write_i64_be(out, size)
-        out.write(send.tail)
-        header_end: i64 = len(out)
-        largest: i64 = header_end
-        if size > 0:
-            write_frame_head(out, FRAME_BODY, NUMBER, size)
-            out.write(body)
-            out.append(FRAME_END)
-            if size + FRAME_OVERHEAD_BYTES > largest:
-                largest = size + FRAME_OVERHEAD_BYTES
-        content = out.getvalue()
-        self.complete(content, None, content, 0, header_end, size, largest)
+        send.publish(self, body)
 
     def send_specially(self, send: Send, body: bytes, frame: Frame) -> None:
         """Publish with a receipt, or in a transaction.

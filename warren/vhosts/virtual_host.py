@@ -70,6 +70,7 @@ from warren.vhosts.metadata_journal import Journal
 from warren.vhosts.policies import PolicyBook, alternate_of
 from warren.vhosts.policy_run import PolicyRun
 from warren.vhosts.records import VhostRecords
+from warren.vhosts.retained import RetainedMessages
 from warren.vhosts.super_streams import partition_places
 from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
 from warren.vhosts.unbinding import Unbinding
@@ -114,6 +115,7 @@ class VirtualHost(QueueHost):
         self.claims_of: dict[str, dict[str, ClaimQueue]] = {}  # the claims of drains, by the queue that they are of
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
         self.records = VhostRecords(log, record.name)
+        self._retained: RetainedMessages | None = None  # until somebody asks
         self.histories = Histories()
         self._incoming: dict[Destination, set[Exchange]] = {}  # who has bindings to this destination
         self._journal = journal
@@ -191,6 +193,14 @@ class VirtualHost(QueueHost):
         """Take the queues of a version of the topology, sorted by somebody who gives way meanwhile."""
         self._sorted_version = version
         self._sorted_queues = queues
+
+    def retained(self) -> RetainedMessages:
+        """Return the retained messages of its topics."""
+        found = self._retained
+        if found is None:
+            found = RetainedMessages(self.records)
+            self._retained = found
+        return found
 
     def lengths(self) -> tuple[int, int, int, int]:
         """Return how many messages, ready ones, unacked ones and consumers there are, in all queues."""

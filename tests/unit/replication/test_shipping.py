@@ -159,6 +159,38 @@ def test_files_are_held_by_their_names_when_they_are_many() -> None:
         replica.apply(parsed(pieces), log.epoch)
     assert segments(fs) == before
     log.shipping.detach(attachment)
+def test_what_is_kept_is_counted_for_those_who_were_there_when_it_went() -> None:
+    log = ShippedLog()
+    log.commit(30)
+    shipping = log.shipping
+    first = log.attach(follower(log))
+    log.compact(1, 2)
+    segment_bytes = len(log.fs.contents()["log/0000000003"])
+    assert shipping.kept_bytes(first) == 2 * segment_bytes
+    second = log.attach(follower(log))
+    log.commit(1)
+    log.compact(3)
+    assert (shipping.kept_bytes(first), shipping.kept_bytes(second)) == (3 * segment_bytes, segment_bytes)
+    shipping.detach(first)
+    shipping.settle()
+    kept = "retained.log.0000000003"
+    assert [name for name in log.fs.names("pins") if name.startswith("retained")] == [kept]
+    shipping.detach(second)
+    shipping.settle()
+    assert log.fs.names("pins") == []
+    assert shipping.kept_bytes(first) == 0
+
+
+def test_files_of_streams_that_are_removed_are_counted_while_somebody_may_read_them() -> None:
+    log = ShippedLog()
+    log.commit(1)
+    log.files.seal(SealJob(7, 0, 0, columns(0, b"sealed")))
+    size = len(log.fs.contents()[sealed_path(7, 0)])
+    attachment = log.attach(follower(log))
+    log.files.drop_sealed(DropJob(7, [0]))
+    assert log.shipping.kept_bytes(attachment) == size
+
+
     log.shipping.settle()
     assert log.fs.names("pins") == []
 

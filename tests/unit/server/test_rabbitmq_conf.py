@@ -59,6 +59,8 @@ def test_what_comes_out_is_a_file_for_the_broker(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "key", "value"),
     [
+        ("mqtt.listeners.tcp.1 = 127.0.0.1:1883", "mqtt", "127.0.0.1:1883"),
+        ("mqtt.listeners.ssl.default = 127.0.0.1:8883", "mqtts", "127.0.0.1:8883"),
         ("stomp.listeners.tcp.1 = 127.0.0.1:61613", "stomp", "127.0.0.1:61613"),
         ("stomp.listeners.ssl.default = 127.0.0.1:61614", "stomps", "127.0.0.1:61614"),
         ("listeners.tcp.local = 127.0.0.1:5672", "amqp", "127.0.0.1:5672"),
@@ -86,8 +88,8 @@ def test_values_are_taken_over(line: str, key: str, value: object) -> None:
         ("disk_free_limit.absolute = 1 furlong", "must be a size"),
         ("listeners.tcp.1 = unix:/run/rabbitmq.sock:0", "Unix sockets"),
         ("auth_backends.1 = ldap", "users are kept in the broker"),
-        ("cluster_formation.peer_discovery_backend = dns", "one node"),
-        ("mqtt.listeners.tcp.default = 1883", "only protocol"),
+        ("cluster_formation.peer_discovery_backend = dns", "by the setting etcd"),
+        ("amqp1_0.default_user = guest", "not spoken"),
         ("quite.unheard.of = 1", "no such setting"),
         ("this is not a setting", "key = value"),
     ],

@@ -29,6 +29,8 @@ PROTOCOLS: Final = {
     "amqp": {"amqp", "amqp091", "amqp0-9-1"},
     "amqps": {"amqps", "amqp/ssl", "amqp091/ssl"},
     "stomp": {"stomp", "rabbitmq_stomp"},
+    "mqtt": {"mqtt", "rabbitmq_mqtt"},
+    "mqtts": {"mqtts", "mqtt/ssl"},
     "stomps": {"stomps", "stomp/ssl"},
     "http": {"http", "management", "mgmt", "rabbitmq_management"},
     "https": {"https", "https/management"},

@@ -29,7 +29,7 @@ def exchange_types() -> list[Described]:
 
 
 # What RabbitMQ calls them.
-SHOWN: Final = {"amqps": "amqp/ssl", "stomps": "stomp/ssl", "prometheus": "http/prometheus"}
+SHOWN: Final = {"amqps": "amqp/ssl", "mqtts": "mqtt/ssl", "stomps": "stomp/ssl", "prometheus": "http/prometheus"}
 
 
 def listener_rows(node: str, listening: Sequence[Listening]) -> list[Described]:
@@ -37,12 +37,15 @@ def listener_rows(node: str, listening: Sequence[Listening]) -> list[Described]:
     return [
         {
             "node": node,
-            "protocol": {"amqps": "amqp/ssl", "stomps": "stomp/ssl", "prometheus": "http/prometheus"}.get(
-                each.protocol, each.protocol
-            ),
+            "protocol": {
+                "amqps": "amqp/ssl",
+                "mqtts": "mqtt/ssl",
+                "stomps": "stomp/ssl",
+                "prometheus": "http/prometheus",
+            }.get(each.protocol, each.protocol),
             "ip_address": each.host,
             "port": each.port,
-            "tls": each.protocol in ("amqps", "stomps", "https"),
+            "tls": each.protocol in ("amqps", "mqtts", "stomps", "https"),
             "socket_opts": {"backlog": 4096, "nodelay": True},
         }
         for each in listening

@@ -1,0 +1,497 @@
+"""MQTT on the engine: what a client says and is told, without sockets."""
+
+from __future__ import annotations
+
+import pytest
+from durable_harness import DurableHarness
+from engine_harness import Harness
+from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, properties, publish_packet
+
+from warren.mqtt import packets as p
+from warren.mqtt.packets import packet
+from warren.vhosts.metadata import TopicPermissionPut, VhostPut
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture(params=[3, 4, 5])
+def version(request: pytest.FixtureRequest) -> int:
+    found = request.param
+    assert isinstance(found, int)
+    return found
+
+
+# --- CONNECT --------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_logs_in_and_is_named(harness: Harness, version: int) -> None:
+    client = mqtt_client(harness, version, "thermometer")
+    names = {3: "MQTT 3-1-0", 4: "MQTT 3-1-1", 5: "MQTT 5-0"}
+    assert client.peer.protocol == names[version]
+    assert client.peer.client_properties["client_id"] == "thermometer"
+    assert client.feed(packet(12, 0, b"")) == [(13, 0, b"")]
+
+
+def test_a_wrong_password_is_refused(harness: Harness, version: int) -> None:
+    client = MqttClient(harness, version)
+    assert client.connect(password="no").body[1] == (0x86 if version == 5 else 4)
+    assert client.ended
+
+
+def test_without_a_user_nobody_enters(harness: Harness) -> None:
+    client = MqttClient(harness)
+    assert client.connect(user=None, password=None).body[1] == 4
+
+
+def test_the_user_may_name_the_vhost(harness: Harness) -> None:
+    harness.broker.administer(VhostPut("other"))
+    harness.permit("guest", vhost="other")
+    client = mqtt_client(harness, user="other:guest")
+    assert client.peer.vhost_name == "other"
+    assert MqttClient(harness).connect(user="missing:guest").body[1] == 5
+
+
+def test_an_unknown_version_is_told_so(harness: Harness) -> None:
+    client = MqttClient(harness)
+    (reply,) = client.feed(packet(1, 0, b"\0\x04MQTT\x09\x02\0\0\0\x01c"))
+    assert (reply.kind, reply.body[1]) == (2, 1)
+    assert client.ended
+
+
+def test_an_empty_client_id_is_assigned(harness: Harness) -> None:
+    client = MqttClient(harness, 5)
+    reply = client.connect("")
+    reader = p.Reader(reply.body, 2, len(reply.body))
+    assert reader.properties(p.CONNACK).values[p.ASSIGNED_ID] == client.peer.name
+    assert MqttClient(harness).connect("", clean=False).body[1] == 2
+
+
+def test_keep_alive_is_one_and_a_half(harness: Harness) -> None:
+    client = mqtt_client(harness, keep_alive_s=10)
+    harness.pass_time(0.5)
+    harness.pass_time(14)
+    assert not client.ended
+    harness.pass_time(2)
+    assert client.ended
+
+
+def test_what_comes_before_connect_ends_the_connection(harness: Harness) -> None:
+    client = MqttClient(harness)
+    assert client.feed(publish_packet("a", b"x")) == []
+    assert client.ended
+
+
+@pytest.mark.parametrize("what", ["will delay", "authentication", "will of QoS 2"])
+def test_what_is_not_there_is_refused_with_a_reason(harness: Harness, what: str) -> None:
+    client = MqttClient(harness, 5)
+    if what == "will delay":
+        delayed = properties({p.WILL_DELAY: 5})
+        assert client.connect(will=("w", b"x", 0, False), will_properties=delayed).body[1] == 0x83
+    elif what == "authentication":
+        assert client.connect(given=properties({p.AUTH_METHOD: "SCRAM"})).body[1] == 0x8C
+    else:
+        assert client.connect(will=("w", b"x", 2, False)).body[1] == 0x9B
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+def test_qos_0_reaches_who_has_subscribed(harness: Harness, version: int) -> None:
+    reader, writer = mqtt_client(harness, version, "r"), mqtt_client(harness, version, "w")
+    assert reader.subscribe("a/+/c", "x/#") == [0, 0]
+    for topic in ("a/b/c", "a/b", "x", "x/y/z", "a.b"):
+        assert writer.publish(topic, topic.encode()) == []
+    assert reader.bodies() == [b"a/b/c", b"x", b"x/y/z"]
+
+
+def test_qos_1_is_answered_both_ways(harness: Harness, version: int) -> None:
+    reader, writer = mqtt_client(harness, version, "r"), mqtt_client(harness, version, "w")
+    assert reader.subscribe("a", qos=1) == [1]
+    assert writer.publish("a", b"x", 1, packet_id=77) == [(4, 0, b"\0\x4d")]
+    (found,) = reader.messages()
+    assert (found.topic, found.body, found.qos, found.packet_id) == ("a", b"x", 1, 1)
+    queue = harness.queue("mqtt-subscription-rqos1")
+    assert queue.unacked_count == 1
+    assert reader.ack(found.packet_id) == []
+    assert queue.message_count == 0
+    assert reader.ack(found.packet_id) == [] and not reader.ended
+
+
+def test_the_lower_qos_counts(harness: Harness) -> None:
+    zero, one = mqtt_client(harness, client_id="zero"), mqtt_client(harness, client_id="one")
+    zero.subscribe("a", qos=0)
+    one.subscribe("a", qos=1)
+    assert one.subscribe("b", qos=2) == [1]
+    writer = mqtt_client(harness, client_id="w")
+    writer.publish("a", b"0", 0)
+    writer.publish("a", b"1", 1)
+    assert [each.qos for each in zero.messages()] == [0, 0]
+    assert [each.qos for each in one.messages()] == [0, 1]
+    assert harness.queue("mqtt-subscription-oneqos1").unacked_count == 1
+
+
+def test_a_dot_and_a_slash_are_two_things(harness: Harness) -> None:
+    client = mqtt_client(harness)
+    client.subscribe("a.b/+")
+    client.publish("a.b/c", b"1")
+    client.publish("a/b/c", b"2")
+    assert [(each.topic, each.body) for each in client.messages()] == [("a.b/c", b"1")]
+
+
+def test_wildcards_do_not_stand_for_topics_with_a_dollar(harness: Harness) -> None:
+    client = mqtt_client(harness)
+    client.subscribe("#", "+/x")
+    client.publish("$internal/x", b"no")
+    client.publish("y/x", b"yes")
+    assert client.bodies() == [b"yes"]
+    client.subscribe("$internal/#")
+    client.publish("$internal/x", b"now")
+    assert client.bodies() == [b"now"]
+
+
+def test_a_star_in_a_filter_is_no_wildcard(harness: Harness) -> None:
+    client = mqtt_client(harness)
+    client.subscribe("a/*")
+    client.publish("a/b", b"no")
+    client.publish("a/*", b"yes")
+    assert client.bodies() == [b"yes"]
+
+
+def test_amqp_and_mqtt_pass_messages(harness: Harness) -> None:
+    client, amqp = mqtt_client(harness, 5), harness.channel()
+    client.subscribe("a/b", qos=1)
+    amqp.publish("amq.topic", "a.b", b"x", delivery_mode=2, content_type="text/plain")
+    (found,) = client.messages()
+    assert (found.body, found.qos, found.properties) == (b"x", 1, b"\x03\0\x0atext/plain")
+
+
+def test_properties_come_out_as_they_went_in(harness: Harness) -> None:
+    client = mqtt_client(harness, 5)
+    client.subscribe("a")
+    values = {
+        p.PAYLOAD_FORMAT: 1,
+        p.CONTENT_TYPE: "text/plain",
+        p.RESPONSE_TOPIC: "back/to.me",
+        p.CORRELATION: b"\xff\0",
+    }
+    users = [("k", "1"), ("k", "2"), ("CC", "x"), ("x-delay", "9"), ("mqtt.k", "3")]
+    given = properties(values, users)
+    client.publish("a", b"x", given=given)
+    (found,) = client.messages()
+    encoded = p.varint(len(found.properties)) + found.properties
+    came = p.Reader(encoded, 0, len(encoded)).properties(p.PUBLISH)
+    assert came.values == values
+    assert sorted(came.users) == sorted(users)
+
+
+def test_what_is_left_of_an_expiry_goes_out(harness: Harness) -> None:
+    reader = mqtt_client(harness, 5, "r", clean=False, given=properties({p.SESSION_EXPIRY: 100}))
+    reader.subscribe("a", qos=1)
+    reader.hang_up()
+    writer = mqtt_client(harness, 5, "w")
+    for expiry_s in (5, 60):
+        writer.publish("a", b"%d" % expiry_s, 1, given=properties({p.MESSAGE_EXPIRY: expiry_s}))
+    harness.pass_time(20)
+    reader = MqttClient(harness, 5)
+    _, *rest = reader.feed(connect_again("r"))
+    (left,) = [message(each, 5) for each in rest]
+    assert left.body == b"60"
+    assert left.properties == b"\x02" + (40).to_bytes(4, "big")
+
+
+def test_an_alias_stands_for_a_topic(harness: Harness) -> None:
+    client = mqtt_client(harness, 5)
+    client.subscribe("a/b")
+    client.publish("a/b", b"1", given=properties({p.ALIAS: 3}))
+    client.publish("", b"2", given=properties({p.ALIAS: 3}))
+    assert client.bodies() == [b"1", b"2"]
+    (reply,) = client.publish("", b"3", given=properties({p.ALIAS: 4}))
+    assert (reply.kind, reply.body[0]) == (14, 0x94)
+
+
+def test_nobody_has_subscribed(harness: Harness) -> None:
+    client = mqtt_client(harness, 5)
+    assert client.publish("a", b"x", 1) == [(4, 0, b"\0\x01\x10")]
+
+
+def test_qos_2_is_refused_with_its_reason(harness: Harness) -> None:
+    (reply,) = mqtt_client(harness, 5).publish("a", b"x", 2)
+    assert (reply.kind, reply.body[0]) == (14, 0x9B)
+
+
+def test_what_a_client_cannot_take_is_passed_over(harness: Harness) -> None:
+    client = mqtt_client(harness, 5, given=properties({p.PACKET_MAX: 100}))
+    client.subscribe("a", qos=1)
+    client.publish("a", b"x" * 200, 1)
+    client.publish("a", b"y", 1)
+    assert client.bodies() == [b"y"]
+    assert harness.queue("mqtt-subscription-cqos1").unacked_count == 1
+
+
+def test_no_more_than_the_receive_maximum_is_out(harness: Harness) -> None:
+    client = mqtt_client(harness, 5, given=properties({p.RECEIVE_MAX: 2}))
+    client.subscribe("a", qos=1)
+    writer = mqtt_client(harness, 5, "w")
+    for number in range(4):
+        writer.publish("a", b"%d" % number, 1)
+    first, _ = client.messages()
+    client.peer.feed(packet(4, 0, first.packet_id.to_bytes(2, "big")))
+    harness.settle()
+    assert client.bodies() == [b"2"]
+
+
+# --- subscriptions --------------------------------------------------------------------------------------------------
+
+
+def test_an_unsubscribed_filter_is_gone(harness: Harness) -> None:
+    client = mqtt_client(harness, 5)
+    client.subscribe("a", "b")
+    assert client.unsubscribe("a", "c") == [0, 0x11]
+    client.publish("a", b"no")
+    client.publish("b", b"yes")
+    assert client.bodies() == [b"yes"]
+
+
+def test_a_subscription_is_replaced_by_one_with_another_qos(harness: Harness) -> None:
+    client = mqtt_client(harness)
+    client.subscribe("a", qos=0)
+    client.subscribe("a", qos=1)
+    client.publish("a", b"x")
+    assert client.bodies() == [b"x"]
+
+
+@pytest.mark.parametrize("filter_", ["a/#/b", "a+", "", "#b", "x" * 256])
+def test_what_is_no_filter_is_refused(harness: Harness, filter_: str) -> None:
+    assert mqtt_client(harness, 5).subscribe(filter_) == [0x8F]
+    assert mqtt_client(harness, 4, "d").subscribe(filter_) == [0x80]
+
+
+def test_shared_subscriptions_are_refused(harness: Harness) -> None:
+    assert mqtt_client(harness, 5).subscribe("$share/g/a") == [0x9E]
+
+
+def test_identifiers_come_with_messages(harness: Harness) -> None:
+    client = mqtt_client(harness, 5)
+    one, two = properties(), properties()
+    one.ids, two.ids = [1], [200]
+    client.subscribe("a/#", given=one)
+    client.subscribe("a/b", given=two)
+    client.publish("a/b", b"x")
+    (found,) = client.messages()
+    assert found.properties in (b"\x0b\x01\x0b\xc8\x01", b"\x0b\xc8\x01\x0b\x01")
+
+
+def test_own_messages_are_left_out_where_asked(harness: Harness) -> None:
+    client, other = mqtt_client(harness, 5), mqtt_client(harness, 5, "other")
+    client.subscribe("a", qos=1, options=4)
+    client.publish("a", b"own")
+    other.publish("a", b"other")
+    assert client.bodies() == [b"other"]
+
+
+def test_permissions_hold(harness: Harness) -> None:
+    harness.add_user("reader", configure="^mqtt-", write="^mqtt-", read=".*")
+    client = mqtt_client(harness, 5, user="reader", password="reader")
+    assert client.subscribe("a") == [0]
+    (reply,) = client.publish("a", b"x")
+    assert (reply.kind, reply.body[0]) == (14, 0x87)
+
+
+def test_topic_permissions_hold(harness: Harness) -> None:
+    harness.broker.administer(TopicPermissionPut("guest", "/", "amq.topic", "^a\\.", "^b\\."))
+    client = mqtt_client(harness, 5)
+    assert client.subscribe("a/x", "b/x") == [0x87, 0]
+    assert client.publish("a/x", b"x", 1) == [(4, 0, b"\0\x01\x10")]
+    (reply,) = client.publish("b/x", b"x", 1)
+    assert (reply.kind, reply.body[0]) == (14, 0x87)
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+def connect_again(client_id: str, version: int = 5) -> bytes:
+    return connect_packet(version, client_id, clean=False, given=properties({p.SESSION_EXPIRY: 100}))
+
+
+def test_a_session_lasts(harness: Harness) -> None:
+    client = mqtt_client(harness, 4, clean=False)
+    client.subscribe("a", qos=1)
+    client.feed(packet(14, 0, b""))
+    assert client.ended
+    mqtt_client(harness, client_id="w").publish("a", b"x", 1)
+    again = MqttClient(harness)
+    connack, publish = again.feed(connect_again("c", 4))
+    assert connack.body == b"\x01\0"
+    assert publish.body.endswith(b"x")
+    assert MqttClient(harness).connect("c").body == b"\0\0", "a clean one begins anew"
+    assert not [name for name in harness.vhost.queues if name.startswith("mqtt-")]
+
+
+def test_a_session_survives_a_restart() -> None:
+    harness = DurableHarness()
+    client = mqtt_client(harness, 5, clean=False, given=properties({p.SESSION_EXPIRY: 100}))
+    one = properties()
+    one.ids = [7]
+    client.subscribe("a/+", qos=1, given=one)
+    assert mqtt_client(harness, 5, "w").publish("a/b", b"x", 1) == [(4, 0, b"\0\x01")]
+    harness = harness.restart(clean=False)
+    connack, publish = MqttClient(harness, 5).feed(connect_again("c"))
+    assert connack.body[:2] == b"\x01\0"
+    assert b"\x02\x0b\x07" in publish.body, "with the identifier of its subscription"
+
+
+def test_a_session_expires(harness: Harness) -> None:
+    client = mqtt_client(harness, 5, clean=False, given=properties({p.SESSION_EXPIRY: 10}))
+    client.subscribe("a", qos=1)
+    client.feed(packet(14, 0, b"\0" + properties({p.SESSION_EXPIRY: 1000}).encode()))
+    harness.pass_time(500)
+    assert "mqtt-subscription-cqos1" in harness.vhost.queues
+    harness.pass_time(600)
+    assert "mqtt-subscription-cqos1" not in harness.vhost.queues
+
+
+def test_an_unacknowledged_message_comes_again(harness: Harness) -> None:
+    client = mqtt_client(harness, 5, clean=False, given=properties({p.SESSION_EXPIRY: 100}))
+    client.subscribe("a", qos=1)
+    client.publish("a", b"x", 1)
+    client.hang_up()
+    _, publish = MqttClient(harness, 5).feed(connect_again("c"))
+    assert publish.flags == 0b1010, "DUP, QoS 1"
+
+
+def test_the_later_connection_has_the_client_id(harness: Harness) -> None:
+    first = mqtt_client(harness, 5)
+    first.subscribe("a")
+    second = mqtt_client(harness, 5)
+    (reply,) = first.take()
+    assert (reply.kind, reply.body[0]) == (14, 0x8E)
+    assert first.ended
+    second.subscribe("a")
+    second.publish("a", b"x")
+    assert second.bodies() == [b"x"]
+
+
+def test_another_user_does_not_get_the_client_id(harness: Harness) -> None:
+    harness.add_user("other")
+    first = mqtt_client(harness)
+    assert MqttClient(harness).connect(user="other", password="other").body[1] == 2
+    assert not first.ended
+
+
+# --- wills ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["lost", "silent", "error", "taken over"])
+def test_a_will_is_published(harness: Harness, how: str) -> None:
+    reader = mqtt_client(harness, client_id="r")
+    reader.subscribe("will")
+    client = mqtt_client(harness, keep_alive_s=10, will=("will", b"gone", 1, False))
+    if how == "lost":
+        client.hang_up()
+    elif how == "silent":
+        harness.pass_time(0.5)
+        harness.pass_time(20)
+    elif how == "error":
+        client.feed(b"\xff\x00")
+    else:
+        mqtt_client(harness)
+    assert reader.bodies() == [b"gone"]
+
+
+def test_a_goodbye_takes_the_will_back(harness: Harness) -> None:
+    reader = mqtt_client(harness, client_id="r")
+    reader.subscribe("will")
+    mqtt_client(harness, will=("will", b"gone", 0, False)).feed(packet(14, 0, b""))
+    assert reader.bodies() == []
+    mqtt_client(harness, 5, will=("will", b"gone", 0, False)).feed(packet(14, 0, b"\x04"))
+    assert reader.bodies() == [b"gone"]
+
+
+def test_a_will_needs_the_permission(harness: Harness) -> None:
+    harness.add_user("silent", write="^mqtt-")
+    reader = mqtt_client(harness, client_id="r")
+    reader.subscribe("will")
+    mqtt_client(harness, user="silent", password="silent", will=("will", b"gone", 0, False)).hang_up()
+    assert reader.bodies() == []
+    assert "mqtt.will_refused" in harness.events()
+
+
+# --- retained -------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_retained_message_comes_with_a_subscription(harness: Harness, version: int) -> None:
+    writer = mqtt_client(harness, version, "w")
+    for topic in ("a/b", "a/c", "a", "$x/b", "d"):
+        writer.publish(topic, b"old", retain=True)
+        writer.publish(topic, topic.encode(), 1, retain=True)
+    writer.publish("d", b"", retain=True)
+    reader = mqtt_client(harness, version, "r")
+    reader.subscribe("a/#", qos=1)
+    found = reader.messages()
+    assert sorted(each.body for each in found) == [b"a", b"a/b", b"a/c"]
+    assert {(each.retain, each.qos) for each in found} == {(True, 1)}
+    reader.subscribe("+/b", "d")
+    assert [each.body for each in reader.messages()] == [b"a/b"]
+    writer.publish("a", b"new", retain=True)
+    assert [each.retain for each in reader.messages()] == [False]
+
+
+def test_what_is_retained_survives_a_crash() -> None:
+    harness = DurableHarness()
+    writer = mqtt_client(harness, 5, "w")
+    given = properties({p.CONTENT_TYPE: "t"})
+    assert writer.publish("a/b", b"x", 1, retain=True, given=given)[0].kind == 4
+    writer.publish("a/c", b"x", 1, retain=True)
+    writer.publish("a/c", b"", 1, retain=True)
+    harness = harness.restart(clean=False)
+    reader = mqtt_client(harness, 5, "r")
+    reader.subscribe("#")
+    (found,) = reader.messages()
+    assert (found.topic, found.body, found.retain, found.properties) == ("a/b", b"x", True, b"\x03\0\x01t")
+
+
+def test_retain_handling(harness: Harness) -> None:
+    client = mqtt_client(harness, 5)
+    client.publish("a", b"x", retain=True)
+    client.subscribe("a", options=0x20)
+    assert client.messages() == []
+    client.subscribe("a", options=0x10)
+    assert client.messages() == [], "it is not new"
+    client.subscribe("a", options=8)
+    assert client.bodies() == [b"x"]
+    client.publish("a", b"y", retain=True)
+    assert [each.retain for each in client.messages()] == [True], "as it was published"
+
+
+def test_a_retained_message_expires(harness: Harness) -> None:
+    client = mqtt_client(harness, 5)
+    client.publish("a", b"x", retain=True, given=properties({p.MESSAGE_EXPIRY: 10}))
+    harness.pass_time(4)
+    client.subscribe("a")
+    (found,) = client.messages()
+    assert found.properties == b"\x02\0\0\0\x06"
+    harness.pass_time(7)
+    client.subscribe("a")
+    assert client.messages() == []
+
+
+def test_there_is_an_end_to_what_is_retained(harness: Harness) -> None:
+    client = mqtt_client(harness, 5)
+    body = b"x" * (1 << 22)
+    for number in range(15):
+        client.publish(str(number), body, retain=True)
+    retained = harness.vhost.retained()
+    assert (retained.count, retained.bytes > 15 << 22) == (15, True)
+    (reply,) = client.publish("more", body, retain=True)
+    assert (reply.kind, reply.body[0]) == (14, 0x97)
+    other = mqtt_client(harness, 5, "other")
+    other.publish("3", b"", retain=True)
+    other.publish("more", body, retain=True)
+    assert (retained.count, other.ended) == (15, False)
+    for number in range(15):
+        other.publish(str(number), b"", retain=True)
+    other.publish("more", b"", retain=True)
+    assert (retained.count, retained.bytes, len(retained.root.below)) == (0, 0, 0)

@@ -1,0 +1,149 @@
+"""What PUBLISH says, as properties of the stored message, and back.
+
+    PUBLISH                       property of 0-9-1
+    QoS 1                         delivery_mode 2; QoS 0 has none
+    message expiry, in s          expiration, in ms; what is left of it goes out, rounded up
+    content type                  content_type
+    correlation data              correlation_id if it is a text of up to 255 bytes, else the header x-correlation-id
+    response topic                the header x-reply-to-topic, as a routing key
+    payload format 1              the header x-payload-format
+    user property                 a header with that name, a text; where a name comes again, a list of texts
+    RETAIN                        the header x-mqtt-retain: `RETAINED`, or `REPLAYED` in what is sent for being retained
+    the client, if it has subscribed without its own messages     the header x-mqtt-client
+
+A user property whose name is one on which the broker acts is kept under `_ESCAPE` and that name. Headers of other
+publishers go out as user properties where they are texts, numbers or truth values, in 5.0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.amqp.codec import NAME_MAX_BYTES
+from warren.amqp.field_table import Table, decode_table, encode_table
+from warren.amqp.properties import PERSISTENT, BasicProperties
+from warren.mqtt.errors import IMPLEMENTATION, MqttError
+from warren.mqtt.packets import (
+    CONTENT_TYPE,
+    CORRELATION,
+    MESSAGE_EXPIRY,
+    PAYLOAD_FORMAT,
+    RESPONSE_TOPIC,
+    Properties,
+    check_topic,
+)
+from warren.mqtt.topics import routing_key, topic_of
+
+RETAINED: Final = 1
+REPLAYED: Final = 2
+RETAIN_HEADER: Final = "x-mqtt-retain"
+CLIENT_HEADER: Final = "x-mqtt-client"
+_CORRELATION: Final = "x-correlation-id"
+_REPLY: Final = "x-reply-to-topic"
+_FORMAT: Final = "x-payload-format"
+_OWN: Final = frozenset((RETAIN_HEADER, CLIENT_HEADER, _CORRELATION, _REPLY, _FORMAT))
+_ESCAPE: Final = "mqtt."
+_ACTED_ON: Final = frozenset(("CC", "BCC", "x-death", "x-delay", "x-deliver-at")) | _OWN
+_EXPIRATION_MAX_S: Final = 4_000_000  # the largest that a time to live can be, in s; longer is as good as none
+
+
+def properties_of(given: Properties, qos: int, retain: bool, client: str) -> BasicProperties:
+    """Return the properties of a PUBLISH or a will. `client`: its id where that is to be kept.
+
+    Raises:
+        MqttError: something is too long to be kept.
+    """
+    found = BasicProperties()
+    headers: Table = {}
+    if qos > 0:
+        found.delivery_mode = PERSISTENT
+    for identifier, value in given.values.items():
+        if identifier == CONTENT_TYPE and isinstance(value, str):
+            _check_length("content type", value)
+            found.content_type = value
+        elif identifier == MESSAGE_EXPIRY and isinstance(value, int):
+            if value <= _EXPIRATION_MAX_S:
+                found.expiration = str(value * 1000)
+        elif identifier == CORRELATION and isinstance(value, bytes):
+            text = _maybe_text(value)
+            if text is None:
+                headers[_CORRELATION] = value
+            else:
+                found.correlation_id = text
+        elif identifier == RESPONSE_TOPIC and isinstance(value, str):
+            check_topic(value)
+            headers[_REPLY] = routing_key(value)
+        elif identifier == PAYLOAD_FORMAT and value == 1:
+            headers[_FORMAT] = 1
+    lists: dict[str, list[object]] = {}
+    for name, text in given.users:
+        if name in _ACTED_ON or name.startswith(_ESCAPE):
+            name = _ESCAPE + name
+        _check_length("name of a user property", name)
+        values = lists.setdefault(name, [])
+        values.append(text)
+        headers[name] = text if len(values) == 1 else values
+    if retain:
+        headers[RETAIN_HEADER] = RETAINED
+    if client:
+        headers[CLIENT_HEADER] = client
+    if headers:
+        found.headers = encode_table(headers)
+    return found
+
+
+def _check_length(what: str, value: str) -> None:
+    if len(value.encode()) > NAME_MAX_BYTES:
+        raise MqttError(IMPLEMENTATION, f"the {what} is longer than {NAME_MAX_BYTES} bytes")
+
+
+def _maybe_text(value: bytes) -> str | None:
+    if len(value) > NAME_MAX_BYTES:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def given_to(found: BasicProperties, headers: Table) -> Properties:
+    """Return the properties of the PUBLISH that a message goes out as, but for its expiry."""
+    given = Properties()
+    values = given.values
+    if headers.get(_FORMAT) == 1:
+        values[PAYLOAD_FORMAT] = 1
+    if found.content_type is not None:
+        values[CONTENT_TYPE] = found.content_type
+    reply = headers.get(_REPLY)
+    if isinstance(reply, str):
+        values[RESPONSE_TOPIC] = topic_of(reply)
+    correlation = headers.get(_CORRELATION)
+    if isinstance(correlation, bytes):
+        values[CORRELATION] = correlation
+    elif found.correlation_id is not None:
+        values[CORRELATION] = found.correlation_id.encode("utf-8", "surrogateescape")
+    for name, value in headers.items():
+        if name in _OWN:
+            continue
+        shown = name.removeprefix(_ESCAPE)
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, bool):
+                given.users.append((shown, "true" if each else "false"))
+            elif isinstance(each, str | int | float):
+                given.users.append((shown, str(each)))
+    return given
+
+
+def headers_in(found: BasicProperties) -> Table:
+    """Return the headers of a message."""
+    return {} if found.headers is None else decode_table(found.headers)
+
+
+def expiry_left_s(expiration_ms: i64, published_ms: i64, now_ms: i64) -> int:
+    """Return how long a message may still live, in s."""
+    left: i64 = expiration_ms
+    if published_ms > 0 and now_ms > published_ms:
+        left -= now_ms - published_ms
+    return 0 if left <= 0 else int(-(-left // 1000))

@@ -1,0 +1,625 @@
+"""An MQTT connection: bytes to packets, the login, the client id, keep alive, and every way it can end.
+
+    state            input that leads on                               state after
+    AWAIT_HEADER     CONNECT                                           CHECKING_LOGIN (the shell verifies the password)
+    CHECKING_LOGIN   the login is accepted, the vhost entered, and     RUNNING, told by CONNACK
+                     who had the client id before has ended
+    RUNNING          DISCONNECT                                        CLOSING until all of it has ended, then ENDED
+    any              an error, or the socket is gone                   ENDED
+
+1. Before the login a packet has at most `EARLY_BYTES`; afterwards PUBLISH as many as a message may have with its head,
+   any other `COMMAND_BYTES`.
+2. One connection at a time has a client id in a vhost. Who comes later has it, when the earlier one has let go of
+   everything.
+3. An error is told by CONNACK or, in 5.0, by DISCONNECT with a reason; in 3.1 and 3.1.1 the connection just ends, and
+   the log says why.
+4. The will is published when a session ends for any other reason than DISCONNECT, before anything of it goes.
+5. A packet is received in pieces, each copied once, which `channels.inbound` counts.
+
+Not here: QoS 2, shared subscriptions, enhanced authentication, a will that waits. Each is refused with its reason.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.errors import AmqpError, ChannelException
+from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
+from warren.channels.login import LoginRequest, enter_vhost
+from warren.channels.peer import NO_LIMIT_S, Peer
+from warren.channels.session import Session
+from warren.channels.shared import METHOD_UNITS, PAUSED_COMMIT, PAUSED_LOGIN, PAUSED_TURN, PAUSED_WORK
+from warren.mqtt.errors import (
+    BAD_ALIAS,
+    BAD_CLIENT_ID,
+    BAD_LOGIN,
+    BAD_METHOD,
+    BAD_VERSION,
+    DISCONNECT_WITH_WILL,
+    IMPLEMENTATION,
+    KEEP_ALIVE,
+    PROTOCOL_ERROR,
+    QOS_UNSUPPORTED,
+    TAKEN_OVER,
+    TOO_LARGE,
+    MqttError,
+    reason_of,
+    return_code,
+)
+from warren.mqtt.packets import (
+    ALIAS,
+    ALIAS_MAX,
+    ASSIGNED_ID,
+    AUTH_METHOD,
+    CONNECT,
+    DISCONNECT,
+    MAXIMUM_QOS,
+    PACKET_MAX,
+    PINGREQ,
+    PINGRESP,
+    PUBACK,
+    PUBLISH,
+    RECEIVE_MAX,
+    SESSION_EXPIRY,
+    SHARED_AVAILABLE,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    V3_1_1,
+    V5,
+    VERSION_NAMES,
+    WILL_DELAY,
+    Answer,
+    Connect,
+    Properties,
+    Reader,
+    Will,
+    check_topic,
+    connack,
+    decode_answer,
+    decode_connect,
+    decode_subscribe,
+    decode_text,
+    decode_unsubscribe,
+    disconnect,
+    malformed,
+    packet,
+)
+from warren.mqtt.session import MqttSession, SubscribeRun, UnsubscribeRun
+from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
+
+if TYPE_CHECKING:
+    from warren.channels.broker import Broker
+
+EARLY_BYTES: Final = 65536
+COMMAND_BYTES: Final = 262144
+PUBLISH_HEAD_BYTES: Final = 131072  # a topic and properties
+# Pieces of a packet smaller than this are joined as they come.
+PIECE_BYTES: Final = 16384
+# What has begun to come while publishers of large messages wait, as of a channel.
+STOPPED_MAX_BYTES: Final = 1 << 20
+ALIASES: Final = 16
+CLIENT_ID_MAX_BYTES: Final = 233  # with what is around it the name of a queue
+# How many messages of QoS 1 may be out to a client that does not say.
+RECEIVE_MAX_OLD: Final = 100
+# How long a session may be kept; what RabbitMQ takes as well.
+SESSION_EXPIRY_MAX_S: Final = 86400
+# The flags that each packet has to have; PUBLISH means something by them.
+_FLAGS: Final = {SUBSCRIBE: 2, UNSUBSCRIBE: 2, 6: 2}
+
+NEXT_STATES: Final[tuple[tuple[int, ...], ...]] = (
+    (CHECKING_LOGIN, ENDED),  # AWAIT_HEADER
+    (),
+    (RUNNING, CLOSING, ENDED),  # CHECKING_LOGIN
+    (),
+    (),
+    (CLOSING, ENDED),  # RUNNING
+    (ENDED,),  # CLOSING
+    (),  # ENDED
+)
+
+
+class MqttPeer(Peer):
+    """One client that speaks MQTT."""
+
+    def __init__(
+        self, broker: Broker, key: int, peer: str, local: str, address: str, certificate_user: str | None
+    ) -> None:
+        super().__init__(broker, key, peer, local, address, certificate_user, "MQTT", NEXT_STATES)
+        self.version: int = V3_1_1
+        self.channel_max = 1
+        self.silent_intervals = 1.5
+        self.receive_max: int = RECEIVE_MAX_OLD
+        self.packet_max_bytes: int = 0  # what the client takes; 0: anything
+        self._session: MqttSession | None = None
+        self._connect: Connect | None = None
+        self._will: Will | None = None
+        self._aliases: dict[int, bytes] = {}
+        self._is_told: bool = False  # CONNACK has said yes
+        self._client_id = ""
+        self._successor: MqttPeer | None = None  # who has taken the client id over, and waits
+        # Input: received and not handled; or the pieces of a packet of `_needed` bytes.
+        self._rest: bytes = b""
+        self._rest_from: i64 = 0
+        self._pieces: list[bytes] = []
+        self._have: i64 = 0
+        self._needed: i64 = 0
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        if data:
+            self.received_reads += 1
+            self.received_bytes += len(data)
+        self.units_left = self.shared.feed_units
+        self.paused &= ~PAUSED_TURN
+        if self.state >= CLOSING:
+            return
+        try:
+            self._take(data)
+        except AmqpError as error:
+            self._failed(error)
+
+    def _take(self, data: bytes) -> None:
+        pos: i64 = 0
+        if self._needed > 0:
+            self._keep(data)
+            if self._have < self._needed or self.paused:
+                return
+            data = b"".join(self._pieces)
+            self._forget_pieces()
+        else:
+            rest = self._rest
+            if rest:
+                if data:
+                    data = rest[self._rest_from :] + data
+                else:
+                    data = rest
+                    pos = self._rest_from
+                self._rest = b""
+                self._rest_from = 0
+        self._walk(data, pos)
+
+    def _walk(self, data: bytes, pos: i64) -> None:
+        """Handle packets from `pos` on, and keep the rest."""
+        end: i64 = len(data)
+        while pos < end:
+            if self.paused:
+                break
+            if self.units_left <= 0:
+                self.share_used()
+                break
+            self.units_left -= 1
+            at: i64 = pos + 1
+            size: i64 = 0
+            shift: i64 = 0
+            while at < end:
+                byte: i64 = data[at]
+                at += 1
+                size |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    shift = -1
+                    break
+                shift += 7
+                if shift > 21:
+                    raise malformed("a remaining length of more than four octets")
+            if shift >= 0:
+                break  # its length is still to come
+            first: i64 = data[pos]
+            self._check_size(first >> 4, size)
+            stop: i64 = at + size
+            if stop > end:
+                self._needed = stop - pos
+                self._keep(data[pos:])
+                return
+            if first >> 4 == PUBLISH and self.running:
+                if not self._publish(first, data, at, stop):
+                    break
+            else:
+                self._command(first, data, at, stop)
+            pos = stop
+        if pos < end and self.state < CLOSING:
+            self._rest = data
+            self._rest_from = pos
+
+    def _check_size(self, kind: i64, size: i64) -> None:
+        most: i64 = COMMAND_BYTES
+        if not self.running:
+            most = EARLY_BYTES
+        elif kind == PUBLISH:
+            most = self.shared.message_max_bytes + PUBLISH_HEAD_BYTES
+        if size > most:
+            raise MqttError(TOO_LARGE, f"a packet of {int(size)} bytes is larger than the {int(most)} that are allowed")
+
+    def _keep(self, piece: bytes) -> None:
+        """Keep a piece of a packet."""
+        size: i64 = len(piece)
+        if size == 0:
+            return
+        self._have += size
+        pieces = self._pieces
+        cost: i64 = size + PIECE_OVERHEAD_BYTES
+        if pieces and len(pieces[-1]) + size <= PIECE_BYTES:
+            pieces[-1] += piece
+            cost = size
+        else:
+            pieces.append(piece)
+        session = self._session
+        if session is not None and self.running:
+            self.shared.inbound.hold(session, cost)
+        if self.shared.large_stopped and self.inbound_bytes > STOPPED_MAX_BYTES:
+            self.publisher_blocked()
+
+    def _forget_pieces(self) -> None:
+        self._pieces = []
+        self._have = 0
+        self._needed = 0
+        session = self._session
+        if session is not None:
+            self.shared.inbound.let_go(session)
+
+    def count_command(self) -> None:
+        """Count work that a packet takes which is not like many before it."""
+        self.units_left -= METHOD_UNITS
+
+    def topic_text(self, topic: bytes) -> str:
+        """Return a topic to publish to.
+
+        Raises:
+            MqttError: it is none.
+        """
+        found = decode_text(topic)
+        check_topic(found)
+        return found
+
+    def _publish(self, first: i64, data: bytes, pos: i64, end: i64) -> bool:
+        """PUBLISH; False: it has to wait."""
+        session = self._session
+        vhost = self.fast_vhost
+        assert session is not None and vhost is not None
+        if self.shared.stopped or vhost.is_crowded:
+            self.publisher_blocked()
+            return False
+        qos: i64 = first >> 1 & 3
+        if qos == 3 or (qos == 0 and first & 8):
+            raise malformed("a QoS that does not exist")
+        if qos == 2:
+            raise MqttError(QOS_UNSUPPORTED, "QoS 2 is not supported: publish with QoS 1")
+        if end - pos < 2:
+            raise malformed("PUBLISH without a topic")
+        topic_end: i64 = pos + 2 + (i64(data[pos]) << 8 | i64(data[pos + 1]))
+        at: i64 = topic_end
+        if qos > 0:
+            at += 2
+        if at > end:
+            raise malformed("PUBLISH that is shorter than its topic")
+        topic = data[pos + 2 : topic_end]
+        packet_id: int = 0
+        if qos > 0:
+            packet_id = int(i64(data[topic_end]) << 8 | i64(data[topic_end + 1]))
+            if packet_id == 0:
+                raise malformed("a packet id of 0")
+        if self.version == V5 or first & 1:
+            if self.version == V5 and at < end and data[at] == 0 and first & 1 == 0 and topic_end > pos + 2:
+                at += 1
+            else:
+                self._publish_specially(first, topic, packet_id, data, at, end)
+                return True
+        if end - at > self.shared.message_max_bytes:
+            raise MqttError(TOO_LARGE, "a message that is too large")
+        session.publish_plain(topic, qos, packet_id, data[at:end])
+        self.check_outbox()
+        return True
+
+    def _publish_specially(self, first: i64, topic: bytes, packet_id: int, data: bytes, pos: i64, end: i64) -> None:
+        """PUBLISH with properties, or to be retained."""
+        self.count_command()
+        session = self._session
+        assert session is not None
+        properties = Properties()
+        if self.version == V5:
+            reader = Reader(data, pos, end)
+            properties = reader.properties(PUBLISH)
+            pos = reader.pos
+        if properties.ids:
+            raise MqttError(PROTOCOL_ERROR, "a subscription identifier from a client")
+        alias = properties.values.pop(ALIAS, None)
+        if alias is not None:
+            assert isinstance(alias, int)
+            if alias > ALIASES:
+                raise MqttError(BAD_ALIAS, f"topic aliases go up to {ALIASES}")
+            if topic:
+                self._aliases[alias] = topic
+            else:
+                topic = self._aliases.get(alias, b"")
+                if topic == b"":
+                    raise MqttError(BAD_ALIAS, f"the topic alias {alias} stands for nothing")
+        if end - pos > self.shared.message_max_bytes:
+            raise MqttError(TOO_LARGE, "a message that is too large")
+        body = data[pos:end]
+        qos = int(first >> 1 & 3)
+        session.publish(self.topic_text(topic), properties, qos, first & 1 != 0, packet_id, body)
+        self.check_outbox()
+
+    def _command(self, first: i64, data: bytes, pos: i64, end: i64) -> None:
+        """Any other packet."""
+        kind = int(first >> 4)
+        flags = int(first & 15)
+        if flags != _FLAGS.get(kind, 0) and kind != PUBLISH:
+            raise malformed(f"flags that a packet of type {kind} does not have")
+        session = self._session
+        if self.state == AWAIT_HEADER:
+            self.count_command()
+            if kind != CONNECT:
+                raise MqttError(PROTOCOL_ERROR, "a packet before CONNECT")
+            self._connected(decode_connect(data, pos, end))
+            return
+        if session is None or not self.running:
+            raise MqttError(PROTOCOL_ERROR, "a packet before CONNACK")
+        if kind == PUBACK:
+            session.acknowledge_packet(decode_answer(kind, data, pos, end, self.version).packet_id)
+            return
+        self.count_command()
+        if self._gate.is_full():
+            self.pause(PAUSED_COMMIT)  # behind this one
+        searched: i64 = self.searched()
+        try:
+            if kind == SUBSCRIBE:
+                self.begin(SubscribeRun(session, decode_subscribe(data, pos, end, self.version), self.version))
+            elif kind == UNSUBSCRIBE:
+                self.begin(UnsubscribeRun(session, decode_unsubscribe(data, pos, end, self.version), self.version))
+            elif kind == PINGREQ:
+                if pos != end:
+                    raise malformed("PINGREQ with something in it")
+                self.outbox.write(packet(PINGRESP, 0, b""))
+                self.check_outbox()
+            elif kind == DISCONNECT:
+                self._disconnect(session, decode_answer(kind, data, pos, end, self.version))
+            else:
+                raise MqttError(PROTOCOL_ERROR, f"a packet of type {kind} at this time")
+        finally:
+            self.units_left -= self.searched() - searched
+
+    # --- login ------------------------------------------------------------------------------------------------------
+
+    def _connected(self, connect: Connect) -> None:
+        """CONNECT."""
+        self.version = connect.version
+        self.protocol = f"MQTT {VERSION_NAMES[self.version]}"
+        self._connect = connect
+        self.is_known = True
+        user = connect.user
+        certified = self.certificate_user
+        if user is None and certified is not None:
+            self.mechanism = "EXTERNAL"
+            request = LoginRequest(self, self.mechanism, certified, b"", True)
+        else:
+            self.mechanism = "MQTT"
+            name, vhost = user or "", "/"
+            if ":" in name:
+                vhost, _, name = name.rpartition(":")
+            self.vhost_name = vhost
+            password = connect.password
+            problem = "" if user is not None and password is not None else "CONNECT has no user or no password"
+            request = LoginRequest(self, self.mechanism, name, password or b"", False, problem)
+        self.enter(CHECKING_LOGIN)
+        self.pause(PAUSED_LOGIN)
+        self.broker.logins.append(request)
+
+    def login_refused(self, request: LoginRequest) -> None:
+        text = request.problem or "login refused: user or password is wrong, or may not be used from this address"
+        self._failed(MqttError(BAD_LOGIN, text))
+
+    def login_accepted(self) -> None:
+        connect = self._connect
+        assert connect is not None
+        try:
+            self._check(connect)
+            self._take_over()
+        except AmqpError as error:
+            self._failed(error)
+
+    def _check(self, connect: Connect) -> None:
+        """Refuse what cannot be had, and take over what CONNECT asks for.
+
+        Raises:
+            MqttError: it cannot be had.
+        """
+        properties = connect.properties
+        if properties.maybe_text(AUTH_METHOD) is not None:
+            raise MqttError(BAD_METHOD, "enhanced authentication is not supported")
+        will = connect.will
+        if will is not None:
+            if will.qos == 2:
+                raise MqttError(QOS_UNSUPPORTED, "a will of QoS 2 is not supported")
+            if will.properties.number(WILL_DELAY, 0):
+                raise MqttError(IMPLEMENTATION, "a will that waits is not supported: set no will delay interval")
+        client_id = connect.client_id
+        if client_id == "":
+            if self.version != V5 and (not connect.clean or self.version != V3_1_1):
+                raise MqttError(BAD_CLIENT_ID, "a session that lasts needs a client id")
+            client_id = "auto-" + self.broker.unique_name()
+        if len(client_id.encode()) > CLIENT_ID_MAX_BYTES or "\r" in client_id or "\n" in client_id:
+            raise MqttError(
+                BAD_CLIENT_ID, f"the client id has more than {CLIENT_ID_MAX_BYTES} bytes, or a line break in it"
+            )
+        self._client_id = client_id
+        if self.version == V5:
+            self.receive_max = properties.number(RECEIVE_MAX, 65535)
+            self.packet_max_bytes = properties.number(PACKET_MAX, 0)
+
+    def _take_over(self) -> None:
+        """Become the one that has the client id: at once, or when who has it has let go of everything."""
+        vhost = self.vhost_name or "/"
+        names = self.broker.named_clients
+        other = names.get((vhost, self._client_id))
+        if other is None:
+            self._begin(vhost)
+            return
+        assert isinstance(other, MqttPeer)
+        if other.user_name != self.user_name:
+            raise MqttError(BAD_CLIENT_ID, "the client id is that of another user who is connected")
+        if other.vhost_name != vhost or other is self:
+            raise MqttError(BAD_CLIENT_ID, "the client id is in use")
+        other.give_way(self)
+
+    def give_way(self, successor: MqttPeer) -> None:
+        """`successor` has the client id from now on."""
+        earlier = self._successor
+        self._successor = successor
+        if earlier is not None:
+            earlier.fail_later(MqttError(TAKEN_OVER, "the session was taken over by another connection"))
+        self.fail_later(MqttError(TAKEN_OVER, "the session was taken over by another connection"))
+
+    def answer_close(self) -> None:
+        names = self.broker.named_clients
+        key = (self.vhost_name, self._client_id)
+        if names.get(key) is self:
+            del names[key]
+            successor = self._successor
+            self._successor = None
+            if successor is not None:
+                successor.go_on_after(self)
+        if self.state == CLOSING:
+            self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
+            self.end()
+
+    def go_on_after(self, earlier: MqttPeer) -> None:
+        """`earlier`, which had the client id, has let go of everything."""
+        if self.state != CHECKING_LOGIN:
+            return
+        try:
+            self._begin(earlier.vhost_name)
+        except AmqpError as error:
+            self._failed(error)
+
+    def _begin(self, vhost: str) -> None:
+        """Enter the vhost, and begin or go on with the session.
+
+        Raises:
+            AmqpError: that is not permitted, or a limit is reached.
+        """
+        connect = self._connect
+        assert connect is not None
+        self._connect = None
+        self.client_properties = {"product": "MQTT client", "client_id": self._client_id}
+        self.name = self._client_id
+        enter_vhost(self, vhost)
+        self.broker.named_clients[(vhost, self._client_id)] = self
+        usage = self._usage
+        assert usage is not None
+        usage.channels += 1
+        if self.version == V5:
+            expiry_s = min(connect.properties.number(SESSION_EXPIRY, 0), SESSION_EXPIRY_MAX_S)
+        else:
+            expiry_s = 0 if connect.clean else SESSION_EXPIRY_MAX_S
+        session = MqttSession(self, self._client_id, expiry_s)
+        self._session = session
+        self.channels[1] = session
+        self.broker.churn.channels_opened += 1
+        self.heartbeat_s = connect.keep_alive_s
+        present = False
+        if connect.clean:
+            session.begin_anew()
+        else:
+            present = session.resume()
+        self._will = connect.will
+        self.outbox.write(connack(self.version, present, 0, self._granted(connect, expiry_s)))
+        self._is_told = True
+        self.note_opened()
+        self.broker.events.channel_created(session)
+        self.resume(PAUSED_LOGIN)
+
+    def _granted(self, connect: Connect, expiry_s: int) -> Properties:
+        """Return the properties of CONNACK: what differs from what was asked for, or from what 5.0 assumes."""
+        granted = Properties()
+        values = granted.values
+        if connect.properties.number(SESSION_EXPIRY, 0) != expiry_s:
+            values[SESSION_EXPIRY] = expiry_s
+        values[MAXIMUM_QOS] = 1
+        values[PACKET_MAX] = int(self.shared.message_max_bytes)
+        if connect.client_id == "":
+            values[ASSIGNED_ID] = self._client_id
+        values[ALIAS_MAX] = ALIASES
+        values[SHARED_AVAILABLE] = 0
+        return granted
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _disconnect(self, session: MqttSession, answer: Answer) -> None:
+        session.confirm()
+        if answer.reason != DISCONNECT_WITH_WILL:
+            self._will = None
+        expiry = answer.properties.values.get(SESSION_EXPIRY)
+        if isinstance(expiry, int):
+            if session.expiry_s == 0 and expiry > 0:
+                raise MqttError(PROTOCOL_ERROR, "a session that was not to outlive its connection")
+            session.keep_for(min(expiry, SESSION_EXPIRY_MAX_S))
+        self.enter(CLOSING)
+        self._deadline_s = NO_LIMIT_S  # until everything has ended
+        self._end_channels()
+        if self.state == CLOSING:
+            self.pause(PAUSED_WORK)
+
+    def _end_channels(self, *, answered: bool = False) -> None:
+        session = self._session
+        if session is not None and 1 in self.channels:
+            will = self._will
+            self._will = None
+            if will is not None:
+                session.publish_will(will)
+            if session.expiry_s == 0:
+                session.delete_queues()
+        # Whoever waits for the client id has to hear of the end, however it came.
+        super()._end_channels(answered=True)
+
+    def _give_up(self, reason: str) -> None:
+        if self.version == V5 and self.running:
+            self.outbox.write(disconnect(KEEP_ALIVE, reason))
+        super()._give_up(reason)
+
+    def _failed(self, error: AmqpError) -> None:
+        """Tell the peer what it did wrong, if its version has a word for that, and end."""
+        if self.state >= CLOSING:
+            return
+        self._note_error("connection.error", 1, error)
+        self._end_with(reason_of(error), error.explanation)
+
+    def fail_later(self, error: AmqpError) -> None:
+        """The same, for something that is found only now."""
+        self._failed(error)
+
+    def note_refusal(self, error: AmqpError) -> None:
+        """Have the log say that something was refused that does not end the connection."""
+        self._note_error("connection.error", 1, error)
+
+    def _end_with(self, reason: int, explanation: str) -> None:
+        if self._is_told:
+            if self.version == V5:
+                self.outbox.write(disconnect(reason, explanation))
+        elif self.version == V5:
+            self.outbox.write(connack(V5, False, reason, Properties()))
+        elif self.is_known or reason == BAD_VERSION:
+            self.outbox.write(connack(self.version, False, return_code(reason), Properties()))
+        self._end_channels()
+        self.end()
+
+    def send_close(self, reply_code: int, explanation: str, method_id: int) -> None:
+        if self.state < CLOSING:
+            self._end_with(reason_of(AmqpError(reply_code, explanation)), explanation)
+
+    def close_session(self, session: Session, error: ChannelException, method_id: int) -> None:
+        self.fail_later(error)
+
+    def session_ended(self, session: Session, refusal: ChannelException | None, method_id: int) -> None:
+        pass  # it ends with the connection only
+
+    def write_heartbeat(self) -> None:
+        pass  # a server has none: PINGRESP answers
+
+    def forget_input(self) -> None:
+        self._rest = b""
+        self._rest_from = 0
+        self._pieces = []
+        self._aliases.clear()

@@ -1,0 +1,160 @@
+"""Retained messages: the last of each topic of a vhost, for whoever subscribes later (MQTT 5.0, section 3.3.1.3).
+
+1. What is retained is a record of the vhost (`vhosts.records`): it is in the frame of the log of what it was published
+   with, and survives what that survives.
+2. There are `TOPICS_MAX` at most, with `BYTES_MAX` of all topics, properties and bodies.
+3. A message that has expired is not found, and goes when it is.
+
+    record "retained:" TOPIC
+         0   8  published, in ms since the epoch
+         8   8  expires then; 0: never
+        16   4  property bytes
+        20      properties as in a content header, body
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.vhosts.records import VhostRecords
+
+TOPICS_MAX: Final = 100_000
+BYTES_MAX: Final = 64 << 20
+_PREFIX: Final = "retained:"
+_HEAD_BYTES: Final = 20
+
+
+class Retained:
+    """What is retained for a topic."""
+
+    def __init__(self, published_ms: int, expires_ms: int, properties: bytes, body: bytes) -> None:
+        self.published_ms = published_ms
+        self.expires_ms = expires_ms
+        self.properties = properties
+        self.body = body
+
+
+class TopicLevel:
+    """A level of the trie of topics with something retained."""
+
+    def __init__(self) -> None:
+        self.below: dict[str, TopicLevel] = {}
+        self.topic: str | None = None
+
+
+class RetainedMessages:
+    """Those of one vhost; made when the records have been read."""
+
+    def __init__(self, records: VhostRecords) -> None:
+        self._records = records
+        self.root = TopicLevel()
+        self.count: int = 0
+        self.bytes: int = 0
+        for name, value in records.values(_PREFIX):
+            self._index(name[len(_PREFIX) :], len(name) + len(value))
+
+    def _index(self, topic: str, size: int) -> None:
+        level = self.root
+        for word in topic.split("/"):
+            below = level.below.get(word)
+            if below is None:
+                below = TopicLevel()
+                level.below[word] = below
+            level = below
+        level.topic = topic
+        self.count += 1
+        self.bytes += size
+
+    def put(self, topic: str, retained: Retained) -> bool:
+        """Retain something for `topic`, in place of what was; False: there is too much already."""
+        name = _PREFIX + topic
+        old = self._records.maybe_value(name)
+        value = (
+            retained.published_ms.to_bytes(8, "big")
+            + retained.expires_ms.to_bytes(8, "big")
+            + len(retained.properties).to_bytes(4, "big")
+            + retained.properties
+            + retained.body
+        )
+        size = len(name) + len(value)
+        old_size = 0 if old is None else len(name) + len(old)
+        if self.bytes - old_size + size > BYTES_MAX or (old is None and self.count >= TOPICS_MAX):
+            return False
+        self._records.store(name, value)
+        if old is None:
+            self._index(topic, size)
+        else:
+            self.bytes += size - old_size
+        return True
+
+    def remove(self, topic: str) -> bool:
+        """Retain nothing for `topic` any more; False: nothing was."""
+        name = _PREFIX + topic
+        old = self._records.maybe_value(name)
+        if old is None:
+            return False
+        self._records.forget(name)
+        self.count -= 1
+        self.bytes -= len(name) + len(old)
+        path: list[tuple[TopicLevel, str]] = []
+        level = self.root
+        for word in topic.split("/"):
+            path.append((level, word))
+            level = level.below[word]
+        level.topic = None
+        while path and level.topic is None and not level.below:
+            level, word = path.pop()
+            del level.below[word]
+        return True
+
+    def maybe(self, topic: str, now_ms: i64) -> Retained | None:
+        """Return what is retained for `topic` and has not expired."""
+        value = self._records.maybe_value(_PREFIX + topic)
+        if value is None:
+            return None
+        published_ms = int.from_bytes(value[:8], "big")
+        expires_ms = int.from_bytes(value[8:16], "big")
+        if 0 < expires_ms <= now_ms:
+            self.remove(topic)
+            return None
+        body_at = _HEAD_BYTES + int.from_bytes(value[16:_HEAD_BYTES], "big")
+        return Retained(published_ms, expires_ms, value[_HEAD_BYTES:body_at], value[body_at:])
+
+
+class RetainedSearch:
+    """Finds the topics that a filter matches, a level of the trie at each `next`."""
+
+    def __init__(self, retained: RetainedMessages, filter_: str) -> None:
+        self._words = filter_.split("/")
+        # Levels to be looked at, each with how many words of the filter led there.
+        self._left: list[tuple[list[TopicLevel], int]] = [([retained.root], 0)]
+
+    def is_over(self) -> bool:
+        """Tell whether everything was looked at."""
+        return not self._left
+
+    def next(self) -> str | None:
+        """Look at one level more; return the topic that ends there, if it matches."""
+        levels, at = self._left[-1]
+        level = levels.pop()
+        if not levels:
+            self._left.pop()
+        words = self._words
+        if at == len(words):
+            return self._maybe(level.topic)
+        word = words[at]
+        if word in ("#", "+"):
+            if level.below:
+                self._left.append((list(level.below.values()), at if word == "#" else at + 1))
+            return self._maybe(level.topic) if word == "#" else None
+        below = level.below.get(word)
+        if below is not None:
+            self._left.append(([below], at + 1))
+        return None
+
+    def _maybe(self, topic: str | None) -> str | None:
+        """Return a topic, unless a wildcard in front would stand for a $."""
+        hidden = topic is not None and topic.startswith("$") and self._words[0] in ("#", "+")
+        return None if hidden else topic
