@@ -69,3 +69,58 @@ def test_an_alarm_says_on_every_page_what_to_do(own_ui: Ui) -> None:
     expect(banners.nth(0).get_by_role("link", name="Look at the node")).to_have_attribute(
         "href", f"#/nodes/{q('rabbit@here')}"
     )
+
+
+def member(node: str, state: str, **more: object) -> dict[str, object]:
+    role = "leader" if state == "leading" else "follower"
+    known = {"address": f"{node}:25672", "version": "0.1.0", "lag_bytes": 0, "lag_s": 0.0, "gone_since_ms": None}
+    is_running = state in ("leading", "following")
+    return {"node": node, "role": role, "state": state, "running": is_running, "in_sync": is_running} | known | more
+
+
+def test_the_nodes_of_a_cluster_are_listed_with_what_to_do_about_those_that_are_missing(own_ui: Ui) -> None:
+    ui = own_ui
+    members = [
+        member("rabbit@one", "leading"),
+        member("rabbit@two", "following", lag_bytes=2048, lag_s=3.0),
+        member("rabbit@three", "gone", gone_since_ms=1_700_000_000_000, lag_bytes=None, lag_s=None),
+    ]
+    etcd = {"trouble": "http://etcd1:2379: Connection refused"}
+    status = {"role": "leader", "node": "rabbit@one", "epoch": 7, "min_in_sync": 2, "trouble": "", "members": members}
+    status |= {"in_sync": ["rabbit@one", "rabbit@two"], "election": {"takeovers": 4, "etcd": etcd}}
+
+    def answer(route: Route) -> None:
+        rows = [{"name": row["node"]} | row for row in members]
+        is_status = route.request.url.endswith("/status")
+        route.fulfill(status=200, content_type="application/json", body=json.dumps(status if is_status else rows))
+
+    ui.page.route("**/api/cluster/status", answer)
+    ui.page.route("**/api/nodes?columns=*", answer)
+    ui.visit("cluster")
+    ui.heading("Cluster")
+    card = ui.card("Nodes")
+    expect(card.locator("tbody tr")).to_have_count(3)
+    expect(ui.row("rabbit@one")).to_contain_text("leading")
+    expect(ui.row("rabbit@two")).to_contain_text(re.compile("following.*yes.*2 KiB.*3 s"))
+    expect(ui.row("rabbit@three")).to_contain_text(re.compile("gone.*no.* ago.*rabbit@three:25672"))
+    expect(card.locator(".facts")).to_contain_text("2 of 3, 2 have to be")
+    expect(card).to_contain_text("rabbit@three is gone. Start it again")
+    expect(card.get_by_role("alert")).to_contain_text("no other node could take over: http://etcd1:2379: Connection")
+    ui.refresh()
+    banner = ui.page.locator(".banner.alarm")
+    expect(banner).to_contain_text("rabbit@three is gone since 14 Nov 2023")
+    expect(banner.get_by_role("link", name="Look at the cluster")).to_have_attribute("href", "#/cluster")
+
+
+def test_a_set_that_is_short_is_an_alarm_on_every_page_and_a_broker_by_itself_says_so(own_ui: Ui) -> None:
+    ui = own_ui
+    ui.visit("cluster")
+    expect(ui.card("Nodes")).to_contain_text("is a broker by itself")
+    row = {"name": "rabbit@one", "running": True, "replicas_alarm": True, "failing_tasks": []}
+    ui.page.route(
+        "**/api/nodes?columns=*",
+        lambda route: route.fulfill(status=200, content_type="application/json", body=json.dumps([row])),
+    )
+    ui.visit("queues")
+    ui.refresh()
+    expect(ui.page.locator(".banner.alarm")).to_contain_text("rabbit@one has too few nodes in sync")

@@ -20,7 +20,7 @@ EVERYBODY = [
     "Routing",
 ]
 POLICIES = ["Policies", "Parameters", "Shovels", "Federation"]
-NODE = ["Store", "Node"]
+NODE = ["Cluster", "Store", "Node"]
 # The pages that only some may see, by their places.
 TITLES = {
     "users": "Users",
@@ -34,7 +34,7 @@ TITLES = {
     "cluster": "Cluster",
     "store": "Store",
 }
-ADMIN = [title for title in TITLES.values() if title != "Store"]
+ADMIN = [title for title in TITLES.values() if title not in ("Cluster", "Store")]
 
 
 @pytest.mark.parametrize(

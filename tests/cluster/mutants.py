@@ -110,16 +110,15 @@ MUTANTS: Final = (
         (RECORD, "if candidate not in record.in_sync:", "if candidate.node not in record.assigned:"),
         (RECORD, "return dataclasses.replace(record, epoch=epoch, leader=candidate, by=LeaderBy.TAKE_OVER, in_sync=in_sync)",
          "return dataclasses.replace(\n        record, epoch=epoch, leader=candidate, by=LeaderBy.TAKE_OVER, in_sync=in_sync | {candidate}\n    )"),
-        (MEMBER, "if self.me not in record.in_sync or (", "if ("),
+        (MEMBER, "if not record.may_stand(self.me) or (", "if ("),
     ),
     mutant(
         "incarnation-ignored",
         "a node that comes back with an empty disk leads",
-        (RECORD, "    rest = record.in_sync - ({record.leader} - {candidate})",
-         "    rest = frozenset(r for r in record.in_sync if r.node != candidate.node) - {record.leader} | {candidate}"),
+        (RECORD, "    in_sync = _without_leader(record, candidate)",
+         "    in_sync = frozenset(r for r in record.in_sync if r.node != candidate.node) - {record.leader} | {candidate}"),
         (RECORD, "if candidate not in record.in_sync:", "if candidate.node not in {r.node for r in record.in_sync}:"),
-        (RECORD, "in_sync = rest if len(rest) >= record.least else record.in_sync", "in_sync = rest"),
-        (MEMBER, "if self.me not in record.in_sync or (", "if self.me.node not in {r.node for r in record.in_sync} or ("),
+        (MEMBER, "if not record.may_stand(self.me) or (", "if self.me.node not in {r.node for r in record.in_sync} or ("),
     ),
     mutant(
         "min-in-sync-undercut",
@@ -129,7 +128,7 @@ MUTANTS: Final = (
     mutant(
         "take-over-undercuts",
         "the same, after a take-over",
-        (RECORD, "rest if len(rest) >= record.least else record.in_sync", "rest"),
+        (RECORD, "return rest if len(rest) >= record.least else record.in_sync", "return rest"),
     ),
     mutant(
         "epoch-unchecked",
@@ -172,8 +171,60 @@ MUTANTS: Final = (
     mutant(
         "serves-while-handing-over",
         "two nodes deliver the same messages during a transfer",
-        (MEMBER, "is_handing_over = any(record.epoch > self.epoch for record in self._view.unsettled)",
-         "is_handing_over = False"),
+        (MEMBER, "may = self.role is Role.LEADING and self._drained_lsn is None and", "may = self.role is Role.LEADING and"),
+    ),
+    mutant(
+        "hands-over-before-it-is-drained",
+        "what clients were told while they were sent away is gone with the next leader",
+        (MEMBER, "        if self._drained_lsn is not None:\n            change = self._transfer(now_s, record, self._drained_lsn) or change",
+         "        if self._target is not None:\n            change = self._transfer(now_s, record, self._drained_lsn or 0) or change"),
+    ),
+    mutant(
+        "target-lacks-the-end",
+        "a planned transfer loses what was written last",
+        (MEMBER, "if target is None or self._peers.of(target).synced_lsn < lsn:", "if target is None:"),
+    ),
+    mutant(
+        "hands-over-to-the-dead",
+        "nobody leads for the grace time, though another node could",
+        (MEMBER, "if target not in record.in_sync or not self._is_useful(target, now_s):", "if target not in record.in_sync:"),
+        (MEMBER, "            if not self._is_useful(target, now_s):\n                return Refusal(f\"{node} does not answer",
+         "            if False:\n                return Refusal(f\"{node} does not answer"),
+    ),
+    mutant(
+        "hands-over-for-ever",
+        "a leader that nobody takes over from serves nobody",
+        (MEMBER, "self._hand_over_until_s = now_s + self._timers.hand_over_s", "self._hand_over_until_s = NEVER"),
+    ),
+    mutant(
+        "forgets-the-living",
+        "a node that runs is sent away, and takes its copy with it",
+        (MEMBER, "request.ask is Ask.FORGET and self._is_there(", "False and self._is_there("),
+    ),
+    mutant(
+        "forgotten-undercuts",
+        "one disk has the only copy of what was confirmed, after a node was forgotten",
+        (RECORD, "    if len(in_sync) < changed.least:", "    if len(in_sync) < 1:"),
+    ),
+    mutant(
+        "recovery-within-known-epochs",
+        "a recovered node begins an epoch that another one has begun",
+        (MEMBER, "epoch = self._epoch_floor() + beyond", "epoch = 0 if self.record is None else self.record.epoch"),
+    ),
+    mutant(
+        "recovery-beside-a-leader",
+        "two nodes lead, one of them by the word of an administrator",
+        (MEMBER, "if self._is_acknowledging and self._followed is not None and now_s < self._heard_s", "if now_s < -self._heard_s"),
+    ),
+    mutant(
+        "drained-stands",
+        "a node that is to be worked on leads again",
+        (MEMBER, "if not record.may_stand(self.me) or (", "if self.me not in record.in_sync or ("),
+    ),
+    mutant(
+        "waits-for-who-handed-over",
+        "the next leader confirms nothing until the last one is back",
+        (RECORD, "    in_sync = _without_leader(record, target)\n", "    in_sync = record.in_sync\n"),
     ),
     mutant(
         "begins-at-once",

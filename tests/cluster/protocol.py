@@ -17,6 +17,7 @@ Looked at in every state:
     C1  what is committed is in the log of whoever leads a later epoch, now or from now on
     C2  two leaders commit nothing different
     C3  an epoch is begun once
+    T   who leads by a transfer has all that its predecessor has sent, committed or not
     R   a recorded replica has everything that is committed, and the record is valid
 """
 
@@ -37,6 +38,7 @@ from warren.cluster.record import (
     Refusal,
     Replica,
     added,
+    forgotten,
     removed,
     taken_over,
     transferred,
@@ -59,6 +61,7 @@ class Bounds:
     wipes: int = 0
     min_in_sync: int = 1
     in_sync: int = 3
+    forgets: int = 0
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.__dict__.items())
@@ -78,6 +81,9 @@ class Rules:
     incarnations_count: bool = True
     sync_before_commit: bool = True
     epoch_is_synced_before_it_is_sent: bool = True
+    handing_over_writes_nothing: bool = True
+    target_has_all: bool = True
+    who_hands_over_does_so_for_good: bool = True
 
 
 class Node(NamedTuple):
@@ -93,6 +99,8 @@ class Node(NamedTuple):
     opened: frozenset[int]  # records that it has proposed at that revision
     stood: frozenset[int]
     joining: tuple[int, int, int] | None  # a node, its incarnation, and how much it has to have
+    hands_over: bool = False  # it writes nothing more
+    forgot: int = 0  # how many nodes its administrator has had it forget
 
 
 class Begun(NamedTuple):
@@ -187,6 +195,8 @@ class Protocol:
                 changed = taken_over(record, me, epoch)
             elif kind == "remove":
                 changed = removed(record, me, epoch, peer)
+            elif kind == "forget":
+                changed = forgotten(record, peer.node)
             elif kind == "add":
                 changed = added(record, me, epoch, peer, 3)
             else:
@@ -254,6 +264,9 @@ class Protocol:
             raise Violation(f"C3: {NODES[index]} begins epoch {epoch}, which was begun before")
         if node.log[: len(state.committed)] != state.committed:
             raise Violation(f"C1: {NODES[index]} begins epoch {epoch} without what was committed")
+        before = state.begun[epoch - 1]
+        if record.by is LeaderBy.TRANSFER and before is not None and node.log[: len(before.log)] != before.log:
+            raise Violation(f"T: {NODES[index]} takes over with {node.log}, and its predecessor has sent {before.log}")
         log = (*node.log, epoch)
         if self.rules.epoch_is_synced_before_it_is_sent:
             known = known._replace(log=log)
@@ -331,7 +344,15 @@ class Protocol:
         assert begun is not None
         if len(node.log) < len(begun.log):
             yield self._with(state, index, node._replace(log=begun.log))
-        if state.frames:
+        may_end = node.revision < self.bounds.revisions and epoch < self.bounds.epochs
+        if may_end and not node.hands_over and node.joining is None:
+            yield self._with(state, index, node._replace(hands_over=True))
+        if node.hands_over and not self.rules.who_hands_over_does_so_for_good:
+            yield self._with(state, index, node._replace(hands_over=False))
+        if state.frames and not (node.hands_over and self.rules.handing_over_writes_nothing):
+            later = state.begun[epoch + 1] if epoch + 1 < len(state.begun) else None
+            if later is not None and self._records[state.record].by is LeaderBy.TRANSFER:
+                raise Violation(f"T: {NODES[index]} writes, and has handed over")
             longer = begun._replace(log=(*begun.log, epoch))
             sent = (*state.begun[:epoch], longer, *state.begun[epoch + 1 :])
             yield state._replace(begun=sent, frames=state.frames - 1)
@@ -341,7 +362,12 @@ class Protocol:
             arguments = (node.record, index, node.incarnation, epoch, other)
             members = self._members[node.record]
             if (other, peer.incarnation) in members:
-                yield from self._propose(state, index, node, self._change("transfer", *arguments, peer.incarnation))
+                has_all = state.acked[epoch][other] >= len(begun.log) or not self.rules.target_has_all
+                if node.hands_over and has_all:
+                    yield from self._propose(state, index, node, self._change("transfer", *arguments, peer.incarnation))
+                if node.forgot < self.bounds.forgets:
+                    change = self._change("forget", *arguments, peer.incarnation)
+                    yield from self._propose(state, index, node._replace(forgot=node.forgot + 1), change)
             elif node.joining is None:
                 yield self._with(state, index, node._replace(joining=(other, peer.incarnation, len(begun.log))))
             elif node.joining[:2] == (other, peer.incarnation) and (
@@ -471,6 +497,7 @@ SMALL: Final = (
 LARGE: Final = (
     *SMALL,
     Bounds(revisions=2, epochs=2, frames=1, crashes=1, in_sync=2),
+    Bounds(revisions=2, epochs=2, frames=1, min_in_sync=2, forgets=1),
     Bounds(revisions=2, epochs=2, frames=2),
     Bounds(revisions=3, epochs=2, frames=1),
     Bounds(revisions=3, epochs=3, frames=1),
@@ -478,7 +505,7 @@ LARGE: Final = (
 # In these one walks.
 WIDE: Final = (
     Bounds(revisions=6, epochs=3, frames=3, crashes=2),
-    Bounds(revisions=6, epochs=3, frames=3, crashes=2, wipes=1, min_in_sync=2),
+    Bounds(revisions=6, epochs=3, frames=3, crashes=2, wipes=1, min_in_sync=2, forgets=2),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -345,10 +346,11 @@ def test_it_logs_in_and_again_when_the_token_is_of_no_use_any_more(tmp_path: Pat
                 EtcdSettings([endpoint], user="root", password="hidden"),
                 EtcdSettings([endpoint], user="nobody", password="hidden"),
             ):
-                etcd = Etcd(settings)
+                etcd = Etcd(replace(settings, attempt_s=PATIENCE_S))
                 with pytest.raises(Refused) as caught:
                     await etcd.get(b"u/1")
                 assert "hidden" not in str(caught.value) and "hidden" not in repr(settings)
+                assert ("set etcd_user" if not settings.user else "etcd_password_file is wrong") in str(caught.value)
                 await etcd.close()
 
         run(wrong)
@@ -372,12 +374,41 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
             watch = Watch(etcd, b"t/1", first)
             assert [change.value for change in await watch.next()] == [b"one"]
             await watch.close()
-            for context in (tls_context(str(authority.certificate)), None):
-                stranger = Etcd(EtcdSettings(secured.endpoints, tls=context))
-                with pytest.raises(EtcdError):
+            plain = [endpoint.replace("https:", "http:") for endpoint in secured.endpoints]
+            elsewhere = [endpoint.replace("127.0.0.1", "localhost") for endpoint in secured.endpoints]
+            trusting = tls_context(str(authority.certificate))
+            for settings, words in (
+                (EtcdSettings(secured.endpoints, tls=trusting), "it does not take the certificate of this node"),
+                (EtcdSettings(secured.endpoints), "its certificate is not from an authority of etcd_ca"),
+                (EtcdSettings(elsewhere, tls=trusting), "its certificate is for another name than this one"),
+                (EtcdSettings(plain), "one that speaks TLS needs https://"),
+            ):
+                stranger = Etcd(replace(settings, attempt_s=PATIENCE_S))
+                with pytest.raises(EtcdError, match=words):
                     await stranger.get(b"t/1")
+                assert words in stranger.traffic.failure
                 await stranger.close()
             await etcd.close()
+
+        run(work)
+
+
+def test_a_certificate_of_etcd_that_has_expired_is_said_in_plain_words(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca", "etcd")
+    server = authority.issue_expired("/CN=etcd", "IP:127.0.0.1")
+    options = [f"--cert-file={server.certificate}", f"--key-file={server.key}"]
+    with running_etcd(tmp_path / "run", options=options, scheme="https") as secured:
+        context = tls_context(str(authority.certificate))
+        etcd = Etcd(EtcdSettings(secured.endpoints, tls=context, attempt_s=PATIENCE_S))
+
+        async def work() -> None:
+            while True:
+                with pytest.raises(EtcdError) as caught:
+                    await etcd.get(b"t/1")
+                if "Connection refused" not in str(caught.value):  # it listens by now
+                    break
+                await trio.sleep(0.05)
+            assert "its certificate has expired" in str(caught.value)
 
         run(work)
 

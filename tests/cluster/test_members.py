@@ -16,7 +16,7 @@ STEPS: Final = 40
 
 @pytest.mark.parametrize("min_in_sync", [1, 2])
 def test_random_lives_keep_every_promise(min_in_sync: int) -> None:
-    commits = take_overs = 0
+    commits = take_overs = transfers = 0
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         world = World(seed, min_in_sync=min_in_sync)
         try:
@@ -25,5 +25,6 @@ def test_random_lives_keep_every_promise(min_in_sync: int) -> None:
             pytest.fail(f"seed {seed}, {world.now:.3f} s: {broken}")
         commits += world.commits
         take_overs += world.take_overs
-    print(f"{SEEDS} lives from seed {FIRST_SEED}: {commits} commits, {take_overs} epochs")
-    assert commits > 20 * SEEDS and take_overs > 2 * SEEDS
+        transfers += world.transfers
+    print(f"{SEEDS} lives from seed {FIRST_SEED}: {commits} commits, {take_overs} epochs, {transfers} transfers")
+    assert commits > 20 * SEEDS and take_overs > 2 * SEEDS and transfers > SEEDS // 4

@@ -26,6 +26,9 @@ NEEDED: Final = {
     "incarnations_count": Bounds(revisions=2, epochs=2, frames=1, wipes=1, min_in_sync=2),
     "sync_before_commit": TAKE_OVER,
     "epoch_is_synced_before_it_is_sent": Bounds(revisions=2, epochs=2, frames=1, crashes=1),
+    "handing_over_writes_nothing": TAKE_OVER,
+    "target_has_all": TAKE_OVER,
+    "who_hands_over_does_so_for_good": TAKE_OVER,
 }
 
 

@@ -9,6 +9,7 @@ What is looked at after every step (the letters are those of the design):
     C2  what was committed stays what it is: two leaders commit nothing different at the same place
     C3  an epoch has one leader process
     C8  after everything is healed, commits go on
+    T   who leads by a transfer has all that its predecessor wrote, committed or not
     C10 one process serves at a time, and none beyond the limit after the last beacon that all others answered
     R   whoever is recorded as in sync, with this incarnation, has everything that was committed; the set is never
         smaller than it may be
@@ -30,8 +31,10 @@ from warren.cluster.events import (
     Appended,
     BeaconAnswered,
     BeaconReceived,
+    Drained,
     EpochRefused,
     Event,
+    HandOver,
     Lead,
     LinkLost,
     LinkRefused,
@@ -57,7 +60,7 @@ from warren.cluster.events import (
     TransferRequested,
 )
 from warren.cluster.member import Founding, Member, Timers
-from warren.cluster.record import Record, RecordError, Replica, Versioned, decode, encode
+from warren.cluster.record import LeaderBy, Record, RecordError, Replica, Versioned, decode, encode
 
 NODES: Final = ("a", "b", "c")
 CLOCK_ERROR: Final = 0.05
@@ -65,7 +68,19 @@ ETCD_TIMEOUT_S: Final = 1.0
 LIMIT_S: Final = 2.0
 KINDS: Final = (
     *("crash", "crash leader", "wipe", "pause", "pause leader", "cut", "cut one way", "isolate", "cut from etcd"),
-    *("heal", "heal", "heal", "etcd down", "etcd up", "etcd up", "transfer", "publish", "publish", "publish"),
+    *(
+        "heal",
+        "heal",
+        "heal",
+        "etcd down",
+        "etcd up",
+        "etcd up",
+        "transfer",
+        "transfer",
+        "publish",
+        "publish",
+        "publish",
+    ),
 )
 Entry = tuple[int, int]  # the epoch, and a number that no other entry has
 Log = tuple[Entry, ...]
@@ -107,6 +122,7 @@ class Process:
     required: frozenset[Replica] = frozenset()
     acked: dict[Replica, int] = field(default_factory=dict)
     committed: int = 0
+    hands_over: bool = False  # its clients are sent away: it writes nothing more
     begins_at: int = 0  # where the entry is that begins the epoch
     sent: dict[int, float] = field(default_factory=dict)  # beacons, by the true time
     promised: dict[Replica, float] = field(default_factory=dict)
@@ -147,6 +163,7 @@ class World:
         self.begun: dict[int, tuple[Process, Log]] = {}
         self.commits = 0
         self.take_overs = 0
+        self.transfers = 0
         self.served_s: list[float] = []
         self._numbers = itertools.count(1)
         self._order = itertools.count()
@@ -309,6 +326,11 @@ class World:
                 self._begin(process, epoch)
             case RequireAcks(replicas):
                 process.required = replicas
+            case HandOver():
+                process.hands_over = True
+                delay_s = self.random.choice((0.01, 0.3, 2.0)) * self.random.random()
+                drained = Drained(len(process.log))
+                self.later(delay_s, lambda: self.deliver(node, lambda peer: self._if_same(peer, process, drained)))
             case Restart():
                 self.crash(node)
                 self.later(self.random.uniform(0.05, 0.5), lambda: self.start(node))
@@ -391,6 +413,7 @@ class World:
             # One that slept may begin an epoch which has ended: nobody follows it.
             if earlier < epoch and log[: len(committed)] != committed:
                 raise Broken(f"C1: {process.node.name} begins epoch {epoch} without what was committed in {earlier}")
+        self._look_at_transfer(process, epoch, log)
         self.begun[epoch] = (process, log)
         self.take_overs += 1
         process.epoch = epoch
@@ -401,8 +424,19 @@ class World:
         self._ship(process)
         self._maybe_commit(process)
 
+    def _look_at_transfer(self, process: Process, epoch: int, log: Log) -> None:
+        record = process.member.record
+        assert record is not None
+        if record.by is LeaderBy.TRANSFER and record.epoch == epoch and epoch - 1 in self.begun:
+            before, _ = self.begun[epoch - 1]
+            if log[: len(before.log)] != before.log:
+                raise Broken(f"T: {process.node.name} takes over without all that {before.node.name} wrote")
+            self.transfers += 1
+
     def append(self, process: Process) -> None:
         """Let a leader write something, send it, and sync it somewhat later."""
+        if process.hands_over:
+            return
         process.log = (*process.log, (process.epoch, next(self._numbers)))
         length = len(process.log)
         self.tell(process, Appended(length))
@@ -568,7 +602,7 @@ class World:
             case "cut from etcd":
                 self.cut_from_etcd.add(node.name)
             case "transfer" if leader is not None:
-                target = choose.choice(self.others(leader.node)).replica
+                target = choose.choice((None, *(other.name for other in self.others(leader.node))))
                 self.deliver(leader.node, lambda process: self.tell(process, TransferRequested(target)))
             case _:
                 self.publish()

@@ -91,19 +91,19 @@ class Link:
         return True
 
     def deliver(self, replica: ReplicaStore) -> bool:
-        """Let the next bytes come to the follower; False when there are none, or there is no room for them."""
-        if self._entry is None:
-            if not self.entries:
-                return False
-            self._decoder.feed(self.entries.popleft())
+        """Let the next entry come to the follower; False when there is none, or there is no room for it."""
+        while self._entry is None:
             self._entry = self._decoder.maybe_entry()
-        while self._entry is not None:
-            try:
-                replica.apply(self._entry, self.epoch)  # type: ignore[arg-type]  # the decoder takes no others
-            except StoreFullError:
-                return False
-            self.acks.append(replica.ack())
-            self._entry = self._decoder.maybe_entry()
+            if self._entry is None:
+                if not self.entries:
+                    return False
+                self._decoder.feed(self.entries.popleft())
+        try:
+            replica.apply(self._entry, self.epoch)  # type: ignore[arg-type]  # the decoder takes no others
+        except StoreFullError:
+            return False
+        self.acks.append(replica.ack())
+        self._entry = None
         return True
 
 

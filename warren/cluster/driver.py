@@ -27,11 +27,13 @@ from warren.cluster.events import (
     Action,
     AnswerBeacon,
     Event,
+    HandOver,
     Lead,
     Read,
     ReadFailed,
     RecordChanged,
     RecordRead,
+    RefuseCommand,
     RefuseEpoch,
     Report,
     RequireAcks,
@@ -100,6 +102,10 @@ class Node(Protocol):
     def serve(self) -> None: ...
 
     def stop_serving(self) -> None: ...
+
+    def hand_over(self, target: Replica) -> None: ...
+
+    def refuse_command(self, reason: str) -> None: ...
 
     def restart(self, reason: str) -> None: ...
 
@@ -180,6 +186,10 @@ class Driver:
                 node.serve()
             case StopServing():
                 node.stop_serving()
+            case HandOver(target):
+                node.hand_over(target)
+            case RefuseCommand(reason):
+                node.refuse_command(reason)
             case Restart(reason):
                 node.restart(reason)
             case Report(text):

@@ -7,6 +7,7 @@
 3. A member that is behind what was seen before is not believed: another cluster's id, a smaller raft term or a smaller
    revision than any answer had before the request was sent. Such an answer to a write is an unknown outcome.
 4. The texts of errors hold no credentials.
+5. Each request is counted once, with its time (`Traffic`): a failure is one that etcd did not answer, or with an error.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+import h11
 import msgspec
 import trio
 
@@ -54,11 +56,28 @@ class EtcdError(Exception):
     """A request failed, and changed nothing. The text says which endpoint, and how."""
 
 
+# What operators are told instead of an error of etcd or of TLS, by what that contains, or by OpenSSL's number.
+_PLAIN: Final = (
+    ("authentication failed", "it does not take this user and password: etcd_user or etcd_password_file is wrong"),
+    ("user name is empty", "it wants a login: set etcd_user and etcd_password_file"),
+    ("authentication is not enabled", "it has no users: leave out etcd_user and etcd_password_file"),
+    ("permission denied", "permission denied: its user needs a role that reads and writes the keys of the cluster"),
+    ("HTTP request to an HTTPS server", "it speaks TLS: write https:// in the setting etcd"),
+)
+_UNVERIFIED: Final = {
+    9: "its certificate is not valid yet: look at the clocks",
+    10: "its certificate has expired",
+    **dict.fromkeys((18, 19, 20, 21), "its certificate is not from an authority of etcd_ca"),
+    **dict.fromkeys((62, 64), "its certificate is for another name than this one"),
+}
+
+
 class Refused(EtcdError):
     """etcd has answered with an error of its own. `status` is that of HTTP."""
 
     def __init__(self, endpoint: str, status: int, text: str) -> None:
-        super().__init__(f"{endpoint}: {text[:SHOWN_CHARACTERS] or status}")
+        plain = next((words for error, words in _PLAIN if error in text), text[:SHOWN_CHARACTERS] or status)
+        super().__init__(f"{endpoint}: {plain}")
         self.status = status
         self.is_old_token = status == _UNAUTHENTICATED or any(old in text for old in _OLD_TOKENS)
 
@@ -109,10 +128,30 @@ def tls_context(ca_file: str, certificate_file: str | None = None, key_file: str
     return context
 
 
+@dataclass(slots=True)
+class Traffic:
+    """What became of the requests so far. `failure` is what the last one that failed has met, until one succeeds."""
+
+    requests: int = 0
+    failures: int = 0
+    in_row: int = 0  # failures since a request succeeded
+    seconds: float = 0.0
+    failure: str = ""
+
+    def ended(self, seconds: float, failure: str) -> None:
+        """Count a request."""
+        self.requests += 1
+        self.seconds += seconds
+        self.failures += bool(failure)
+        self.in_row = self.in_row + 1 if failure else 0
+        self.failure = failure
+
+
 class Etcd:
     """A client of one etcd cluster."""
 
     def __init__(self, settings: EtcdSettings) -> None:
+        self.traffic = Traffic()
         if not settings.endpoints:
             raise ValueError("no endpoint of etcd is given")
         self._settings = settings
@@ -306,11 +345,14 @@ class Etcd:
         Raises:
             EtcdError: that is not possible.
         """
+        began_s = trio.current_time()
         try:
             with trio.fail_after(self._settings.attempt_s):
                 return await Connection.open(endpoint, self._settings.tls)
         except BROKEN as error:
-            raise _failed(endpoint, error) from None
+            failed = _failed(endpoint, error)
+            self.traffic.ended(trio.current_time() - began_s, str(failed))
+            raise failed from None
 
     async def _log_in(self, endpoint: str) -> None:
         connection = await self.open(endpoint)
@@ -335,18 +377,23 @@ class Etcd:
         return answer
 
     async def _converse(self, connection: Connection, path: str, body: dict[str, Any], token: str) -> tuple[int, bytes]:
+        began_s = trio.current_time()
         try:
             with trio.fail_after(self._settings.attempt_s):
                 await connection.send(path, msgspec.json.encode(body), token)
-                answer = await connection.receive()
-        except BaseException:
+                status, data = await connection.receive()
+        except BaseException as error:
+            if isinstance(error, BROKEN):
+                self.traffic.ended(trio.current_time() - began_s, str(_failed(connection.endpoint, error)))
             await connection.close()
             raise
+        failure = "" if status == OK else str(Refused(connection.endpoint, status, error_text(data)))
+        self.traffic.ended(trio.current_time() - began_s, failure)
         if connection.is_usable and len(self._idle) < IDLE_CONNECTIONS_MAX:
             self._idle.append(connection)
         else:
             await connection.close()
-        return answer
+        return status, data
 
     def _guard(self, endpoint: str, header: Header, term: int, revision: int) -> None:
         """Refuse to believe a member that is behind what was seen before its request; remember what it shows."""
@@ -406,5 +453,27 @@ def _checked(endpoint: str) -> str:
 def _failed(endpoint: str, error: BaseException) -> EtcdError:
     if isinstance(error, EtcdError):
         return error
-    text = "no answer in time" if isinstance(error, trio.TooSlowError) else str(error) or type(error).__name__
-    return EtcdError(f"{endpoint}: {text[:SHOWN_CHARACTERS]}")
+    return EtcdError(f"{endpoint}: {_words(error)[:SHOWN_CHARACTERS]}")
+
+
+def _words(error: BaseException) -> str:
+    """Return what has happened, for an operator."""
+    if isinstance(error, trio.TooSlowError):
+        return "no answer in time"
+    if isinstance(error, h11.ProtocolError):
+        return "it hangs up, or does not speak HTTP; one that speaks TLS needs https:// in the setting etcd"
+    cause = error if isinstance(error, ssl.SSLError) else error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return _UNVERIFIED.get(cause.verify_code, f"its certificate cannot be verified: {cause.verify_message}")
+    if isinstance(cause, ssl.SSLError):
+        reason = (cause.reason or str(cause)).lower().replace("_", " ")
+        if "alert" in reason:
+            return f"it does not take the certificate of this node, or wants one (etcd_certificate): {reason}"
+        if reason in ("wrong version number", "record layer failure"):
+            return "it speaks no TLS: write http:// in the setting etcd"
+        return f"TLS fails: {reason}"
+    if isinstance(cause, BaseExceptionGroup):  # of several addresses of the host
+        cause = cause.exceptions[0]
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(error) or type(error).__name__

@@ -19,6 +19,7 @@ import trio
 ANSWER_BYTES_MAX: Final = 1 << 20
 HEAD_BYTES_MAX: Final = 16 << 10
 READ_BYTES: Final = 64 << 10
+TEXT_BYTES: Final = 200
 OK: Final = 200
 DEFAULT_PORT: Final = 2379
 
@@ -110,7 +111,7 @@ def error_text(data: bytes) -> str:
     try:
         error = decoded(data, Error)
     except Nonsense:
-        return ""
+        return data[:TEXT_BYTES].decode(errors="replace").strip()  # of something before etcd, or of its TLS
     return error.message or error.error
 
 

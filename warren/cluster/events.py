@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warren.cluster.record import Record, Replica, Versioned
+from warren.cluster.record import Ask, Record, Replica, Versioned
 
 
 class Position(NamedTuple):
@@ -161,9 +161,36 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class TransferRequested:
-    """An administrator wants another replica to lead."""
+    """Another node is to lead: an administrator wants it, or this process was told to stop. None: whichever can."""
 
-    target: Replica
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRequested:
+    """An administrator asks the leader for something about a node. `is_there`: that node runs, by what is known."""
+
+    ask: Ask
+    node: str
+    is_there: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRequested:
+    """An administrator says that what is on this node is the truth, whatever is lost.
+
+    `beyond`: how far the new epoch is to be beyond all that are known here: others may have begun some.
+    """
+
+    accepts_loss: bool
+    beyond: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """After `HandOver`: clients are gone, nothing is written any more, and our log ends at this LSN."""
+
+    lsn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +218,9 @@ Event = (
     | DiskWaits
     | Recovered
     | TransferRequested
+    | Drained
+    | ChangeRequested
+    | RecoveryRequested
     | Tick
 )
 
@@ -280,6 +310,23 @@ class StopServing:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """Send clients away, have all that is in memory written and shipped, write nothing more; then `Drained`.
+
+    This process does not serve again: it hands over, or ends.
+    """
+
+    target: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseCommand:
+    """Say why nothing is done of what was asked for last; this node goes on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Restart:
     """End the process and begin a new one, as a follower: memory may hold what was never committed."""
 
@@ -305,6 +352,8 @@ Action = (
     | RequireAcks
     | Serve
     | StopServing
+    | HandOver
+    | RefuseCommand
     | Restart
     | Report
 )

@@ -7,6 +7,14 @@ No I/O and no clock: `Member.handle` takes an event with the node's time and ret
         |  +-- a transfer names us ------------------- | ----------------------------------->|             |
         +------------------ another leads -------------+                                     +--> ENDED <--+
 
+A leader hands over in steps, of which none leads back to serving:
+
+    TransferRequested -> HandOver    the target is in sync and heard: clients are sent away, all is written
+    Drained           -> wait        until the target has synced our log to its end; when it is silent, for another one
+                      -> Swap        the record that names the target. Nobody else can lead by it
+    the record        -> Restart     as a follower. So does one that nobody has taken over from in `hand_over_s`: the
+                                     record may name it still, and it stands again, or another replica of the set does
+
 Confirms are safe whatever the clocks do:
 
 1. A commit needs the acks of every replica that may be recorded as in sync (`RecordView.possible`), and of one that is
@@ -23,7 +31,8 @@ Serving is exclusive as long as clocks run at nearly the same rate:
    A replica that has answered neither stands nor begins an epoch for `grace_s` after it received that beacon.
 5. The exception is a process that is gone while its machine is there (`LinkRefused`): a replica stands at once. When
    that is wrong, two nodes may deliver for `limit_s`, and no confirm is lost.
-6. A leader that hands over stops serving before it proposes that, and until that is settled.
+6. A leader that hands over stops serving, and writing, before it proposes that. So whoever takes over has all that the
+   leader ever told a client, whether it was confirmed or not.
 
 etcd is needed for changes only. While it is away a leader whose whole set answers goes on; a set of one needs no
 answers, since nobody else can stand.
@@ -44,9 +53,12 @@ from warren.cluster.events import (
     Appended,
     BeaconAnswered,
     BeaconReceived,
+    ChangeRequested,
     DiskWaits,
+    Drained,
     EpochRefused,
     Event,
+    HandOver,
     Heard,
     Lead,
     LinkLost,
@@ -59,6 +71,8 @@ from warren.cluster.events import (
     RecordChanged,
     RecordRead,
     Recovered,
+    RecoveryRequested,
+    RefuseCommand,
     RefuseEpoch,
     Report,
     RequireAcks,
@@ -76,12 +90,17 @@ from warren.cluster.events import (
 )
 from warren.cluster.peers import Peers
 from warren.cluster.record import (
+    Ask,
     LeaderBy,
     Record,
     Refusal,
     Replica,
     added,
+    asked,
     first,
+    made_anew,
+    named,
+    recovered,
     removed,
     taken_over,
     transferred,
@@ -105,6 +124,8 @@ class Timers:
     stagger_s: float = 0.2  # between the candidates
     disk_s: float = 2.0
     retry_s: float = 0.25  # between two questions to etcd that fail
+    hand_over_s: float = 3.0  # from when all is written until another replica leads
+    command_s: float = 5.0  # for etcd to take what an administrator asks for
 
     def __post_init__(self) -> None:
         if not self.beacon_s < self.suspect_s < self.limit_s:
@@ -135,7 +156,7 @@ class Member:
     """One node, for one life of its process.
 
     `position`: how far the log goes that was found at the start. `replicas`: how many nodes are to have one.
-    `founding`: None for a node that may not begin a store.
+    `founding`: None for a node that may not begin a store. `recovery`: the same for one that has a store.
     """
 
     def __init__(
@@ -147,6 +168,7 @@ class Member:
         timers: Timers | None = None,
         replicas: int = 3,
         founding: Founding | None = None,
+        recovery: Founding | None = None,
     ) -> None:
         self.me = me
         self.role = Role.FOLLOWING
@@ -154,6 +176,8 @@ class Member:
         self._timers = timers or Timers()
         self._replicas = replicas
         self._founding = founding
+        self._recovery = recovery
+        self._recovers_beyond: int | None = None
         self._position = position
         self._view = RecordView()
         self._actions: list[Action] = []
@@ -178,7 +202,11 @@ class Member:
         self._beacons = 0
         self._required: frozenset[Replica] = frozenset()
         self._joining: tuple[Replica, int] | None = None  # and the LSN that it has to reach
-        self._target: Replica | None = None
+        self._target: Replica | None = None  # who is to lead next
+        self._drained_lsn: int | None = None  # where our log ends for good
+        self._hand_over_until_s = NEVER
+        self._asked: tuple[Ask, str] | None = None
+        self._asked_until_s = NEVER
         self._leads_from_s = NEVER
         self._is_told_to_lead = False
         self._is_told_to_serve = False
@@ -204,7 +232,7 @@ class Member:
             return NEVER
         times = [self._ask_at_s]
         if self._is_leader:
-            times += [self._beacon_at_s, self._leads_from_s, self._promised_until_s()]
+            times += [self._beacon_at_s, self._leads_from_s, self._promised_until_s(), self._hand_over_until_s]
             times += [self._peers.useful_until_s(peer, self._timers.suspect_s) for peer in self._required - {self.me}]
         else:
             times += [self._stand_at_s(), self._doubt_at_s()]
@@ -263,8 +291,16 @@ class Member:
             case Recovered():
                 if self.role is Role.RECOVERING and self._is_told_to_lead:
                     self.role = Role.LEADING
-            case TransferRequested(target):
-                self._target = target
+            case TransferRequested(node):
+                self._transfer_requested(now_s, node)
+            case ChangeRequested():
+                self._change_requested(now_s, event)
+            case RecoveryRequested():
+                self._recovery_requested(now_s, event)
+            case Drained(lsn):
+                if self._target is not None:
+                    self._drained_lsn = lsn
+                    self._hand_over_until_s = now_s + self._timers.hand_over_s
             case Tick():
                 pass
         self._decide(now_s)
@@ -350,6 +386,8 @@ class Member:
 
     def _decide(self, now_s: float) -> None:
         """Do what is due: what stops first, then what is required, and questions to etcd last."""
+        if now_s >= self._hand_over_until_s and self.role is not Role.ENDED:
+            self._end("no other node has taken over in time")
         if self.role is Role.ENDED:
             return
         if now_s >= self._doubt_at_s():
@@ -384,6 +422,8 @@ class Member:
             return None
         if self._is_leader:
             return self._wanted_change(now_s)
+        if self._recovers_beyond is not None:
+            return self._recover(self._recovers_beyond)
         return self._maybe_stand(now_s)
 
     def _epoch_floor(self) -> int:
@@ -426,12 +466,15 @@ class Member:
         change = taken_over(self.record, self.me, self._position.epoch)
         if isinstance(change, Refusal):
             return None
-        self._stop_acknowledging()
-        self.role = Role.STANDING
-        self._stood.add(change.epoch)
+        self._stand(change)
         # What our log has of the epoch that the record gives us we wrote ourselves, as its leader in an earlier life.
         self._has_led = self.record.leader == self.me and self._position.epoch == self.record.epoch
         return change
+
+    def _stand(self, change: Record) -> None:
+        self._stop_acknowledging()
+        self.role = Role.STANDING
+        self._stood.add(change.epoch)
 
     def _found(self) -> Record | None:
         if self._founding is None or self._position.lsn > 0:
@@ -448,7 +491,7 @@ class Member:
         record = self.record
         if record is None:
             return -math.inf
-        if self.me not in record.in_sync or (self._followed is not None and self._followed[0] > record.epoch):
+        if not record.may_stand(self.me) or (self._followed is not None and self._followed[0] > record.epoch):
             return NEVER
         if record.leader == self.me:
             return -math.inf
@@ -457,6 +500,47 @@ class Member:
         else:
             due_s = self._heard_s + self._timers.grace_s
         return due_s + self._rank(record) * self._timers.stagger_s
+
+    def _recovery_requested(self, now_s: float, request: RecoveryRequested) -> None:
+        reason = self._why_no_recovery(now_s)
+        if not reason and not request.accepts_loss:
+            record = self.record
+            known = "no record" if record is None else f"{record.leader.node} as the leader of epoch {record.epoch}"
+            reason = (
+                f"etcd has {known}. This node's log has epoch {self._position.epoch} and ends at {self._position.lsn}: "
+                "what another node confirmed beyond that is lost for good. Compare all nodes (`warren ctl cluster "
+                "status` at each), stop the others, and say --accept-loss at the one with the greatest epoch, and "
+                "among these the one that has synced most"
+            )
+        if reason:
+            self._actions.append(RefuseCommand(reason))
+        else:
+            self._recovers_beyond = request.beyond
+
+    def _why_no_recovery(self, now_s: float) -> str:
+        if self._is_leader:
+            return "this node leads: nothing has to be recovered"
+        if self._is_acknowledging and self._followed is not None and now_s < self._heard_s + self._timers.grace_s:
+            return f"{self._followed[1].node} leads, and answers: nothing has to be recovered"
+        if self._recovery is None:
+            return "this node has no messages: ask the one whose log goes furthest"
+        if not self._view.is_read or self._view.is_swapping:
+            return "etcd has not answered yet, or this node stands for election: ask again"
+        if self._view.is_gone:
+            return "etcd had a record when this node was started, and has none any more: start it again, and ask again"
+        return ""
+
+    def _recover(self, beyond: int) -> Record:
+        self._recovers_beyond = None
+        assert self._recovery is not None
+        epoch = self._epoch_floor() + beyond
+        if self.record is None:
+            change = made_anew(self._recovery.store, self.me, epoch, self._recovery.min_in_sync)
+        else:
+            change = recovered(self.record, self.me, epoch)
+        self._stand(change)
+        self._has_led = False
+        return change
 
     def _rank(self, record: Record) -> int:
         """Return how many others of the set are to stand before this node: those with longer logs."""
@@ -497,7 +581,9 @@ class Member:
         record = self.record
         if record is None or record.epoch != self.epoch:
             return None
-        change = self._transfer(now_s, record) or self._without_silent(now_s, record) or self._with_joining(record)
+        change = self._without_silent(now_s, record) or self._with_joining(record) or self._with_asked(now_s, record)
+        if self._drained_lsn is not None:
+            change = self._transfer(now_s, record, self._drained_lsn) or change
         if change is None and self._view.unsettled:
             # What was proposed is not wanted any more, and may still come: the same record at a new revision ends that.
             return record
@@ -506,16 +592,81 @@ class Member:
     def _is_useful(self, replica: Replica, now_s: float) -> bool:
         return now_s < self._peers.useful_until_s(replica, self._timers.suspect_s)
 
-    def _transfer(self, now_s: float, record: Record) -> Record | None:
-        if self._target is None or self.role is not Role.LEADING:
+    def _transfer_requested(self, now_s: float, node: str | None) -> None:
+        target = self._next_leader(now_s, node)
+        if isinstance(target, Refusal):
+            self._actions.append(RefuseCommand(target.reason))
+        else:
+            self._target = target
+            self._actions.append(HandOver(target))
+
+    def _next_leader(self, now_s: float, node: str | None) -> Replica | Refusal:
+        """Return who can lead next; None as a name: whoever has most of the log."""
+        record = self.record
+        if record is None or not self._is_leader or record.epoch != self.epoch:
+            return Refusal("this node does not lead")
+        if self.role is not Role.LEADING:
+            return Refusal("this node does not lead yet: it recovers")
+        if self._target is not None:
+            return Refusal(f"this node hands over to {self._target.node} already")
+        if node is None:
+            return self._best(now_s, record) or Refusal("no other node is in sync and answers")
+        target = named(record, node)
+        if isinstance(target, Replica):
+            change = transferred(record, self.me, self.epoch, target)
+            if isinstance(change, Refusal):
+                return change
+            if node in record.drained:
+                return Refusal(f"{node} is drained: revive it first")
+            if not self._is_useful(target, now_s):
+                return Refusal(f"{node} does not answer, or does not keep up")
+        return target
+
+    def _change_requested(self, now_s: float, request: ChangeRequested) -> None:
+        """Take what is asked for about a node, or say why not. It is wanted until it is on record, or for so long."""
+        record = self.record
+        if record is None or not self._is_leader or record.epoch != self.epoch:
+            reason = "this node does not lead"
+        elif isinstance(change := asked(record, request.ask, request.node), Refusal):
+            reason = change.reason
+        elif change != record and request.ask is Ask.FORGET and self._is_there(now_s, record, request):
+            reason = f"{request.node} runs, or did some seconds ago: stop it first, for good, and wait a moment"
+        elif self._asked not in (None, (request.ask, request.node)):
+            reason = "another change is under way: ask again"
+        else:
+            self._asked = (request.ask, request.node)
+            self._asked_until_s = now_s + self._timers.command_s
+            return
+        self._actions.append(RefuseCommand(reason))
+
+    def _is_there(self, now_s: float, record: Record, request: ChangeRequested) -> bool:
+        replica = named(record, request.node)
+        return request.is_there or (isinstance(replica, Replica) and self._is_useful(replica, now_s))
+
+    def _with_asked(self, now_s: float, record: Record) -> Record | None:
+        """Return the record with what an administrator has asked for; None when it has that."""
+        if self._asked is None:
             return None
-        change = transferred(record, self.me, self.epoch, self._target)
-        if isinstance(change, Record) and self._is_useful(self._target, now_s):
+        change = asked(record, *self._asked)
+        if isinstance(change, Record) and change != record and now_s < self._asked_until_s:
             return change
-        reason = change.reason if isinstance(change, Refusal) else "it is silent"
-        self._report(f"{self._target} cannot lead: {reason}")
-        self._target = None
+        self._asked = None
         return None
+
+    def _best(self, now_s: float, record: Record) -> Replica | None:
+        others = [other for other in record.in_sync - {self.me} if self._is_useful(other, now_s)]
+        others = [other for other in others if other.node not in record.drained] or others
+        return min(others, key=lambda other: (-self._peers.of(other).synced_lsn, other), default=None)
+
+    def _transfer(self, now_s: float, record: Record, lsn: int) -> Record | None:
+        """Return the record in which another one leads, once it has our log up to its end."""
+        target = self._target
+        if target not in record.in_sync or not self._is_useful(target, now_s):
+            target = self._best(now_s, record)
+        if target is None or self._peers.of(target).synced_lsn < lsn:
+            return None
+        change = transferred(record, self.me, self.epoch, target)
+        return change if isinstance(change, Record) else None
 
     def _without_silent(self, now_s: float, record: Record) -> Record | None:
         """Return the record without those that are silent or stuck, longest first, as many as may go."""
@@ -544,8 +695,7 @@ class Member:
 
     def _decide_serving(self, now_s: float) -> None:
         self._drop_silent_joining(now_s)
-        is_handing_over = any(record.epoch > self.epoch for record in self._view.unsettled)
-        may = self.role is Role.LEADING and not is_handing_over and now_s < self._promised_until_s()
+        may = self.role is Role.LEADING and self._drained_lsn is None and now_s < self._promised_until_s()
         if may != self._is_told_to_serve:
             self._is_told_to_serve = may
             self._actions.append(Serve() if may else StopServing())

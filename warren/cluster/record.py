@@ -9,7 +9,9 @@ The value of one key, as JSON; each change is one compare-and-swap on the revisi
      "by": "take-over",                                how it came to lead: first, take-over, transfer or recovery
      "in_sync": [{"node": …, "incarnation": …}, …],    whose acks a commit needs, the leader among them
      "assigned": ["a", "b", "c"],                      the nodes that are to have a replica
-     "min_in_sync": 2}
+     "min_in_sync": 2,
+     "drained": ["c"],                                 nodes that are not to lead; left out when there are none
+     "forgotten": ["d"]}                               nodes that were sent away for good; the same
 
 1. The leader is in sync, a node is so once at most, and what is in sync is assigned.
 2. At least ``min_in_sync`` replicas are in sync, or as many as are assigned where these are fewer. What would leave
@@ -17,7 +19,9 @@ The value of one key, as JSON; each change is one compare-and-swap on the revisi
 3. An epoch has one leader. Every new leader has a greater epoch than any before, also than those its log knows of.
 4. Only the leader of an epoch adds to the set, and only a replica of the set can lead the next one. `recovered` is the
    exception: an administrator accepts what may be lost.
-5. A replica is a node and the incarnation of its data directory: one that comes back empty is another replica.
+5. A node that is drained does not stand, unless all in the set are. One that was forgotten is not assigned, and
+   joins again with an empty directory only.
+6. A replica is a node and the incarnation of its data directory: one that comes back empty is another replica.
 
 A transition returns the new record, or a `Refusal` that says why there is none. None of them reads or writes anything.
 What was written by a newer Warren, or is not exactly of this form, is refused as a whole.
@@ -80,11 +84,18 @@ class Record:
     in_sync: frozenset[Replica]
     assigned: frozenset[str]
     min_in_sync: int
+    drained: frozenset[str] = frozenset()
+    forgotten: frozenset[str] = frozenset()
 
     @property
     def least(self) -> int:
         """How many replicas have to stay in sync."""
         return min(self.min_in_sync, len(self.assigned))
+
+    def may_stand(self, replica: Replica) -> bool:
+        """Tell whether a replica of the set may stand for election: one that is drained may if all others are."""
+        rest = {other.node for other in self.in_sync - {self.leader}} or {replica.node}
+        return replica in self.in_sync and (replica.node not in self.drained or rest <= self.drained)
 
     def fault(self) -> str | None:
         """Return what is wrong with the record, None when it is valid."""
@@ -95,8 +106,10 @@ class Record:
             return "a node is in sync twice"
         if not self.assigned.issuperset(nodes):
             return "a node is in sync and not assigned"
-        if len(self.assigned) > REPLICAS_MAX:
-            return f"more than {REPLICAS_MAX} nodes are assigned"
+        if len(self.assigned) > REPLICAS_MAX or len(self.forgotten) > REPLICAS_MAX:
+            return f"more than {REPLICAS_MAX} nodes are assigned, or forgotten"
+        if not self.assigned.issuperset(self.drained) or self.assigned & self.forgotten:
+            return "a node is drained and not assigned, or assigned and forgotten"
         if len(nodes) < self.least:
             return f"{len(nodes)} in sync, and {self.least} are required"
         return None
@@ -126,8 +139,7 @@ def taken_over(record: Record, candidate: Replica, log_epoch: int) -> Record | R
     """
     if candidate not in record.in_sync:
         return Refusal(f"{candidate} is not in sync: it may lack what was confirmed")
-    rest = record.in_sync - ({record.leader} - {candidate})
-    in_sync = rest if len(rest) >= record.least else record.in_sync
+    in_sync = _without_leader(record, candidate)
     epoch = max(record.epoch, log_epoch) + 1
     return dataclasses.replace(record, epoch=epoch, leader=candidate, by=LeaderBy.TAKE_OVER, in_sync=in_sync)
 
@@ -162,11 +174,15 @@ def added(record: Record, leader: Replica, epoch: int, replica: Replica, replica
         return Refusal(f"{len(record.assigned)} nodes are assigned: forget one of them first")
     others = frozenset(other for other in record.in_sync if other.node != replica.node)
     assigned = record.assigned | {replica.node}
-    return dataclasses.replace(record, in_sync=others | {replica}, assigned=assigned)
+    forgotten = record.forgotten - {replica.node}
+    return dataclasses.replace(record, in_sync=others | {replica}, assigned=assigned, forgotten=forgotten)
 
 
 def transferred(record: Record, leader: Replica, epoch: int, target: Replica) -> Record | Refusal:
-    """Hand over to another replica of the set, by the leader of an epoch, which serves no more."""
+    """Hand over to another replica of the set, by the leader of an epoch, which serves no more.
+
+    Its process begins anew, so it leaves the set if enough remain: nobody is to wait for it.
+    """
     refusal = _unless_led_by(record, leader, epoch)
     if refusal is not None:
         return refusal
@@ -174,20 +190,82 @@ def transferred(record: Record, leader: Replica, epoch: int, target: Replica) ->
         return Refusal(f"{target} leads already")
     if target not in record.in_sync:
         return Refusal(f"{target} is not in sync")
-    return dataclasses.replace(record, epoch=epoch + 1, leader=target, by=LeaderBy.TRANSFER)
+    in_sync = _without_leader(record, target)
+    return dataclasses.replace(record, epoch=epoch + 1, leader=target, by=LeaderBy.TRANSFER, in_sync=in_sync)
+
+
+def named(record: Record, node: str) -> Replica | Refusal:
+    """Return the replica in sync of a node: one that may lead."""
+    for replica in record.in_sync:
+        if replica.node == node:
+            return replica
+    if node in record.assigned:
+        return Refusal(f"{node} is not in sync: it may lack what was confirmed")
+    return Refusal(_unknown(record, node))
 
 
 def forgotten(record: Record, node: str) -> Record | Refusal:
     """Assign a node no longer, and take its replica out of the set."""
     if node not in record.assigned:
-        return Refusal(f"{node} is not assigned")
+        return Refusal(_unknown(record, node))
     if node == record.leader.node:
         return Refusal(f"{node} leads: transfer that to another node first")
     in_sync = frozenset(replica for replica in record.in_sync if replica.node != node)
-    changed = dataclasses.replace(record, in_sync=in_sync, assigned=record.assigned - {node})
+    if len(record.forgotten) >= REPLICAS_MAX:
+        return Refusal(
+            f"{REPLICAS_MAX} nodes are forgotten already: have one of them join again, with an empty directory"
+        )
+    changed = dataclasses.replace(
+        record,
+        in_sync=in_sync,
+        assigned=record.assigned - {node},
+        drained=record.drained - {node},
+        forgotten=record.forgotten | {node},
+    )
     if len(in_sync) < changed.least:
         return Refusal(f"without {node} {len(in_sync)} would be in sync, and {changed.least} are required")
     return changed
+
+
+def readmitted(record: Record, node: str) -> Record:
+    """Let a node join that was forgotten: it has come back with an empty directory."""
+    return dataclasses.replace(record, forgotten=record.forgotten - {node})
+
+
+def drained(record: Record, node: str) -> Record | Refusal:
+    """Have a node not stand for election until it is revived."""
+    if node not in record.assigned:
+        return Refusal(_unknown(record, node))
+    return dataclasses.replace(record, drained=record.drained | {node})
+
+
+def revived(record: Record, node: str) -> Record | Refusal:
+    """Let a node lead again."""
+    if node not in record.assigned:
+        return Refusal(_unknown(record, node))
+    return dataclasses.replace(record, drained=record.drained - {node})
+
+
+class Ask(Enum):
+    """What an administrator may ask for about one node."""
+
+    FORGET = "forget"
+    READMIT = "readmit"
+    DRAIN = "drain"
+    REVIVE = "revive"
+
+
+def asked(record: Record, ask: Ask, node: str) -> Record | Refusal:
+    """Return the record with what was asked for; the same one when it is so already."""
+    match ask:
+        case Ask.FORGET:
+            return record if node in record.forgotten else forgotten(record, node)
+        case Ask.READMIT:
+            return readmitted(record, node)
+        case Ask.DRAIN:
+            return drained(record, node)
+        case Ask.REVIVE:
+            return revived(record, node)
 
 
 def recovered(record: Record, survivor: Replica, log_epoch: int) -> Record:
@@ -204,6 +282,21 @@ def recovered(record: Record, survivor: Replica, log_epoch: int) -> Record:
         assigned=frozenset({survivor.node}),
         min_in_sync=record.min_in_sync,
     )
+
+
+def made_anew(store: str, survivor: Replica, log_epoch: int, min_in_sync: int) -> Record:
+    """Return a record for a store of which etcd has lost it: only on the word of an administrator."""
+    return recovered(first(store, survivor, min_in_sync), survivor, log_epoch)
+
+
+def _unknown(record: Record, node: str) -> str:
+    return f"{node} is no node of this cluster; its nodes are {', '.join(sorted(record.assigned))}"
+
+
+def _without_leader(record: Record, next_leader: Replica) -> frozenset[Replica]:
+    """Return the set without the leader until now, if enough remain and it does not lead again."""
+    rest = record.in_sync - ({record.leader} - {next_leader})
+    return rest if len(rest) >= record.least else record.in_sync
 
 
 def _unless_led_by(record: Record, leader: Replica, epoch: int) -> Refusal | None:
@@ -223,7 +316,7 @@ class _ReplicaDocument(msgspec.Struct, forbid_unknown_fields=True):
     incarnation: _Name
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
+class _Document(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     format: int
     store: _Name
     epoch: _Number
@@ -232,6 +325,8 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     in_sync: Annotated[list[_ReplicaDocument], msgspec.Meta(max_length=REPLICAS_MAX)]
     assigned: Annotated[list[_Name], msgspec.Meta(max_length=REPLICAS_MAX)]
     min_in_sync: Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)]
+    drained: Annotated[list[_Name], msgspec.Meta(max_length=REPLICAS_MAX)] = []
+    forgotten: Annotated[list[_Name], msgspec.Meta(max_length=REPLICAS_MAX)] = []
 
 
 class _Format(msgspec.Struct):
@@ -251,6 +346,8 @@ def encode(record: Record) -> bytes:
         in_sync=[_ReplicaDocument(replica.node, replica.incarnation) for replica in sorted(record.in_sync)],
         assigned=sorted(record.assigned),
         min_in_sync=record.min_in_sync,
+        drained=sorted(record.drained),
+        forgotten=sorted(record.forgotten),
     )
     return msgspec.json.encode(document)
 
@@ -282,6 +379,8 @@ def decode(value: bytes) -> Record:
         in_sync=frozenset(in_sync),
         assigned=frozenset(document.assigned),
         min_in_sync=document.min_in_sync,
+        drained=frozenset(document.drained),
+        forgotten=frozenset(document.forgotten),
     )
     fault = record.fault()
     if document.format != FORMAT:

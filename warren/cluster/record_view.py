@@ -25,6 +25,7 @@ class RecordView:
     def __init__(self) -> None:
         self.known: Versioned | None = None
         self.is_read = False  # since anything made a read necessary
+        self.is_gone = False  # there was one, and a read has found none
         self.first_epoch: int | None = None  # 0: there was no record
         self._open: list[Record] = []
         self._number = 0
@@ -58,6 +59,7 @@ class RecordView:
     def read(self, found: Versioned | None) -> bool:
         """Take what was read; return whether it is news."""
         self.is_read = True
+        self.is_gone = found is None and self.known is not None
         if self.first_epoch is None:
             self.first_epoch = 0 if found is None else found.record.epoch
         return found is not None and self.learn(found)

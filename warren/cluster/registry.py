@@ -2,22 +2,27 @@
 
     {"incarnation": "91ce…", "cluster": "broker1:25672", "version": "0.1.0"}
 
-Nothing is decided by it. A node that is not registered at the moment is reached where it was registered last.
+1. Nothing is decided by it. A node that is not registered at the moment is reached where it was registered last.
+2. Every node looks at all of them, and remembers whom it has seen (`seen`): so what is known of a node that is gone
+   outlives the leader, as long as one of the others goes on. What etcd does not answer changes nothing of it.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import trio
 
-from warren.cluster.etcd import Etcd, EtcdError, LeaseGone, OutcomeUnknown
+from warren.cluster.etcd import Etcd, EtcdError, KeyValue, LeaseGone, OutcomeUnknown
 from warren.cluster.etcd_record import prefix
 
 LEASE_S: Final = 10
 RENEW_S: Final = 3.0
 RETRY_S: Final = 0.5
+SEEN_MAX: Final = 1000  # names: someone else may write there, too
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
@@ -29,13 +34,28 @@ class NodeEntry(msgspec.Struct, frozen=True):
     version: _Text
 
 
-class Registry:
-    """The nodes of `cluster`."""
+class Seen(NamedTuple):
+    """A node as it was seen last, at `seen_s` by the wall clock: one that is not registered has been gone since."""
 
-    def __init__(self, etcd: Etcd, cluster: str) -> None:
+    entry: NodeEntry
+    seen_s: float
+    is_registered: bool
+
+
+class Registry:
+    """The nodes of `cluster`. `clock_s` is the wall clock."""
+
+    def __init__(self, etcd: Etcd, cluster: str, clock_s: Callable[[], float] = time.time) -> None:
+        self.late_renewals = 0  # of the lease of this node
         self._etcd = etcd
         self._prefix = prefix(cluster) + b"nodes/"
-        self._known: dict[str, NodeEntry] = {}
+        self._clock_s = clock_s
+        self._seen: dict[str, Seen] = {}
+
+    @property
+    def seen(self) -> Mapping[str, Seen]:
+        """Every node that has been seen, by name."""
+        return self._seen
 
     async def announce(self, name: str, entry: NodeEntry) -> None:
         """Have this node be registered, for ever."""
@@ -54,9 +74,43 @@ class Registry:
         try:
             await self._etcd.keep_alive(lease)
         except LeaseGone:
+            self.late_renewals += 1
             raise
         except EtcdError:
-            pass  # as long as etcd is away no lease expires; the next time says whether it is there
+            self.late_renewals += 1  # as long as etcd is away no lease expires; the next time says whether it is there
+
+    async def look(self) -> None:
+        """Keep `seen` up to date, for ever."""
+        while True:
+            try:
+                self._see_all(await self._etcd.get_all(self._prefix))
+            except EtcdError:
+                pass  # who was there may be there
+            await trio.sleep(RENEW_S)
+
+    def _see_all(self, found: Sequence[KeyValue]) -> None:
+        now_s = self._clock_s()
+        there = {pair.key.removeprefix(self._prefix).decode(errors="replace"): pair.value for pair in found}
+        for name, value in there.items():
+            self._see(name, value, now_s)
+        for name, seen in self._seen.items():
+            if name not in there and seen.is_registered:
+                self._seen[name] = seen._replace(is_registered=False)
+
+    def _see(self, name: str, value: bytes, now_s: float) -> None:
+        try:
+            entry = msgspec.json.decode(value, type=NodeEntry)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return  # something else wrote it: what was known before is as good
+        if name in self._seen or len(self._seen) < SEEN_MAX:
+            self._seen[name] = Seen(entry, now_s, is_registered=True)
+
+    async def is_registered(self, name: str) -> bool:
+        """Tell whether a node runs, or did some seconds ago; False when etcd does not say."""
+        try:
+            return await self._etcd.get(self._prefix + name.encode()) is not None
+        except EtcdError:
+            return False
 
     async def maybe_entry(self, name: str) -> NodeEntry | None:
         """Return what is known of a node, as of now if etcd answers; None when it was never there."""
@@ -65,8 +119,6 @@ class Registry:
         except EtcdError:
             found = None
         if found is not None:
-            try:
-                self._known[name] = msgspec.json.decode(found.value, type=NodeEntry)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
-                pass  # something else wrote it: what was known before is as good
-        return self._known.get(name)
+            self._see(name, found.value, self._clock_s())
+        seen = self._seen.get(name)
+        return None if seen is None else seen.entry

@@ -1,23 +1,37 @@
-"""Commands about the nodes that have a copy of a broker: how far they are, and making one of them the leader."""
+"""Commands about the nodes that have a copy of a broker: how far they are, and making one of them the leader.
+
+A transfer ends the life of the leader as such, also where it answers: from then on a node is asked again and again,
+until one leads a later epoch.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from warren.ctl.client import Object
-from warren.ctl.errors import CtlError, usage_error
+from warren.ctl.errors import CtlError, ExitCode, usage_error
 from warren.ctl.session import Session, session
 from warren.ctl.words import size_text
+
+if TYPE_CHECKING:
+    from warren.ctl.client import Client, Object
+
+_POLL_S: Final = 0.1
 
 
 class ClusterAction(StrEnum):
     """What can be done with ``cluster``."""
 
     STATUS = "status"
+    TRANSFER = "transfer"
+    FORGET = "forget"
+    DRAIN = "drain"
+    REVIVE = "revive"
+    RECOVER = "recover"
     PROMOTE = "promote"
 
 
@@ -29,22 +43,164 @@ def cluster(
     action: Annotated[
         ClusterAction,
         typer.Argument(
-            metavar="status|promote", help="status: the leader and its followers; promote: have this follower lead"
+            metavar="status|transfer|forget|drain|revive|recover|promote",
+            help="status: the leader and its followers; transfer: have NODE lead, or any; forget: count NODE no more, "
+            "which is gone for good; drain: have NODE not lead, until revive; recover: when no leader can be elected "
+            "any more, have what this node has be the truth; promote: have this follower lead, where nodes do not "
+            "elect their leader",
         ),
     ],
+    node: Annotated[
+        str, typer.Argument(metavar="[NODE]", help="The name of a node, which --url need not be that of")
+    ] = "",
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="promote: though confirmed messages may be missing on this follower"),
+        typer.Option("--accept-loss", help="promote, recover: though confirmed messages may be missing on this node"),
     ] = False,
+    within: Annotated[
+        float, typer.Option("--within", metavar="SECONDS", min=0, help="transfer, recover: for the other node to lead")
+    ] = 30.0,
 ) -> None:
-    """Show a leader and its followers, or promote the follower that --url names (Warren)."""
+    """Show the nodes of a cluster, and change which of them leads and which of them count (Warren)."""
     current = session(context)
-    if action is ClusterAction.PROMOTE:
-        _promote(current, accept_loss=accept_loss)
-    elif accept_loss:
-        raise usage_error("--accept-loss belongs to promote")
-    else:
-        _show(current)
+    if accept_loss and action not in (ClusterAction.PROMOTE, ClusterAction.RECOVER):
+        raise usage_error("--accept-loss belongs to promote and recover")
+    if node and action in (ClusterAction.STATUS, ClusterAction.PROMOTE, ClusterAction.RECOVER):
+        raise usage_error(f"{action} takes no node: --url names the node that is asked")
+    match action:
+        case ClusterAction.STATUS:
+            _show(current)
+        case ClusterAction.TRANSFER:
+            _transfer(current, node, within)
+        case ClusterAction.FORGET:
+            _forget(current, node)
+        case ClusterAction.DRAIN:
+            _drain(current, node)
+        case ClusterAction.REVIVE:
+            _revive(current, node)
+        case ClusterAction.RECOVER:
+            _recover(current, within, accept_loss=accept_loss)
+        case ClusterAction.PROMOTE:
+            _promote(current, accept_loss=accept_loss)
+
+
+def _transfer(current: Session, node: str, within_s: float) -> None:
+    client = current.client
+    epoch = int(client.get_object("cluster", "status").get("epoch") or 0)
+    answer = client.post("cluster", "transfer", body={"node": node} if node else {}).value
+    wanted = str(answer["node"])
+    began_s = time.monotonic()
+    current.out.say(f"{answer['from']} hands over to {wanted}")
+    leader = _later_leader(client, epoch, began_s + within_s)
+    if leader != wanted:
+        raise CtlError(f"{leader} leads: {wanted} has not taken over. The log of {wanted} says why")
+    current.out.say(f"{leader} leads, after {time.monotonic() - began_s:.1f} s")
+
+
+def forget_cluster_node(
+    context: typer.Context, node: Annotated[str, typer.Argument(help="The name of the node")]
+) -> None:
+    """Count a node no longer that is gone for good: it is in no majority any more."""
+    _forget(session(context), node)
+
+
+def drain(
+    context: typer.Context, node: Annotated[str, typer.Argument(metavar="[NODE]", help="Default: the one asked")] = ""
+) -> None:
+    """Have a node not lead until it is revived: maintenance mode. A leader hands over."""
+    _drain(session(context), node)
+
+
+def revive(
+    context: typer.Context, node: Annotated[str, typer.Argument(metavar="[NODE]", help="Default: the one asked")] = ""
+) -> None:
+    """Let a drained node lead again."""
+    _revive(session(context), node)
+
+
+def await_online_nodes(
+    context: typer.Context,
+    count: Annotated[int, typer.Argument(min=1, help="How many, the leader included")],
+    within: Annotated[float, typer.Option("--within", metavar="SECONDS", min=0, help="Give up after so long")] = 300.0,
+) -> None:
+    """Wait until so many nodes of the cluster run."""
+    current = session(context)
+    give_up_s = time.monotonic() + within
+    while (found := _online(current.client)) < count:
+        if time.monotonic() >= give_up_s:
+            raise CtlError(f"{found} nodes run after {within:g} s, and not {count}", ExitCode.CHECK_FAILED)
+        time.sleep(_POLL_S)
+    current.out.say(f"Nodes that run: {found}")
+
+
+def _online(client: Client) -> int:
+    """Return how many nodes run, as the leader knows it; 0 while nobody says so."""
+    try:
+        nodes = client.get_list("nodes")
+    except CtlError as error:
+        if error.exit_code not in (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FAILED):
+            raise
+        return 0
+    return sum(bool(node.get("running")) for node in nodes)
+
+
+def _forget(current: Session, node: str) -> None:
+    if not node:
+        raise usage_error("forget needs the name of a node")
+    current.client.post("cluster", "forget", body={"node": node})
+    current.out.say(f"{node} is forgotten: it does not count any more, and joins again with an empty directory only")
+
+
+def _drain(current: Session, node: str) -> None:
+    node = node or _asked_node(current)
+    current.client.post("cluster", "drain", body={"node": node})
+    current.out.say(f"{node} is drained: it does not lead until it is revived")
+
+
+def _revive(current: Session, node: str) -> None:
+    node = node or _asked_node(current)
+    current.client.post("cluster", "revive", body={"node": node})
+    current.out.say(f"{node} is revived: it may lead again")
+
+
+def _asked_node(current: Session) -> str:
+    return str(current.client.get_object("cluster", "status")["node"])
+
+
+def _recover(current: Session, within_s: float, *, accept_loss: bool) -> None:
+    client = current.client
+    found = client.get_object("cluster", "status")
+    if found.get("role") != "follower":
+        raise CtlError(f"{found.get('node')} leads: nothing has to be recovered")
+    answer = client.post("cluster", "recover", body={"accept_loss": accept_loss}).value
+    epoch = int(answer["epoch"])
+    current.out.say(f"{answer['node']} is recovered, from its log up to {answer['synced_lsn']} of epoch {epoch}")
+    leader = _later_leader(client, epoch, time.monotonic() + within_s)
+    if leader != answer["node"]:
+        raise CtlError(f"{leader} leads: {answer['node']} was not recovered")
+    current.out.say(f"{leader} leads. Other nodes follow it, and drop what it has not")
+
+
+def _later_leader(client: Client, epoch: int, give_up_s: float) -> str:
+    """Wait until a node leads an epoch after this one, and return its name."""
+    while True:
+        try:
+            found = client.get_object("cluster", "status")
+        except CtlError as error:
+            # The node that is asked may begin anew, and as a follower know no users yet.
+            if error.exit_code not in (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FAILED):
+                raise
+            found = {}
+        if int(found.get("epoch") or 0) > epoch:
+            if found.get("role") == "leader":
+                return str(found["node"])
+            if found.get("connected"):
+                return str(found["leader"])
+        if time.monotonic() >= give_up_s:
+            raise CtlError(
+                "nobody is known to lead yet: see `warren ctl cluster status`, at each node", ExitCode.FAILED
+            )
+        time.sleep(_POLL_S)
 
 
 def _promote(current: Session, *, accept_loss: bool) -> None:
@@ -76,11 +232,23 @@ def _show(current: Session) -> None:
             "min_in_sync": found.get("min_in_sync"),
             "committed": found.get("committed_lsn"),
             "trouble": found.get("trouble") or "none",
+            **_etcd(found),
+            **{name: ", ".join(map(str, found[name])) for name in ("drained", "forgotten") if found.get(name)},
         },
     )
-    current.out.rows(
-        _FOLLOWER_COLUMNS, ([_cell(row, name) for name in _FOLLOWER_COLUMNS] for row in found["followers"])
-    )
+    current.out.rows(_FOLLOWER_COLUMNS, ([_cell(row, name) for name in _FOLLOWER_COLUMNS] for row in _others(found)))
+
+
+def _others(found: Object) -> list[Object]:
+    """Return the other nodes: those that the leader has a connection of, then members that it only knows of."""
+    rows: list[Object] = list(found["followers"])
+    there = {found.get("node"), *(row["node"] for row in rows)}
+    return rows + [row for row in found.get("members", ()) if row["node"] not in there]
+
+
+def _etcd(found: Object) -> dict[str, object]:
+    trouble = found.get("election", {}).get("etcd", {}).get("trouble")
+    return {"etcd": trouble} if trouble else {}
 
 
 def _follower(found: Object) -> dict[str, object]:
@@ -92,11 +260,16 @@ def _follower(found: Object) -> dict[str, object]:
         "epoch": found.get("epoch"),
         "synced": found.get("synced_lsn"),
         "lag": size_text(int(found.get("lag_bytes") or 0)),
+        **_etcd(found),
     }
 
 
 def _cell(row: Object, name: str) -> object:
     if name == "state":
+        if waits_s := row.get("waits_s"):
+            return f"given up, again in {waits_s:.0f} s: {row.get('trouble')}"
+        if "state" in row:
+            return row["state"]
         if not row.get("connected"):
             return "gone"
         return "catching up" if row.get("catching_up") else "following"
@@ -112,4 +285,10 @@ def _yes(value: object) -> str:
     return "yes" if value else "no"
 
 
-COMMANDS: Final[dict[str, Callable[..., None]]] = {"cluster": cluster}
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "cluster": cluster,
+    "forget_cluster_node": forget_cluster_node,
+    "await_online_nodes": await_online_nodes,
+    "drain": drain,
+    "revive": revive,
+}

@@ -155,7 +155,7 @@ GROUPS: Final = (
         "set_cluster_name set_log_level",
         _node,
     ),
-    Group("Broker", "cluster", _cluster),
+    Group("Broker", "cluster forget_cluster_node await_online_nodes drain revive", _cluster),
     Group("Broker", "top", _top),
     Group("Broker", "list_nodes list_feature_flags", _listings),
     Group("Broker", "help", _help),

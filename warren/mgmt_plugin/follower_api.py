@@ -5,7 +5,9 @@
     GET   /health/follower        200 while it is in sync with its leader, else 503 and why
     GET   /metrics                for Prometheus
     GET   /api/cluster/status     where it is, and who leads; users with the tag monitoring
+    GET   /api/nodes, …/NAME      the nodes by what is known here, while it follows nobody; likewise
     POST  /api/cluster/promote    go on as a leader; administrators, with an audit line
+    POST  /api/cluster/recover    what is here is the truth for all nodes; the same
     all other requests            as the leader answers them (``http/forwarding.py``); 503 while there is none
 
 1. Users are those of its leader, as far as they have come here. An empty follower has none, and lets nobody in.
@@ -15,7 +17,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -23,15 +27,18 @@ from warren.channels.access import AccessControl
 from warren.mgmt_plugin import audit
 from warren.mgmt_plugin.http.forwarding import forward
 from warren.mgmt_plugin.http.server import HttpError, Request, Response
+from warren.mgmt_plugin.metrics.election import election_metrics
 from warren.mgmt_plugin.metrics.exposition import TEXT
 from warren.mgmt_plugin.operators import Doorkeeper, Operator
-from warren.mgmt_plugin.routes import Access, not_authorised
+from warren.mgmt_plugin.resources.cluster import member_row
+from warren.mgmt_plugin.routes import Access, not_authorised, not_found
 from warren.server.client_of_node import HTTP, ClientOfNode
 from warren.server.logins.authenticator import Authenticator
 from warren.server.management import Following, Health, NoLeader, NotPromoted
 from warren.vhosts.metadata import UserPut
 
 BODY_BYTES_MAX: Final = 4096
+NODE: Final = "/api/nodes/"
 _GAUGES: Final = (
     ("connected", "whether the follower is connected to its leader"),
     ("in_sync", "whether the follower was in sync when its link ended, or is"),
@@ -71,11 +78,16 @@ class FollowerApi:
             case ("GET" | "HEAD", "/api/cluster/status"):
                 _need((await self._identify(request)).is_monitor, Access.MONITORING)
                 return _json(self._following.status())
-            case ("POST", "/api/cluster/promote"):
+            case ("GET" | "HEAD", "/api/nodes") if self._following.leader() is None:
+                return await self._nodes(request, "")
+            case ("GET" | "HEAD", node) if node.startswith(NODE) and self._following.leader() is None:
+                return await self._nodes(request, unquote(node.removeprefix(NODE)))
+            case ("POST", "/api/cluster/promote" | "/api/cluster/recover"):
                 operator = await self._identify(request)
                 request.concluded = audit.line_of(request, operator.name)
                 _need(operator.is_administrator, Access.ADMINISTRATOR)
-                return await self._promote(request)
+                is_recovery = path.endswith("/recover")
+                return await self._promote(request, self._following.recover if is_recovery else self._following.promote)
         return await self._forwarded(request)
 
     async def respond_to_anybody(self, request: Request) -> Response:
@@ -90,6 +102,17 @@ class FollowerApi:
         if request.method in ("GET", "HEAD") and path == "/metrics":
             return self._metrics()
         raise HttpError(404, "not_found", "only /metrics and /health are here")
+
+    async def _nodes(self, request: Request, name: str) -> Response:
+        """Return a row for each node, or that of the one called `name`."""
+        _need((await self._identify(request)).is_monitor, Access.MONITORING)
+        rows = [member_row(row) for row in self._following.status()["members"]]
+        if not name:
+            return Response(200, msgspec.json.encode(rows))
+        for row in rows:
+            if row["name"] == name:
+                return _json(row)
+        raise not_found()
 
     async def _forwarded(self, request: Request) -> Response:
         """Have the leader answer.
@@ -134,9 +157,12 @@ class FollowerApi:
             lines += [f"# HELP {full} {text}", f"# TYPE {full} gauge", f"{full} {int(status[name] or 0)}"]
         for full, (text, read) in self._following.gauges.items():
             lines += [f"# HELP {full} {text}", f"# TYPE {full} gauge", f"{full} {read()}"]
+        for metric, value in election_metrics(status):
+            full = f"warren_{metric.name}"
+            lines += [f"# HELP {full} {metric.help}", f"# TYPE {full} {metric.kind}", f"{full} {value}"]
         return Response(200, ("\n".join(lines) + "\n").encode(), content_type=TEXT)
 
-    async def _promote(self, request: Request) -> Response:
+    async def _promote(self, request: Request, promote: Callable[[bool], Awaitable[dict[str, Any]]]) -> Response:
         body = await request.read_body(BODY_BYTES_MAX)
         try:
             wanted: Any = msgspec.json.decode(body) if body.strip() else {}
@@ -146,7 +172,7 @@ class FollowerApi:
         if not isinstance(accept_loss, bool):
             raise HttpError(400, "bad_request", 'the body must be a JSON object, with "accept_loss" true or false')
         try:
-            return _json(await self._following.promote(accept_loss))
+            return _json(await promote(accept_loss))
         except NotPromoted as refusal:
             raise HttpError(409, "conflict", str(refusal)) from None
 

@@ -49,6 +49,11 @@ def channel_name(channel: Session) -> str:
     return f"{connection_name(channel.connection)} ({int(channel.number)})"
 
 
+def node_of(connection: Peer, broker: Broker) -> str:
+    """Return what the node is called that a client is connected to: one that passes it on, or this one."""
+    return connection.node_name or node_name(broker)
+
+
 def host_of(endpoint: str) -> str:
     """Return the host of ``host:port``."""
     return endpoint.rpartition(":")[0].strip("[]")
@@ -71,7 +76,7 @@ def channel_details(channel: Session, node: str) -> dict[str, Any]:
         "connection_name": connection_name(connection),
         "user_provided_name": connection.name,
         "name": channel_name(channel),
-        "node": node,
+        "node": connection.node_name or node,
         "number": int(channel.number),
         "peer_host": host_of(connection.peer),
         "peer_port": port_of(connection.peer),

@@ -50,10 +50,10 @@ from warren.mgmt_plugin.resources.transfers import TransferHandlers, Transfers
 from warren.mgmt_plugin.resources.users import UserHandlers
 from warren.mgmt_plugin.resources.vhosts import VhostHandlers
 from warren.mgmt_plugin.routes import Handlers, Route, RouteTable
-from warren.server.application import MESSAGES
 from warren.server.client_of_node import ClientOfNode
 from warren.server.copies.backups import Backups
 from warren.server.copies.snapshots import Snapshots
+from warren.server.data_dir import MESSAGES
 from warren.server.draining.drains import Drains
 from warren.server.management import Following, Listening, Management
 from warren.server.network.tls import ServerTls
@@ -123,10 +123,10 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
     statistics, log, listening = services.statistics, broker.log, management.listening
     sources = Sources(log, settle, services.drains)
     made = (
-        OverviewHandlers(broker, statistics, listening),
+        OverviewHandlers(broker, statistics, listening, management.cluster),
         NodeHandlers(management, statistics, services.doorkeeper),
         HealthHandlers(broker, management.health, listening, management.tls),
-        ClusterHandlers(broker.node_name(), management.cluster),
+        ClusterHandlers(broker.node_name(), management.cluster, management.replication),
         ConnectionHandlers(broker, statistics, settle),
         QueueHandlers(statistics, broker.node_name()),
         ExchangeHandlers(statistics),
@@ -256,7 +256,9 @@ class ManagementPlugin:
             of_nodes = Port(api.respond, load)
 
             def pass_on(sock: socket.socket, client: ClientOfNode) -> None:
-                converse = partial(converse_through_node, sock, client.host, of_nodes, is_tls=client.is_tls)
+                converse = partial(
+                    converse_through_node, sock, client.host, of_nodes, is_tls=client.is_tls, node=client.node
+                )
                 nursery.start_soon(tasks.once, "http client of a node", converse)
 
             management.pass_on = pass_on

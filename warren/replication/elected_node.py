@@ -4,6 +4,8 @@
     following  whom the record names, where the registry has it
     leading    from `lead` on: the same process recovers the directory and is a broker, as after a promotion by hand; it
                sends beacons, and is answered, while it recovers
+    handing    the broker stops as it does when it is told to, and its last act is to have another node lead
+    over
     the end    `restart`: the process begins anew, in the same place, with nothing in memory
 
 1. The driver runs beside all of that, from the start to the end. So the member hears and says everything in one order.
@@ -13,7 +15,9 @@
    to them, and nothing read of them. They are held so until it says that they may be served again, but not for longer
    than others are silent for `GIVE_UP_S`: then the process restarts, for another node may lead that they can reach. One
    that was told to stop ends at once.
-4. The id of the store is in the record. A node whose directory is of another store takes no part (``etcd_record.py``).
+4. A leader that was told to stop hands over first, if another one can lead. It ends then, and one that an administrator
+   has hand over begins anew.
+5. The id of the store is in the record. A node whose directory is of another store takes no part (``etcd_record.py``).
 """
 
 from __future__ import annotations
@@ -23,41 +27,59 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 import trio
 
 from warren import __version__
 from warren.cluster.driver import Driver, RecordStore, passed_s
-from warren.cluster.etcd import Etcd, EtcdSettings
+from warren.cluster.etcd import Etcd, Traffic
 from warren.cluster.etcd_record import EtcdRecord
 from warren.cluster.events import (
     BeaconReceived,
+    ChangeRequested,
     DiskWaits,
+    Drained,
     Event,
     Heard,
     LinkLost,
     LinkRefused,
     Position,
     Positioned,
+    RecoveryRequested,
+    TransferRequested,
 )
 from warren.cluster.member import Founding, Member
-from warren.cluster.record import LeaderBy, Replica
-from warren.cluster.registry import NodeEntry, Registry
+from warren.cluster.record import Ask, LeaderBy, Replica, asked
+from warren.cluster.registry import NodeEntry, Registry, Seen
+from warren.replication import members
+from warren.replication.advertised import advertised, fault
 from warren.replication.cluster_state import ClusterState
-from warren.replication.elected_set import ElectedSet, recorded
+from warren.replication.elected_set import ElectedSet, node_of, recorded
+from warren.replication.election_counts import ElectionCounts
+from warren.replication.etcd_access import etcd_settings
 from warren.replication.follower import Follower
 from warren.replication.handshake import STORE_ID_BYTES, Node
 from warren.replication.leader import Leader
 from warren.replication.replica_store import NO_STORE
 from warren.server.logs import get_logger
+from warren.server.replication import ClusterRefusal
 from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
 
 # A leader serves for 2 s without answers, and nobody stands before 3 s are over.
 GIVE_UP_S: Final = 5.0
 WATCH_S: Final = 0.25
-_EVERYWHERE: Final = ("0.0.0.0", "::")
+REPEAT_S: Final = 60.0  # what is wrong is said again
+# So many requests in a row for each member of etcd that fail are no passing trouble.
+FAILURES: Final = 3
+# For etcd to have what an administrator asks for: a little longer than the member wants it.
+COMMAND_S: Final = 6.0
+COMMAND_POLL_S: Final = 0.02
+# How far the epoch of a recovery is beyond the last one that is known: at least the first, and less than both together.
+# Another node may have begun epochs of which nobody knows any more, or be recovered as well.
+EPOCHS_BEYOND: Final = 1000
+EPOCHS_APART: Final = 1 << 20
 
 # Ends this life of the node at once, and begins another one if it is to go on.
 Restart = Callable[[bool], None]
@@ -68,9 +90,18 @@ log = get_logger("replication")
 class Directory(Protocol):
     """Where the nodes are, see ``registry.py``."""
 
+    late_renewals: int
+
+    @property
+    def seen(self) -> Mapping[str, Seen]: ...
+
+    async def look(self) -> None: ...
+
     async def announce(self, name: str, entry: NodeEntry) -> None: ...
 
     async def maybe_entry(self, name: str) -> NodeEntry | None: ...
+
+    async def is_registered(self, name: str) -> bool: ...
 
 
 class ElectedNode:
@@ -82,6 +113,8 @@ class ElectedNode:
         self.follower: Follower | None = None
         self.leader: Leader | None = None
         self.driver: Driver | None = None
+        self.target: Node | None = None  # who is to lead next
+        self._refusal = ""
         self._registry = registry
         self._restart = restart
         self._serves = False
@@ -101,6 +134,8 @@ class ElectedNode:
         if self.driver.serves():
             self._holds = False
             return True
+        if self.target is not None:
+            return False  # what is to be done then is up to the member
         is_stopping = self.leader is not None and self.leader.is_stopping
         if is_stopping or self.driver.silence_s() >= GIVE_UP_S:
             self.restart("the other nodes may have elected another leader: too few of them answer")
@@ -108,6 +143,14 @@ class ElectedNode:
             self._holds = True
             log.warning("clients are held back: another node that may lead does not answer")
         return False
+
+    def leads(self) -> bool:
+        """Tell whether this node leads, and serves clients at this moment."""
+        return self._serves and self.driver is not None and self.driver.serves()
+
+    def is_led(self) -> bool:
+        """Tell whether somebody leads as far as is known here."""
+        return self.leads() or (self.follower is not None and self.follower.current_leader() is not None)
 
     # --- what the driver carries out --------------------------------------------------------------------------------
 
@@ -144,6 +187,15 @@ class ElectedNode:
     def stop_serving(self) -> None:
         self.may_serve()
 
+    def hand_over(self, target: Replica) -> None:
+        log.info("this node hands over, and sends its clients away", target=target.node)
+        self.target = node_of(target)
+        assert self.leader is not None
+        self.leader.stop_broker()
+
+    def refuse_command(self, reason: str) -> None:
+        self._refusal = reason
+
     def restart(self, reason: str) -> None:
         if self.leader is not None and self.leader.is_stopping:
             log.warning("this node does not lead any more; it ends at once", reason=reason)
@@ -154,6 +206,91 @@ class ElectedNode:
 
     def report(self, text: str) -> None:
         log.warning("cluster", reason=text)
+
+    # --- what the leader asks ---------------------------------------------------------------------------------------
+
+    def transfer(self, node: str | None) -> str:
+        """Have another node lead, `node` or any, and return which one. The broker stops.
+
+        Raises:
+            ClusterRefusal: none can.
+        """
+        if self.leader is not None and self.leader.is_stopping:
+            raise ClusterRefusal("this node was told to stop")
+        self._refusal = ""
+        self._tell(TransferRequested(node))
+        if self._refusal or self.target is None:
+            raise ClusterRefusal(self._refusal)
+        return self.target.name
+
+    async def change(self, ask: Ask, node: str) -> None:
+        """Have the record say what is asked for about a node. One that leads and is drained hands over then.
+
+        Raises:
+            ClusterRefusal: it is not so, and why.
+        """
+        assert self.driver is not None
+        member = self.driver.member
+        is_there = ask is Ask.FORGET and (self._is_connected(node) or await self._registry.is_registered(node))
+        self._refusal = ""
+        self._tell(ChangeRequested(ask, node, is_there))
+        if self._refusal:
+            raise ClusterRefusal(self._refusal)
+        with trio.move_on_after(COMMAND_S):
+            while member.record is None or asked(member.record, ask, node) != member.record:
+                await trio.sleep(COMMAND_POLL_S)
+            if ask is Ask.DRAIN and node == self.me.name:
+                self._leave()
+            return
+        raise ClusterRefusal("etcd has not taken that in time, and may still do so: see `warren ctl cluster status`")
+
+    def _leave(self) -> None:
+        try:
+            self.transfer(None)
+        except ClusterRefusal as refusal:
+            raise ClusterRefusal(f"{self.me.name} is drained, and leads all the same: {refusal}") from None
+
+    def _is_connected(self, node: str) -> bool:
+        return any(replica.node.name == node and replica.is_connected for replica in self.in_sync.replicas())
+
+    def why_not_taken(self, node: str, *, is_empty: bool) -> str:
+        """Return why a node cannot follow this one: it was forgotten. One that comes back empty is welcome."""
+        assert self.driver is not None
+        record = self.driver.member.record
+        if record is None or node not in record.forgotten:
+            return ""
+        if is_empty:
+            self._tell(ChangeRequested(Ask.READMIT, node))
+            return ""
+        return (
+            f"{node} was forgotten (warren ctl cluster forget): to have it join again, start it with an empty data "
+            "directory"
+        )
+
+    def told_to_stop(self) -> None:
+        """The process is to end: have another node lead, if one can."""
+        if self.target is None:
+            self._refusal = ""
+            self._tell(TransferRequested())
+            if self._refusal:
+                log.warning("nobody takes over from this node before it stops", reason=self._refusal)
+
+    def drained(self, lsn: int) -> None:
+        """The broker has stopped, and its log ends there."""
+        self._tell(Drained(lsn))
+
+    def recover(self, *, accepts_loss: bool) -> str:
+        """Have what is here be the truth, and this node lead; return what is to be said.
+
+        Raises:
+            ClusterRefusal: not so, and why.
+        """
+        self._refusal = ""
+        self._tell(RecoveryRequested(accepts_loss, EPOCHS_BEYOND + secrets.randbelow(EPOCHS_APART)))
+        if self._refusal:
+            raise ClusterRefusal(self._refusal)
+        log.warning("an administrator has this node be the truth, and lead: what others had beyond it is lost")
+        return self.me.name
 
     # --- what the follower asks -------------------------------------------------------------------------------------
 
@@ -198,7 +335,8 @@ class ElectedNode:
 class Election:
     """A node's part in the election: its member, driver and registration.
 
-    `position` and `store_id` are those of its directory; `store` is where the record is, `registry` where nodes are.
+    `position` and `store_id` are those of its directory; `store` is where the record is, `registry` where nodes are,
+    `traffic` what becomes of the requests to both.
     """
 
     def __init__(
@@ -211,24 +349,35 @@ class Election:
         store: RecordStore,
         registry: Directory,
         restart: Restart,
+        traffic: Traffic | None = None,
     ) -> None:
+        self._traffic = traffic or Traffic()
+        self._counts = ElectionCounts(passed_s())
+        self._said: dict[str, tuple[str, float]] = {}
         self._settings = settings
         self._registry = registry
         self._restart = restart
         me = state.me(name)
         self.node = ElectedNode(me, registry, restart)
-        founding = None
+        founding = recovery = None
         if store_id == NO_STORE:
             founding = Founding(secrets.token_hex(STORE_ID_BYTES), least(settings))
-        self.member = Member(recorded(me), passed_s(), position=position, replicas=settings.replicas, founding=founding)
+        else:
+            recovery = Founding(store_id.hex(), least(settings))
+        self.member = Member(
+            recorded(me),
+            passed_s(),
+            position=position,
+            replicas=settings.replicas,
+            founding=founding,
+            recovery=recovery,
+        )
         self.node.driver = self._driver = Driver(self.member, store, self.node)
 
     def entry(self) -> NodeEntry:
         """Return what other nodes are told of this one."""
-        listen = self._settings.cluster_listen
-        assert listen is not None
-        host = socket.getfqdn() if listen.host in _EVERYWHERE else listen.host
-        return NodeEntry(self.node.me.incarnation.hex(), str(Endpoint(host, listen.port)), __version__)
+        address = advertised(self._settings, socket.getfqdn())
+        return NodeEntry(self.node.me.incarnation.hex(), str(address), __version__)
 
     async def drive(self) -> None:
         """Take part, for ever. A fault of ours is the end of this process: nobody knows what was not carried out."""
@@ -244,6 +393,87 @@ class Election:
         """Have other nodes find this one, for ever."""
         await self._registry.announce(self.node.me.name, self.entry())
 
+    async def look(self) -> None:
+        """Know of the other nodes, for ever."""
+        await self._registry.look()
+
+    async def count(self) -> None:
+        """Count what happens, and say what is wrong with etcd or the addresses, for ever."""
+        while True:
+            record = self.member.record
+            epoch = None if record is None else record.epoch
+            self._counts.look(passed_s(), epoch, is_led=self.node.is_led())
+            self._say_what_is_wrong()
+            await trio.sleep(WATCH_S)
+
+    def _trouble_of_etcd(self) -> str:
+        members = len(self._settings.etcd.split(","))
+        return self._traffic.failure if self._traffic.in_row >= FAILURES * members else ""
+
+    def _fault_of_address(self) -> str:
+        seen = self._registry.seen
+        own = seen.get(self.node.me.name)
+        if own is None:
+            return ""
+        others = [other.entry.cluster for name, other in seen.items() if name != self.node.me.name]
+        return fault(own.entry.cluster, others, self._settings.etcd.split(","))
+
+    def _say_what_is_wrong(self) -> None:
+        trouble, wrong = self._trouble_of_etcd(), self._fault_of_address()
+        if self._is_news("etcd", trouble):
+            if trouble:
+                log.error("etcd does not answer", reason=trouble)
+            else:
+                log.info("etcd answers again")
+        if self._is_news("address", wrong) and wrong:
+            log.error("other nodes cannot reach this one", reason=wrong)
+
+    def _is_news(self, about: str, reason: str) -> bool:
+        """Tell whether what is wrong is to be said: when it begins, each minute, and when it is over."""
+        now_s = passed_s()
+        said = self._said.pop(about, None)
+        if not reason:
+            return said is not None
+        is_news = said is None or said[0] != reason or now_s - said[1] >= REPEAT_S
+        self._said[about] = (reason, now_s) if is_news or said is None else said
+        return is_news
+
+    def describe(self, status: dict[str, Any]) -> dict[str, Any]:
+        """Add to the status of this node what is known of the cluster: its name, its members, and the election."""
+        record = self.member.record
+        assigned = frozenset[str]() if record is None else record.assigned
+        seen = self._registry.seen
+        if status["role"] == "leader":
+            rows = members.of_leader(status, assigned, seen, time.time())
+        else:
+            in_sync = [] if record is None else [replica.node for replica in record.in_sync]
+            rows = members.of_follower(status, in_sync, assigned, seen, time.time())
+        drained = frozenset[str]() if record is None else record.drained
+        rows = [row | {"being_drained": row["node"] in drained} for row in rows]
+        traffic = self._traffic
+        election = {
+            "leads": self.node.leads(),
+            "epoch": 0 if record is None else record.epoch,
+            "takeovers": self._counts.takeovers,
+            "leaderless_s": round(self._counts.leaderless_s, 3),
+            "late_renewals": self._registry.late_renewals,
+            "etcd": {
+                "requests": traffic.requests,
+                "failures": traffic.failures,
+                "seconds": round(traffic.seconds, 6),
+                "trouble": self._trouble_of_etcd(),
+            },
+        }
+        replicas = self._settings.replicas
+        return status | {
+            "cluster": self._settings.cluster_name,
+            "drained": sorted(drained),
+            "forgotten": [] if record is None else sorted(record.forgotten),
+            "replicas": replicas,
+            "members": rows,
+            "election": election,
+        }
+
     def store_id(self) -> bytes:
         """Return the id of the store that this node leads."""
         assert self.member.record is not None
@@ -257,17 +487,28 @@ class Election:
     def leader(self, make: Callable[..., Leader]) -> Leader:
         """Return the leader that this node is; `make` gets what an elected one is made with."""
         leader = make(elected=self.node.in_sync, may_serve=self.node.may_serve)
+        leader.describe = self.describe
         self.node.leader = leader
+        leader.commands = self.node
         return leader
+
+    def begins_anew(self) -> bool:
+        """Tell whether this process is to go on as a follower when its broker has stopped."""
+        leader = self.node.leader
+        return self.node.target is not None and leader is not None and not leader.is_stopping
 
 
 def by_etcd(settings: Settings, name: str, state: ClusterState, position: Position, store_id: bytes) -> Election:
-    """Return a node's part in the election by etcd."""
-    etcd = Etcd(EtcdSettings(settings.etcd.split(",")))
+    """Return a node's part in the election by etcd.
+
+    Raises:
+        StartError: a file of a certificate or a password cannot be used.
+    """
+    etcd = Etcd(etcd_settings(settings))
     own_store = "" if store_id == NO_STORE else store_id.hex()
     record = EtcdRecord(etcd, settings.cluster_name, lambda: own_store)
     registry = Registry(etcd, settings.cluster_name)
-    return Election(settings, name, state, position, store_id, record, registry, begin_anew)
+    return Election(settings, name, state, position, store_id, record, registry, begin_anew, etcd.traffic)
 
 
 def least(settings: Settings) -> int:

@@ -56,7 +56,7 @@ class ElectedSet(InSyncSet):
 
     def require(self, replicas: frozenset[RecordedReplica], now_s: float) -> None:
         """Have commits wait for these from now on."""
-        nodes = frozenset(_node(replica) for replica in replicas)
+        nodes = frozenset(node_of(replica) for replica in replicas)
         self._nodes = nodes
         for node in nodes - {self.me}:
             if node not in self._replicas:
@@ -66,7 +66,7 @@ class ElectedSet(InSyncSet):
 
     def learn(self, record: Record, now_s: float) -> None:
         """Take what the record is."""
-        members = frozenset(_node(replica) for replica in record.in_sync)
+        members = frozenset(node_of(replica) for replica in record.in_sync)
         for node in members - self.members - {self.me}:
             if node in self._replicas:
                 self._replicas[node].joined_s = now_s
@@ -150,7 +150,8 @@ class ElectedSet(InSyncSet):
         self._required = tuple(replica for replica in self._replicas.values() if replica.node in nodes)
 
 
-def _node(replica: RecordedReplica) -> Node:
+def node_of(replica: RecordedReplica) -> Node:
+    """Return the node that a record names."""
     try:
         return Node(replica.node, bytes.fromhex(replica.incarnation))
     except ValueError:

@@ -57,6 +57,7 @@ from warren.replication.wire import Wire
 from warren.server.client_of_node import ClientOfNode
 from warren.server.logs import get_logger
 from warren.server.management import Health, NoLeader, NotPromoted, Passage
+from warren.server.replication import ClusterRefusal
 from warren.server.settings import Endpoint
 from warren.server.threads import REPLICATION, in_thread
 
@@ -94,6 +95,9 @@ class Election(Protocol):
 
     def refused(self) -> None:
         """Nobody listens where the leader was: its machine is there, and its process is not."""
+
+    def recover(self, *, accepts_loss: bool) -> str:
+        """Have what is here be the truth, and this node lead; raises ClusterRefusal."""
 
 
 class Follower:
@@ -190,6 +194,20 @@ class Follower:
         self.is_promoted = True
         self.over.set()
         return {"lsn": self._replica.synced_lsn, "epoch": self.next_epoch(), "note": self._doubt()}
+
+    async def recover(self, accept_loss: bool) -> dict[str, Any]:
+        """Have what is here be the truth for all nodes, and this one lead.
+
+        Raises:
+            NotPromoted: for the reason said; it follows on.
+        """
+        if self._election is None:
+            raise NotPromoted("the nodes do not elect their leader here: see `warren ctl cluster promote`")
+        try:
+            node = self._election.recover(accepts_loss=accept_loss)
+        except ClusterRefusal as refusal:
+            raise NotPromoted(str(refusal)) from None
+        return {"node": node, "epoch": self._replica.epoch, "synced_lsn": self._replica.synced_lsn}
 
     def current_leader(self) -> Node | None:
         """Return whom this node follows at the moment."""
@@ -463,11 +481,11 @@ class _Link:
             StoreError: the worker could not carry something out.
         """
         worker = self._worker
+        self._wire.put([PREAMBLE])  # before the thread says anything
         worker.start()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._wire.send)
-                self._wire.put([PREAMBLE])
                 self._decoder.feed(data)
                 self.reason = await self._read()
                 nursery.cancel_scope.cancel()

@@ -32,7 +32,7 @@ class HeldFiles:
         self._fs = fs
         self._holder = holder
         self._handles_max = HANDLES_MAX if handles_max is None else handles_max
-        self._files: list[HeldFile] = []
+        self._files: set[HeldFile] = set()
         self._open = 0
 
     def hold(self, path: str) -> HeldFile:
@@ -45,7 +45,7 @@ class HeldFiles:
                 self._fs.mkdir(PINS)
             file = HeldFile(-1, f"{PINS}/{self._holder}.{path.replace('/', '.')}")
             self._fs.link(path, file.link)
-        self._files.append(file)
+        self._files.add(file)
         return file
 
     @contextmanager
@@ -62,11 +62,15 @@ class HeldFiles:
 
     def release(self) -> None:
         """Hold none of them any more."""
-        files, self._files = self._files, []
-        self._open = 0
-        for file in files:
-            with suppress(OSError):
-                if file.link:
-                    self._fs.unlink(file.link)
-                else:
-                    self._fs.close(file.handle)
+        for file in list(self._files):
+            self.let_go(file)
+
+    def let_go(self, file: HeldFile) -> None:
+        """Do not hold this one any more."""
+        self._files.remove(file)
+        with suppress(OSError):
+            if file.link:
+                self._fs.unlink(file.link)
+            else:
+                self._open -= 1
+                self._fs.close(file.handle)

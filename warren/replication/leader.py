@@ -19,7 +19,9 @@
    is heard of before that, while it recovers (`listen`): those who wait for it answer its beacons.
 6. What a follower acknowledges counts once it is known to have the same log: before that its LSNs may be those of
    another history.
-7. A client of a follower comes over a connection of its own, which belongs to the broker from the handshake on. While
+7. A follower that catches up is given up when it stands still, or when too much is kept for it, and waits before it is
+   given anything again (``catching_up``).
+8. A client of a follower comes over a connection of its own, which belongs to the broker from the handshake on. While
    clients are not served none is taken: followers may have to connect first, and nothing waits in their way.
 """
 
@@ -31,20 +33,23 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
+from warren.cluster.record import Ask
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.store import Store, wall_time_ms
 from warren.msgstore.log.epoch_table import EpochTable
 from warren.msgstore.log.jobs import CommitJob
 from warren.msgstore.log.message_log import MessageLog
-from warren.replication import cluster_state
+from warren.replication import cluster_state, members
+from warren.replication.catching_up import CatchingUp
 from warren.replication.cluster_state import ClusterState
 from warren.replication.elected_set import ElectedSet
 from warren.replication.entries import (
@@ -75,7 +80,7 @@ from warren.server.client_of_node import ClientOfNode
 from warren.server.errors import listen_error
 from warren.server.logs import get_logger
 from warren.server.message_store import Gate, StoreFiles
-from warren.server.replication import Host
+from warren.server.replication import ClusterRefusal, Host
 from warren.server.settings import Endpoint
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import REPLICATION, in_thread
@@ -89,9 +94,12 @@ NEWCOMERS_MAX: Final = 16
 AHEAD_BYTES: Final = 4 << 20
 AT_ONCE_BYTES: Final = 1 << 20
 DRAINED_S: Final = 0.005
+PATIENCE_S: Final = 1.0  # how often it is looked whether a follower that catches up gets on
+REMEMBERED_MAX: Final = 64  # nodes that catch up
 SAID_MAX: Final = 1000  # entries of a follower that wait: each names thousands of files
 RECORD_RETRY_S: Final = 1.0
 RETURN_S: Final = 10.0  # for a follower that is to connect again
+CARRIED_OUT_S: Final = 1.0  # for the next leader to have the checkpoint of a clean stop; its log is waited for longer
 COPY_BYTES: Final = 1 << 20  # of the metadata, in one entry
 ALARM: Final = "replicas"
 REPEAT_S: Final = 60.0  # a refusal for the same reason is said again
@@ -99,6 +107,27 @@ REPEAT_S: Final = 60.0  # a refusal for the same reason is said again
 Kind = TypeVar("Kind", Position, SealedList)
 
 log = get_logger("replication")
+
+
+class Commands(Protocol):
+    """What an elected leader asks when another node is to lead; `target` is that node, once it is settled."""
+
+    target: Node | None
+
+    def told_to_stop(self) -> None:
+        """The process was told to stop."""
+
+    def transfer(self, node: str | None) -> str:
+        """Have another node lead, and return which one; raises ClusterRefusal."""
+
+    async def change(self, ask: Ask, node: str) -> None:
+        """Have it be on record what is asked for about a node; raises ClusterRefusal."""
+
+    def why_not_taken(self, node: str, *, is_empty: bool) -> str:
+        """Return why a node cannot follow this one, empty if it can; `is_empty`: its directory is."""
+
+    def drained(self, lsn: int) -> None:
+        """All is written and shipped, up to there."""
 
 
 class Leader:
@@ -122,6 +151,7 @@ class Leader:
         self.may_serve = may_serve
         self.me = state.me(name)
         self.elected = elected
+        self.commands: Commands | None = None  # of one that was elected
         self.in_sync = elected or InSyncSet(self.me, state.in_sync, state.min_in_sync, time.monotonic())
         self.is_stopping = False
         self.has_begun = False  # what begins this life is synced here
@@ -136,7 +166,7 @@ class Leader:
         self._proposed = trio.Event()
         self._proposal: frozenset[Node] | None = None
         self._beacons = 0
-        self.need_image: set[bytes] = set()  # incarnations: the log here does not go on from what they have
+        self._catching_up: dict[bytes, CatchingUp] = {}  # by incarnation
         self._refusals: dict[str, float] = {}  # when they were logged last
         self._store: Store | None = None
         self._log: MessageLog | None = None
@@ -144,6 +174,7 @@ class Leader:
         self._tasks: Supervision | None = None
         self._store_id = b""
         self._place: tuple[str, int] | None = None  # where it listens
+        self.describe = _with_members  # adds what is known of the cluster to the status
 
     # --- what the broker calls --------------------------------------------------------------------------------------
 
@@ -179,6 +210,55 @@ class Leader:
     def stopping(self) -> None:
         """The broker was told to stop."""
         self.is_stopping = True
+        if self.commands is not None:
+            self.commands.told_to_stop()
+
+    def is_handing_over(self) -> bool:
+        """Tell whether another node is to lead when the broker has stopped."""
+        return self.commands is not None and self.commands.target is not None
+
+    async def hand_over(self) -> None:
+        """Have another node lead, if one is to: once it has carried out what it was sent, which ends this process."""
+        if self.elected is None or self.commands is None or self.commands.target is None:
+            return
+        node = self.commands.target
+        with trio.move_on_after(CARRIED_OUT_S):
+            while (follower := self._followers.get(node)) is not None and not follower.has_carried_out_all():
+                await trio.sleep(DRAINED_S)
+        self.commands.drained(self.shipping.end_lsn())
+        while True:
+            self.elected.tell_progress(self.shipping.end_lsn(), self.shipping.commit_began_s)
+            await trio.sleep(DRAINED_S)
+
+    def transfer(self, node: str | None) -> str:
+        """Stop the broker, to have another node lead.
+
+        Raises:
+            ClusterRefusal: none can.
+        """
+        if self.commands is None:
+            raise ClusterRefusal(
+                "leadership is handed over where nodes elect their leader (etcd). Here stop this leader, and then "
+                "promote a follower: warren ctl --url … cluster promote"
+            )
+        return self.commands.transfer(node)
+
+    async def forget(self, node: str) -> None:
+        """Count a node no longer that is gone for good; raises ClusterRefusal."""
+        await self._change(Ask.FORGET, node)
+
+    async def drain(self, node: str) -> None:
+        """Have a node not lead until it is revived; raises ClusterRefusal."""
+        await self._change(Ask.DRAIN, node)
+
+    async def revive(self, node: str) -> None:
+        """Let a node lead again; raises ClusterRefusal."""
+        await self._change(Ask.REVIVE, node)
+
+    async def _change(self, ask: Ask, node: str) -> None:
+        if self.commands is None:
+            raise ClusterRefusal("there is no record of the nodes where they do not elect their leader (etcd)")
+        await self.commands.change(ask, node)
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
         """Serve followers."""
@@ -230,7 +310,7 @@ class Leader:
         now_s = time.monotonic()
         end_lsn = self.shipping.end_lsn()
         rows = [self._row(replica, end_lsn, now_s) for replica in self.in_sync.replicas()]
-        return {
+        status: dict[str, Any] = {
             "role": "leader",
             "node": self.me.name,
             "epoch": self._state.epoch,
@@ -241,9 +321,11 @@ class Leader:
             "trouble": self.trouble(),
             "followers": rows,
         }
+        return self.describe(status)
 
     def _row(self, replica: Replica, end_lsn: int, now_s: float) -> dict[str, Any]:
         follower = self._followers.get(replica.node)
+        catching_up = self._catching_up.get(replica.node.incarnation)
         is_current = replica.synced_lsn >= self.in_sync.committed_lsn
         return {
             "node": replica.node.name,
@@ -252,10 +334,13 @@ class Leader:
             "connected": replica.is_connected,
             "in_sync": replica.node in self.in_sync.members,
             "catching_up": replica.is_connected and not replica.is_noted,
+            "waits_s": 0.0 if catching_up is None else round(catching_up.waits_s(now_s), 3),
+            "trouble": "" if catching_up is None else catching_up.given_up,
             "received_lsn": replica.received_lsn,
             "synced_lsn": replica.synced_lsn,
             "lag_bytes": max(0, end_lsn - replica.synced_lsn) if replica.is_connected else None,
             "lag_s": 0.0 if is_current and replica.is_connected else round(now_s - replica.current_s, 3),
+            "silent_s": None if replica.is_awaited else round(now_s - replica.heard_s, 3),
         }
 
     # --- shared with the followers ----------------------------------------------------------------------------------
@@ -271,6 +356,10 @@ class Leader:
         """Its message log."""
         assert self._log is not None
         return self._log
+
+    def stop_broker(self) -> None:
+        """Have the broker around it stop."""
+        self.host.stop()
 
     def epoch(self) -> int:
         """Return the epoch of this life."""
@@ -302,6 +391,17 @@ class Leader:
             self.in_sync.disconnected(follower.replica, time.monotonic())
             self.in_sync.forget_strangers()
         self._decide()
+
+    def catching_up(self, node: Node) -> CatchingUp:
+        """Return what is remembered of a node that begins to catch up."""
+        found = self._catching_up.setdefault(node.incarnation, CatchingUp())
+        if len(self._catching_up) > REMEMBERED_MAX:
+            del self._catching_up[next(iter(self._catching_up))]
+        return found
+
+    def has_caught_up(self, node: Node) -> None:
+        """A node is given what is written as it is written."""
+        self._catching_up.pop(node.incarnation, None)
 
     def moved(self) -> None:
         """The gate may have opened. In a turn of the reactor, if there is one yet."""
@@ -481,10 +581,11 @@ class Leader:
             Refused: what is said of it makes no sense.
         """
         try:
-            client = ClientOfNode.of_table(table)
+            assert side.follower is not None
+            client = ClientOfNode.of_table(table, side.follower.name)
         except ValueError as error:
             raise Refused(str(error), side.refusal(str(error))) from None
-        if not self.host.may_accept():
+        if self._host is None or not self._host.may_accept():
             wire.put([side.refusal("it does not take clients yet, or not so many at a time")])
             wire.close()
             return
@@ -509,6 +610,8 @@ class Leader:
             reason = (
                 "its data directory holds another store: begin with an empty one, or follow the leader of that store"
             )
+        elif self.commands is not None and (why := self.commands.why_not_taken(node.name, is_empty=theirs == "")):
+            reason = why
         else:
             other = self.connected(node)
             if other == node:
@@ -545,8 +648,11 @@ class Follower:
         self._attachment: Attachment | None = None
         self._ended = trio.Event()
         self._reason = ""
+        self._catching_up = leader.catching_up(node)
+        self._is_given_up = False
         self._noted_at = 0  # how many entries it has carried out when it has taken note
         self._sent_bytes = 0
+        self._done = 0  # how many entries it has carried out
 
     def feed(self, data: bytes) -> None:
         """Take what came behind the handshake."""
@@ -566,6 +672,7 @@ class Follower:
             nursery.start_soon(self.wire.send)
             try:
                 nursery.start_soon(self._end_when_asked, nursery.cancel_scope)
+                nursery.start_soon(self._lose_patience)
                 await self._feed_it()
             except EntryError as error:
                 self.end(str(error))
@@ -585,7 +692,7 @@ class Follower:
         """Let go of what the log keeps for it; a little later if it is to connect again at once."""
         if self._attachment is not None:
             try:
-                if self._attachment.is_behind:
+                if self._attachment.is_behind and not self._is_given_up:
                     await trio.sleep(RETURN_S)
             finally:
                 self._leader.shipping.detach(self._attachment)
@@ -595,11 +702,33 @@ class Follower:
         await self._ended.wait()
         scope.cancel()
 
+    async def _lose_patience(self) -> None:
+        """Give the follower up if it is of no use to go on, until it has caught up."""
+        while not self.replica.is_live:
+            await trio.sleep(PATIENCE_S)
+            if self._attachment is None:
+                continue
+            shipping = self._leader.shipping
+            kept_bytes = shipping.kept_bytes(self._attachment)
+            with suppress(OSError):
+                free_bytes = await in_thread(REPLICATION, shipping.free_bytes) if kept_bytes else 0
+                self._maybe_give_up(kept_bytes, free_bytes, time.monotonic())
+
+    def _maybe_give_up(self, kept_bytes: int, free_bytes: int, now_s: float) -> None:
+        self._catching_up.takes(self.wire.sent_bytes, self.wire.backlog_bytes, now_s)
+        reason = self._catching_up.reason_to_give_up(kept_bytes, free_bytes, now_s)
+        if reason and not self._ended.is_set():
+            self._is_given_up = True
+            waits_s = self._catching_up.give_up(reason, now_s)
+            log.warning("a follower that catches up is given up", node=str(self.node), reason=reason, waits_s=waits_s)
+            self.end(f"{reason}; it may begin again in {waits_s:g} s")
+
     async def _feed_it(self) -> None:
         attachment = await self._attach()
         if attachment is None:
             return
         self._attachment = attachment
+        self._catching_up.begin(self.wire.sent_bytes, time.monotonic())
         leader = self._leader
         fd = self.wire.fileno()
         leader.host.watch(fd, self._readable)
@@ -609,10 +738,11 @@ class Follower:
             try:
                 await self._catch_up(attachment.catch_up())
             except BulkNeededError:
-                leader.need_image.add(self.node.incarnation)
+                self._catching_up.needs_image = True
                 raise
-            leader.need_image.discard(self.node.incarnation)
+            self._catching_up.needs_image = False
             if attachment.go_live(self.wire.put):
+                leader.has_caught_up(self.node)
                 self.replica.is_live = True
                 await in_thread(REPLICATION, leader.shipping.settle)
                 await trio.sleep_forever()
@@ -624,12 +754,13 @@ class Follower:
 
     async def _attach(self) -> Attachment | None:
         """Find out where the follower is, and have it cut what the leader never had; None when it has gone."""
-        shipping = self._leader.shipping
+        leader = self._leader
         position = await self._next(Position)
-        while not self._leader.has_begun:
+        while not self._may_begin():
             with trio.move_on_after(WATCH_S):
                 if not await self._read_some():
                     return None
+        shipping = leader.shipping  # one that was elected has another while it recovers
         files: list[SealedFile] = []
         while position is not None:
             more = True
@@ -639,13 +770,12 @@ class Follower:
                     return None
                 files += listed.files
                 more = listed.has_more
-            needs_image = self.node.incarnation in self._leader.need_image
-            attach = partial(shipping.attach, position, files, needs_image=needs_image)
+            attach = partial(shipping.attach, position, files, needs_image=self._catching_up.needs_image)
             found = await in_thread(REPLICATION, attach)
             if isinstance(found, Attachment):
                 if found.is_image:
                     log.info("a follower gets a copy of everything", node=str(self.node), lsn=found.end_lsn)
-                self._applied = self._applied if self._leader.epoch() in dict(position.epochs) else None
+                self._applied = self._applied if leader.epoch() in dict(position.epochs) else None
                 return found
             assert isinstance(found, Truncate)
             log.warning("a follower cuts off what this leader never had", node=str(self.node), lsn=found.lsn)
@@ -654,6 +784,12 @@ class Follower:
             files = []
             position = await self._next(Position)
         return None
+
+    def _may_begin(self) -> bool:
+        """Tell whether it can be given anything now."""
+        leader = self._leader
+        has_begun = leader.has_begun and leader.shipping.written_lsn() > 0
+        return has_begun and not self._catching_up.waits_s(time.monotonic())
 
     async def _next(self, kind: type[Kind]) -> Kind | None:
         """Wait for an entry of this kind; None when the follower has gone."""
@@ -702,7 +838,8 @@ class Follower:
     async def _catch_up(self, entries: Iterator[Pieces]) -> None:
         """Send what is in the files."""
 
-        def some() -> Pieces:
+        def some() -> bool:
+            """Read some of it, and send what the kernel takes at once: neither is done on the loop."""
             taken: Pieces = []
             size = 0
             for pieces in entries:
@@ -710,10 +847,10 @@ class Follower:
                 size += sum(map(len, pieces))
                 if size >= AT_ONCE_BYTES:
                     break
-            return taken
-
-        while taken := await in_thread(REPLICATION, some):
             self.wire.put(taken)
+            return bool(taken)
+
+        while await in_thread(REPLICATION, some):
             await self._drained()
 
     def _put(self, attachment: Attachment, entry: Entry) -> None:
@@ -733,6 +870,10 @@ class Follower:
         assert attachment is not None
         attachment.publish(encoded(CaughtUp(self.replica.synced_lsn)))
         self._noted_at = attachment.sent
+
+    def has_carried_out_all(self) -> bool:
+        """Tell whether it has done all that it was sent."""
+        return self._attachment is not None and self._done >= self._attachment.sent
 
     def note_progress(self, now_s: float) -> None:
         """See whether it reads what it is sent: its answers to beacons come behind that."""
@@ -774,9 +915,15 @@ class Follower:
         leader.in_sync.acknowledged(self.replica, received_lsn, synced_lsn, time.monotonic())
         if leader.elected is not None and entry.beacon:
             leader.elected.answered(self.replica, leader.epoch(), entry.beacon)
+        self._done = entry.done
         if self._noted_at and not self.replica.is_noted and entry.done >= self._noted_at:
             leader.in_sync.noted(self.replica)
         leader.moved()
+
+
+def _with_members(status: dict[str, Any]) -> dict[str, Any]:
+    """Add a row for each node that this leader knows."""
+    return status | {"members": members.of_leader(status, status["in_sync"], {}, time.time())}
 
 
 async def _wire(sock: socket.socket, context: ssl.SSLContext | None) -> Wire:

@@ -14,32 +14,34 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from warren import __version__
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
-from warren.replication import cluster_state
+from warren.replication import cluster_state, members
 from warren.replication.cluster_state import ClusterState
-from warren.replication.elected_node import by_etcd
+from warren.replication.elected_node import begin_anew, by_etcd
 from warren.replication.follower import Follower
 from warren.replication.identity import Identity, identity
 from warren.replication.leader import Leader
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.replica_store import ReplicaStore
-from warren.server.application import MESSAGES, NODE, STRAY_SIGNALS, messages_directory, serve_locked
+from warren.server.application import NODE, STRAY_SIGNALS, serve_locked
 from warren.server.catalogue.catalogue import Catalogue
-from warren.server.data_dir import DataDir
+from warren.server.data_dir import MESSAGES, DataDir
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
 from warren.server.management import FollowerPlugin, Following, Listening, Plugin
 from warren.server.message_store import EXIT_CODE
+from warren.server.recovered_messages import messages_directory
 from warren.server.service_manager import ServiceManager
 from warren.server.settings import Endpoint, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
@@ -101,7 +103,9 @@ async def _take_part(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tasks.once, "election", election.drive)
             nursery.start_soon(tasks.keep, "registration", election.announce)
-            ended = await _run(settings, "whom the nodes elect", follower, plugins)
+            nursery.start_soon(tasks.keep, "members", election.look)
+            nursery.start_soon(tasks.keep, "election counts", election.count)
+            ended = await _run(settings, "whom the nodes elect", follower, plugins, election.describe)
             if isinstance(ended, Promoted):
                 replica.promote(force=True)  # it is recorded as in sync: it has everything that was confirmed
                 replica.close()
@@ -118,6 +122,8 @@ async def _take_part(
                 )
                 await nursery.start(tasks.begin, "cluster port", leader.listen, tasks, election.store_id(), ended.epoch)
                 ended = await serve_locked(settings, plugins, read_again, leader, ended.epoch, election.store_id())
+                if election.begins_anew():
+                    begin_anew(True)  # it could not hand over in time
             nursery.cancel_scope.cancel()
         return ended
     finally:
@@ -162,7 +168,7 @@ async def _follow(settings: Settings, endpoint: Endpoint, own: Identity, plugins
     replica, metadata = _opened(settings)
     try:
         follower = Follower(endpoint, own, _name(settings), settings.data_dir, state, replica, metadata)
-        ended = await _run(settings, str(endpoint), follower, plugins)
+        ended = await _run(settings, str(endpoint), follower, plugins, _with_members)
         if isinstance(ended, Promoted):
             # Whoever asked has been told what this may lack.
             replica.promote(force=True)
@@ -170,6 +176,13 @@ async def _follow(settings: Settings, endpoint: Endpoint, own: Identity, plugins
     finally:
         replica.close()
         metadata.close()
+
+
+def _with_members(status: dict[str, Any]) -> dict[str, Any]:
+    """Add a row for this node, and one for its leader."""
+    assigned = [status["leader"]] if status["leader"] else []
+    in_sync = [status["node"]] if status["in_sync"] else []
+    return status | {"members": members.of_follower(status, [*assigned, *in_sync], assigned, {}, time.time())}
 
 
 def _opened(settings: Settings) -> tuple[ReplicaStore, MetadataCopy]:
@@ -190,7 +203,14 @@ def _opened(settings: Settings) -> tuple[ReplicaStore, MetadataCopy]:
     return replica, metadata
 
 
-async def _run(settings: Settings, leader: str, follower: Follower, plugins: Sequence[Plugin]) -> int | Promoted:
+async def _run(
+    settings: Settings,
+    leader: str,
+    follower: Follower,
+    plugins: Sequence[Plugin],
+    describe: Callable[[dict[str, Any]], dict[str, Any]],
+) -> int | Promoted:
+    """Follow until told to stop, or promoted. `describe` adds what is known of the cluster to the status."""
     tasks = Supervision()
     manager = ServiceManager.from_environment(os.environ)
     following = Following(
@@ -198,10 +218,11 @@ async def _run(settings: Settings, leader: str, follower: Follower, plugins: Seq
         tasks,
         lambda: follower.metadata.users,
         follower.health,
-        follower.status,
+        lambda: describe(follower.status()),
         follower.promote,
         follower.current_leader,
         follower.to_leader,
+        recover=follower.recover,
     )
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:

@@ -14,8 +14,9 @@
 3. The changes of each of the three threads of the store are made under a lock of its own, and `attach` holds all three:
    what it finds in the files is what was shipped until then, and the rest is shipped to it. It holds the files that it
    will read (``held_files``), whatever is removed meanwhile.
-4. What the log lets go of while a follower catches up is kept for it until nobody does any more (`retain`): else one
-   that is given much would find the log gone on without it each time.
+4. What the log lets go of while a follower catches up is kept for it (`retain`): else one that is given much would find
+   the log gone on without it each time. It goes when nobody is left for whom it was kept; how much space it takes is
+   counted (`kept_bytes`), together with the files of streams that a follower may still be reading.
 5. While a follower catches up, what is live waits in memory, at most `WAITING_BYTES_MAX` of it. Beyond that the
    attachment is of no use when it has caught up with the files: the follower connects again, with less to catch up.
 6. A follower that has what the leader never had has to cut that off (`Truncate`), at the end of the largest epoch that
@@ -102,15 +103,25 @@ class _SealedSource:
     is_swapped: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _LetGo:
+    """A file that was removed while somebody caught up. `number`: of the last attachment that there was."""
+
+    number: int
+    size: int
+    segment: int | None
+
+
 class Attachment:
     """What one follower is to get. `sent` counts the entries that were given out, as the follower counts `done`."""
 
     def __init__(self, fs: FileSystem, number: int = 0) -> None:
+        self.number = number  # later ones have greater numbers
         self.sent = 0
         self.is_behind = False  # too much came while it caught up: connect again
         self._fs = fs
         self._put: Callable[[Pieces], None] | None = None
-        self._waiting: list[Pieces] = []
+        self._waiting: list[tuple[Pieces, int]] = []  # and how many entries they are
         self._waiting_bytes = 0
         self._lock = Lock()
         # What is to be read.
@@ -123,15 +134,15 @@ class Attachment:
         self.drops: list[Drop] = []
         self.checkpoint: HeldFile | None = None  # if the follower needs it
 
-    def publish(self, pieces: Pieces) -> None:
-        """Take a live entry. Any thread."""
+    def publish(self, pieces: Pieces, count: int = 1) -> None:
+        """Take so many live entries. Any thread."""
         with self._lock:
             if self._put is not None:
-                self.sent += 1
+                self.sent += count
                 self._put(pieces)
                 return
             if not self.is_behind:
-                self._waiting.append(pieces)
+                self._waiting.append((pieces, count))
                 self._waiting_bytes += sum(map(len, pieces))
                 if self._waiting_bytes > WAITING_BYTES_MAX:
                     self.is_behind = True
@@ -223,8 +234,8 @@ class Attachment:
         with self._lock:
             if self.is_behind:
                 return False
-            for pieces in self._waiting:
-                self.sent += 1
+            for pieces, count in self._waiting:
+                self.sent += count
                 put(pieces)
             self._waiting.clear()
             self._put = put
@@ -273,9 +284,11 @@ class Shipping:
         """A frame is written, and synced when `sync`."""
         entry = Frame(head, tuple(payload))
         self._end_lsn = entry.end_lsn
-        self._commits(entry)
         if sync:
-            self._commits(Sync(entry.end_lsn))
+            # In one piece: a follower that finds nothing behind a frame acknowledges it, and again when it is synced.
+            self._commits(entry, Sync(entry.end_lsn))
+        else:
+            self._commits(entry)
 
     def sync(self, lsn: int) -> None:
         """All frames before `lsn` are synced."""
@@ -287,19 +300,19 @@ class Shipping:
             for piece in chunk_pieces(stream_id, segment, position, b"".join(pieces), is_replacement=is_replacement):
                 self.publish(piece)
 
-    def _commits(self, entry: Entry) -> None:
-        self._unwritten.append(entry)
-        self.publish(entry)
+    def _commits(self, *entries: Entry) -> None:
+        self._unwritten += entries
+        self.publish(*entries)
 
     # --- what else there is to be shipped ---------------------------------------------------------------------------
 
-    def publish(self, entry: Entry) -> None:
-        """Ship an entry to all that are attached. Any thread."""
+    def publish(self, *entries: Entry) -> None:
+        """Ship entries, one behind the other, to all that are attached. Any thread."""
         if self._attachments:
-            pieces = encoded(entry)
+            pieces = [piece for entry in entries for piece in encoded(entry)]
             with self._lock:
                 for attachment in self._attachments:
-                    attachment.publish(pieces)
+                    attachment.publish(pieces, len(entries))
 
     def written(self) -> None:
         """The commit is in the files that was told of."""
@@ -313,6 +326,10 @@ class Shipping:
     def end_lsn(self) -> int:
         """Return up to where the log was shipped."""
         return self._end_lsn
+
+    def written_lsn(self) -> int:
+        """Return up to where the log is in the files; 0 before the first commit of this life."""
+        return self._written_lsn
 
     def sent(self) -> dict[Attachment, int]:
         """Return how many entries each live follower has been given: `Ack.done` says when it has done them.
@@ -330,12 +347,12 @@ class Shipping:
         """Return what a follower at `position` with these sealed `files` gets, or where it is to cut its log first.
 
         `needs_image`: the log here does not go on from what the follower has, which has shown when it was read. To be
-        called when the first commit of this life is done, which says that its epoch has begun.
+        called when the first commit of this life is done (`written_lsn`), which says that its epoch has begun.
 
         Raises:
             OtherStoreError: it is the directory of another store.
             BulkNeededError: it cannot go on from where it is.
-            StoreError: that frame is not written yet.
+            StoreError: that commit is not done yet.
             OSError: the files cannot be read.
         """
         self._headers()  # read before anybody has to wait for it
@@ -661,6 +678,7 @@ class ShippedStore:
         with shipping.reading:
             for at in range(0, len(job.segments), NUMBERS_MAX):
                 shipping.publish(Drop(shipping.end_lsn(), job.stream_id, tuple(job.segments[at : at + NUMBERS_MAX])))
+            shipping.removing(job.stream_id, job.segments)
             self._store.drop_sealed(job)
             shipping.replaced()
 
@@ -669,6 +687,7 @@ class ShippedStore:
         shipping = self._shipping
         with shipping.reading:
             shipping.publish(Swap(shipping.end_lsn(), stream_id, tuple(segments)))
+            shipping.removing(stream_id, segments)
             self._store.swap_sealed(stream_id, segments)
             shipping.replaced()
 

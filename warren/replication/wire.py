@@ -3,7 +3,9 @@
 1. `put` never blocks. What the kernel does not take at once waits in order, and the task of `send` sends it.
 2. What waits is bounded by `BACKLOG_BYTES_MAX`, and by one `put` more. Beyond that the wire fails: the other side gets
    what it misses from the files when it connects again, and no frame waits for it in memory.
-3. After a failure nothing more is sent, and `receive` says that the other side is gone. Whoever puts is told nothing:
+3. What waits is sent on the loop in passes of about `SEND_AT_ONCE_BYTES`, and everything else on the loop has its turn
+   between them: else who reads as fast as this side sends, and much of it, would hold up all clients.
+4. After a failure nothing more is sent, and `receive` says that the other side is gone. Whoever puts is told nothing:
    the committer goes on, and the task that reads finds out.
 """
 
@@ -24,6 +26,7 @@ Piece = bytes | memoryview
 BACKLOG_BYTES_MAX: Final = 64 << 20
 RECEIVE_BYTES: Final = 1 << 18
 SEND_BUFFER_BYTES: Final = 1 << 20
+SEND_AT_ONCE_BYTES: Final = 1 << 19
 # What one call of the system takes.
 _PIECES_MAX: Final = 512
 _TLS_PIECE_BYTES: Final = 1 << 16
@@ -78,7 +81,7 @@ class Wire:
             while self._backlog and not self.failure:
                 await trio.lowlevel.wait_writable(self._sock)
                 with self._lock:
-                    self._send_some()
+                    self._send_some(SEND_AT_ONCE_BYTES)
 
     def widen(self) -> None:
         """Have the kernel take much at a time: a log comes over this wire."""
@@ -131,9 +134,10 @@ class Wire:
 
     # --- with the lock ----------------------------------------------------------------------------------------------
 
-    def _send_some(self) -> None:
+    def _send_some(self, enough_bytes: int = BACKLOG_BYTES_MAX) -> None:
         try:
-            while self._backlog:
+            enough_bytes += self.sent_bytes
+            while self._backlog and self.sent_bytes < enough_bytes:
                 sent = self._send()
                 self.sent_bytes += sent
                 self.backlog_bytes -= sent

@@ -5,7 +5,7 @@ Start:    lock the data directory; open the catalogue; recover the message store
           wait until they are durable; read what decides on publishes; listen; say where; serve.
 Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, have the catalogue catch up if it can be
           reached, wait a moment for the peers, write the checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The
-          same signal again ends at once.
+          same signal again ends at once. A leader that hands over stops in the same way, and has another one lead then.
 Failure:  when the message store fails, all sockets are closed and the exit code is 3.
 Tasks:    reactor, ticker, time keeper, memory watch, freed memory, catalogue writer, message store, plugins, signals,
           and one short task per login, all of them supervised (`supervision`): only the message store's failure ends
@@ -22,16 +22,13 @@ import faulthandler
 import hmac
 import math
 import os
-import resource
 import secrets
 import signal
 import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final, Protocol
 
 import trio
@@ -43,10 +40,7 @@ from warren.channels.connection import Connection
 from warren.channels.login import LoginRequest
 from warren.mqtt.peer import MqttPeer
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
-from warren.msgstore.files.recovery import Recovery, log_has, recover
-from warren.msgstore.files.store import Store, wall_time_ms
-from warren.msgstore.log.checksum import checksum_function, default_algorithm
-from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.files.store import wall_time_ms
 from warren.queues.timers import NEVER
 from warren.server.catalogue.writer import CatalogueWriter, InThread
 from warren.server.catalogue.writer import Store as MetadataFiles
@@ -71,13 +65,14 @@ from warren.server.network.reactor import Listener, Reactor
 from warren.server.network.tls import ServerTls, maybe_user_of_certificate
 from warren.server.paging import Pager
 from warren.server.process_memory import resident_bytes, total_memory_bytes
+from warren.server.recovered_messages import Recovered, check_file_size_limit, messages_directory, recover_messages
 from warren.server.reloading import reloaded
-from warren.server.tracing.span_export import maybe_span_export
 from warren.server.replication import Host, Replication
 from warren.server.service_manager import ServiceManager
 from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, STORE, in_thread, threads
+from warren.server.tracing.span_export import maybe_span_export
 from warren.stomp.peer import StompPeer
 from warren.vhosts.metadata import UserPut
 from warren.vhosts.topology_watcher import INTERNAL_USER
@@ -86,6 +81,7 @@ NODE: Final = "rabbit"  # as who announces itself as RabbitMQ is called
 STOP_DEADLINE_S: Final = 10.0
 # For peers to answer connection.close. A blocking client that nobody calls at the moment never does.
 CLOSE_GRACE_S: Final = 3.0
+HAND_OVER_GRACE_S: Final = 0.25  # where another node waits to serve them
 # For the catalogue to catch up; what it does not have is in the log.
 CATCH_UP_S: Final = 3.0
 # What is to be done behind the deadline: closing files, and ending the interpreter.
@@ -105,7 +101,6 @@ PAGING_CHECK_S: Final = 0.02  # while messages move to disk
 COLLECT_S: Final = 60.0
 # How soon a thread gets the interpreter from the busy loop: the committer needs it for a moment before each commit.
 SWITCH_INTERVAL_S: Final = 0.0005
-MESSAGES: Final = "messages"
 # What clients may speak, by the name of the setting that says where; the same with an s has TLS.
 PROTOCOLS: Final[dict[str, PeerMaker]] = {"amqp": Connection, "mqtt": MqttPeer, "stomp": StompPeer}
 _REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches who listens on all addresses
@@ -158,7 +153,7 @@ async def serve_locked(
     from warren.server.catalogue.catalogue import Catalogue
 
     directory = messages_directory(settings.data_dir)
-    _check_file_size_limit(directory, settings.store.segment_bytes)
+    check_file_size_limit(directory, settings.store.segment_bytes)
     descriptors = raise_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     pause_collector()
@@ -285,14 +280,14 @@ class Application:
         message_log.now_ms = self._clock.now_ms()
         clients_max = descriptors.clients_max()
         self._broker = Broker(_engine_limits(settings, clients_max), _entropy, secrets.randbits(63), message_log)
-        if settings.etcd:
-            self._broker.cluster = f"{NODE}@{settings.cluster_name}"  # the same, whoever leads
-        self._span_export = maybe_span_export(settings, self._broker)
         self._broker.syncs_confirms = self._syncs_confirms
         if settings.node_name:
             self._broker.node = settings.node_name
         else:
             self._broker.node = f"{NODE}@{socket.gethostname().partition('.')[0]}"
+        if settings.etcd:
+            self._broker.cluster = f"{NODE}@{settings.cluster_name}"  # the same, whoever leads
+        self._span_export = maybe_span_export(settings, self._broker)
         self._replication = replication
         self._messages = MessageStoreService(
             store if replication is None else replication.files(store, message_log),
@@ -342,18 +337,19 @@ class Application:
             wall_time_ms(),
             settings.limits.memory_high_watermark.limit_bytes(total_memory_bytes()),
             self.tasks,
-            replication=replication,
-            span_export=self._span_export,
             descriptors,
             self._clock.now_ms,
             self._images,
             self._writer,
             cluster=None if replication is None else replication.status,
+            replication=replication,
+            span_export=self._span_export,
         )
         self._sooner = trio.Event()
         self._broker.timers.on_earlier = lambda: self._sooner.set()
         self._nursery: trio.Nursery | None = None
         self._asked_to_stop = trio.Event()
+        self._was_told_to_stop = False  # by a signal, and not by its own replication only
         self._drain_scope = trio.CancelScope()
         self._stopped_clean = False
         self._exit_code = 0
@@ -390,12 +386,12 @@ class Application:
                 nursery.start_soon(tasks.keep, "store timers", self._messages.run, ESSENTIAL)
                 nursery.start_soon(tasks.keep, "reactor", self._reactor.run, ESSENTIAL)
                 await self._start_replication(nursery)
-                if self._span_export is not None:
-                    nursery.start_soon(tasks.keep, "span export", self._span_export.run)
                 await self._load_definitions()
                 await self._start_plugins(nursery)
                 nursery.start_soon(tasks.keep, "ticker", self._tick, ESSENTIAL)
                 nursery.start_soon(tasks.keep, "time keeper", self._keep_time, ESSENTIAL)
+                if self._span_export is not None:
+                    nursery.start_soon(tasks.keep, "span export", self._span_export.run)
                 # That this process has begun is on disk before it delivers anything, unless there is no space.
                 with trio.move_on_after(BEGIN_WITHIN_S):
                     await self._messages.deleted()
@@ -417,9 +413,12 @@ class Application:
 
     def stop(self) -> None:
         """Have `run` drain and end; asked once more, it ends at once."""
-        if self._asked_to_stop.is_set() and not self._drain_scope.cancel_called:
+        if self._replication is not None:
+            self._replication.stopping()
+        if self._asked_to_stop.is_set() and self._was_told_to_stop and not self._drain_scope.cancel_called:
             log.warning("stopping at once")
             self._drain_scope.cancel()
+        self._was_told_to_stop = True
         self._asked_to_stop.set()
 
     def abort(self) -> None:
@@ -544,6 +543,7 @@ class Application:
                 self._writer.copy,
                 self._reactor.may_accept,
                 self._pass_on,
+                self._asked_to_stop.set,
             )
             place = await nursery.start(self.tasks.begin, "replication", replication.run, host)
             self._management.listening.append(Listening("clustering", *place))
@@ -686,8 +686,6 @@ class Application:
     async def _stop(self) -> None:
         """Drain, as long as that may take."""
         self._management.stopping = True
-        if self._replication is not None:
-            self._replication.stopping()
         log.info("stopping", connections=self._reactor.connection_count())
         with trio.move_on_after(STOP_DEADLINE_S), self._drain_scope:
             await self.tasks.once("stop", self._drain)
@@ -696,11 +694,13 @@ class Application:
 
     async def _drain(self) -> None:
         deadline = trio.current_time() + STOP_DEADLINE_S
+        replication = self._replication
+        hands_over = replication is not None and replication.is_handing_over()
         self._reactor.stop_listening()
-        self._broker.shut_down("shutdown")
+        self._broker.shut_down("another node leads from now on: connect again" if hands_over else "shutdown")
         self._settle()
         await self._writer.drain(trio.current_time() + CATCH_UP_S)
-        with trio.move_on_after(CLOSE_GRACE_S):
+        with trio.move_on_after(HAND_OVER_GRACE_S if hands_over else CLOSE_GRACE_S):
             while self._reactor.connection_count():
                 await trio.sleep(0.02)
         self._stopped_clean = await self._messages.stop(deadline)
@@ -780,82 +780,6 @@ class Application:
         for request in logins:
             self._logins_under_way += 1
             self._nursery.start_soon(self.tasks.once, "login", self._login, request)
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """A message store that is ready to go on, how it was found, and how long that took."""
-
-    store: Store
-    log: MessageLog
-    recovery: Recovery
-    seconds: float
-
-
-def recover_messages(
-    settings: Settings, files: FileSystem, handles_max: int, epoch: int | None = None, store_id: bytes = b""
-) -> Recovered:
-    """Open the message store and bring its log to what is on disk. Blocks; any thread.
-
-    `epoch`: the one that begins, if not the next one. `store_id`: of a store that does not exist yet, 16 bytes.
-
-    Raises:
-        StartError: it cannot be opened, and why.
-    """
-    start_s = time.monotonic()
-    message_log = MessageLog(checksum_function(default_algorithm()), settings.store.segment_bytes)
-    message_log.checkpoints.every_bytes = settings.store.checkpoint_bytes
-    message_log.memory_bytes = settings.store.memory_bytes
-    store = Store(files, handles_max=handles_max)
-    try:
-        store.open()
-        recovery = recover(store, message_log, store_id or secrets.token_bytes(16), epoch)
-        sealed = store.scan_sealed(message_log.store_id, partial(log_has, message_log))
-    except StoreError as error:
-        raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
-    for problem in store.take_read_problems():
-        log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
-    for text in sealed.problems:
-        log.error("a sealed part of a stream cannot be used", reason=text)
-    for event in recovery.events:
-        write: Callable[..., None] = getattr(log, event.level)
-        write(event.text, **event.fields)
-    store.resume(
-        int(message_log.last_crc),
-        int(message_log.durable_lsn),
-        int(message_log.epoch),
-        message_log.store_id,
-        message_log.algorithm,
-    )
-    message_log.begin_epoch(int(message_log.epoch), wall_time_ms())
-    message_log.removals.take_sealed(sealed.tables)
-    return Recovered(store, message_log, recovery, time.monotonic() - start_s)
-
-
-def messages_directory(data_dir: Path) -> Path:
-    """Return the directory of the message store; its name is durable."""
-    path = data_dir / MESSAGES
-    try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        parent = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
-    except OSError as error:
-        raise StartError(f"message store {path}: {os.strerror(error.errno or 0)}") from None
-    return path
-
-
-def _check_file_size_limit(directory: Path, segment_bytes: int) -> None:
-    """Allow files as large as the system lets us have; a segment must be possible."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    if hard != resource.RLIM_INFINITY and hard < segment_bytes:
-        raise StartError(
-            f"message store {directory}: files may have {hard} bytes (ulimit -f), "
-            f"store.segment_bytes is {segment_bytes}"
-        )
 
 
 def _engine_limits(settings: Settings, clients_max: int) -> Limits:

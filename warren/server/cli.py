@@ -41,6 +41,7 @@ SERVE_OPTIONS: Final = {
     "--min-in-sync": "min_in_sync",
     "--node": "node_name",
     "--etcd": "etcd",
+    "--cluster-advertise": "cluster_advertise",
     "--cluster-name": "cluster_name",
     "--replicas": "replicas",
     "--log-level": "log_level",

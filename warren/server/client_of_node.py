@@ -6,6 +6,8 @@
     user      "CN=robot"          whom the client's certificate names, as that node reads it; null without one
     protocol  "amqp"              or "http"
 
+`node` is the name of that node; it is no field, since the node has proved it before it says any of this.
+
 1. The node is believed, since it has proved that it knows the secret of the cluster; what it says is checked for its
    form all the same.
 2. What is decided by a client's address (who may log in from where, how many may try) is decided by the one that it
@@ -34,6 +36,7 @@ class ClientOfNode:
     is_tls: bool
     user: str | None = None
     protocol: str = AMQP
+    node: str = ""
 
     @property
     def host(self) -> str:
@@ -42,11 +45,13 @@ class ClientOfNode:
 
     def table(self) -> dict[str, object]:
         """Return it as the fields above."""
-        return asdict(self)
+        table: dict[str, object] = asdict(self)
+        del table["node"]
+        return table
 
     @classmethod
-    def of_table(cls, table: Mapping[str, Any]) -> ClientOfNode:
-        """Return who is described.
+    def of_table(cls, table: Mapping[str, Any], node: str = "") -> ClientOfNode:
+        """Return who is described by the node of that name.
 
         Raises:
             ValueError: nobody is, and why.
@@ -57,7 +62,7 @@ class ClientOfNode:
             raise ValueError("a client without a proper is_tls")
         if protocol not in (AMQP, HTTP):
             raise ValueError("a client of an unknown protocol")
-        client = cls(peer, local, is_tls, None if user is None else _text(table, "user"), str(protocol))
+        client = cls(peer, local, is_tls, None if user is None else _text(table, "user"), str(protocol), node)
         if maybe_address(client.host) is None:
             raise ValueError("a client without an address")
         return client

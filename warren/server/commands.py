@@ -75,6 +75,9 @@ _NodeFlag = Annotated[
 _EtcdFlag = Annotated[
     str | None, typer.Option(metavar="URL,URL,…", help="Members of the etcd by which nodes elect their leader")
 ]
+_ClusterAdvertiseFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where other nodes reach this one's cluster port")
+]
 _ClusterNameFlag = Annotated[str | None, typer.Option(metavar="NAME", help="The cluster of this node, in etcd")]
 _ReplicasFlag = Annotated[
     str | None, typer.Option(metavar="N", help="How many nodes of a cluster are to have everything")
@@ -104,11 +107,11 @@ def serve(
     data_dir: _DataDirFlag = None,
     amqp: _AmqpFlag = None,
     amqps: _AmqpsFlag = None,
+    mqtt: _MqttFlag = None,
+    mqtts: _MqttsFlag = None,
     stomp: _StompFlag = None,
     stomps: _StompsFlag = None,
     http: _HttpFlag = None,
-    mqtt: _MqttFlag = None,
-    mqtts: _MqttsFlag = None,
     https: _HttpsFlag = None,
     prometheus: _PrometheusFlag = None,
     metadata_url: _MetadataUrlFlag = None,
@@ -118,6 +121,7 @@ def serve(
     min_in_sync: _MinInSyncFlag = None,
     node_name: _NodeFlag = None,
     etcd: _EtcdFlag = None,
+    cluster_advertise: _ClusterAdvertiseFlag = None,
     cluster_name: _ClusterNameFlag = None,
     replicas: _ReplicasFlag = None,
     log_level: _LogLevelFlag = None,
@@ -142,12 +146,12 @@ def show_config(
     data_dir: _DataDirFlag = None,
     amqp: _AmqpFlag = None,
     amqps: _AmqpsFlag = None,
+    mqtt: _MqttFlag = None,
+    mqtts: _MqttsFlag = None,
     stomp: _StompFlag = None,
     stomps: _StompsFlag = None,
     http: _HttpFlag = None,
     https: _HttpsFlag = None,
-    mqtt: _MqttFlag = None,
-    mqtts: _MqttsFlag = None,
     prometheus: _PrometheusFlag = None,
     metadata_url: _MetadataUrlFlag = None,
     cluster_listen: _ClusterListenFlag = None,
@@ -156,6 +160,7 @@ def show_config(
     min_in_sync: _MinInSyncFlag = None,
     node_name: _NodeFlag = None,
     etcd: _EtcdFlag = None,
+    cluster_advertise: _ClusterAdvertiseFlag = None,
     cluster_name: _ClusterNameFlag = None,
     replicas: _ReplicasFlag = None,
     log_level: _LogLevelFlag = None,

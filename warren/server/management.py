@@ -27,10 +27,11 @@ from warren.server.logins.authenticator import Authenticator
 from warren.server.message_store import MessageStoreService
 from warren.server.network.reactor import Reactor
 from warren.server.network.tls import ServerTls
+from warren.server.replication import Replication
 from warren.server.settings import Settings
 from warren.server.supervision import Supervision
-from warren.vhosts.metadata import MetadataChange, UserPut
 from warren.server.tracing.span_export import SpanExport
+from warren.vhosts.metadata import MetadataChange, UserPut
 
 # Loopback, for who may log in from this machine only, and nobody else's: a link that keeps trying a wrong password
 # uses up the attempts of links, not those of clients on this machine.
@@ -83,7 +84,7 @@ class Management:
     """One running broker, as its plugins see it. Times are of the wall clock, in ms since the epoch.
 
     `clock_ms` is the time that everything which expires goes by (`clock`). `cluster` describes the followers of this
-    node; it is None for a single node.
+    node, and `replication` is what takes commands about them; both are None for a single node.
     """
 
     broker: Broker
@@ -103,9 +104,9 @@ class Management:
     images: Images
     catalogue: CatalogueWriter
     cluster: Callable[[], dict[str, Any]] | None = None
-    internal_password: bytes = field(default_factory=lambda: secrets.token_hex(16).encode(), repr=False)
     replication: Replication | None = None
     span_export: SpanExport | None = None
+    internal_password: bytes = field(default_factory=lambda: secrets.token_hex(16).encode(), repr=False)
     listening: list[Listening] = field(default_factory=list)
     stopping: bool = False
     # What serves HTTP of another node's client, which comes through a socket.
@@ -178,6 +179,11 @@ class Passage:
     leader: object
 
 
+async def _not_recovered(_accept_loss: bool) -> dict[str, Any]:
+    """Recover nothing: there is nothing that could."""
+    raise NotPromoted("this node cannot be recovered")
+
+
 @dataclass(frozen=True, slots=True)
 class Following:
     """A node that keeps a copy of another one, as its plugins see it: there is no engine.
@@ -185,7 +191,8 @@ class Following:
     `users` returns those of its metadata, `status` what ``/api/cluster/status`` answers. `promote` has it go on as a
     leader; it takes whether loss is accepted and returns what is to be said about it, or raises `NotPromoted`.
     `leader` returns who leads as far as is known, `to_leader` connects a client to it, or raises `NoLeader`. `gauges`
-    are numbers that plugins add to the metrics, by name: what each is, and how it is read.
+    are numbers that plugins add to the metrics, by name: what each is, and how it is read. `recover` has what is here
+    be the truth for all nodes, and is called as `promote` is.
     """
 
     settings: Settings
@@ -197,6 +204,7 @@ class Following:
     leader: Callable[[], object]
     to_leader: Callable[[ClientOfNode], Awaitable[Passage]]
     gauges: dict[str, tuple[str, Callable[[], int]]] = field(default_factory=dict)
+    recover: Callable[[bool], Awaitable[dict[str, Any]]] = _not_recovered
 
 
 @runtime_checkable

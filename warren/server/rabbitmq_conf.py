@@ -256,7 +256,10 @@ _INSTEAD: Final = (
     (r"default_(user|pass)", "set both default_user and default_pass before the first start, or load_definitions"),
     (r"loopback_users\..*|loopback_users", "only guest is bound to the broker's own machine"),
     (r"auth_backends\..*|auth_(ldap|oauth2|http|cache)\..*", "users are kept in the broker"),
-    (r"cluster_formation\..*|cluster_(partition_handling|name|keepalive_interval)", "a broker is one node"),
+    (
+        r"cluster_formation\..*|cluster_(partition_handling|name|keepalive_interval)",
+        "nodes form a cluster by the setting etcd",
+    ),
     (r"disk_free_limit\.relative", "give store.disk_free_min_bytes a size"),
     (r"default_limits\..*|default_policies\..*|default_users\..*", "set limits, policies and users in definitions"),
     (r"credential_validator\..*", "passwords are not judged"),

@@ -29,7 +29,8 @@ class Host:
     `gate_moved` is to be called when the gate may have opened, on the loop; `settle` has to follow outside of a turn of
     the reactor. In its turns a descriptor is read that was given to `watch`, with what is to be called. `copy_metadata`
     returns the number below which SQL has all changes, and all that it has. `pass_on` serves a client of a follower
-    through the socket given, if `may_accept` says so just before.
+    through the socket given, if `may_accept` says so just before. `stop` has the broker end as a signal does, with its
+    clients sent away.
     """
 
     broker: Broker
@@ -41,6 +42,11 @@ class Host:
     copy_metadata: Callable[[], Awaitable[tuple[int, list[MetadataChange]]]]
     may_accept: Callable[[], bool]
     pass_on: Callable[[socket.socket, ClientOfNode], None]
+    stop: Callable[[], None]
+
+
+class ClusterRefusal(Exception):
+    """A command about the cluster is refused, and nothing was changed. The text says why, and what to do."""
 
 
 class Replication(Protocol):
@@ -65,7 +71,41 @@ class Replication(Protocol):
         """Tell whether clients may be served at this moment. Asked before anybody is, and in every turn."""
 
     def stopping(self) -> None:
-        """The broker was told to stop: clients are sent away, and nothing is to begin anew."""
+        """The process was told to stop: nothing is to begin anew here, and another node is to lead if one can."""
+
+    def is_handing_over(self) -> bool:
+        """Tell whether another node is to lead when the broker has stopped: clients are to find it soon."""
+
+    async def hand_over(self) -> None:
+        """Have another node lead, if one is to. The broker has stopped, and everything is written."""
+
+    def transfer(self, node: str | None) -> str:
+        """Stop the broker, to have another node lead: `node`, or any. Return which one.
+
+        Raises:
+            ClusterRefusal: none can.
+        """
+
+    async def forget(self, node: str) -> None:
+        """Count a node no longer that is gone for good.
+
+        Raises:
+            ClusterRefusal: it is counted, and why.
+        """
+
+    async def drain(self, node: str) -> None:
+        """Have a node not lead until it is revived.
+
+        Raises:
+            ClusterRefusal: it may lead, and why.
+        """
+
+    async def revive(self, node: str) -> None:
+        """Let a node lead again.
+
+        Raises:
+            ClusterRefusal: it may not, and why.
+        """
 
     def status(self) -> dict[str, Any]:
         """Return what ``/api/cluster/status`` answers."""

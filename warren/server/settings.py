@@ -191,9 +191,36 @@ def _etcd_endpoints(value: object) -> str:
     endpoints = [text.strip() for text in value.split(",")] if value.strip() else []
     for endpoint in endpoints:
         # Not shown: somebody may have put a password into it.
-        if not re.fullmatch(r"http://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[1-9][0-9]{0,4}", endpoint):
+        if not re.fullmatch(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[1-9][0-9]{0,4}", endpoint):
             raise ValueError("must be URLs with commas between them, such as http://etcd1:2379,http://etcd2:2379")
     return ",".join(endpoints)
+
+
+def _advertised(value: object) -> Endpoint | None:
+    endpoint: Endpoint | None = _endpoint(_CLUSTER_PORT).parse(value)
+    if endpoint is not None and (not endpoint.port or endpoint.host in ("0.0.0.0", "::")):
+        raise ValueError("must be an address that other nodes reach, with a port")
+    return endpoint
+
+
+def _http_url(value: object) -> str:
+    # Not shown: somebody may have put a password into it.
+    if not isinstance(value, str) or not re.fullmatch(_HTTP_URL, value):
+        raise ValueError("must be a URL without a user or password, such as http://collector:4318")
+    return value
+
+
+_HTTP_URL: Final = r"(https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[1-9][0-9]{0,4})?(/[!-~]*)?)?"  # or nothing
+
+
+def _share(value: object) -> float:
+    if isinstance(value, _Text):
+        if not re.fullmatch(r"[01](\.[0-9]{1,9})?|\.[0-9]{1,9}", value):
+            raise ValueError("must be from 0 to 1")
+        value = float(value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise ValueError("must be from 0 to 1")
+    return float(value)
 
 
 def _networks(value: object) -> str:
@@ -513,6 +540,14 @@ class Settings:
         default=None,
         metadata=_about(_endpoint(_AMQPS_PORT), "where AMQP clients connect with TLS, or off", absent="off"),
     )
+    mqtt: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_MQTT_PORT), "where MQTT clients connect, or off", absent="off"),
+    )
+    mqtts: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_MQTTS_PORT), "where MQTT clients connect with TLS, or off", absent="off"),
+    )
     stomp: Endpoint | None = field(
         default=None,
         metadata=_about(_endpoint(_STOMP_PORT), "where STOMP clients connect, or off", absent="off"),
@@ -540,14 +575,6 @@ class Settings:
         metadata=_about(_endpoint(_PROMETHEUS_PORT), "where metrics are without a login, or off", absent="off"),
     )
     metadata_url: str = field(
-    mqtt: Endpoint | None = field(
-        default=None,
-        metadata=_about(_endpoint(_MQTT_PORT), "where MQTT clients connect, or off", absent="off"),
-    )
-    mqtts: Endpoint | None = field(
-        default=None,
-        metadata=_about(_endpoint(_MQTTS_PORT), "where MQTT clients connect with TLS, or off", absent="off"),
-    )
         default="",
         metadata=_about(
             _Kind(_metadata_url, "a URL: sqlite:///… or postgresql+psycopg://…"),
@@ -616,7 +643,33 @@ class Settings:
         default="",
         metadata=_about(
             _Kind(_etcd_endpoints, "http://HOST:PORT with commas"),
-            "members of the etcd by which the nodes of a cluster elect their leader; not released yet",
+            "members of the etcd by which the nodes of a cluster elect their leader",
+        ),
+    )
+    etcd_ca: Path | None = field(
+        default=None,
+        metadata=_about(
+            _PATH, "PEM file of the authorities etcd's certificates are checked against", example="etcd-ca.pem"
+        ),
+    )
+    etcd_certificate: Path | None = field(
+        default=None,
+        metadata=_about(_PATH, "PEM file: the certificate of this node for etcd, then its chain", example="etcd.pem"),
+    )
+    etcd_key: Path | None = field(
+        default=None,
+        metadata=_about(_PATH, "PEM file of its key, unless the certificate's file holds it", example="etcd.key"),
+    )
+    etcd_user: str = field(default="", metadata=_about(_TEXT, "user of etcd, where it has users"))
+    etcd_password_file: Path | None = field(
+        default=None, metadata=_about(_PATH, "file with the password of etcd_user", example="etcd.password")
+    )
+    cluster_advertise: Endpoint | None = field(
+        default=None,
+        metadata=_about(
+            _Kind(_advertised, 'HOST:PORT or "off"'),
+            "where other nodes reach this one's cluster port, or off: where cluster_listen says",
+            absent="off",
         ),
     )
     cluster_name: str = field(
@@ -643,6 +696,18 @@ class Settings:
         metadata=_about(
             _PATH, "PEM file of the authorities other nodes' certificates are checked against", example="nodes-ca.pem"
         ),
+    )
+    tracing_otlp_endpoint: str = field(
+        default="",
+        metadata=_about(
+            _Kind(_http_url, "a URL: http://… or https://…"),
+            "OpenTelemetry collector that gets spans of messages with a sampled trace context; needs the extra otel",
+            example="http://collector:4318",
+        ),
+    )
+    tracing_sampling_ratio: float = field(
+        default=1.0,
+        metadata=_about(_Kind(_share, "0 to 1"), "share of the sampled traces that spans are sent of"),
     )
     log_level: str = field(default="info", metadata=_about(_choice(*LEVELS), "least level logged"))
     log_format: LogFormat = field(
@@ -707,18 +772,6 @@ def load_settings(
 
     Raises SettingsError, with a line for each mistake.
     """
-    tracing_otlp_endpoint: str = field(
-        default="",
-        metadata=_about(
-            _Kind(_http_url, "a URL: http://… or https://…"),
-            "OpenTelemetry collector that gets spans of messages with a sampled trace context; needs the extra otel",
-            example="http://collector:4318",
-        ),
-    )
-    tracing_sampling_ratio: float = field(
-        default=1.0,
-        metadata=_about(_Kind(_share, "0 to 1"), "share of the sampled traces that spans are sent of"),
-    )
     values: dict[str, Any] = {}
     origins = dict.fromkeys(KEYS, DEFAULT_ORIGIN)
     mistakes: list[str] = []
@@ -826,7 +879,28 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             yield wrong(key, f"{endpoint} is also the address of {taken[endpoint]}")
 
 
+def _etcd_contradictions(settings: Settings, wrong: Callable[[str, str], str]) -> Iterator[str]:
+    if not settings.etcd:
+        for key in ("etcd_user", "cluster_advertise"):
+            if getattr(settings, key):
+                yield wrong(key, "needs etcd")
+        return
+    of_tls = [key for key in ("etcd_ca", "etcd_certificate", "etcd_key") if getattr(settings, key) is not None]
+    schemes = {endpoint.partition(":")[0] for endpoint in settings.etcd.split(",")}
+    if len(schemes) > 1:
+        yield wrong("etcd", "all members are reached by https:// or all by http://")
+    elif of_tls and schemes != {"https"}:
+        yield wrong(of_tls[0], "needs members of etcd with https://")
+    if settings.etcd_key is not None and settings.etcd_certificate is None:
+        yield wrong("etcd_key", "needs etcd_certificate")
+    if settings.etcd_user and settings.etcd_password_file is None:
+        yield wrong("etcd_user", "needs etcd_password_file")
+    if settings.etcd_password_file is not None and not settings.etcd_user:
+        yield wrong("etcd_password_file", "needs etcd_user")
+
+
 def _cluster_contradictions(settings: Settings, wrong: Callable[[str, str], str]) -> Iterator[str]:
+    yield from _etcd_contradictions(settings, wrong)
     replicated = [key for key in ("cluster_listen", "follow") if getattr(settings, key) is not None]
     if settings.etcd:
         if settings.cluster_listen is None or not settings.cluster_listen.port:

@@ -30,8 +30,6 @@ from .nodes import AnsweringProcess, Node
 from .test_election import ElectingNode
 
 NAMES: Final = ("one", "two", "three")
-# A life of a leader is one segment, and segments go late: a follower that was away is given the log from where it is.
-_LATE_REMOVALS: Final = {"store.segment_bytes": 256 << 20, "store.compaction_bytes_per_s": 64 << 10}
 _DEADLINE_S: Final = 90.0
 _LOOK_S: Final = 0.1
 _USUAL: Final = (" connection.", " audit ")
@@ -74,7 +72,7 @@ class FaultCluster:
         self.network = Network()
         self.load: Load | None = None
         self._loaded: FaultyNode | None = None
-        settings = small_store(chooser) | _LATE_REMOVALS
+        settings = small_store(chooser)
         self.nodes = [FaultyNode(directory, name, etcd, settings) for name in NAMES]
         self.links: dict[tuple[FaultyNode, FaultyNode], Link] = {}
         (etcd_port,) = (int(endpoint.rpartition(":")[2]) for endpoint in etcd.endpoints)

@@ -17,7 +17,7 @@ from typing import Final
 
 from cluster.etcd_processes import running_etcd
 
-from .fault_cluster import FAULTS, FaultCluster, disk_is_lost, suffer
+from .fault_cluster import FAULTS, FaultCluster, suffer
 from .network import compiled_shim
 
 FAULTS_EACH: Final = 5
@@ -32,9 +32,8 @@ def run_schedule(seed: int, counts: Counter[str]) -> None:
         with running_etcd(directory / "etcd") as etcd:
             cluster = FaultCluster(directory, etcd, compiled_shim(directory), chooser)
             try:
-                for number in range(FAULTS_EACH):
-                    # A disk that is lost is filled from the beginning of the log: which goes with the first leader.
-                    fault = chooser.choice([each for each in FAULTS if each is not disk_is_lost or not number])
+                for _ in range(FAULTS_EACH):
+                    fault = chooser.choice(FAULTS)
                     seconds = chooser.choice(SECONDS)
                     began_s = time.monotonic()
                     print(f"  {fault.__name__} for {seconds:g} s", end="", flush=True)

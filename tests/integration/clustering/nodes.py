@@ -82,6 +82,15 @@ class Node:
         except urllib.error.HTTPError as refusal:
             return refusal.code, json.loads(refusal.read() or b"null")
 
+    def ask_text(self, path: str) -> str:
+        """Return what a page answers that is no JSON, as the administrator sees it."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.process.http_port}{path}",
+            headers={"Authorization": "Basic " + b64encode(b"guest:guest").decode()},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return str(answer.read().decode())
+
     def status(self) -> dict[str, Any]:
         """Return what the node says of the cluster."""
         status, document = self.ask("GET", "/api/cluster/status")

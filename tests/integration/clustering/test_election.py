@@ -94,6 +94,12 @@ def await_all(leader: ElectingNode, nodes: Sequence[ElectingNode]) -> None:
     leader.await_in_sync(*(node.name.removeprefix("rabbit@") for node in nodes if node is not leader))
 
 
+def nodes_of(node: ElectingNode) -> dict[str, str]:
+    """Return the state of every node, as any node tells it."""
+    status, rows = node.ask("GET", "/api/nodes")
+    return {row["name"]: row["state"] for row in rows} if status == 200 else {}
+
+
 def test_a_killed_leader_is_replaced_and_follows_when_it_is_back(nodes: list[ElectingNode]) -> None:
     first = leader_of(nodes)
     await_all(first, nodes)
@@ -104,9 +110,25 @@ def test_a_killed_leader_is_replaced_and_follows_when_it_is_back(nodes: list[Ele
     second = leader_of(others)
     second.publish("orders", bodies(50, 50))
     assert second.status()["epoch"] > 1
+    third = next(node for node in others if node is not second)
+    wait_until(lambda: nodes_of(third) == {first.name: "gone", second.name: "leading", third.name: "following"}, "rows")
+    status, row = third.ask("GET", f"/api/nodes/{first.name}")
+    assert (status, row["running"], row["address"]) == (200, False, f"127.0.0.1:{first.cluster_port}")
+    assert row["gone_since_ms"] > 0
+    leads = {node.name: node.ask_text("/metrics").split("\nwarren_cluster_leader ")[1][0] for node in (second, third)}
+    assert leads == {second.name: "1", third.name: "0"}
+    # Two of three are left, and two have to be in sync: neither can be spared.
+    for node in (second, third):
+        status, answer = node.ask("GET", "/api/health/checks/node-is-quorum-critical")
+        assert (status, node.name in answer["reason"]) == (503, True)
+    cluster = third.ask("GET", "/api/overview")[1]["cluster"]
+    assert (cluster["name"], cluster["leader"]) == ("warren", second.name)
+    assert third.ask("GET", "/api/cluster-name")[1] == {"name": "rabbit@warren"}, "whoever leads"
+    assert cluster["nodes"][0] == second.name and set(cluster["running"]) == {second.name, third.name}
 
     first.take_part()
     await_all(second, nodes)
+    assert third.ask("GET", "/api/health/checks/node-is-quorum-critical")[0] == 200
     second.process.kill()
     third = leader_of([node for node in nodes if node is not second])
     assert third.drain("orders") == bodies(0, 100)

@@ -16,7 +16,7 @@ from .network import compiled_shim
 
 # How long each lasts: shorter and longer than a leader serves unanswered (2 s), and than nobody stands (3 s).
 ONCE: tuple[tuple[Fault, float], ...] = (
-    (faults.disk_is_lost, 0.2),  # while the first leader has the log from its beginning
+    (faults.disk_is_lost, 0.2),
     (faults.leader_is_killed, 0.2),
     (faults.leader_is_stopped, 4.0),
     (faults.follower_is_stopped, 1.5),

@@ -59,6 +59,14 @@ def test_a_client_of_a_follower_is_one_of_the_leader_with_its_own_address(pair: 
         assert (row["peer_host"], row["peer_port"]) == ours
         assert (row["host"], row["port"]) == ("127.0.0.1", follower.process.amqp_port)
         assert row["user"] == "guest"
+        assert row["node"] == follower.name
+        connection.channel()
+        (channel,) = leader.ask("GET", "/api/channels")[1]
+        assert channel["node"] == follower.name
+        with leader.connect() as direct:
+            name = f"127.0.0.1:{own_address(direct)[1]} -> 127.0.0.1:{leader.process.amqp_port}"
+            wait_until(lambda: len(connections(leader)) == 2, "the other row")
+            assert {each["name"]: each["node"] for each in connections(leader)}[name] == leader.name
         assert not row["ssl"]
     wait_until(lambda: not connections(leader), "the connection to be gone")
 
@@ -140,6 +148,8 @@ def test_the_management_api_is_that_of_the_leader_on_any_node(pair: tuple[Node, 
     ]
     assert rows[1]["lag_s"] == 0
     assert follower.ask("GET", "/api/nodes/rabbit@two")[1] == rows[1]
+    cluster = follower.ask("GET", "/api/overview")[1]["cluster"]
+    assert (cluster["leader"], cluster["nodes"]) == ("rabbit@one", ["rabbit@one", "rabbit@two"])
     assert follower.status()["role"] == "follower", "what is its own is its own to tell"
     assert [node.process.health_of("leader") for node in pair] == [200, 503]
     # A definition of the size of many parts, there and back.
@@ -149,6 +159,8 @@ def test_the_management_api_is_that_of_the_leader_on_any_node(pair: tuple[Node, 
     assert {row["name"] for row in follower.ask("GET", "/api/queues/%2F")[1]} == {*names, "orders"}
     leader.process.kill()
     follower.await_lost()
+    rows = follower.ask("GET", "/api/nodes")[1]
+    assert [(row["name"], row["state"]) for row in rows] == [("rabbit@two", "waiting"), ("rabbit@one", "gone")]
     status, refusal = follower.ask("GET", "/api/queues")
     assert status == 503
     assert "no node that leads this cluster could be reached" in refusal["reason"]

@@ -76,6 +76,12 @@ class Paper:
     def answer_beacon(self, leader: Replica, epoch: int, number: int) -> None:
         self._note(f"answer {leader.node} {epoch} {number}")
 
+    def hand_over(self, target: Replica) -> None:
+        self._note(f"hand over {target.node}")
+
+    def refuse_command(self, reason: str) -> None:
+        self._note(f"no command {reason}")
+
     def refuse_epoch(self, leader: Replica, epoch: int) -> None:
         self._note(f"refuse {leader.node} {epoch}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -14,9 +15,12 @@ from warren.cluster.events import (
     Appended,
     BeaconAnswered,
     BeaconReceived,
+    ChangeRequested,
     DiskWaits,
+    Drained,
     EpochRefused,
     Event,
+    HandOver,
     Heard,
     Lead,
     LinkLost,
@@ -28,6 +32,8 @@ from warren.cluster.events import (
     RecordChanged,
     RecordRead,
     Recovered,
+    RecoveryRequested,
+    RefuseCommand,
     RefuseEpoch,
     Report,
     RequireAcks,
@@ -45,7 +51,7 @@ from warren.cluster.events import (
     TransferRequested,
 )
 from warren.cluster.member import Founding, Member, Role, Timers
-from warren.cluster.record import LeaderBy, Record, Replica, Versioned, removed, taken_over
+from warren.cluster.record import Ask, LeaderBy, Record, Replica, Versioned, removed, taken_over
 
 A, B, C = (Replica(node, f"{node}1") for node in "abc")
 X = TypeVar("X", bound=Action)
@@ -58,9 +64,18 @@ def record(*in_sync: Replica, leader: Replica = A, epoch: int = 5, least: int = 
 class Node:
     """A member at time `now`, with what it has asked for."""
 
-    def __init__(self, me: Replica, found: Record | None, *, epoch: int = 5, founding: Founding | None = None) -> None:
+    def __init__(
+        self,
+        me: Replica,
+        found: Record | None,
+        *,
+        epoch: int = 5,
+        founding: Founding | None = None,
+        recovery: Founding | None = None,
+    ) -> None:
         self.now = 100.0
-        self.member = Member(me, self.now, position=Position(epoch, 10 if epoch else 0), founding=founding)
+        position = Position(epoch, 10 if epoch else 0)
+        self.member = Member(me, self.now, position=position, founding=founding, recovery=recovery)
         self.revision = 7
         self.beacons: list[SendBeacon] = []
         self.last: list[Action] = []
@@ -380,21 +395,207 @@ def test_a_leader_whose_disk_hangs_is_silent() -> None:
     assert of(SendBeacon, node.all(Tick(), 0.3)) == []
 
 
-def test_a_transfer_stops_service_before_it_is_proposed_and_until_it_is_settled() -> None:
-    node = leader(A, B, C)
-    actions = node.all(TransferRequested(B))
-    assert [type(action) for action in actions] == [StopServing, Swap]
-    (swap,) = of(Swap, actions)
+# --- handing over ---
+
+
+def drained(*in_sync: Replica, to: Replica | None = B, lsn: int = 20, least: int = 1) -> Node:
+    """Return a leader that hands over, with all written up to there; B has 19 of it, and the others less."""
+    node = leader(*in_sync, least=least)
+    node.all(Appended(20))
+    for other in set(in_sync) - {A}:
+        node.all(Synced(other, 19 if other == B else 18))
+    assert node.all(TransferRequested(None if to is None else to.node)) == [HandOver(to or B)]
+    assert node.member.serves(node.now)
+    assert [type(action) for action in node.all(Drained(lsn))] == [StopServing]
+    return node
+
+
+def test_a_transfer_is_proposed_when_nobody_is_served_any_more_and_the_target_has_all() -> None:
+    node = drained(A, B, C)
+    assert of(Swap, node.all(Synced(C, 20))) == []
+    swap = node.one(Swap, Synced(B, 20))
+    assert (swap.record.leader, swap.record.epoch, swap.record.by) == (B, 7, LeaderBy.TRANSFER)
+    # Whether it comes into force or not, this process serves no more.
     node.all(SwapUnknown(swap.number))
     node.all(Tick(), 0.25)
     node.answered(B, C)
-    node.all(RecordRead(Versioned(node.revision, record(A, B, C, epoch=6))))
+    again = node.one(Swap, RecordRead(Versioned(node.revision, record(A, B, C, epoch=6))))
+    assert again.record == swap.record
     assert not node.member.serves(node.now) and Serve() not in node.last
     assert of(Restart, node.all(RecordChanged(Versioned(9, swap.record)))) != []
 
 
-def test_a_transfer_to_one_outside_the_set_is_reported_and_nothing_else() -> None:
-    assert [type(action) for action in leader(A, B).all(TransferRequested(C))] == [Report]
+def test_who_hands_over_leaves_the_set_if_enough_remain() -> None:
+    """Its process begins anew: the next leader would wait for it."""
+    assert drained(A, B, C, least=2).one(Swap, Synced(B, 20)).record.in_sync == {B, C}
+    assert drained(A, B, least=2).one(Swap, Synced(B, 20)).record.in_sync == {A, B}
+
+
+def test_without_a_name_who_has_most_of_the_log_is_the_next_leader() -> None:
+    drained(A, B, C, to=None)
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        ("a", "leads already"),
+        ("c", "not in sync"),
+        ("d", "its nodes are a, b, c"),
+        ("b", "does not answer"),
+        (None, "no other node"),
+    ],
+)
+def test_a_transfer_that_cannot_be_is_refused_and_nothing_else_happens(node: str | None, why: str) -> None:
+    place = leader(A, B)
+    silent = node in ("b", None)
+    if silent:
+        place.all(Appended(20))
+        place.now += 1.0
+    (refusal,) = of(RefuseCommand, place.all(TransferRequested(node)))
+    assert why in refusal.reason and of(HandOver, place.last) == []
+    assert silent or place.member.serves(place.now)
+
+
+def test_only_a_leader_that_has_recovered_hands_over_and_only_once() -> None:
+    for place, why in (
+        (follower(), "does not lead"),
+        (drained(A, B), "hands over to b already"),
+    ):
+        (refusal,) = of(RefuseCommand, place.all(TransferRequested("b")))
+        assert why in refusal.reason
+    recovering = Node(A, record(A, B))
+    (swap,) = of(Swap, recovering.last)
+    recovering.done(swap)
+    (refusal,) = of(RefuseCommand, recovering.all(TransferRequested("b")))
+    assert "recovers" in refusal.reason
+
+
+def test_another_replica_takes_the_place_of_a_target_that_is_gone() -> None:
+    node = drained(A, B, C)
+    assert of(HandOver, node.all(LinkLost(B))) == []
+    (without_b,) = of(Swap, node.last)
+    node.done(without_b)
+    assert node.one(Swap, Synced(C, 20)).record.leader == C
+
+
+def test_a_leader_from_which_nobody_takes_over_in_time_begins_anew() -> None:
+    node = drained(A, B)
+    for _ in range(11):
+        node.all(Tick(), 0.25)
+        node.answered(B)
+        node.all(Heard(B))
+    assert node.member.wake_at_s(node.now) <= node.now + 0.25 and of(Restart, node.last) == []
+    assert of(Restart, node.all(Tick(), 0.25)) == [Restart("no other node has taken over in time")]
+
+
+# --- what administrators ask for ---
+
+
+def test_a_node_that_is_gone_is_forgotten_and_one_that_is_there_is_not() -> None:
+    node = leader(A, B)
+    for event in (ChangeRequested(Ask.FORGET, "b"), ChangeRequested(Ask.FORGET, "c", True)):
+        assert "stop it first" in of(RefuseCommand, node.all(event))[0].reason and of(Swap, node.last) == []
+    node = leader(A, B, least=2)
+    node.all(LinkLost(B))
+    assert "2 are required" in of(RefuseCommand, node.all(ChangeRequested(Ask.FORGET, "b")))[0].reason
+    swap = node.one(Swap, ChangeRequested(Ask.FORGET, "c"))
+    assert swap.record.assigned == {"a", "b"}
+    node.done(swap)
+    swap = node.one(Swap, ChangeRequested(Ask.FORGET, "b"))
+    assert swap.record.in_sync == {A}
+    assert of(RequireAcks, node.last) == [], "it may be recorded until that is known"
+    assert of(RequireAcks, node.done(swap)) == [RequireAcks(frozenset({A}))]
+    assert of(Swap, node.all(Tick(), 0.25)) == []
+
+
+def test_only_a_leader_changes_something_about_nodes_and_one_thing_at_a_time() -> None:
+    assert "does not lead" in of(RefuseCommand, follower().all(ChangeRequested(Ask.DRAIN, "b")))[0].reason
+    node = leader(A, B, C)
+    swap = node.one(Swap, ChangeRequested(Ask.DRAIN, "b"))
+    assert "another change" in of(RefuseCommand, node.all(ChangeRequested(Ask.DRAIN, "c")))[0].reason
+    assert of(RefuseCommand, node.all(ChangeRequested(Ask.DRAIN, "b"))) == []
+    node.done(swap)
+    assert node.one(Swap, ChangeRequested(Ask.DRAIN, "c")).record.drained == {"b", "c"}
+
+
+def test_what_etcd_does_not_take_in_time_is_not_wanted_any_more() -> None:
+    node = leader(A, B)
+    swap = node.one(Swap, ChangeRequested(Ask.DRAIN, "b"))
+    node.all(SwapUnknown(swap.number))
+    for _ in range(20):
+        for action in node.all(Tick(), 0.26):
+            if isinstance(action, Read):
+                node.all(ReadFailed())
+        node.answered(B)
+    node.one(Read, Tick(), 0.26)
+    fence = node.one(Swap, RecordRead(Versioned(node.revision, record(A, B, epoch=6))))
+    assert fence.record.drained == frozenset()
+
+
+def test_a_drained_node_does_not_stand_and_is_the_last_to_be_handed_over_to() -> None:
+    drained_b = dataclasses.replace(record(A, B, C), drained=frozenset("b"))
+    node = Node(B, drained_b)
+    node.beacon()
+    for _ in range(3):
+        assert of(Swap, node.all(Tick(), 3.5)) == []
+        node.all(RecordRead(Versioned(node.revision, drained_b)))
+    node = leader(A, B, C)
+    node.done(node.one(Swap, ChangeRequested(Ask.DRAIN, "b")))
+    node.all(Appended(20))
+    node.all(Synced(B, 20))
+    assert "revive" in of(RefuseCommand, node.all(TransferRequested("b")))[0].reason
+    assert of(HandOver, node.all(TransferRequested())) == [HandOver(C)]
+
+
+SURVIVOR = Founding("s", 2)
+
+
+def recovering(found: Record | None) -> Node:
+    node = Node(B, found, recovery=SURVIVOR)
+    assert "--accept-loss" in of(RefuseCommand, node.all(RecoveryRequested(False, 1000)))[0].reason
+    assert of(Swap, node.last) == []
+    return node
+
+
+@pytest.mark.parametrize("found", [None, record(A, C, epoch=7), record(A, B, C, epoch=4, least=3)])
+def test_what_a_node_has_becomes_the_truth_beyond_all_epochs_that_are_known(found: Record | None) -> None:
+    node = recovering(found)
+    swap = node.one(Swap, RecoveryRequested(True, 1000))
+    known = max(5, 0 if found is None else found.epoch)
+    assert (swap.record.epoch, swap.record.leader, swap.record.in_sync) == (known + 1001, B, frozenset({B}))
+    assert (swap.record.by, swap.record.min_in_sync) == (LeaderBy.RECOVERY, 2 if found is None else found.min_in_sync)
+    assert swap.revision == (0 if found is None else 7)
+    node.revision = swap.revision
+    node.done(swap)
+    assert of(Lead, [*node.last, *node.all(Tick(), 3.0)]) == [Lead(known + 1001)]
+
+
+def test_nothing_is_recovered_while_somebody_leads_or_of_an_empty_node() -> None:
+    request = RecoveryRequested(True, 1000)
+    following = Node(B, record(A, C), recovery=SURVIVOR)
+    following.beacon()
+    for place, why in (
+        (following, "a leads, and answers"),
+        (leader(A, B), "nothing has to be recovered"),
+        (Node(B, None, epoch=0, founding=Founding("s", 2)), "no messages"),
+    ):
+        assert why in of(RefuseCommand, place.all(request))[0].reason
+    assert of(Swap, following.all(Tick(), 0.1)) == []
+    # Much later it may be.
+    assert of(RefuseCommand, following.all(request, 3.0)) == []
+    assert of(Swap, following.all(RecordRead(Versioned(7, record(A, C))))) != []
+
+
+def test_a_record_that_vanished_is_made_by_a_node_that_was_started_since() -> None:
+    node = Node(B, record(A, C), recovery=SURVIVOR)
+    node.all(Tick(), 3.0)
+    node.all(RecordRead(None))
+    assert "start it again" in of(RefuseCommand, node.all(RecoveryRequested(True, 1000)))[0].reason
+
+
+def test_what_is_drained_without_a_transfer_means_nothing() -> None:
+    node = leader(A, B)
+    assert of(StopServing, node.all(Drained(20))) == [] and node.member.serves(node.now)
 
 
 @pytest.mark.parametrize(

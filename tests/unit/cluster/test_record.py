@@ -10,18 +10,26 @@ from typing import Any
 import pytest
 
 from warren.cluster.record import (
+    REPLICAS_MAX,
+    Ask,
     LeaderBy,
     Record,
     RecordError,
     Refusal,
     Replica,
     added,
+    asked,
     decode,
+    drained,
     encode,
     first,
     forgotten,
+    made_anew,
+    named,
+    readmitted,
     recovered,
     removed,
+    revived,
     taken_over,
     transferred,
 )
@@ -103,6 +111,15 @@ def test_a_transfer_names_another_of_the_set_for_the_next_epoch() -> None:
     assert (changed.epoch, changed.leader, changed.in_sync, changed.by) == (6, B, frozenset({A, B}), LeaderBy.TRANSFER)
     assert "not in sync" in reason(transferred(record(A, B), A, 5, C))
     assert "already" in reason(transferred(record(A, B), A, 5, A))
+    # Who hands over begins anew: it leaves the set, if enough remain.
+    assert done(transferred(record(A, B, C), A, 5, B)).in_sync == {B, C}
+
+
+def test_who_may_lead_is_found_by_its_name() -> None:
+    assert named(record(A, B), "b") == B
+    for node, why in (("c", "not in sync"), ("x", "its nodes are a, b, c")):
+        found = named(record(A, B), node)
+        assert isinstance(found, Refusal) and why in found.reason
 
 
 def test_a_node_is_forgotten_if_enough_others_are_in_sync() -> None:
@@ -110,7 +127,57 @@ def test_a_node_is_forgotten_if_enough_others_are_in_sync() -> None:
     assert done(forgotten(record(A, B), "c")).assigned == {"a", "b"}
     assert "2 are required" in reason(forgotten(record(A, B), "b"))
     assert "transfer" in reason(forgotten(record(A, B, C), "a"))
-    assert "not assigned" in reason(forgotten(record(A, B, C), "x"))
+    assert "its nodes are a, b, c" in reason(forgotten(record(A, B, C), "x"))
+    # Two of three are lost for good: one after the other is forgotten, and the last one goes on.
+    without_b = done(forgotten(record(A, B, least=2), "c"))
+    assert done(forgotten(without_b, "b")).in_sync == {A}
+
+
+def test_a_node_that_was_forgotten_is_assigned_when_it_joins_again() -> None:
+    gone = done(forgotten(record(A, B, C), "c"))
+    assert gone.assigned == {"a", "b"} and gone.forgotten == {"c"}
+    assert readmitted(gone, "c").forgotten == frozenset()
+    joined = done(added(gone, A, 5, Replica("c", "c2"), 3))
+    assert joined.assigned == {"a", "b", "c"} and not joined.forgotten
+    full = dataclasses.replace(record(A, B, C), forgotten=frozenset(f"n{number}" for number in range(REPLICAS_MAX)))
+    assert "forgotten already" in reason(forgotten(full, "c"))
+
+
+def test_a_drained_node_stands_only_if_all_others_of_the_set_are_drained() -> None:
+    one = done(drained(record(A, B, C), "b"))
+    assert [each for each in (A, B, C) if one.may_stand(each)] == [A, C]
+    both = done(drained(one, "c"))
+    assert both.may_stand(B) and both.may_stand(C)
+    assert done(revived(both, "c")).may_stand(C) and not done(revived(both, "c")).may_stand(B)
+    assert done(drained(record(A, least=1), "a")).may_stand(A)
+    assert not done(forgotten(one, "b")).drained
+    for change in (drained(one, "x"), revived(one, "x")):
+        assert "its nodes are" in reason(change)
+
+
+def test_what_was_asked_for_and_is_so_changes_nothing() -> None:
+    old = record(A, B, C)
+    for ask, node in ((Ask.FORGET, "c"), (Ask.DRAIN, "b"), (Ask.REVIVE, "b"), (Ask.READMIT, "c")):
+        changed = done(asked(old, ask, node))
+        assert asked(changed, ask, node) == changed
+
+
+def test_a_record_that_was_lost_is_made_anew_beyond_all_epochs() -> None:
+    made = made_anew("s", B, 1007, 2)
+    assert made.fault() is None
+    assert (made.epoch, made.leader, made.by, made.in_sync) == (1008, B, LeaderBy.RECOVERY, frozenset({B}))
+
+
+def test_a_record_without_drained_and_forgotten_nodes_is_written_as_it_always_was() -> None:
+    assert b"drained" not in encode(record(A, B)) and b"forgotten" not in encode(record(A, B))
+    changed = done(drained(done(forgotten(record(A, B), "c")), "b"))
+    assert decode(encode(changed)) == changed
+    for wrong in (
+        dataclasses.replace(changed, drained=frozenset("x")),
+        dataclasses.replace(changed, forgotten=frozenset("a")),
+    ):
+        with pytest.raises(RecordError):
+            decode(encode(wrong))
 
 
 def test_a_recovery_begins_anew_with_one_replica() -> None:
@@ -126,7 +193,7 @@ def test_whatever_is_done_in_whatever_order_the_record_stays_valid() -> None:
         for _ in range(4):
             for old in list(known):
                 leader, epoch = old.leader, old.epoch
-                changes: list[Record | Refusal] = [forgotten(old, node) for node in "abc"]
+                changes = [asked(old, ask, node) for node in "abc" for ask in Ask]
                 for each in replicas:
                     changes += [taken_over(old, each, 0), removed(old, leader, epoch, each)]
                     changes += [added(old, leader, epoch, each, 3), transferred(old, leader, epoch, each)]
@@ -134,6 +201,7 @@ def test_whatever_is_done_in_whatever_order_the_record_stays_valid() -> None:
                     if isinstance(change, Record):
                         assert change.fault() is None, (old, change)
                         assert change.epoch >= old.epoch and change.leader in change.in_sync
+                        assert not change.in_sync - old.in_sync or change.epoch == old.epoch
                         assert (change.leader != old.leader) <= (change.epoch > old.epoch)
                         known.add(change)
         assert len(known) > 50

@@ -27,6 +27,10 @@ STATUS: dict[str, Any] = {
     "committed_lsn": 112,
     "lag_bytes": 0,
     "epoch": 3,
+    "members": [
+        {"node": "rabbit@two", "role": "follower", "state": "waiting", "running": True},
+        {"node": "rabbit@one", "role": "follower", "state": "gone", "running": False, "gone_since_ms": 7},
+    ],
 }
 
 
@@ -48,6 +52,7 @@ class Node:
             self.promote,
             lambda: self.leader,
             self.to_leader,
+            recover=self.recover,
         )
         self.api = FollowerApi(following)
 
@@ -59,6 +64,11 @@ class Node:
             raise NotPromoted(self.refusal)
         self.asked.append(accept_loss)
         return {"lsn": 112}
+
+    async def recover(self, accept_loss: bool) -> dict[str, Any]:
+        if not accept_loss:
+            raise NotPromoted("what others have is lost")
+        return {"epoch": 3}
 
     def add(self, name: str, *tags: str) -> None:
         stored = hash_password(name.encode())
@@ -119,6 +129,16 @@ def test_why_it_is_not_promoted_is_the_reason_of_the_answer(node: Node) -> None:
     node.refusal = ""
 
 
+def test_a_recovery_is_for_administrators_and_says_what_is_lost(node: Node) -> None:
+    path = "/api/cluster/recover"
+    assert node.refused("POST", path, "watcher", b'{"accept_loss":true}') == 401
+    assert node.refused("POST", path, "root", b"[]") == 400
+    with pytest.raises(HttpError, match="what others have is lost") as refusal:
+        node.ask("POST", path, "root")
+    assert refusal.value.status == 409
+    assert json.loads(node.ask("POST", path, "root", b'{"accept_loss":true}').body) == {"epoch": 3}
+
+
 def test_health_is_good_while_clients_are_passed_on_and_never_that_of_a_leader(node: Node) -> None:
     for anybody in (False, True):
         answer = node.ask("GET", "/health", anybody=anybody)
@@ -142,3 +162,18 @@ def test_everything_else_is_refused_and_nothing_more_is_on_the_open_port(node: N
     assert node.refused("POST", "/api/cluster/promote", anybody=True) == 404
     text = node.ask("GET", "/metrics", anybody=True).body.decode()
     assert "warren_follower_received_lsn 120\n" in text
+
+
+def test_while_nobody_leads_the_nodes_are_told_by_what_is_known_here() -> None:
+    node = Node()
+    node.add("watcher", "monitoring")
+    node.add("bob", "management")
+    assert node.refused("GET", "/api/nodes", "watcher") == 503, "with a leader that is its to answer"
+    node.leader = None
+    rows = json.loads(node.ask("GET", "/api/nodes", "watcher").body)
+    assert [(row["name"], row["running"]) for row in rows] == [("rabbit@two", True), ("rabbit@one", False)]
+    one = json.loads(node.ask("GET", "/api/nodes/rabbit%40one", "watcher").body)
+    assert one == rows[1]
+    assert (one["type"], one["gone_since_ms"]) == ("disc", 7)
+    assert node.refused("GET", "/api/nodes/rabbit@three", "watcher") == 404
+    assert [node.refused("GET", "/api/nodes", user) for user in ("bob", "")] == [401, 401]

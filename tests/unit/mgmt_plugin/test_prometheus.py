@@ -671,6 +671,9 @@ def test_a_leader_shows_its_followers_and_each_of_these_metrics_is_documented(no
     gone = {"node": "rabbit@gone", "connected": False, "in_sync": False, "lag_bytes": None, "lag_s": 7.5}
     there = {"node": "rabbit@two", "connected": True, "in_sync": True, "lag_bytes": 56, "lag_s": 0.0}
     status = {"epoch": 3, "committed_lsn": 4096, "in_sync": ["rabbit@one", "rabbit@two"], "min_in_sync": 2}
+    etcd = {"requests": 7, "failures": 2, "seconds": 0.25}
+    election = {"leads": True, "epoch": 3, "takeovers": 2, "leaderless_s": 1.5, "late_renewals": 1, "etcd": etcd}
+    status |= {"members": [{"running": True}, {"running": False}], "election": election}
     node.management.cluster = lambda: status | {"trouble": "", "followers": [gone, there]}
     samples = node.samples("/metrics")
     assert samples["warren_replication_in_sync", ()] == 2
@@ -678,8 +681,11 @@ def test_a_leader_shows_its_followers_and_each_of_these_metrics_is_documented(no
     assert ("warren_replication_follower_lag_bytes", (("follower", "rabbit@gone"),)) not in samples
     assert samples["warren_replication_follower_lag_seconds", (("follower", "rabbit@gone"),)] == 7.5
     documented = (Path(__file__).parents[3] / "docs/clustering.md").read_text()
-    found = {name for name in names(samples) if name.startswith("warren_replication")}
-    assert len(found) == 9
+    assert samples["warren_cluster_takeovers_total", ()] == 2
+    found = {
+        name for name in names(samples) if name.startswith(("warren_replication", "warren_cluster", "warren_etcd"))
+    }
+    assert len(found) == 19
     assert [name for name in found if f"`{name}`" not in documented] == []
 
 

@@ -148,7 +148,7 @@ def test_public_routes_are_few() -> None:
 
 ADMINISTRATORS = (
     *("users", "permissions", "topic-permissions", "user-limits", "vhost-limits", "vhosts", "operator-policies"),
-    *("definitions", "global-parameters", "cluster-name", "rebalance", "feature-flags"),
+    *("definitions", "global-parameters", "cluster-name", "cluster", "rebalance", "feature-flags"),
 )
 POLICYMAKERS = ("policies", "parameters", "shovels", "federation-links")
 # As far as permissions in the vhost go.

@@ -82,10 +82,9 @@ def follower(log: ShippedLog, fs: SimulatedFileSystem | None = None) -> ReplicaS
     return replica
 
 
-def parsed(pieces: list[Piece]) -> FromLeader:
-    """Return the entry as it comes out of the network."""
-    (entry,) = entries_of(PREAMBLE + b"".join(pieces), FROM_LEADER)
-    return _from_leader(entry)
+def parsed(pieces: list[Piece]) -> list[FromLeader]:
+    """Return the entries as they come out of the network."""
+    return [_from_leader(entry) for entry in entries_of(PREAMBLE + b"".join(pieces), FROM_LEADER)]
 
 
 def _from_leader(entry: Entry) -> FromLeader:
@@ -105,7 +104,8 @@ class Wire:
         assert self.attachment.go_live(self.put)
 
     def put(self, pieces: list[Piece]) -> None:
-        self.replica.apply(parsed(pieces), self.epoch)
+        for entry in parsed(pieces):
+            self.replica.apply(entry, self.epoch)
 
 
 def segments(fs: SimulatedFileSystem) -> dict[str, bytes]:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 import trio
 import trio.testing
 
 from warren.cluster.events import DiskWaits, Event
-from warren.replication.elected_node import GIVE_UP_S, ElectedNode
+from warren.cluster.record import Replica
+from warren.replication.elected_node import GIVE_UP_S, REPEAT_S, ElectedNode, Election
 from warren.replication.handshake import Node
+from warren.server.replication import ClusterRefusal
 
 ME = Node("one", b"1" * 16)
 
@@ -76,6 +79,33 @@ def test_one_that_was_told_to_stop_ends_when_it_may_not_serve() -> None:
     assert place.restarts == [False]
 
 
+def test_one_that_hands_over_holds_its_clients_and_leaves_the_end_to_its_member() -> None:
+    """(3), (4)"""
+    place = Place()
+    stopped: list[bool] = []
+    place.node.leader = SimpleNamespace(is_stopping=False, stop_broker=lambda: stopped.append(True))  # type: ignore[assignment]
+    place.node.serve()
+    place.node.hand_over(Replica("two", "22" * 16))
+    assert stopped == [True] and place.node.may_serve()
+    place.driver.may_serve = False
+    place.driver.silent_s = GIVE_UP_S
+    assert not place.node.may_serve()
+    assert place.restarts == []
+    place.node.restart("two leads")
+    assert place.restarts == [True]
+    assert place.node.leader is not None
+    place.node.leader.is_stopping = True
+    place.node.restart("two leads")
+    assert place.restarts == [True, False]
+
+
+def test_one_that_was_told_to_stop_takes_no_command() -> None:
+    place = Place()
+    place.lead(is_stopping=True)
+    with pytest.raises(ClusterRefusal, match="told to stop"):
+        place.node.transfer(None)
+
+
 def test_the_member_knows_since_when_the_disk_of_a_follower_works_and_that_of_a_leader_begins_anew() -> None:
     place = Place()
 
@@ -88,3 +118,22 @@ def test_the_member_knows_since_when_the_disk_of_a_follower_works_and_that_of_a_
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert place.driver.told == [DiskWaits(7.0)] * 5 + [DiskWaits(None)]
+
+
+def test_what_is_wrong_is_said_when_it_begins_when_it_changes_each_minute_and_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    election = Election.__new__(Election)
+    election._said = {}
+    now_s = 0.0
+    monkeypatch.setattr("warren.replication.elected_node.passed_s", lambda: now_s)
+    assert not election._is_news("etcd", "")
+    assert election._is_news("etcd", "refused")
+    assert not election._is_news("etcd", "refused")
+    assert election._is_news("address", "127.0.0.1"), "each thing by itself"
+    now_s = REPEAT_S
+    assert election._is_news("etcd", "refused")
+    assert not election._is_news("etcd", "refused")
+    assert election._is_news("etcd", "no answer in time")
+    assert election._is_news("etcd", "")
+    assert not election._is_news("etcd", "")

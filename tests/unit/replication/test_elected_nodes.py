@@ -7,6 +7,7 @@ A node that is killed is cancelled where it is, and its disk takes nothing more.
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
@@ -14,21 +15,25 @@ from pathlib import Path
 from typing import Any
 
 import pika
+import pika.exceptions
+import pytest
 import trio
 from broker_process import free_port
 
 from warren.cluster.etcd import EtcdError
 from warren.cluster.member import Member
-from warren.cluster.record import Record, Versioned
-from warren.cluster.registry import NodeEntry
+from warren.cluster.record import LeaderBy, Record, Versioned
+from warren.cluster.registry import NodeEntry, Seen
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.replication import cluster_state, node
-from warren.replication.elected_node import Election, Restart
+from warren.replication.elected_node import ElectedNode, Election, Restart
 from warren.replication.follower import Follower
 from warren.replication.identity import Identity
 from warren.replication.leader import Leader
-from warren.server.application import Application, Recovered, messages_directory, recover_messages
+from warren.server.application import Application
 from warren.server.catalogue.catalogue import Catalogue
+from warren.server.recovered_messages import Recovered, messages_directory, recover_messages
+from warren.server.replication import ClusterRefusal
 from warren.server.settings import Settings, load_settings
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import VhostPut
@@ -43,7 +48,10 @@ class Etcd:
     def __init__(self) -> None:
         self.found: Versioned | None = None
         self.entries: dict[str, NodeEntry] = {}
+        self.running: set[str] = set()
         self.is_away = False
+        self.late_renewals = 0
+        self.seen: dict[str, Seen] = {}
         self._watchers: list[trio.MemorySendChannel[Versioned]] = []
 
     async def _answer(self) -> None:
@@ -74,6 +82,17 @@ class Etcd:
 
     async def announce(self, name: str, entry: NodeEntry) -> None:
         self.entries[name] = entry
+        self.running.add(name)
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.running.discard(name)
+
+    async def is_registered(self, name: str) -> bool:
+        await trio.lowlevel.checkpoint()
+        return name in self.running
+
+    async def look(self) -> None:
         await trio.sleep_forever()
 
     async def maybe_entry(self, name: str) -> NodeEntry | None:
@@ -88,10 +107,13 @@ class Node:
         self.name = f"rabbit@{name}"
         self.etcd = etcd
         self.lives = 0
+        self.redelivered = 0  # of what was drained
+        self.ended: list[bool] = []  # each life: whether it was to go on with another one
         self.epoch = 0
         self.amqp_port = 0
         self.application: Application | None = None
         self.leader: Leader | None = None
+        self.commands: ElectedNode
         self.member: Member | None = None  # while it leads
         self.recover: Callable[..., Recovered] = recover_messages
         self._directory = directory / name
@@ -119,7 +141,12 @@ class Node:
         with trio.CancelScope() as self._scope:
             while True:
                 with trio.CancelScope() as life:
-                    await self._one_life(lambda goes_on: life.cancel())
+
+                    def restart(goes_on: bool, life: trio.CancelScope = life) -> None:
+                        self.ended.append(goes_on)
+                        life.cancel()
+
+                    await self._one_life(restart)
         self.amqp_port = 0
         self._ended.set()
 
@@ -135,6 +162,7 @@ class Node:
         election = Election(
             settings, self.name, state, follower.own_position(), replica.store_id, self.etcd, self.etcd, restart
         )
+        self.commands = election.node
         follower.obey(election.node)
         election.node.follower = follower
         async with trio.open_nursery() as nursery:
@@ -192,6 +220,11 @@ class Node:
         self._scope.cancel()
         await self._ended.wait()
 
+    def lose(self) -> None:
+        """Lose its directory."""
+        shutil.rmtree(self._directory)
+        self._directory.mkdir()
+
     def has_in_sync(self, *names: str) -> bool:
         """Tell whether these are on record, and have taken note of it."""
         if self.leader is None or not self.epoch:
@@ -224,6 +257,7 @@ class Node:
             channel = connection.channel()
             while (message := channel.basic_get("orders", auto_ack=True))[0] is not None:
                 found.append(message[2] or b"")
+                self.redelivered += message[0].redelivered
         return found
 
 
@@ -278,6 +312,146 @@ def test_what_was_confirmed_is_there_when_a_leader_is_killed_and_when_the_next_o
     elect(tmp_path, test)
 
 
+def test_a_leader_hands_over_to_who_is_named_and_follows_with_nothing_lost(tmp_path: Path) -> None:
+    """Also what nobody has confirmed: the channel below has no confirms."""
+
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one, two, three = nodes
+        await one.publish(bodies(0, 20))
+        parameters = pika.ConnectionParameters("127.0.0.1", one.amqp_port)
+        connection = await trio.to_thread.run_sync(pika.BlockingConnection, parameters)
+        channel = await trio.to_thread.run_sync(connection.channel)
+        for body in bodies(20, 20):
+            channel.basic_publish("", "orders", body, PERSISTENT)
+        # What is answered comes behind what was published.
+        await trio.to_thread.run_sync(lambda: channel.queue_declare("orders", passive=True))
+        assert one.leader is not None
+        with pytest.raises(ClusterRefusal, match="no node of this cluster"):
+            one.leader.transfer("rabbit@four")
+        assert one.leader.transfer("rabbit@three") == "rabbit@three"
+        closed = await trio.to_thread.run_sync(partial(_closing_of, connection))
+        assert (closed.reply_code, "connect again" in closed.reply_text) == (320, True)
+        await until(lambda: bool(three.epoch))
+        assert (three.epoch, one.lives, two.lives) == (2, 2, 1)
+        assert await three.drained() == bodies(0, 40)
+        assert three.redelivered == 0, "nothing was delivered, and that is known after an orderly end"
+        await until(lambda: three.has_in_sync("one", "two"))
+
+    elect(tmp_path, test)
+
+
+def test_one_that_is_told_to_stop_hands_over_first(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one = nodes[0]
+        await one.publish(bodies(0, 20))
+        assert one.application is not None and etcd.found is not None
+        one.application.stop()
+        leader = await leader_of(nodes[1:])
+        assert etcd.found.record.by is LeaderBy.TRANSFER
+        assert one.ended == [False], "its process is over"
+        assert await leader.drained() == bodies(0, 20)
+
+    elect(tmp_path, test)
+
+
+def test_a_node_that_is_gone_is_forgotten_and_joins_again_with_an_empty_directory_only(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one, two, three = nodes
+        leader = one.leader
+        assert leader is not None and etcd.found is not None
+        with pytest.raises(ClusterRefusal, match="runs"):
+            await leader.forget("rabbit@three")
+        await three.kill()
+        await until(lambda: one.has_in_sync("two"))
+        await two.kill()
+        # One of three is left, and two would have to be in sync.
+        await until(lambda: leader.trouble() != "")
+        await leader.forget("rabbit@three")
+        await leader.forget("rabbit@two")
+        await one.publish(bodies(0, 10))
+        assert leader.status()["forgotten"] == ["rabbit@three", "rabbit@two"]
+        assert etcd.found.record.assigned == {"rabbit@one"}
+
+        refusals: list[str] = []
+        why_not_taken = one.commands.why_not_taken
+
+        def listen(node: str, *, is_empty: bool) -> str:
+            refusals.append(reason := why_not_taken(node, is_empty=is_empty))
+            return reason
+
+        one.commands.why_not_taken = listen  # type: ignore[method-assign]
+        nursery.start_soon(three.live)
+        await until(lambda: bool(refusals))
+        assert "rabbit@three was forgotten" in refusals[0] and "empty data directory" in refusals[0]
+        await three.kill()
+        three.lose()
+        nursery.start_soon(three.live)
+        await until(lambda: one.has_in_sync("three"))
+        assert leader.status()["forgotten"] == ["rabbit@two"]
+
+    elect(tmp_path, test)
+
+
+def test_a_node_that_is_drained_hands_over_and_is_not_elected_until_it_is_revived(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one, two, three = nodes
+        assert one.leader is not None
+        await one.leader.drain("rabbit@two")
+        with pytest.raises(ClusterRefusal, match="revive it first"):
+            one.leader.transfer("rabbit@two")
+        await one.leader.drain("rabbit@one")  # which leads
+        await until(lambda: bool(three.epoch))
+        assert three.leader is not None
+        await until(lambda: three.has_in_sync("one", "two"))
+        assert three.leader.status()["drained"] == ["rabbit@one", "rabbit@two"]
+        await three.leader.revive("rabbit@one")
+        await three.kill()
+        assert await leader_of([one, two]) is one
+
+    elect(tmp_path, test)
+
+
+def test_a_store_of_which_etcd_lost_the_record_is_recovered_by_an_administrator(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one, two, three = nodes
+        await one.publish(bodies(0, 20))
+        for each in nodes:
+            await each.kill()
+        etcd.found = None
+        nursery.start_soon(two.live)
+        await until(lambda: two.lives > 1)
+        refusals: set[str] = set()
+
+        def is_told_of_the_loss() -> bool:
+            try:
+                two.commands.recover(accepts_loss=False)
+            except ClusterRefusal as refusal:
+                refusals.add(str(refusal))
+            return any("lost for good" in reason for reason in refusals)
+
+        await until(is_told_of_the_loss)
+        assert etcd.found is None
+        two.commands.recover(accepts_loss=True)
+        await until(lambda: bool(two.epoch))
+        assert two.epoch > 1000, "beyond all that may have been begun"
+        nursery.start_soon(one.live)
+        nursery.start_soon(three.live)
+        await until(lambda: two.has_in_sync("one", "three"))
+        assert await two.drained() == bodies(0, 20)
+        with pytest.raises(ClusterRefusal, match="leads"):
+            two.commands.recover(accepts_loss=True)
+        with pytest.raises(ClusterRefusal, match="rabbit@two leads, and answers"):
+            three.commands.recover(accepts_loss=True)
+
+    elect(tmp_path, test)
+
+
+def _closing_of(connection: pika.BlockingConnection) -> pika.exceptions.ConnectionClosedByBroker:
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closing:
+        connection.process_data_events(time_limit=30)
+    return closing.value
+
+
 def test_etcd_may_be_away_while_all_are_there(tmp_path: Path) -> None:
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         etcd.is_away = True
@@ -307,9 +481,13 @@ def test_who_is_elected_is_heard_and_answered_while_it_recovers(tmp_path: Path) 
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         one, two, three = nodes
         answered: list[bool] = []
+        connected: list[object] = []
 
         def recover_late(node: Node, *arguments: Any) -> Recovered:
             give_up_s = time.monotonic() + 30
+            assert node.leader is not None
+            add = node.leader.add
+            node.leader.add = lambda follower: (connected.append(follower), add(follower))[1]  # type: ignore[method-assign,func-returns-value]
             while not answered and time.monotonic() < give_up_s:
                 member = node.member
                 assert member is not None and member.record is not None
@@ -325,6 +503,9 @@ def test_who_is_elected_is_heard_and_answered_while_it_recovers(tmp_path: Path) 
         await one.kill()
         leader = await leader_of([two, three])
         assert answered
+        other = two if leader is three else three
+        await until(lambda: leader.has_in_sync(other.name.removeprefix("rabbit@")))
+        assert len(connected) == 1, "who came while it recovered has not to come again"
         assert await leader.drained() == bodies(0, 20)
 
     elect(tmp_path, test)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
 from typing import TypeVar
+from unittest import mock
 
 import trio
 import trio.testing
@@ -99,6 +101,33 @@ def test_nothing_is_said_of_the_log_before_the_link_begins_and_a_beacon_is_answe
         assert await leader.next() == Ack(0, 0, 0, 4, 7)
 
     with_link(tmp_path, test)
+
+
+def test_a_link_begins_with_its_preamble_however_soon_the_thread_says_where_the_log_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.settimeout(30)
+        (tmp_path / "messages").mkdir()
+        replica = ReplicaStore(OsFileSystem(str(tmp_path / "messages")))
+        replica.open()
+        link = _Link(Wire(ours), replica, 7, STORE, Metadata())  # type: ignore[arg-type]
+        link.begin()
+        worker = link._worker
+        start = worker.start
+
+        def start_and_have_it_said() -> None:
+            start()
+            while not worker.has_begun:
+                time.sleep(0.001)
+
+        with theirs, trio.fail_after(30), mock.patch.object(worker, "start", start_and_have_it_said):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(link.run, b"")
+                assert isinstance(await Leader(theirs).next(), Position)
+                nursery.cancel_scope.cancel()
+        replica.close()
+
+    trio.run(main)
 
 
 def test_an_epoch_is_refused_with_an_ack_of_a_greater_one(tmp_path: Path) -> None:

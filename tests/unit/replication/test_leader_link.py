@@ -6,21 +6,34 @@ The numbers in parentheses are the invariants in the header of ``warren/replicat
 from __future__ import annotations
 
 import socket
+import time
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from broker_process import free_port
 from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.cluster.events import BeaconAnswered, EpochRefused, Event, Heard
 from warren.msgstore.files.errors import StoreError
+from warren.msgstore.log.epoch_table import EpochTable
+from warren.replication import leader as leader_module
+from warren.replication.catching_up import CatchingUp
+from warren.replication.cluster_state import ClusterState
 from warren.replication.elected_set import ElectedSet, recorded
-from warren.replication.entries import PREAMBLE, Ack, EntryError, Position, SealedList, Truncate, encoded
+from warren.replication.entries import PREAMBLE, Ack, Decoder, EntryError, Position, SealedList, Stop, Truncate, encoded
 from warren.replication.handshake import Node
+from warren.replication.identity import Identity
 from warren.replication.leader import Follower
+from warren.replication.passage import pass_on
 from warren.replication.replica_store import NO_STORE
-from warren.replication.shipping import Attachment
+from warren.replication.shipping import Attachment, Shipping
 from warren.replication.wire import Wire
+from warren.server.client_of_node import ClientOfNode
+from warren.server.management import NoLeader
+from warren.server.settings import Endpoint
+from warren.server.supervision import Supervision
 
 ME = Node("one", b"1" * 16)
 TWO = Node("two", b"2" * 16)
@@ -35,14 +48,24 @@ class Leader:
         self.elected = self.in_sync = ElectedSet(ME, self.told.append, 0.0)
         self.shipping = self
         self.has_begun = False
-        self.need_image: set[bytes] = set()
         self.attached = trio.Event()
+        self.remembered = CatchingUp()
+        self.kept = 0
 
     def epoch(self) -> int:
         return EPOCH
 
-    def end_lsn(self) -> int:
-        return 64  # a frame is written
+    def written_lsn(self) -> int:
+        return 64
+
+    def catching_up(self, node: Node) -> CatchingUp:
+        return self.remembered
+
+    def kept_bytes(self, attachment: Attachment) -> int:
+        return self.kept
+
+    def free_bytes(self) -> int:
+        return 100
 
     def moved(self) -> None:
         pass
@@ -107,6 +130,27 @@ def test_no_log_is_compared_before_what_begins_this_life_is_synced() -> None:
     trio.run(main)
 
 
+def test_a_follower_that_has_come_while_the_leader_recovers_waits_for_its_first_commit() -> None:
+    """(5)"""
+
+    async def main() -> None:
+        leader = Leader()
+        leader.shipping = Shipping(SimulatedFileSystem(), EpochTable())  # type: ignore[assignment]
+        follower, sock = link(leader)
+        said: list[Position | SealedList] = [Position(NO_STORE, 0, 0, 0, 0, ()), SealedList((), False)]
+        follower.feed(b"".join([PREAMBLE, *(piece for entry in said for piece in encoded(entry))]))
+        with sock, trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follower.serve)
+                await trio.testing.wait_all_tasks_blocked()
+                leader.shipping = leader  # the log is recovered
+                leader.has_begun = True
+                await leader.attached.wait()
+        assert follower._reason == "enough"
+
+    trio.run(main)
+
+
 def test_what_is_counted_begins_anew_when_the_follower_has_cut_its_log() -> None:
     """`Ack.done` does: else the follower joins only when something more is written."""
 
@@ -151,5 +195,71 @@ def test_a_follower_that_reads_what_it_is_sent_is_heard_of() -> None:
             follower.note_progress(3.0)
             assert leader.told == [Heard(recorded(TWO))] * 2
             follower.wire.close()
+
+    trio.run(main)
+
+
+def test_a_client_that_is_passed_on_to_a_leader_that_recovers_is_told_so(tmp_path: Path) -> None:
+    """(5), (7): it listens before it is a broker."""
+    identity = Identity(b"what the nodes of this test share")
+    state = ClusterState(ME.incarnation)
+    client = ClientOfNode("192.0.2.7:50412", "192.0.2.2:5671", False)
+
+    async def main() -> None:
+        leader = leader_module.Leader(
+            Endpoint("127.0.0.1", free_port()), identity, ME.name, tmp_path, state, SimulatedFileSystem()
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(leader.listen, tasks := Supervision(), b"s" * 16, EPOCH)
+            with pytest.raises(NoLeader, match="it does not take clients yet"):
+                await pass_on(leader._endpoint, identity, TWO, client)
+            assert not tasks.failing()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_follower_for_which_too_much_is_kept_is_disconnected_and_told_why() -> None:
+    """(7)"""
+
+    async def main() -> None:
+        leader = Leader()
+        follower, sock = link(leader)
+        with sock:
+            follower._attachment = Attachment(SimulatedFileSystem())
+            follower._maybe_give_up(50, 100, 0.0)
+            assert not follower._ended.is_set()
+            follower._maybe_give_up(51, 100, 0.0)
+            assert follower._ended.is_set()
+            decoder = Decoder((Stop,))
+            decoder.feed(PREAMBLE + sock.recv(1 << 16))
+            told = decoder.maybe_entry()
+            assert isinstance(told, Stop) and "too slow" in told.text and "begin again in 5 s" in told.text
+            follower._maybe_give_up(51, 100, 0.0)
+            assert leader.remembered.waits_s(0.0) == 5, "it is given up once"
+            follower.wire.close()
+
+    trio.run(main)
+
+
+def test_a_follower_that_was_given_up_stays_connected_and_is_attached_when_it_has_waited() -> None:
+    """(7)"""
+
+    async def main() -> None:
+        leader = Leader()
+        leader.has_begun = True
+        leader.remembered.give_up("slow", time.monotonic())
+        follower, sock = link(leader)
+        said: list[Position | SealedList | Ack] = [Position(NO_STORE, 0, 0, 0, 0, ()), SealedList((), False)]
+        follower.feed(b"".join([PREAMBLE, *(piece for entry in said for piece in encoded(entry))]))
+        with sock, trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follower.serve)
+                sock.send(b"".join(encoded(Ack(0, 0, 0, 3, EPOCH))))
+                while BeaconAnswered(recorded(TWO), EPOCH, 3) not in leader.told:
+                    await trio.sleep(0.01)
+                assert not leader.attached.is_set()
+                leader.remembered._admitted_s = 0.0
+                await leader.attached.wait()
 
     trio.run(main)

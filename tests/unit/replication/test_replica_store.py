@@ -15,7 +15,7 @@ from warren.replication.replica_store import EntryRefusedError, ReplicaStore
 
 
 def entries(log: ShippedLog, replica: ReplicaStore) -> list[FromLeader]:
-    return [parsed(pieces) for pieces in log.attach(replica).catch_up()]
+    return [entry for pieces in log.attach(replica).catch_up() for entry in parsed(pieces)]
 
 
 def test_a_follower_has_the_same_bytes_whenever_it_came() -> None:

@@ -10,11 +10,11 @@ from unit.replication.shipped_log import STORE_ID, ShippedLog, Wire, follower, p
 
 from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.msgstore.files.sealed_files import sealed_path
-from warren.msgstore.log.columns import Columns, ColumnsWriter
+from warren.msgstore.log.columns import Columns, ColumnsWriter, Piece
 from warren.msgstore.log.jobs import DropJob, SealJob
 from warren.msgstore.log.message import Envelope, build_message
 from warren.replication import held_files, shipping
-from warren.replication.entries import BeginImage, FromLeader, ImagePiece, Position, Truncate
+from warren.replication.entries import BeginImage, Frame, FromLeader, ImagePiece, Position, Sync, Truncate
 from warren.replication.replica_store import EntryRefusedError, ReplicaStore
 from warren.replication.shipping import BulkNeededError, OtherStoreError
 
@@ -56,6 +56,27 @@ def test_a_follower_for_which_too_much_waits_has_to_connect_again_with_less_to_c
     log.shipping.detach(attachment)
     Wire(log, replica)
     assert segments(fs) == segments(log.fs)
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_commit_and_the_wish_to_sync_it_go_out_together_and_count_as_two(is_live: bool) -> None:
+    """Two packets are two wake-ups and two acknowledgements of each follower."""
+    log = ShippedLog()
+    log.commit(2)
+    attachment = log.attach(follower(log))
+    assert list(attachment.catch_up())
+    sent = attachment.sent
+    given: list[list[Piece]] = []
+    if is_live:
+        attachment.go_live(given.append)
+    log.commit(1)
+    if not is_live:
+        attachment.go_live(given.append)
+    (pieces,) = given
+    frame, sync = parsed(pieces)
+    assert isinstance(frame, Frame)
+    assert isinstance(sync, Sync) and sync.lsn == frame.end_lsn == log.shipping.end_lsn()
+    assert attachment.sent == sent + 2
 
 
 def test_a_new_follower_of_a_log_that_has_lost_its_beginning_gets_all_there_is() -> None:
@@ -125,7 +146,8 @@ def test_what_the_log_lets_go_of_is_kept_for_who_catches_up() -> None:
         log.commit(30)
         log.compact(1, 2, 3, 4, 5)
         for pieces in attachment.catch_up():
-            replica.apply(parsed(pieces), log.epoch)
+            for entry in parsed(pieces):
+                replica.apply(entry, log.epoch)
         assert not attachment.go_live(lambda pieces: None)
     wire = Wire(log, again := follower(log, fs))
     assert not wire.attachment.is_image
@@ -137,28 +159,6 @@ def test_what_the_log_lets_go_of_is_kept_for_who_catches_up() -> None:
     assert log.fs.names("pins") == []
 
 
-def test_without_a_checkpoint_there_is_no_image() -> None:
-    log = ShippedLog()
-    log.commit(30)
-    log.fs.unlink("log/0000000001")
-    with pytest.raises(BulkNeededError, match="no checkpoint"):
-        log.attach(follower(log))
-
-
-def test_files_are_held_by_their_names_when_they_are_many() -> None:
-    log = ShippedLog()
-    log.commit(60)
-    fs = SimulatedFileSystem()
-    replica = follower(log, fs)
-    with mock.patch.object(held_files, "HANDLES_MAX", 2):
-        attachment = log.attach(replica)
-    before = segments(log.fs)
-    assert len(log.fs.names("pins")) == len(before) - 2
-    log.compact(1, 2, 3, 4, 5)
-    for pieces in attachment.catch_up():
-        replica.apply(parsed(pieces), log.epoch)
-    assert segments(fs) == before
-    log.shipping.detach(attachment)
 def test_what_is_kept_is_counted_for_those_who_were_there_when_it_went() -> None:
     log = ShippedLog()
     log.commit(30)
@@ -191,6 +191,29 @@ def test_files_of_streams_that_are_removed_are_counted_while_somebody_may_read_t
     assert log.shipping.kept_bytes(attachment) == size
 
 
+def test_without_a_checkpoint_there_is_no_image() -> None:
+    log = ShippedLog()
+    log.commit(30)
+    log.fs.unlink("log/0000000001")
+    with pytest.raises(BulkNeededError, match="no checkpoint"):
+        log.attach(follower(log))
+
+
+def test_files_are_held_by_their_names_when_they_are_many() -> None:
+    log = ShippedLog()
+    log.commit(60)
+    fs = SimulatedFileSystem()
+    replica = follower(log, fs)
+    with mock.patch.object(held_files, "HANDLES_MAX", 2):
+        attachment = log.attach(replica)
+    before = segments(log.fs)
+    assert len(log.fs.names("pins")) == len(before) - 2
+    log.compact(1, 2, 3, 4, 5)
+    for pieces in attachment.catch_up():
+        for entry in parsed(pieces):
+            replica.apply(entry, log.epoch)
+    assert segments(fs) == before
+    log.shipping.detach(attachment)
     log.shipping.settle()
     assert log.fs.names("pins") == []
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import socket
 import threading
+from itertools import pairwise
 
 import trio
 import trio.testing
 
-from warren.replication.wire import Wire
+from warren.replication.wire import SEND_AT_ONCE_BYTES, Wire
 
 
 async def received(wire: Wire, count: int) -> bytes:
@@ -90,7 +91,7 @@ async def _gone() -> None:
 
 
 def test_who_sends_to_nobody_is_not_told_but_who_reads_is() -> None:
-    """(3)"""
+    """(4)"""
     trio.run(_gone)
 
 
@@ -112,3 +113,34 @@ async def _failed() -> None:
 
 def test_another_thread_can_end_it_and_who_waits_for_input_learns_of_it() -> None:
     trio.run(_failed)
+
+
+class GreedyWire(Wire):
+    """One whose kernel takes all it is given, at once."""
+
+    def _send(self) -> int:
+        return min(self.backlog_bytes, 1 << 18)
+
+
+async def _passes() -> None:
+    left, right = socket.socketpair()
+    sender = GreedyWire(left)
+    sender._backlog.append(memoryview(bytes(16 * SEND_AT_ONCE_BYTES)))
+    sender.backlog_bytes = 16 * SEND_AT_ONCE_BYTES
+    sender._wake()
+    found: list[int] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sender.send)
+        while not found or found[-1]:
+            found.append(sender.backlog_bytes)
+            await trio.sleep(0)
+        nursery.cancel_scope.cancel()
+    taken = [before - after for before, after in pairwise(found)]
+    assert max(taken) <= 2 * SEND_AT_ONCE_BYTES, "tasks of one pass run in any order"
+    sender.close()
+    right.close()
+
+
+def test_much_that_waits_is_sent_bit_by_bit_and_others_have_their_turns_between() -> None:
+    """(3)"""
+    trio.run(_passes)

@@ -13,6 +13,8 @@ CLIENT = ClientOfNode("192.0.2.7:50412", "192.0.2.2:5671", is_tls=True, user="CN
 
 def test_what_is_said_is_what_is_understood() -> None:
     assert ClientOfNode.of_table(CLIENT.table()) == CLIENT
+    assert ClientOfNode.of_table(CLIENT.table() | {"node": "rabbit@liar"}, "rabbit@two").node == "rabbit@two"
+    assert "node" not in ClientOfNode.of_table(CLIENT.table(), "rabbit@two").table()
     plain = ClientOfNode("[::1]:7", "[::1]:15672", is_tls=False, protocol=HTTP)
     assert ClientOfNode.of_table(plain.table()) == plain
     assert plain.host == "::1"

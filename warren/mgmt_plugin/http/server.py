@@ -169,6 +169,8 @@ class Request:
 
     `concluded` may be replaced by who wants to know how it is answered; None stands for a request that gets no answer,
     because its peer left or the broker stops.
+
+    `node` is the one that the client asked and that passes the request on; empty: this one.
     """
 
     method: str
@@ -183,6 +185,7 @@ class Request:
     begin_work: Callable[[], Awaitable[None]] = field(default=_go_on, repr=False)
     body_part: Callable[[], Awaitable[bytes]] = field(default=_nothing, repr=False)
     concluded: Callable[[Response | None], None] = field(default=_ignore, repr=False)
+    node: str = ""
 
 
 Respond = Callable[[Request], Awaitable[Response]]
@@ -355,8 +358,8 @@ async def _converse(
             return  # the peer is gone
 
 
-async def converse_through_node(sock: socket.socket, peer: str, port: Port, *, is_tls: bool) -> None:
-    """Serve a client at the address `peer` that another node passes on, and close the socket at the end."""
+async def converse_through_node(sock: socket.socket, peer: str, port: Port, *, is_tls: bool, node: str = "") -> None:
+    """Serve a client at the address `peer` that another `node` passes on, and close the socket at the end."""
     slot = port.slots.maybe_enter(origin_of(peer), sock.close)
     if slot is None:
         sock.close()
@@ -366,7 +369,7 @@ async def converse_through_node(sock: socket.socket, peer: str, port: Port, *, i
         async with node_stream(sock) as stream:
             with trio.CancelScope() as scope:
                 slot.close = scope.cancel
-                await Conversation(stream, peer, is_tls, port, slot, sock.fileno()).run()
+                await Conversation(stream, peer, is_tls, port, slot, sock.fileno(), node).run()
     except (trio.BrokenResourceError, OSError):
         return  # the node is gone, or its client
     finally:
@@ -375,11 +378,17 @@ async def converse_through_node(sock: socket.socket, peer: str, port: Port, *, i
 
 
 class Conversation:
-    """One connection: requests answered one after the other. `descriptor` is that of its socket, -1 without one."""
+    """One connection: requests answered one after the other. `descriptor` is that of its socket, -1 without one.
 
-    def __init__(self, stream: Stream, peer: str, is_tls: bool, port: Port, slot: Slot, descriptor: int = -1) -> None:
+    `node` is the one that passes it on; empty: this one.
+    """
+
+    def __init__(
+        self, stream: Stream, peer: str, is_tls: bool, port: Port, slot: Slot, descriptor: int = -1, node: str = ""
+    ) -> None:
         self._stream = stream
         self._peer = peer
+        self._node = node
         self._is_tls = is_tls
         self._port = port
         self._budget = port.load.budget
@@ -495,6 +504,7 @@ class Conversation:
             self._hold,
             self._begin_work,
             self._body_part,
+            node=self._node,
         )
         began_s = time.perf_counter()
         with trio.CancelScope() as self._answering:

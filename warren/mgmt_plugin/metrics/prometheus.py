@@ -47,6 +47,7 @@ from warren.channels.peer import Peer
 from warren.channels.session import Session
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError, HttpTraffic, Request, Response
+from warren.mgmt_plugin.metrics.election import election_metrics
 from warren.mgmt_plugin.metrics.exposition import COUNTER, GAUGE, UNTYPED, Metric, Page, labels, wants_open_metrics
 from warren.mgmt_plugin.metrics.families import (
     ARRIVALS,
@@ -495,8 +496,8 @@ class Metrics:
         times = self._traffic.times
         metric = Metric("http_request_seconds", "histogram", "From the head of an HTTP request to its answer")
         page.histogram(WARREN, metric, BOUNDS_S, times.buckets(), times.sum_s)
-        _write(page, WARREN, self._tasks())
         _write(page, WARREN, self._spans())
+        _write(page, WARREN, self._tasks())
         _write(page, WARREN, self._process())
         started_s = self._management.started_ms / 1000
         page.single(
@@ -577,6 +578,8 @@ class Metrics:
         ):
             metric = Metric(f"replication_follower_{name.replace('lag_s', 'lag_seconds')}", GAUGE, text)
             yield metric, [(label, float(row[name])) for label, row in followers if row[name] is not None]
+        for metric, value in election_metrics(status):
+            yield metric, _one(value)
 
     def _http(self) -> Rows:
         traffic = self._traffic
@@ -585,9 +588,6 @@ class Metrics:
         yield Metric("http_requests_total", COUNTER, "HTTP requests answered"), rows
         yield Metric("http_sent_bytes_total", COUNTER, "Bodies of the answers"), _one(traffic.sent_bytes)
 
-    def _tasks(self) -> Rows:
-        tasks = self._management.tasks
-        failing = [(labels(("task", task.name), ("need", task.need)), 1.0) for task in tasks.failing()]
     def _spans(self) -> Rows:
         """Yield what became of spans; nothing when nobody wants any."""
         export = self._management.span_export
@@ -599,6 +599,9 @@ class Metrics:
         yield Metric("tracing_spans_lost_total", COUNTER, text), rows
         yield Metric("tracing_spans_waiting", GAUGE, "Spans that wait to be sent"), _one(export.waiting)
 
+    def _tasks(self) -> Rows:
+        tasks = self._management.tasks
+        failing = [(labels(("task", task.name), ("need", task.need)), 1.0) for task in tasks.failing()]
         yield Metric("task_failing", GAUGE, "1 for each task of the broker that fails or is switched off"), failing
         failed = [(labels(("task", task.name)), task.failures) for task in tasks.tasks.values() if task.failures]
         yield Metric("task_failures_total", COUNTER, "Failures of tasks; the log has the tracebacks"), failed

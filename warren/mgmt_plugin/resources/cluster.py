@@ -1,26 +1,145 @@
-"""Whether this node has followers, and how far they are; what a follower answers is in ``follower_api``."""
+"""The nodes of a cluster: how far they are, whether enough of them are there, and which of them is to lead.
+
+A leader answers, for the node that was asked where that makes a difference (`Request.node`); what a follower answers by
+itself is in ``follower_api``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
+import msgspec
+
+from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.resources.health_checks import OK, checks, failed
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
+from warren.server.replication import ClusterRefusal, Replication
+
+
+class Successor(msgspec.Struct):
+    """Who is to lead: a node by its name; None: any that can."""
+
+    node: str | None = None
+
+
+Command = Callable[[str], Awaitable[None]]
+
+
+class NodeChange(msgspec.Struct):
+    """What is asked for about a node."""
+
+    node: str
+
+
+def member_row(member: Described) -> Described:
+    """Return another node, by its row in ``/api/cluster/status``. Its resources are its own to tell."""
+    row = {name: value for name, value in member.items() if name != "node"}
+    return {"name": member["node"], "type": "disc", "being_drained": False, "partitions": [], **row}
+
+
+def quorum_critical(status: Described, node: str) -> str:
+    """Return why nothing would be confirmed without the node of that name; nothing if there would be enough others."""
+    there = {row["node"] for row in status["members"] if row["running"] and row["in_sync"]}
+    left, least = len(there - {node}), status["min_in_sync"]
+    if node not in there or left >= least:
+        return ""
+    return f"without {node} {left} of the {least} nodes would be in sync that have to be (min_in_sync)"
 
 
 class ClusterHandlers(Handlers):
-    """Handlers for the followers of the node called `node`; `status` is None for one that takes none."""
+    """Handlers for the cluster of the node called `node`; `status` and `replication` are None for a single one."""
 
-    def __init__(self, node: str, status: Callable[[], dict[str, Any]] | None) -> None:
+    def __init__(
+        self, node: str, status: Callable[[], dict[str, Any]] | None, replication: Replication | None = None
+    ) -> None:
         self._node = node
         self._status = status
+        self._replication = replication
 
     async def show_status(self, call: Call) -> Described:
         if self._status is None:
-            return {"role": "single", "node": self._node, "in_sync": [self._node], "followers": [], "trouble": ""}
+            return {
+                "role": "single",
+                "node": self._node,
+                "in_sync": [self._node],
+                "followers": [],
+                "members": [],
+                "trouble": "",
+            }
         return self._status()
+
+    async def transfer(self, call: Call) -> Described:
+        wanted = await call.body(Successor)
+        try:
+            return {"from": self._node, "node": self._cluster().transfer(wanted.node or None)}
+        except ClusterRefusal as refusal:
+            raise HttpError(409, "conflict", str(refusal)) from None
+
+    async def forget(self, call: Call) -> Described:
+        return await self._change(call, lambda cluster: cluster.forget)
+
+    async def drain(self, call: Call) -> Described:
+        return await self._change(call, lambda cluster: cluster.drain)
+
+    async def revive(self, call: Call) -> Described:
+        return await self._change(call, lambda cluster: cluster.revive)
+
+    async def _change(self, call: Call, command: Callable[[Replication], Command]) -> Described:
+        wanted = await call.body(NodeChange)
+        try:
+            await command(self._cluster())(wanted.node)
+        except ClusterRefusal as refusal:
+            raise HttpError(409, "conflict", str(refusal)) from None
+        return {"node": wanted.node}
+
+    def _cluster(self) -> Replication:
+        if self._replication is None:
+            raise ClusterRefusal("this node is a broker by itself: there is no other node")
+        return self._replication
+
+    async def check_quorum_critical(self, call: Call) -> Described:
+        if self._status is None:
+            return {"status": "ok", "reason": "single node cluster"}
+        reason = quorum_critical(self._status(), call.request.node or self._node)
+        if reason:
+            raise failed(reason)
+        return dict(OK)
+
+    async def check_size(self, call: Call) -> Described:
+        status = {} if self._status is None else self._status()
+        target = status.get("replicas", 0)
+        running = sum(bool(row["running"]) for row in status.get("members", ()))
+        if running < target:
+            raise failed(f"{running} of {target} nodes run", running=running, target=target)
+        return dict(OK)
 
     ROUTES: ClassVar = (
         Route("GET", "/api/cluster/status", Access.MONITORING, show_status, "Followers, and which are in sync"),
+        Route(
+            "POST",
+            "/api/cluster/transfer",
+            Access.ADMINISTRATOR,
+            transfer,
+            "Have another node lead: the one named, or any",
+            Successor,
+        ),
+        Route(
+            "POST",
+            "/api/cluster/forget",
+            Access.ADMINISTRATOR,
+            forget,
+            "Count a node no longer that is gone for good",
+            NodeChange,
+        ),
+        Route("POST", "/api/cluster/drain", Access.ADMINISTRATOR, drain, "Have a node not lead", NodeChange),
+        Route("POST", "/api/cluster/revive", Access.ADMINISTRATOR, revive, "Let a node lead again", NodeChange),
+        *checks(
+            {
+                "node-is-quorum-critical": (check_quorum_critical, "Without this node enough others are in sync"),
+                "node-is-mirror-sync-critical": (check_quorum_critical, "The same, as older tools ask"),
+                "reached-target-cluster-size": (check_size, "As many nodes run as there are to be"),
+            }
+        ),
     )

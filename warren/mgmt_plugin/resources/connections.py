@@ -29,6 +29,7 @@ from warren.mgmt_plugin.names import (
     connection_name,
     host_of,
     node_name,
+    node_of,
     visible_connections,
 )
 from warren.mgmt_plugin.resources.queues import consumer_rows
@@ -70,7 +71,7 @@ class ConnectionHandlers(Handlers):
         described: Described = {
             "name": connection_name(connection),
             "user_provided_name": connection.name,
-            "node": node_name(self._broker),
+            "node": node_of(connection, self._broker),
             "user": connection.user_name,
             "user_who_performed_action": connection.user_name,
             "vhost": connection.vhost_name,
@@ -113,7 +114,7 @@ class ConnectionHandlers(Handlers):
         described: Described = {
             "name": channel_name(channel),
             "number": int(channel.number),
-            "node": node_name(self._broker),
+            "node": node_of(connection, self._broker),
             "user": connection.user_name,
             "user_who_performed_action": connection.user_name,
             "vhost": connection.vhost_name,

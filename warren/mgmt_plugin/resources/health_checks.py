@@ -1,7 +1,8 @@
 """Whether the broker is well: RabbitMQ's health checks, and ``/health`` for load balancers and service managers.
 
-A check that does not pass answers 503 with ``status`` and ``reason``. Those of mirrors and quorum queues always pass:
-there is one node, and a queue on it has its leader as long as it runs.
+A check that does not pass answers 503 with ``status`` and ``reason``. In a cluster the leader answers; what is checked
+of the nodes is in ``cluster.py``. All queues have the same leader, so the checks for queues without one pass as long
+as anybody answers.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from warren.server.threads import FILES, in_thread
 PROTOCOLS: Final = {
     "amqp": {"amqp", "amqp091", "amqp0-9-1"},
     "amqps": {"amqps", "amqp/ssl", "amqp091/ssl"},
-    "stomp": {"stomp", "rabbitmq_stomp"},
     "mqtt": {"mqtt", "rabbitmq_mqtt"},
     "mqtts": {"mqtts", "mqtt/ssl"},
+    "stomp": {"stomp", "rabbitmq_stomp"},
     "stomps": {"stomps", "stomp/ssl"},
     "http": {"http", "management", "mgmt", "rabbitmq_management"},
     "https": {"https", "https/management"},
@@ -39,7 +40,8 @@ PROTOCOLS: Final = {
 SECONDS_OF: Final = {"days": 86400, "weeks": 7 * 86400, "months": 30 * 86400, "years": 365 * 86400}
 
 
-def _failed(reason: str, **more: Any) -> HttpError:
+def failed(reason: str, **more: Any) -> HttpError:
+    """Return the answer of a check that does not pass."""
     return CheckFailed({"status": "failed", "reason": reason, **more})
 
 
@@ -51,7 +53,7 @@ class CheckFailed(HttpError):
         self.document = document
 
 
-_OK: Final = {"status": "ok"}
+OK: Final = {"status": "ok"}
 
 
 def certificate_end_s(path: Path) -> float:
@@ -62,7 +64,8 @@ def certificate_end_s(path: Path) -> float:
     return ssl.cert_time_to_seconds(decoded["notAfter"])
 
 
-def _checks(handlers: Mapping[str, tuple[Callable[..., Awaitable[object]], str]]) -> list[Route]:
+def checks(handlers: Mapping[str, tuple[Callable[..., Awaitable[object]], str]]) -> list[Route]:
+    """Return the routes of checks, by their names: each with its handler, and what it says when it passes."""
     return [
         Route("GET", f"/api/health/checks/{path}", Access.USER, handler, f"Check: {summary}")
         for path, (handler, summary) in handlers.items()
@@ -89,14 +92,14 @@ class HealthHandlers(Handlers):
         if resources:
             node = node_name(broker)
             rows = [{"node": node, "resource": name} for name in resources]
-            raise _failed("There are alarms in effect in the cluster", alarms=rows)
-        return dict(_OK)
+            raise failed("There are alarms in effect in the cluster", alarms=rows)
+        return dict(OK)
 
     async def check_running(self, call: Call) -> Described:
         health = self._health()
         if not health.ok:
-            raise _failed(health.reason)
-        return dict(_OK)
+            raise failed(health.reason)
+        return dict(OK)
 
     async def check_port(self, call: Call) -> Described:
         try:
@@ -105,7 +108,7 @@ class HealthHandlers(Handlers):
             raise bad_request("the port must be a number") from None
         ports = sorted({each.port for each in self._listening})
         if port not in ports:
-            raise _failed("No active listener", missing=port, ports=ports)
+            raise failed("No active listener", missing=port, ports=ports)
         return {"status": "ok", "port": port}
 
     async def check_protocol(self, call: Call) -> Described:
@@ -114,7 +117,7 @@ class HealthHandlers(Handlers):
         known: set[str] = set().union(*(PROTOCOLS[protocol] for protocol in active))
         missing = [each for each in wanted if each not in known]
         if missing:
-            raise _failed("No active listener", missing=missing, protocols=sorted(active))
+            raise failed("No active listener", missing=missing, protocols=sorted(active))
         return {"status": "ok", "protocol": call.params["protocol"]}
 
     async def check_certificates(self, call: Call) -> Described:
@@ -125,26 +128,21 @@ class HealthHandlers(Handlers):
             raise bad_request(f"Invalid expiration unit. Use one of {', '.join(SECONDS_OF)}") from None
         certificate = None if self._tls is None else self._tls.settings.certificate
         if certificate is None:
-            return dict(_OK)
+            return dict(OK)
         ends_s = await in_thread(FILES, certificate_end_s, certificate, abandon=True)
         if ends_s - time.time() < within_s:
             when = datetime.fromtimestamp(ends_s, UTC).isoformat()
-            raise _failed(
-                "Certificates expiring", expired=[{"certfile": str(certificate), "certfile_expires_on": when}]
-            )
-        return dict(_OK)
-
-    async def check_quorum_critical(self, call: Call) -> Described:
-        return {"status": "ok", "reason": "single node cluster"}
+            raise failed("Certificates expiring", expired=[{"certfile": str(certificate), "certfile_expires_on": when}])
+        return dict(OK)
 
     async def check_nothing(self, call: Call) -> Described:
-        return dict(_OK)
+        return dict(OK)
 
     async def check_connection_limit(self, call: Call) -> Described:
         limit = int(self._broker.limits.connections_max)
         current = self._broker.open_connections
         if current >= limit:
-            raise _failed("the connection limit of the node is reached", current=current, limit=limit)
+            raise failed("the connection limit of the node is reached", current=current, limit=limit)
         return {"status": "ok", "current": current, "limit": limit}
 
     async def show_health(self, call: Call) -> Any:
@@ -158,7 +156,7 @@ class HealthHandlers(Handlers):
         Route("GET", "/api/healthchecks/node/{node}", _USER, check_nothing, "Deprecated, always well"),
         Route("GET", "/health", Access.PUBLIC, show_health, "Whether the broker can do its work"),
         Route("GET", "/health/leader", Access.PUBLIC, show_health, "The same; fails on nodes that do not lead"),
-        *_checks(
+        *checks(
             {
                 "alarms": (check_alarms, "No alarm is in effect"),
                 "local-alarms": (check_alarms, "No alarm is in effect on this node"),
@@ -166,14 +164,11 @@ class HealthHandlers(Handlers):
                 "port-listener/{port}": (check_port, "Something listens on that port"),
                 "protocol-listener/{protocol}": (check_protocol, "Something listens for these protocols"),
                 "virtual-hosts": (check_running, "All vhosts are running"),
-                "node-is-quorum-critical": (check_quorum_critical, "No queue would lose its majority"),
-                "node-is-mirror-sync-critical": (check_quorum_critical, "No mirror would be lost"),
                 "is-in-service": (check_running, "The node is not in maintenance"),
                 "ready-to-serve-clients": (check_running, "The node serves clients"),
                 "below-node-connection-limit": (check_connection_limit, "There may be more connections"),
                 "metadata-store/initialized": (check_running, "The metadata store works"),
                 "metadata-store/initialized/with-data": (check_running, "The metadata store works and is not empty"),
-                "reached-target-cluster-size": (check_nothing, "The cluster is complete"),
                 "quorum-queues-without-elected-leaders/all-vhosts": (check_nothing, "All queues have leaders"),
                 "quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}": (
                     check_nothing,

@@ -19,6 +19,7 @@ from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.metrics.statistics import CHURN, NODE_FIELDS, RANGE_QUERY, Ranges, Statistics
 from warren.mgmt_plugin.names import node_name
 from warren.mgmt_plugin.operators import Doorkeeper
+from warren.mgmt_plugin.resources.cluster import member_row
 from warren.mgmt_plugin.resources.overview import PRODUCT, context_rows, exchange_types
 from warren.mgmt_plugin.resources.queues import QUEUE_BYTES
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
@@ -91,21 +92,6 @@ def node_row(reactor: Reactor, broker: Broker, messages: MessageStoreService, da
     )
 
 
-def follower_row(follower: Described) -> Described:
-    """Return a node that follows this one, by its row in ``/api/cluster/status``. Its resources are its own to tell."""
-    return {
-        "name": follower["node"],
-        "type": "disc",
-        "running": follower["connected"],
-        "role": "follower",
-        "in_sync": follower["in_sync"],
-        "lag_bytes": follower["lag_bytes"],
-        "lag_s": follower["lag_s"],
-        "being_drained": False,
-        "partitions": [],
-    }
-
-
 def _config_files(origins: Any) -> set[str]:
     return {origin.removeprefix("file ") for origin in origins.values() if origin.startswith("file ")}
 
@@ -137,7 +123,7 @@ class NodeHandlers(Handlers):
             "name": node_name(broker),
             "type": "disc",
             "running": True,
-            "role": "single" if management.cluster is None else "leader",
+            **self._role(),
             "being_drained": False,
             "uptime": int(time.time() * 1000) - management.started_ms,
             "os_pid": str(os.getpid()),
@@ -151,6 +137,7 @@ class NodeHandlers(Handlers):
             "mem_calculation_strategy": "rss",
             "disk_free_limit": settings.store.disk_free_min_bytes,
             "disk_free_alarm": broker.has_alarm("disk"),
+            "replicas_alarm": broker.has_alarm("replicas"),
             "proc_total": int(broker.limits.connections_max),
             "processors": os.cpu_count() or 1,
             "run_queue": 0,
@@ -182,6 +169,13 @@ class NodeHandlers(Handlers):
         self._statistics.of_node().add(described, NODE_FIELDS, Ranges.of(call.query).node)
         return described
 
+    def _role(self) -> Described:
+        """Return what this node is among others."""
+        cluster = self._management.cluster
+        if cluster is None:
+            return {"role": "single"}
+        return {name: value for name, value in cluster()["members"][0].items() if name != "node"}
+
     async def _with_memory(self, call: Call) -> Described:
         """Return the node, with what takes its memory if the query asks for that."""
         described = self.describe_node(call)
@@ -189,21 +183,21 @@ class NodeHandlers(Handlers):
             described["memory"] = await self._memory(call)
         return described
 
-    def _followers(self) -> list[Described]:
-        """Return what is known here of other nodes."""
+    def _others(self) -> list[Described]:
+        """Return the other nodes of the cluster, also those that are gone."""
         cluster = self._management.cluster
-        return [] if cluster is None else [follower_row(row) for row in cluster()["followers"]]
+        return [] if cluster is None else [member_row(row) for row in cluster()["members"][1:]]
 
     async def list_nodes(self, call: Call) -> list[Described]:
         """Return this node first, which leads."""
-        return [await self._with_memory(call), *self._followers()]
+        return [await self._with_memory(call), *self._others()]
 
     def _the_node(self, call: Call) -> None:
         if call.params["node"] != node_name(self._management.broker):
             raise not_found()
 
     async def show_node(self, call: Call) -> Described:
-        for row in self._followers():
+        for row in self._others():
             if row["name"] == call.params["node"]:
                 return row
         self._the_node(call)

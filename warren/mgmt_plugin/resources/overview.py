@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 from warren import __version__
@@ -68,6 +68,18 @@ def context_rows(node: str, listening: Sequence[Listening]) -> list[Described]:
     ]
 
 
+def cluster_of(status: Described) -> Described:
+    """Return the cluster in short, by what ``/api/cluster/status`` answers."""
+    return {
+        "name": status.get("cluster"),
+        "leader": status["node"],
+        "nodes": [row["node"] for row in status["members"]],
+        "running": [row["node"] for row in status["members"] if row["running"]],
+        "in_sync": status["in_sync"],
+        "min_in_sync": status["min_in_sync"],
+    }
+
+
 FEATURES: Final = (
     ("classic_queue_type_delivery_support", "Queues of several types"),
     ("direct_exchange_routing_v2", "Fast routing in direct exchanges"),
@@ -81,12 +93,19 @@ _USER: Final = Access.USER
 
 
 class OverviewHandlers(Handlers):
-    """Handlers of the broker as a whole. `listening`: the ports that are open."""
+    """Handlers of the broker as a whole. `listening`: the ports that are open; `cluster`: see `Management`."""
 
-    def __init__(self, broker: Broker, statistics: Statistics, listening: Sequence[Listening]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        statistics: Statistics,
+        listening: Sequence[Listening],
+        cluster: Callable[[], Described] | None,
+    ) -> None:
         self._broker = broker
         self._statistics = statistics
         self._listening = listening
+        self._cluster = cluster
 
     async def show_overview(self, call: Call) -> Described:
         broker = self._broker
@@ -133,6 +152,8 @@ class OverviewHandlers(Handlers):
         churn: Described = {}
         statistics.of_broker(lengths).add(churn, CHURN, ranges.messages)
         described["churn_rates"] = churn
+        if self._cluster is not None:
+            described["cluster"] = cluster_of(self._cluster())
         if call.operator.is_monitor:
             described["listeners"] = listener_rows(node_name(broker), self._listening)
             described["contexts"] = context_rows(node_name(broker), self._listening)

@@ -599,6 +599,7 @@ class Reactor:
             )
         connection = self.broker.join(transport.protocol, client.peer, client.local, transport.address, client.user)
         connection.is_tls = client.is_tls
+        connection.node_name = client.node
         transport.connection = connection
         self._by_key[connection.key] = transport
 

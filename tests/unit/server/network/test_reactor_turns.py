@@ -245,7 +245,7 @@ def place() -> Any:
 
 # --- clients of other nodes -------------------------------------------------------------------------------------------
 
-FROM_AFAR = ClientOfNode("192.0.2.7:50412", "192.0.2.2:5671", is_tls=True, user=USER)
+FROM_AFAR = ClientOfNode("192.0.2.7:50412", "192.0.2.2:5671", is_tls=True, user=USER, node="rabbit@two")
 
 
 def test_a_client_of_another_node_has_the_address_that_it_has_there(place: Place) -> None:
@@ -256,6 +256,7 @@ def test_a_client_of_another_node_has_the_address_that_it_has_there(place: Place
     assert (connection.peer, connection.local) == ("192.0.2.7:50412", "192.0.2.2:5671")
     assert connection.address == "192.0.2.7", "by which it is decided who may log in from where"
     assert connection.certificate_user == USER
+    assert connection.node_name == "rabbit@two"
     assert connection.is_tls
     place.turns_until(lambda: b"EXTERNAL" in peer.received)
 

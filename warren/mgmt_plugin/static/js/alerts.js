@@ -1,12 +1,32 @@
 // What a node has to be helped with, and how: docs/runbook.md has it in full.
 
-/** What `alertsOf` needs of a node, as the API's `columns`. */
-export const ALERT_COLUMNS = 'name,mem_alarm,disk_free_alarm,inbound_alarm,failing_tasks,running';
+import { formatTime } from './format.js';
 
-/** [{what, advice}]: what is wrong with a node, worst first, and what to do about it. */
+/** What `alertsOf` needs of a node, as the API's `columns`. */
+export const ALERT_COLUMNS = 'name,mem_alarm,disk_free_alarm,inbound_alarm,replicas_alarm,failing_tasks,running,role,state,gone_since_ms';
+
+/** What to do about a node of a cluster that does not follow, by its `state`; undefined for one that works. */
+export function adviceOn(node) {
+  if (node.state === 'gone') return 'Start it again; the last lines of its log say why it ended. Nothing is lost while enough others are in sync.';
+  if (node.state === 'registered')
+    return 'Its process runs, and is not connected to the leader: its log has “not following”, with the reason.';
+  return undefined;
+}
+
+/** [{what, advice, page?}]: what is wrong with a node, worst first, what to do about it, and where to look. */
 export function alertsOf(node) {
   const found = [];
-  if (node.running === false) found.push({ what: 'is not running.', advice: 'Start it; its log says why it ended.' });
+  if (node.running === false) {
+    const since = node.gone_since_ms ? ` since ${formatTime(node.gone_since_ms)}` : '';
+    const what = node.state === 'registered' ? 'does not follow its leader.' : `is gone${since}.`;
+    found.push({ what, advice: adviceOn(node) ?? 'Start it; its log says why it ended.', page: ['cluster'] });
+  }
+  if (node.replicas_alarm)
+    found.push({
+      what: 'has too few nodes in sync. Publishers are blocked, and nothing is confirmed until as many as min_in_sync are back.',
+      advice: 'Bring back the nodes that are gone.',
+      page: ['cluster'],
+    });
   if (node.mem_alarm)
     found.push({
       what: 'is short of memory. Publishers are blocked.',

@@ -30,7 +30,7 @@ const ROUTES = [
   [['shovels'], [], () => import('./pages/shovels.js'), maySetPolicies],
   [['federation'], [], () => import('./pages/federation.js'), maySetPolicies],
   [['definitions'], [], () => import('./pages/definitions.js'), mayAdminister],
-  [['cluster'], [], () => import('./pages/cluster.js'), mayAdminister],
+  [['cluster'], [], () => import('./pages/cluster.js'), mayMonitor],
   [['nodes'], ['name'], () => import('./pages/node.js'), mayMonitor],
   [['store'], [], () => import('./pages/store.js'), mayMonitor],
 ];
@@ -66,10 +66,15 @@ export const MENU = [
       [['shovels'], 'Shovels', maySetPolicies],
       [['federation'], 'Federation', maySetPolicies],
       [['definitions'], 'Definitions', mayAdminister, 'd'],
-      [['cluster'], 'Cluster', mayAdminister],
     ],
   ],
-  ['Node', [[['store'], 'Store', mayMonitor, 's']]],
+  [
+    'Node',
+    [
+      [['cluster'], 'Cluster', mayMonitor],
+      [['store'], 'Store', mayMonitor, 's'],
+    ],
+  ],
 ];
 
 /** {load, allowed, params} of a path; undefined where there is no page. */

@@ -94,7 +94,7 @@ function Banners({ overview }) {
       ${reason && html`<p class="banner warning">This page is not up to date: ${reason}. It was fresh at ${formatTime(freshness.get())}. <button type="button" class="small" onClick=${refreshNow}>Try again</button></p>`}
     </div>
     <div role="status" aria-live="assertive">${alerts.map(
-      ({ node, what, advice }) => html`<div key=${what} class="banner alarm">
+      ({ node, what, advice, page }) => html`<div key=${`${node} ${what}`} class="banner alarm">
         <b>${node} ${what}</b>
         <span>${advice} ${page ? html`<a href=${listHref(page)}>Look at the cluster</a>` : html`<a href=${href(['nodes', node])}>Look at the node</a>`}.</span>
       </div>`,

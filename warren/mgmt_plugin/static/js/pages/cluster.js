@@ -1,18 +1,18 @@
-// The name of the cluster, and feature flags.
+// The nodes of the cluster: who leads, who is in sync, who is gone and what to do; its name, and feature flags.
 
+import { adviceOn } from '../alerts.js';
 import { path, put } from '../api.js';
+import { Bytes, formatDuration, formatNumber, When } from '../format.js';
 import { confirmAction } from '../parts/dialog.js';
 import { Field } from '../parts/forms.js';
 import { tell } from '../parts/notice.js';
-import { Card, Page, pending, State } from '../parts/page.js';
+import { Card, Facts, Mark, Page, pending, State } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
+import { href } from '../router.js';
+import { mayAdminister } from '../session.js';
 import { html, useState } from '../ui.js';
 
-function ClusterName() {
-  const poll = usePoll('cluster-name');
-  const [error, setError] = useState('');
-  async function onSubmit(event) {
 const NODES = [
   { key: 'name', label: 'Name', sort: 'node', render: (row) => html`<a class="name" href=${href(['nodes', row.node])}>${row.node}</a>` },
   { key: 'state', label: 'State', sort: 'state', render: (row) => html`<${State} value=${row.state} />` },
@@ -57,6 +57,10 @@ function Nodes() {
   <//>`;
 }
 
+function ClusterName() {
+  const poll = usePoll('cluster-name');
+  const [error, setError] = useState('');
+  async function onSubmit(event) {
     event.preventDefault();
     const { name } = Object.fromEntries(new FormData(event.target));
     try {
@@ -113,5 +117,5 @@ function FeatureFlags() {
 }
 
 export default function Cluster() {
-  return html`<${Page} title="Cluster"><div class="stack"><${ClusterName} /><${FeatureFlags} /></div><//>`;
+  return html`<${Page} title="Cluster"><div class="stack"><${Nodes} />${mayAdminister() && html`<${ClusterName} /><${FeatureFlags} />`}</div><//>`;
 }

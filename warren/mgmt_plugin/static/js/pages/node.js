@@ -1,9 +1,10 @@
 // One node: what it uses, what it listens on, and how its reactor fares.
 
+import { adviceOn } from '../alerts.js';
 import { path, withQuery } from '../api.js';
-import { Bytes, Duration, formatBytes, formatNumber, Num } from '../format.js';
+import { Bytes, Duration, formatBytes, formatNumber, Num, When } from '../format.js';
 import { Chart, lineOf, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
-import { Card, Facts, Fields, Mark, Meter, Page, pending } from '../parts/page.js';
+import { Card, Facts, Fields, Mark, Meter, Page, pending, State } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
 import { listHref, place, setQuery } from '../router.js';
@@ -66,6 +67,21 @@ function Reactor() {
   <//>`;
 }
 
+/** Another node of the cluster: what its leader knows of it. Its resources are its own to tell. */
+function Follower({ node }) {
+  return html`<${Card} title="As its leader sees it">
+    <${Facts} facts=${[
+      ['State', html`<${State} value=${node.state} />`],
+      ['In sync', node.in_sync ? 'yes' : 'no'],
+      ['Behind', node.lag_bytes === null ? null : html`<${Bytes} value=${node.lag_bytes} />`],
+      ['Gone', node.gone_since_ms && html`<${When} ms=${node.gone_since_ms} />`],
+      ['Address', node.address],
+      ['Version', node.version],
+    ]} />
+    <p class="hint">${adviceOn(node)} Its memory, disk and settings are in its own metrics, at its own address.</p>
+  <//>`;
+}
+
 export default function Node({ name }) {
   const { query } = useStore(place);
   const range = rangeOf(query);
@@ -76,6 +92,7 @@ export default function Node({ name }) {
     actions=${html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}>
     ${
       pending(poll, 'There is no such node.') ??
+      (node.role === 'follower' ? html`<${Follower} node=${node} />` : undefined) ??
       html`<div class="cards">
       ${node.mem_used_details?.samples && html`<${Card}><${Chart} title="Memory" format=${formatBytes} lines=${[lineOf(node.mem_used_details, 'Used', '--blue', { kind: 'level', value: node.mem_used })]} /><//>`}
       ${node.disk_free_details?.samples && html`<${Card}><${Chart} title="Free disk" format=${formatBytes} lines=${[lineOf(node.disk_free_details, 'Free', '--green', { kind: 'level', value: node.disk_free })]} /><//>`}

@@ -46,8 +46,12 @@ const NODE_COLUMNS = [
     key: 'alarms',
     label: 'Alarms',
     render: (node) =>
-      html`${node.mem_alarm && html`<${Mark} text="memory" kind="bad" />`} ${node.disk_free_alarm && html`<${Mark} text="disk" kind="bad" />`}
-      ${!node.mem_alarm && !node.disk_free_alarm && html`<${Mark} text="none" kind="good" />`}`,
+      node.running === false
+        ? html`<${Mark} text=${node.state ?? 'not running'} kind="bad" />`
+        : node.role === 'follower'
+        ? html`<${Mark} text=${node.state} kind=${node.in_sync ? 'good' : ''} />`
+        : html`${node.replicas_alarm && html`<${Mark} text="too few nodes" kind="bad" />`} ${node.mem_alarm && html`<${Mark} text="memory" kind="bad" />`} ${node.disk_free_alarm && html`<${Mark} text="disk" kind="bad" />`}
+      ${!node.mem_alarm && !node.disk_free_alarm && !node.replicas_alarm && html`<${Mark} text="none" kind="good" />`}`,
   },
 ];
 

@@ -88,8 +88,8 @@ export function pending(poll, gone) {
   return undefined;
 }
 
-const GOOD = new Set(['running', 'ready', 'up', 'done', 'enabled', 'open']);
-const BAD = new Set(['down', 'crashed', 'stopped', 'terminated', 'blocked', 'failed', 'minority', 'error']);
+const GOOD = new Set(['running', 'leading', 'following', 'ready', 'up', 'done', 'enabled', 'open']);
+const BAD = new Set(['gone', 'registered', 'down', 'crashed', 'stopped', 'terminated', 'blocked', 'failed', 'minority', 'error']);
 
 export function State({ value }) {
   if (!value) return html`<span class="none">–</span>`;

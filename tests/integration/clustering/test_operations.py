@@ -1,0 +1,81 @@
+"""What operators do with a cluster of processes: hand over, restart one node after the other, forget one.
+
+One cluster for all of it: what is decided, and what goes wrong on the way, is in ``tests/cluster`` and
+``unit/replication/test_elected_nodes.py``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from broker_process import wait_until
+from cluster.etcd_processes import EtcdCluster, running_etcd
+
+from .test_election import NAMES, ElectingNode, await_all, bodies, leader_of
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
+    with running_etcd(tmp_path / "etcd") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, etcd: EtcdCluster) -> Iterator[list[ElectingNode]]:
+    nodes = [ElectingNode(tmp_path, name, etcd) for name in NAMES]
+    try:
+        for node in nodes:
+            node.take_part()
+        yield nodes
+    finally:
+        for node in nodes:
+            if node.process.is_running():
+                node.process.kill()
+
+
+def ctl(node: ElectingNode, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``warren ctl``, asking `node`."""
+    command = [sys.executable, "-m", "warren", "ctl", "--url", f"http://127.0.0.1:{node.process.http_port}"]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_cluster_is_handed_over_restarted_and_made_smaller(nodes: list[ElectingNode]) -> None:
+    first = leader_of(nodes)
+    await_all(first, nodes)
+    second, third = (node for node in nodes if node is not first)
+    first.publish("orders", bodies(0, 20))
+
+    refused = ctl(third, "cluster", "transfer", first.name)
+    assert (refused.returncode, "leads already" in refused.stderr) == (1, True), refused
+    handed = ctl(third, "cluster", "transfer", second.name)
+    print(handed.stdout)
+    assert handed.returncode == 0 and f"{second.name} leads" in handed.stdout, handed
+    assert leader_of(nodes) is second
+    second.publish("orders", bodies(20, 20))
+    await_all(second, nodes)
+
+    second.process.stop()  # a rolling restart: who is told to stop hands over first
+    rest = [first, third]
+    fourth = leader_of(rest)
+    assert "this node hands over" in second.process.log()
+    assert "elected: it leads" in fourth.process.log()
+    assert fourth.status()["epoch"] == 3, "no election was needed"
+    second.take_part()
+    await_all(fourth, nodes)
+    wait_until(lambda: second.status()["in_sync"] is True, "who was restarted to follow")
+    assert fourth.drain("orders") == bodies(0, 40)
+
+    gone = next(node for node in nodes if node not in (second, fourth))
+    there = ctl(second, "forget_cluster_node", gone.name)
+    assert (there.returncode, "stop it first" in there.stderr) == (1, True), there
+    gone.process.kill()
+    # Its registration in etcd has to expire.
+    wait_until(lambda: ctl(second, "forget_cluster_node", gone.name).returncode == 0, "the node to be forgotten")
+    assert fourth.status()["forgotten"] == [gone.name]
+    gone.take_part()
+    gone.await_log(f"{gone.name} was forgotten")
+    fourth.publish("orders", bodies(40, 1))

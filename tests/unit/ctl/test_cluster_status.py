@@ -1,0 +1,65 @@
+"""What ``warren ctl cluster status`` shows of the nodes, also of those that are gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from warren.ctl.cluster import _cell
+
+from .conftest import Ctl
+from .fake_api import FakeApi
+
+LINKS = {"lag_bytes": 0, "lag_s": 0.0, "synced_lsn": 144, "address": "192.0.2.12", "catching_up": False}
+STATUS = {
+    "role": "leader",
+    "node": "rabbit@one",
+    "epoch": 4,
+    "in_sync": ["rabbit@one", "rabbit@two"],
+    "min_in_sync": 2,
+    "committed_lsn": 144,
+    "trouble": "",
+    "followers": [{"node": "rabbit@two", "connected": True, "in_sync": True} | LINKS],
+    "members": [
+        {"node": "rabbit@one", "state": "leading", "in_sync": True},
+        {"node": "rabbit@two", "state": "following", "in_sync": True},
+        {"node": "rabbit@three", "state": "gone", "in_sync": False, "address": "three:25672", "lag_bytes": None},
+    ],
+    "election": {"etcd": {"trouble": ""}},
+}
+
+
+def test_a_member_that_is_gone_has_a_line_though_its_leader_never_met_it(api: FakeApi, ctl: Ctl) -> None:
+    api.answer("GET", "cluster/status", STATUS)
+    lines = ctl("cluster", "status").out.splitlines()
+    assert lines[-2:] == [
+        "rabbit@two\tfollowing\tyes\t0 B\t0\t144\t192.0.2.12",
+        "rabbit@three\tgone\tno\t\t\t\tthree:25672",
+    ]
+    assert not any("etcd" in line for line in lines)
+
+
+def test_what_keeps_a_node_from_its_etcd_is_said(api: FakeApi, ctl: Ctl) -> None:
+    trouble = {"election": {"etcd": {"trouble": "http://etcd1:2379: Connection refused"}}}
+    api.answer("GET", "cluster/status", STATUS | trouble)
+    assert "etcd         http://etcd1:2379: Connection refused" in ctl("cluster", "status").out
+    api.answer("GET", "cluster/status", {"role": "follower", "node": "rabbit@two", "connected": False} | trouble)
+    assert "http://etcd1:2379: Connection refused" in ctl("cluster", "status").out
+
+
+FOLLOWS = {"connected": True, "catching_up": False, "waits_s": 0.0, "trouble": ""}
+GIVEN_UP = {"waits_s": 20.2, "trouble": "it has taken nothing for 30 s"}
+
+
+@pytest.mark.parametrize(
+    ("row", "state"),
+    [
+        (FOLLOWS, "following"),
+        (FOLLOWS | {"catching_up": True}, "catching up"),
+        (FOLLOWS | {"catching_up": True, "trouble": "it was too slow once"}, "catching up"),
+        (FOLLOWS | {"connected": False}, "gone"),
+        (FOLLOWS | GIVEN_UP, "given up, again in 20 s: it has taken nothing for 30 s"),
+        (FOLLOWS | GIVEN_UP | {"connected": False}, "given up, again in 20 s: it has taken nothing for 30 s"),
+    ],
+)
+def test_the_state_of_a_follower(row: dict[str, object], state: str) -> None:
+    assert _cell(row, "state") == state

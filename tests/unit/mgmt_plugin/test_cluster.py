@@ -1,0 +1,95 @@
+"""The cluster over HTTP: whether a node can be spared, and whether as many run as there are to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import trio
+
+from warren.channels.access import AccessControl
+from warren.mgmt_plugin.http.server import Request
+from warren.mgmt_plugin.metrics.election import election_metrics
+from warren.mgmt_plugin.operators import Operator
+from warren.mgmt_plugin.plugin import table_of
+from warren.mgmt_plugin.resources.cluster import ClusterHandlers
+from warren.mgmt_plugin.resources.health_checks import CheckFailed
+from warren.mgmt_plugin.routes import Acting, Call
+
+
+async def no_body(limit_bytes: int, look: Any = None) -> bytes:
+    return b""
+
+
+def ask(check: str, status: Callable[[], dict[str, Any]] | None, node: str = "") -> object:
+    """Return what a check answers on the node `a`; `node` is the one that was asked, if it is another."""
+    handlers = ClusterHandlers("a", status)
+    route, params = table_of([handlers]).find("GET", f"/api/health/checks/{check}")
+    request = Request("GET", "", "", {}, "127.0.0.1", False, no_body, node=node)
+    operator = Operator("someone", (), AccessControl(lambda: None))
+    return trio.run(route.handler, Call(request, params, operator, {}, cast(Acting, None)))
+
+
+def cluster(least: int, *rows: tuple[str, bool, bool], replicas: int = 3) -> Callable[[], dict[str, Any]]:
+    members = [{"node": name, "running": running, "in_sync": in_sync} for name, running, in_sync in rows]
+    return lambda: {"members": members, "min_in_sync": least, "replicas": replicas}
+
+
+THREE = (("a", True, True), ("b", True, True), ("c", True, True))
+
+
+@pytest.mark.parametrize(
+    ("status", "node", "reason"),
+    [
+        (cluster(2, *THREE), "", ""),
+        (cluster(2, *THREE), "c", ""),
+        (cluster(2, *THREE[:2], ("c", False, False)), "", "without a 1 of the 2 nodes"),
+        (cluster(2, *THREE[:2], ("c", False, True)), "b", "without b 1 of the 2 nodes"),
+        (cluster(2, *THREE[:2], ("c", True, False)), "c", ""),
+        (cluster(1, *THREE[:2]), "", ""),
+        (cluster(1, THREE[0], ("b", True, False)), "", "without a 0 of the 1 nodes"),
+        (cluster(3, *THREE), "c", "without c 2 of the 3 nodes"),
+    ],
+)
+def test_a_node_is_critical_when_too_few_others_are_in_sync_and_run(
+    status: Callable[[], dict[str, Any]], node: str, reason: str
+) -> None:
+    if not reason:
+        assert ask("node-is-quorum-critical", status, node) == {"status": "ok"}
+        return
+    with pytest.raises(CheckFailed, match=reason) as failed:
+        ask("node-is-quorum-critical", status, node)
+    assert failed.value.status == 503
+
+
+def test_a_node_by_itself_is_no_cluster() -> None:
+    assert ask("node-is-quorum-critical", None) == {"status": "ok", "reason": "single node cluster"}
+    assert ask("reached-target-cluster-size", None) == {"status": "ok"}
+
+
+def test_a_cluster_is_complete_when_as_many_run_as_there_are_to_be() -> None:
+    assert ask("reached-target-cluster-size", cluster(2, *THREE)) == {"status": "ok"}
+    with pytest.raises(CheckFailed, match="2 of 3 nodes run") as failed:
+        ask("reached-target-cluster-size", cluster(2, *THREE[:2], ("c", False, True)))
+    assert (failed.value.document["running"], failed.value.document["target"]) == (2, 3)
+
+
+def test_the_election_has_metrics_where_there_is_one() -> None:
+    assert list(election_metrics({"members": []})) == []
+    etcd = {"requests": 7, "failures": 2, "seconds": 0.25, "trouble": ""}
+    election = {"leads": True, "epoch": 4, "takeovers": 3, "leaderless_s": 1.5, "late_renewals": 1, "etcd": etcd}
+    status = cluster(2, *THREE[:2], ("c", False, True))() | {"election": election}
+    found = {metric.name: (metric.kind, value) for metric, value in election_metrics(status)}
+    assert found == {
+        "cluster_leader": ("gauge", 1),
+        "cluster_epoch": ("gauge", 4),
+        "cluster_takeovers_total": ("counter", 3),
+        "cluster_leaderless_seconds_total": ("counter", 1.5),
+        "cluster_members": ("gauge", 3),
+        "cluster_members_running": ("gauge", 2),
+        "cluster_late_renewals_total": ("counter", 1),
+        "etcd_requests_total": ("counter", 7),
+        "etcd_failures_total": ("counter", 2),
+        "etcd_request_seconds_total": ("counter", 0.25),
+    }

@@ -1,0 +1,66 @@
+"""How long a leader goes on with a follower that catches up, and when one that it has given up may begin anew.
+
+A follower that catches up has its leader hold files: those that it reads, and those that the log lets go of meanwhile.
+Their space is not free before the follower has them, or is given up:
+
+1. when it has taken nothing for `STALLED_S`, though something waits to be sent to it: its process stands still, or its
+   disk or the network hangs;
+2. when what is kept for it has become more than half of the space that is left: it is too slow for what is written,
+   and a leader without space serves nobody.
+
+One that was given up waits, connected and with its beacons answered, for `BACK_OFF_S`: doubled each time, and the least
+again when it has caught up once.
+
+No I/O and no clock: times are arguments, in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+STALLED_S: Final = 30.0
+BACK_OFF_S: Final = (5.0, 300.0)
+
+
+class CatchingUp:
+    """What a leader remembers of one node that catches up, over all of its connections."""
+
+    def __init__(self) -> None:
+        self.needs_image = False  # the log here does not go on from what it has
+        self.given_up = ""  # why, the last time
+        self._back_off_s = BACK_OFF_S[0]
+        self._admitted_s = float("-inf")  # given nothing before
+        self._took_s = 0.0  # when it took something, or nothing waited for it
+        self._taken_bytes = 0
+
+    def waits_s(self, now_s: float) -> float:
+        """Return how long it has to wait until it is given anything."""
+        return max(0.0, self._admitted_s - now_s)
+
+    def begin(self, taken_bytes: int, now_s: float) -> None:
+        """It is given what it lacks from now on, over a connection that has taken so much."""
+        self._taken_bytes, self._took_s = taken_bytes, now_s
+
+    def takes(self, taken_bytes: int, waiting_bytes: int, now_s: float) -> None:
+        """The connection has taken so much by now, and so much waits for it."""
+        if taken_bytes > self._taken_bytes or not waiting_bytes:
+            self.begin(taken_bytes, now_s)
+
+    def reason_to_give_up(self, kept_bytes: int, free_bytes: int, now_s: float) -> str:
+        """Return why to give it up, nothing if it may go on. `kept_bytes`: what was let go of since it began."""
+        if now_s - self._took_s >= STALLED_S:
+            return f"it has taken nothing for {STALLED_S:g} s"
+        if 2 * kept_bytes > free_bytes:
+            return (
+                f"it is too slow for what is written here: {kept_bytes} bytes that the log has let go of are kept for "
+                f"it, and {free_bytes} are free"
+            )
+        return ""
+
+    def give_up(self, reason: str, now_s: float) -> float:
+        """Have it wait; return how long."""
+        self.given_up = reason
+        waits_s = self._back_off_s
+        self._admitted_s = now_s + waits_s
+        self._back_off_s = min(2 * waits_s, BACK_OFF_S[1])
+        return waits_s
