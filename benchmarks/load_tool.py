@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from benchmarks.brokers import Broker, confinement
+from benchmarks.brokers import confinement
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TOOL_CORE: Final = 1
@@ -20,7 +20,20 @@ class ToolError(Exception):
     """The load tool failed; the text is its last line."""
 
 
-def tool_command(broker: Broker, arguments: list[str]) -> list[str]:
+class Target(Protocol):
+    """What is loaded: where it is, the root of the process tree that is measured, and its core, None for none."""
+
+    @property
+    def uri(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def core(self) -> int | None: ...
+
+
+def tool_command(broker: Target, arguments: list[str]) -> list[str]:
     """Return the command line of the load tool against ``broker``; the tool gets a core of its own when the
     broker has one.
     """
@@ -39,7 +52,7 @@ def tool_command(broker: Broker, arguments: list[str]) -> list[str]:
     ]
 
 
-def perf(broker: Broker, arguments: list[str], *, most_s: float = _TOOL_S) -> dict[str, Any]:
+def perf(broker: Target, arguments: list[str], *, most_s: float = _TOOL_S) -> dict[str, Any]:
     """Run the load tool and return what it printed. Raises ToolError."""
     try:
         done = subprocess.run(

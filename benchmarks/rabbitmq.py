@@ -1,7 +1,7 @@
 """Starts Debian's rabbitmq-server with fresh data on free loopback ports, as whoever runs this, and stops it.
 
-1. As shipped: no plugin, no configuration file, the Erlang flags of the package (busy waiting of idle
-   schedulers included).
+1. As shipped: no plugin, no configuration file but one that is put into the directory, the Erlang flags of the
+   package (busy waiting of idle schedulers included).
 2. Nothing of an installed RabbitMQ is touched: node name, ports, port mapper, cookie, data and logs are its
    own, under the directory given.
 3. When `stop` returns no process of it runs any more.
@@ -43,27 +43,36 @@ def maybe_install() -> Path | None:
     return maybe_program()
 
 
+def environment(
+    directory: Path, name: str, home: Path, *, amqp_port: int, dist_port: int, epmd_port: int
+) -> dict[str, str]:
+    """Return the environment of a node called `name` on `directory`; `home` has the cookie, which a cluster shares."""
+    return {
+        **os.environ,
+        "HOME": str(home),
+        "RABBITMQ_NODENAME": name,
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(amqp_port),
+        "RABBITMQ_DIST_PORT": str(dist_port),
+        "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(directory / "log"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
+        "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq"),
+        "RABBITMQ_CONF_ENV_FILE": str(directory / "rabbitmq-env.conf"),
+        "RABBITMQ_PID_FILE": str(directory / "pid"),
+        "ERL_EPMD_PORT": str(epmd_port),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+    }
+
+
 class RabbitMQ:
     """One node, started by ``command``. ``pid`` is the root of its process tree."""
 
     def __init__(self, command: list[str], directory: Path, *, amqp_port: int, dist_port: int, epmd_port: int) -> None:
         self._directory = directory
-        self._environment = {
-            **os.environ,
-            "HOME": str(directory),
-            "RABBITMQ_NODENAME": "bench@localhost",
-            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODE_PORT": str(amqp_port),
-            "RABBITMQ_DIST_PORT": str(dist_port),
-            "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
-            "RABBITMQ_LOG_BASE": str(directory / "log"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
-            "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq"),
-            "RABBITMQ_CONF_ENV_FILE": str(directory / "rabbitmq-env.conf"),
-            "RABBITMQ_PID_FILE": str(directory / "pid"),
-            "ERL_EPMD_PORT": str(epmd_port),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
-        }
+        self._environment = environment(
+            directory, "bench@localhost", directory, amqp_port=amqp_port, dist_port=dist_port, epmd_port=epmd_port
+        )
         self._command = command
         self._epmd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None

@@ -338,6 +338,23 @@ class Connection:
         if name != frames.BASIC_GET_OK:
             closed = closed_by_peer(str(self.address), taken, found)
             raise closed or BrokerError(f"{self.address} answered basic.get with method {name}")
+        return self._take_content()
+
+    def next_delivery(self) -> tuple[int, bytes]:
+        """Wait for the next delivery to a consumer of this connection; return delivery tag and body.
+
+        Raises ConnectionClosed with the broker's words, BrokerError on silence or another method.
+        """
+        arguments = self.wait_for(frames.BASIC_DELIVER)
+        (delivery_tag,) = unpack_from(">Q", arguments, 1 + arguments[0])
+        return int(delivery_tag), self._take_content()
+
+    def confirm_select(self) -> None:
+        """Put channel 1 in confirm mode."""
+        self.call(frames.CONFIRM_SELECT, frames.CONFIRM_SELECT_OK, b"\0")
+
+    def _take_content(self) -> bytes:
+        """Return the body whose content header comes next."""
         found, taken = self._take_frame()
         (missing,) = unpack_from(">Q", taken, found.start + 11)
         body = b""
@@ -345,10 +362,6 @@ class Connection:
             found, taken = self._take_frame()
             body += taken[7 : found.end - 1]
         return body
-
-    def confirm_select(self) -> None:
-        """Put channel 1 in confirm mode."""
-        self.call(frames.CONFIRM_SELECT, frames.CONFIRM_SELECT_OK, b"\0")
 
     def _take_frame(self) -> tuple[frames.Frame, bytes]:
         """Return the next frame, and a copy of its bytes in which it begins at 0."""
