@@ -42,6 +42,10 @@ demo: ## feed real records through four exchange types to several consumers (ARG
 	@scripts/setup demo
 	@.venv/bin/python examples/demo.py $(ARGS)
 
+cluster: ## three nodes and their etcd on this machine, clients, and commands that break them (ARGS="'kill leader'")
+	@scripts/setup cluster
+	@.venv/bin/python examples/three_nodes.py $(ARGS)
+
 bench: setup-test ## measure against RabbitMQ, write benchmarks/RESULTS.md (ARGS="--only fanout --rounds 1")
 	.venv/bin/python benchmarks/run.py $(ARGS)
 
@@ -50,6 +54,9 @@ bench-backlog: setup-test ## ten million messages waiting, restarts with them, b
 
 bench-scale: setup-test ## very many queues, bindings, connections, streams and vhosts, benchmarks/SCALE.md (ARGS="--only queues")
 	.venv/bin/python benchmarks/scale.py $(ARGS)
+
+bench-cluster: setup-test ## three nodes beside quorum queues and one node, and faults, benchmarks/CLUSTER.md (ARGS="--only kill")
+	.venv/bin/python benchmarks/cluster.py $(ARGS)
 
 bench-rules: setup-test ## what the rules of queues cost, benchmarks/RULES.md (ARGS="--rounds 1 --seconds 2")
 	.venv/bin/python benchmarks/rules.py $(ARGS)

@@ -113,11 +113,9 @@ class WarrenProcess:
         """Start the process and wait for nothing."""
         assert not self.is_running()
         self.data_directory.parent.mkdir(parents=True, exist_ok=True)
-        # -P: a checkout in the working directory is not what runs.
-        command = [*self._wrapper, sys.executable, "-P", "-m", "warren"]
-        command += ["serve", "--data-dir", str(self.data_directory)]
+        arguments = ["serve", "--data-dir", str(self.data_directory)]
         for flag, value in self.flags.items():
-            command += [f"--{flag}", value]
+            arguments += [f"--{flag}", value]
         environment = {name: text for name, text in os.environ.items() if not name.startswith("WARREN_")}
         for key, setting in self._settings.items():
             environment["WARREN_" + key.upper().replace(".", "_")] = str(setting)

@@ -1,6 +1,6 @@
 """The program: the broker, its plugins, and the `warren` command.
 
-Here they meet; nothing else imports a plugin but the broker of a test suite (`warren.testing.broker`).
+Here they meet; nothing else imports a plugin but the broker of a test suite (`warren.testing.life`).
 """
 
 from __future__ import annotations

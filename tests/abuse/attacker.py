@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import selectors
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from peer_frames import content_header
@@ -48,6 +48,18 @@ def publish_frames(
     return b"".join(frames)
 
 
+def _piece(source: Iterator[bytes]) -> bytes:
+    """Take parts until they are worth a call of the system; empty when there are none."""
+    parts = []
+    size = 0
+    for part in source:
+        parts.append(part)
+        size += len(part)
+        if size >= READ_BYTES:
+            break
+    return b"".join(parts)
+
+
 class Attacker:
     """One AMQP connection, logged in, with channel 1 open."""
 
@@ -81,11 +93,8 @@ class Attacker:
             pending = memoryview(b"")
             try:
                 while True:
-                    while len(pending) < READ_BYTES:
-                        more = next(source, None)
-                        if more is None:
-                            break
-                        pending = memoryview(bytes(pending) + more)
+                    if len(pending) < READ_BYTES:
+                        pending = memoryview(bytes(pending) + _piece(source))
                     if not pending:
                         return
                     ready = selector.select(DEADLINE_S)

@@ -50,7 +50,7 @@ EXCEPTIONS = {
     ("server/commands.py", "perf"),  # `warren perf` is a command like any other
     ("server/cli.py", "ctl"),  # and so is `warren ctl`, which is to start fast
     ("server/commands.py", "ctl"),
-    ("testing/broker.py", "mgmt_plugin"),  # like the program, it puts broker and plugins together
+    ("testing/life.py", "mgmt_plugin"),  # like the program, it puts broker and plugins together
     ("server/cli.py", "replication"),  # which of the two runs: a broker alone, or one with followers or a leader
     # The links themselves know AMQP only; these two connect them to the broker.
     *(("links/broker_host.py", package) for package in ("exchanges", "queues", "vhosts", "server")),

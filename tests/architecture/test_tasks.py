@@ -36,6 +36,7 @@ ARGUED = {
     # Inside the connection of one follower, or to a leader, whose nursery ends with it: the failure of that connection.
     ("replication/leader.py", "serve", "self.wire.send"): "sends what the kernel did not take at once",
     ("replication/leader.py", "serve", "self._end_when_asked"): "ends the connection",
+    ("replication/leader.py", "serve", "self._lose_patience"): "gives up a follower that catches up too slowly",
     ("replication/elected_node.py", "drive", "self._driver.run"): "ends the process",
     ("replication/elected_node.py", "drive", "self.node.watch_disk"): "ends the process",
     ("replication/follower.py", "run", "self._wire.send"): "sends what the kernel did not take at once",
@@ -52,8 +53,8 @@ ARGUED = {
         for hand in ("_read", "_write", "_watch", "_wake")
     },
     # A broker in a test suite, which is to see every error.
-    ("testing/broker.py", "spawn", "work"): "what a test has asked for: `wait_for` gives it what is raised",
-    ("testing/broker.py", "__init__", "Thread"): "the thread that a broker under test lives in",
+    ("testing/life.py", "spawn", "work"): "what a test has asked for: `wait_for` gives it what is raised",
+    ("testing/life.py", "__init__", "Thread"): "the thread that a broker under test lives in",
 }
 
 

@@ -269,6 +269,9 @@ def test_the_cluster_has_a_name(harness: Harness) -> None:
     assert told_name(harness) == "rabbit@localhost"
     harness.broker.node = "rabbit@h"
     assert told_name(harness) == "rabbit@h"
+    harness.broker.cluster = "rabbit@warren"
+    assert told_name(harness) == "rabbit@warren", "of several nodes that lead in turn"
+    harness.broker.cluster = ""
     harness.broker.administer(GlobalParameterPut("cluster_name", '"the caf\\u00e9"'))
     assert told_name(harness) == harness.broker.cluster_name() == "the caf\u00e9"
     harness.broker.administer(GlobalParameterDelete("cluster_name"))

@@ -43,6 +43,18 @@ class Authority:
         self._request(issued, subject, signed)
         return issued
 
+    def issue_expired(self, subject: str, alternative_names: str) -> Certificate:
+        """Sign a certificate that ended yesterday."""
+        self._made += 1
+        issued = Certificate(self._directory / f"{self._made}.pem", self._directory / f"{self._made}.key")
+        wanted = self._directory / f"{self._made}.csr"
+        self._request(Certificate(wanted, issued.key), subject, ["-addext", f"subjectAltName={alternative_names}"])
+        command = ["openssl", "x509", "-req", "-in", str(wanted), "-out", str(issued.certificate), "-days", "-1"]
+        command += ["-CA", str(self._own.certificate), "-CAkey", str(self._own.key), "-copy_extensions", "copy"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return issued
+
     @staticmethod
     def _request(made: Certificate, subject: str, options: list[str]) -> None:
         command = ["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]

@@ -1,7 +1,7 @@
 """What the broker remembers for a vhost across restarts, besides its topology: small values by name.
 
 Whoever needs something remembered in the same frame of the log as what it publishes, stores it here in the same turn:
-after a crash both are there, or neither. The commits of staged messages are (`server.commit_notes`).
+after a crash both are there, or neither. The commits of staged messages are (`server.staging.commit_notes`).
 
 1. A name has one value; storing another one replaces the record in its place.
 2. Nothing may be stored or forgotten before `is_restoring` is False.

@@ -406,6 +406,19 @@ class VirtualHost(QueueHost):
             return declaration
         return replace(declaration, arguments=with_length(arguments[4:] + encode_table({QUEUE_TYPE: default})[4:]))
 
+    def change_arguments(self, queue: Queue, arguments: bytes) -> int:
+        """Have a durable `queue` follow other arguments than it was declared with. Return the ticket to wait for.
+
+        Raises:
+            ChannelException: 406, they are not acceptable; nothing is changed then.
+        """
+        declaration = replace(queue.declaration, arguments=arguments)
+        queue.parsed = QueueArguments(declaration, self.name)
+        queue.arguments = arguments
+        queue.apply_rules(self._take_policies(queue))
+        queue.ticket = self._journal.append(QueuePut.of(self.name, declaration, queue.store_id))
+        return int(queue.ticket)
+
     def take_queue_out(self, queue: Queue) -> int:
         """Delete `queue`; the caller sees to its consumers and its bindings. Return the ticket to wait for."""
         del self.queues[queue.name]
