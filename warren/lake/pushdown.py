@@ -7,7 +7,8 @@
 
 1. Leaving something out is only ever an economy: the filter is applied to all rows that are read.
 2. A dataset can be scanned any number of times, by any thread; each scan reads anew.
-3. Batches are made when they are asked for, `READAHEAD` before they are needed.
+3. The batches of `reader` are made when they are asked for. Those of a scanner are made by a thread of Arrow's, which
+   lets some forty pile up, whatever it is told.
 4. `failure` is what ended a scan: engines turn errors of Python into texts of their own.
 """
 
@@ -22,7 +23,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-READAHEAD: Final = 2
 _PARQUET: Final = ds.ParquetFileFormat()
 _NOWHERE: Final = fs.LocalFileSystem()
 
@@ -51,9 +51,20 @@ class PushdownDataset(ds.Dataset, ABC):  # type: ignore[misc]
             schema=wanted,
             columns=columns,
             filter=filter,
-            batch_readahead=READAHEAD,
             use_threads=False,
         )
+
+    def reader(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None) -> pa.RecordBatchReader:
+        """Return the rows for which `filter` holds, in batches that are made when they are asked for."""
+        wanted = self._needed(columns, filter)
+        names = self._columns.names if columns is None else list(columns)
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for batch in self._watched(wanted, filter):
+                table = pa.Table.from_batches([batch])
+                yield from (table if filter is None else table.filter(filter)).select(names).to_batches()
+
+        return pa.RecordBatchReader.from_batches(pa.schema([self._columns.field(name) for name in names]), rows())
 
     def count_rows(self, filter: pc.Expression | None = None, **_: object) -> int:
         """Return how many rows there are for which `filter` holds."""

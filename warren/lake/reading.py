@@ -81,4 +81,4 @@ def read(
         insecure=insecure,
         client=client,
     )
-    return found.scanner(None if columns is None else list(columns), where).to_reader()
+    return found.reader(columns, where)

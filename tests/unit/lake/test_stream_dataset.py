@@ -16,7 +16,7 @@ from unit.spark_bridge.chunks import Sent
 from unit.spark_bridge.export_broker import ExportBroker
 
 import warren.lake
-from warren.lake.pushdown import READAHEAD, narrowed
+from warren.lake.pushdown import narrowed
 from warren.lake.stream_dataset import MESSAGES, StreamDataset
 from warren.spark_bridge.columns import Chunk, to_record_batches
 from warren.spark_bridge.control import SealedChunk, SealedFiles
@@ -190,7 +190,7 @@ def test_no_more_is_read_than_is_asked_for(broker: ExportBroker, monkeypatch: py
     monkeypatch.setattr("warren.lake.ranges.to_record_batches", counted)
     reader = warren.lake.read("orders", client=broker)
     assert reader.read_next_batch().num_rows == CHUNK_ROWS
-    assert len(made) <= READAHEAD + 3
+    assert len(made) == 1
     assert sum(batch.num_rows for batch in reader) == 99 * CHUNK_ROWS
 
 
