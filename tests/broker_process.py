@@ -7,7 +7,8 @@ Owns how tests start a broker and what they may know of the process. Speaks no A
 2. `start` returns when the broker says where it listens and, with an HTTP listener, when GET /health answers.
 3. Output is kept in two files below `directory`: ``warren.out`` (stdout) and ``warren.log`` (stderr), over all starts.
 4. What runs is the installed package, compiled as it is; with PYTHONPATH the source that this names.
-5. It is forked from a process that has imported everything (`fork_server.py`), unless that would be something else than
+5. WARREN_SELECTOR holds for it, too: a whole suite can be run with another selector.
+6. It is forked from a process that has imported everything (`fork_server.py`), unless that would be something else than
    ``python -m warren``. WARREN_TEST_FORK=0 executes all of them.
 """
 
@@ -116,7 +117,11 @@ class WarrenProcess:
         arguments = ["serve", "--data-dir", str(self.data_directory)]
         for flag, value in self.flags.items():
             arguments += [f"--{flag}", value]
-        environment = {name: text for name, text in os.environ.items() if not name.startswith("WARREN_")}
+        environment = {
+            name: text
+            for name, text in os.environ.items()
+            if name == "WARREN_SELECTOR" or not name.startswith("WARREN_")
+        }
         for key, setting in self._settings.items():
             environment["WARREN_" + key.upper().replace(".", "_")] = str(setting)
         self._announced_from = self.out_path.stat().st_size if self.out_path.exists() else 0

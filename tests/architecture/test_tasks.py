@@ -33,6 +33,7 @@ ARGUED = {
     ("links/transfer.py", "run", "guarded"): "what a link does besides forwarding",
     # Threads report what they raise as the failure of the store, which ends the process: that is what it is for.
     ("server/message_store.py", "__init__", "Thread"): "a thread of the message store",
+    ("server/network/readiness.py", "fileno", "Thread"): "it waits in `poll`, and does nothing else",
     # Inside the connection of one follower, or to a leader, whose nursery ends with it: the failure of that connection.
     ("replication/leader.py", "serve", "self.wire.send"): "sends what the kernel did not take at once",
     ("replication/leader.py", "serve", "self._end_when_asked"): "ends the connection",

@@ -12,6 +12,7 @@ import pytest
 
 from simulation.crashed_files import fails_with
 from simulation.simulated_file_system import SimulatedFileSystem
+from warren.msgstore.files import file_system
 from warren.msgstore.files.file_system import IOV_MAX, FileSystem, OsFileSystem, read_exactly, write_all
 
 
@@ -281,10 +282,18 @@ def test_a_file_system_that_cannot_preallocate_gets_the_size_without_the_space(
     assert fs.size(fs.create("a", 4096)) == 4096
 
 
+def test_a_system_that_cannot_preallocate_gets_the_size_without_the_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fallocate")
+    fs = OsFileSystem(str(tmp_path))
+    assert fs.size(fs.create("a", 4096)) == 4096
+
+
 def test_syncing_asks_the_system_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[str, int]] = []
-    monkeypatch.setattr(os, "fdatasync", lambda handle: synced.append(("file", os.fstat(handle).st_ino)))
-    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(("directory", os.fstat(handle).st_ino)))
+    monkeypatch.setattr(file_system, "sync_content", lambda handle: synced.append(("file", os.fstat(handle).st_ino)))
+    monkeypatch.setattr(file_system, "sync_all", lambda handle: synced.append(("directory", os.fstat(handle).st_ino)))
     fs = OsFileSystem(str(tmp_path))
     fs.mkdir("d")
     fs.sync(fs.create("d/a", 0))

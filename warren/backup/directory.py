@@ -248,7 +248,8 @@ class BackupDirectory:
                     _write_all(target, piece)
                 os.fsync(target)
                 # To be read back from the disk, not from memory.
-                os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
+                if hasattr(os, "posix_fadvise"):  # not on macOS
+                    os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(target)
             stored = StoredFile(name, size, identity, digest.hexdigest())

@@ -18,7 +18,7 @@
 2. The end of a client is passed on as an end; its loss as a loss.
 3. Clients that are not connected to the leader are counted by `Admission`, as those of a broker that have not logged
    in. Each client takes two descriptors, and none is taken that is for files.
-4. One task does it all, on an epoll set of its own: a read, a send, no task and no timer for each client.
+4. One task does it all, on a selector of its own: a read, a send, no task and no timer for each client.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from warren.server.management import Passage
 from warren.server.network.admission import Admission, address_block
 from warren.server.network.handshakes import Handshakes
 from warren.server.network.reactor import Listener, endpoint_text
+from warren.server.network.readiness import ENDED, ERROR, GONE, READABLE, WRITE, open_selector
 from warren.server.network.tls_session import TlsSession
 
 SHAKING: Final = "tls handshake"
@@ -56,10 +57,9 @@ ACCEPTS_PER_TURN: Final = 32
 ACCEPT_PAUSE_S: Final = 0.02
 HANDSHAKE_BUDGET_S: Final = 0.001
 YIELD_EVERY_S: Final = 0.002
-READ: Final = select.EPOLLIN
-WRITE: Final = select.EPOLLOUT
 # A leader whose machine is gone says nothing: the kernel asks it from time to time.
-KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 3), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3))
+_FIRST_AFTER: Final = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"  # the latter on macOS
+KEEPALIVE: Final = ((getattr(socket, _FIRST_AFTER), 3), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3))
 
 log = get_logger("gateway")
 
@@ -102,7 +102,7 @@ class Clients:
         self._certificate_user = certificate_user
         self._begin = begin
         self._clock = clock
-        self._epoll = select.epoll()
+        self._selector = open_selector()
         self._listeners: dict[int, Listener] = {}
         self._resting: dict[int, float] = {}  # listeners that accept nothing until then
         self._clients: dict[int, Client] = {}  # by the descriptors of their ends
@@ -122,15 +122,15 @@ class Clients:
         """Accept clients from `listener`."""
         fd = listener.sock.fileno()
         self._listeners[fd] = listener
-        self._epoll.register(fd, select.EPOLLIN)
+        self._selector.register(fd, READABLE)
 
     async def run(self) -> None:
         """Serve. For ever."""
         last_yield_s = self._clock()
         while True:
-            events = self._epoll.poll(0)
+            events = self._selector.poll(0)
             if not events and not self._handshakes.due_count:
-                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                await trio.lowlevel.wait_readable(self._selector.fileno())
                 last_yield_s = self._clock()
                 continue
             self._turn(events)
@@ -145,7 +145,7 @@ class Clients:
         for fd, until_s in list(self._resting.items()):
             if now_s >= until_s:
                 del self._resting[fd]
-                self._epoll.register(fd, select.EPOLLIN)
+                self._selector.register(fd, READABLE)
         for fd in self._handshakes.overdue(now_s):
             self._close(self._clients[fd])
         for client in self._all():
@@ -171,8 +171,8 @@ class Clients:
         client.leader_node = passage.leader
         client.state = PASSED
         self._admission.leave(client.address)
-        self._add(client, client.leader, READ)
-        self._watch(client.end, READ)
+        self._add(client, client.leader, READABLE)
+        self._watch(client.end, READABLE)
         # What came right behind the handshake of TLS was read already, and no event tells of it.
         self._read(client, client.end)
 
@@ -197,7 +197,7 @@ class Clients:
                 left.append(client.end)
             else:
                 self._close(client)
-        self._epoll.close()
+        self._selector.close()
         if left:
             Thread(target=_linger, args=(left,), name="gateway linger", daemon=True).start()
 
@@ -228,13 +228,13 @@ class Clients:
             self._watch(end, 0)
         elif client.state == WAITING:
             self._close(client)  # nothing but its end is watched
-        elif end.interest & READ:
+        elif end.interest & READABLE:
             self._read(client, end)
-        elif mask & select.EPOLLERR:
+        elif mask & ERROR:
             self._lost(client, end)
-        elif mask & select.EPOLLHUP:
+        elif mask & GONE:
             # Not read at the moment, since the other end is full: what it said last is read when that is over.
-            self._epoll.unregister(end.fd)
+            self._selector.unregister(end.fd)
             end.is_hung_up = True
 
     def _read(self, client: Client, end: End) -> None:
@@ -266,7 +266,7 @@ class Clients:
             return
         if other.is_full:
             self._watch(other, other.interest | WRITE)
-            self._watch(end, end.interest & ~READ)
+            self._watch(end, end.interest & ~READABLE)
 
     def _flush(self, client: Client, end: End) -> None:
         """Send what waits at one end, and go on reading the other one."""
@@ -290,14 +290,14 @@ class Clients:
             while self._clients.get(end.fd) is client and client.state == PASSED and not other.is_full:
                 self._read(client, end)
         else:
-            self._watch(end, end.interest | READ)
+            self._watch(end, end.interest | READABLE)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _ended(self, client: Client, end: End) -> None:
         """One end says nothing more."""
         end.has_ended = True
-        self._watch(end, end.interest & ~READ)
+        self._watch(end, end.interest & ~READABLE)
         if end is not client.end:
             self._leader_gone(client)
         elif client.state == LEAVING:
@@ -348,7 +348,7 @@ class Clients:
         if end.is_hung_up:
             self._close(client)
             return
-        self._watch(end, READ | WRITE if end.is_full else READ)
+        self._watch(end, READABLE | WRITE if end.is_full else READABLE)
         if not end.is_full:
             self._finish(client)
 
@@ -386,20 +386,20 @@ class Clients:
             self._remove(client.end)
 
     def _watch(self, end: End, interest: int) -> None:
-        """Have epoll watch an end for this; that it is gone is noticed in any case."""
+        """Have an end watched for this; that it is gone is noticed in any case."""
         if interest != end.interest and not end.is_hung_up:
-            self._epoll.modify(end.fd, interest)
+            self._selector.modify(end.fd, interest)
             end.interest = interest
 
     def _add(self, client: Client, end: End, interest: int) -> None:
         self._clients[end.fd] = client
-        self._epoll.register(end.fd, interest)
+        self._selector.register(end.fd, interest)
         end.interest = interest
 
     def _remove(self, end: End) -> None:
         del self._clients[end.fd]
         if not end.is_hung_up:
-            self._epoll.unregister(end.fd)
+            self._selector.unregister(end.fd)
 
     # --- the beginning ----------------------------------------------------------------------------------------------
 
@@ -434,16 +434,16 @@ class Clients:
         else:
             client = Client(ClientTlsEnd(sock, TlsSession(listener.tls())), address, facts)
         if listener.tls is None:
-            self._add(client, client.end, select.EPOLLRDHUP)
+            self._add(client, client.end, ENDED)
             self._begin(client)
         else:
             client.state = SHAKING
             self._handshakes.begin(client.end.fd, address_block(address), self._clock())
-            self._add(client, client.end, READ)
+            self._add(client, client.end, READABLE)
 
     def _rest(self, listener: Listener) -> None:
         fd = listener.sock.fileno()
-        self._epoll.unregister(fd)
+        self._selector.unregister(fd)
         self._resting[fd] = self._clock() + ACCEPT_PAUSE_S
 
     def _shake_hands(self) -> None:
@@ -463,10 +463,10 @@ class Clients:
                 self._handshakes.end(end.fd)
                 client.facts = self._named(client.facts, end.session)
                 client.state = WAITING
-                self._watch(end, select.EPOLLRDHUP)
+                self._watch(end, ENDED)
                 self._begin(client)
             else:
-                self._watch(end, READ)
+                self._watch(end, READABLE)
             if self._clock() - start_s > HANDSHAKE_BUDGET_S:
                 return
 

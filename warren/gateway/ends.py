@@ -26,9 +26,9 @@ class End:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.fd = sock.fileno()
-        self.interest = 0  # what epoll watches
+        self.interest = 0  # what it is watched for
         self.has_ended = False  # the peer says nothing more
-        self.is_hung_up = False  # nothing can be sent to it any more either; epoll does not watch it
+        self.is_hung_up = False  # nothing can be sent to it any more either; it is not watched
         self._waiting: deque[memoryview] = deque()
 
     @property

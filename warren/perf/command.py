@@ -5,7 +5,9 @@ What runs a load is imported when one runs: `warren serve` shares this command l
 
 from __future__ import annotations
 
+import select
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
@@ -148,6 +150,10 @@ def perf(
     from warren.perf.client import Address, BrokerError
     from warren.perf.workload import Run, Workload
 
+    if not hasattr(select, "epoll"):
+        # What it measures with besides, /proc, is nowhere else either.
+        print("warren perf: it runs on Linux only", file=sys.stderr)
+        raise typer.Exit(1)
     try:
         address = Address.from_uri(uri)
         queue_arguments = parse_queue_arguments(queue_argument or [])

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from warren.msgstore.files.syncing import sync_all
 from warren.replication.handshake import INCARNATION_BYTES, Node
 from warren.server.errors import StartError
 
@@ -80,13 +81,13 @@ def write(directory: Path, state: ClusterState) -> None:
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(file, content)
-        os.fsync(file)
+        sync_all(file)
     finally:
         os.close(file)
     os.rename(temporary, directory / NAME)
     parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(parent)
+        sync_all(parent)
     finally:
         os.close(parent)
 

@@ -104,15 +104,12 @@ SWITCH_INTERVAL_S: Final = 0.0005
 # What clients may speak, by the name of the setting that says where; the same with an s has TLS.
 PROTOCOLS: Final[dict[str, PeerMaker]] = {"amqp": Connection, "mqtt": MqttPeer, "stomp": StompPeer}
 _REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches who listens on all addresses
-# Signals that end a process which does not mind them, and that nobody sends a broker on purpose.
-STRAY_SIGNALS: Final = (
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGVTALRM,
-    signal.SIGPROF,
-    signal.SIGIO,
-    signal.SIGPWR,
+# Signals that end a process which does not mind them, and that nobody sends a broker on purpose. Not every system has
+# the last two.
+STRAY_SIGNALS: Final[tuple[signal.Signals, ...]] = tuple(
+    getattr(signal, name)
+    for name in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR")
+    if hasattr(signal, name)
 )
 
 log = get_logger("server")

@@ -26,6 +26,10 @@ HTTP_MAX: Final = 1024
 HANDLES_MIN: Final = 4
 HANDLES_MAX: Final = 64
 
+# The directory that has an entry for each that this process has open.
+OPEN_DESCRIPTORS: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+OPEN_MAX: Final = 10240  # of macOS
+
 _OTHER_FILES: Final = 32  # SQLite with its journals, what is being written, looked up, listed or sent
 
 
@@ -51,7 +55,7 @@ class Descriptors:
         Raises:
             StartError: hardly any.
         """
-        found = self.clients_below - len(os.listdir("/proc/self/fd"))
+        found = self.clients_below - len(os.listdir(OPEN_DESCRIPTORS))
         if found < CONNECTIONS_MIN:
             raise StartError(f"{self.limit} open files (ulimit -n) are too few: a broker needs at least 128")
         return found
@@ -62,6 +66,11 @@ UNLIMITED: Final = Descriptors(1 << 30, 1 << 30, 1 << 30, HANDLES_MAX)
 
 def raise_limit() -> Descriptors:
     """Allow as many descriptors as the system lets us have; return who may have them."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        # macOS: the hard limit is "unlimited", and yet nobody gets more than so many.
+        hard = max(soft, OPEN_MAX)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.RLIM_INFINITY))
     return Descriptors.of(hard if hard != resource.RLIM_INFINITY else UNLIMITED.limit)

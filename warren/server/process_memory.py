@@ -9,6 +9,8 @@
    it keeps what was free at its end, up to `_SLACK_BYTES`: not even `malloc_trim` takes that. There is no crowd at
    the one heap: who has the interpreter is alone there, and who has let go of it writes, syncs or compresses.
 4. Looking at it takes no descriptor: the one file that is read again and again stays open.
+5. Systems without /proc are asked through psutil, which is installed there. What the process may use is what the
+   machine has.
 """
 
 from __future__ import annotations
@@ -56,9 +58,19 @@ class _Statm:
 _statm: Final = _Statm()
 
 
-def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes."""
+def _resident_by_proc() -> int:
     return int(_statm.read().split()[1]) * _PAGE_BYTES
+
+
+def resident_by_psutil() -> int:
+    """Return the same where there is no /proc."""
+    import psutil  # type: ignore[import-untyped]
+
+    return int(psutil.Process().memory_info().rss)
+
+
+# Returns the resident memory of this process in bytes.
+resident_bytes: Final = _resident_by_proc if os.path.exists("/proc/self/statm") else resident_by_psutil
 
 
 def total_memory_bytes(root: Path = Path("/")) -> int:

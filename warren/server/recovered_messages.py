@@ -15,6 +15,7 @@ from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.recovery import Recovery, log_has, recover
 from warren.msgstore.files.store import Store, wall_time_ms
+from warren.msgstore.files.syncing import sync_all
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
 from warren.server.data_dir import MESSAGES
@@ -82,7 +83,7 @@ def messages_directory(data_dir: Path) -> Path:
         path.mkdir(mode=0o700, exist_ok=True)
         parent = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(parent)
+            sync_all(parent)
         finally:
             os.close(parent)
     except OSError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -36,7 +37,13 @@ def read_regular(path: str | os.PathLike[str], limit_bytes: int = CREDENTIAL_BYT
 
 @contextmanager
 def copied(data: bytes) -> Iterator[str]:
-    """Have `data` in a file in memory, for a library that reads files only; its path."""
+    """Have `data` in a file in memory, for a library that reads files only; its path. Where there are none, on disk."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile() as file:  # for its owner only
+            file.write(data)
+            file.flush()
+            yield file.name
+        return
     descriptor = os.memfd_create("warren", os.MFD_CLOEXEC)
     with open(descriptor, "wb") as file:
         file.write(data)

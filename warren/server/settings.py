@@ -8,7 +8,8 @@ variable ``WARREN_LIMITS_FRAME_MAX_BYTES``. Defaults listen on this machine only
 1. Every value knows its origin, and a value that cannot be used is refused naming key, value and origin.
 2. A key that does not exist is an error naming the nearest one, in the file and in the environment. Exempt
    are the variables that Kubernetes sets for a service called "warren", ``WARREN_CONFIG`` (the file),
-   ``WARREN_CTL_*`` of `warren ctl`, and ``WARREN_COMPILE`` and ``WARREN_TEST_*`` for building and testing.
+   ``WARREN_CTL_*`` of `warren ctl`, ``WARREN_SELECTOR`` (`network/readiness.py`), and ``WARREN_COMPILE`` and
+   ``WARREN_TEST_*`` for building and testing.
 3. A value of the file has the type of its key; text is accepted for numbers only from flags and environment,
    and a table is JSON there.
 4. Paths in the file are relative to the file; others to the working directory.
@@ -42,7 +43,7 @@ _ENVIRONMENT_PREFIX: Final = "WARREN_"
 _CONFIG_VARIABLE: Final = "WARREN_CONFIG"
 _FILE_SUFFIX: Final = "_FILE"
 _NOT_OURS: Final = re.compile(
-    r"WARREN_(TEST_.*|CTL_.*|COMPILE|CONFIG|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"WARREN_(TEST_.*|CTL_.*|COMPILE|CONFIG|SELECTOR|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 
 _AMQP_PORT: Final = 5672

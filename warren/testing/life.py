@@ -7,7 +7,6 @@ Kept: what the lives of one broker share, from its ports to the disk in memory
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import socket
 import stat
@@ -27,8 +26,10 @@ from warren.channels.peer import Peer
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.server.application import Application, MetadataStore
 from warren.server.data_dir import MESSAGES, DataDir
+from warren.server.descriptors import OPEN_DESCRIPTORS
 from warren.server.management import Listening, Management, Plugin
 from warren.server.network.reactor import Listener
+from warren.server.network.readiness import READABLE
 from warren.server.settings import Endpoint, LimitSettings, MemoryWatermark, Settings, StoreSettings
 from warren.server.threads import Purpose, Threads, use
 from warren.testing.assertions import POLL_S
@@ -303,20 +304,20 @@ class Life:
         for sock in self._kept.sockets_of(connection):
             if sock.fileno() >= 0:
                 sock.tear(reset=reset)
-                self.management.reactor.turn([(sock.fileno(), select.EPOLLIN)])
+                self.management.reactor.turn([(sock.fileno(), READABLE)])
 
     def tear_soon(self, connection: Peer) -> None:
         """Reset the socket of `connection` after this turn: the engine is reading from it. On the loop."""
         for sock in self._kept.sockets_of(connection):
             sock.tear(reset=True)
-            self.token.run_sync_soon(self.management.reactor.turn, [(sock.fileno(), select.EPOLLIN)])
+            self.token.run_sync_soon(self.management.reactor.turn, [(sock.fileno(), READABLE)])
 
     def tear_all(self, *, reset: bool) -> None:
         """End the sockets of all connections at once. On the loop."""
         torn = [sock for sock in list(self._kept.sockets) if sock.fileno() >= 0 and not sock.is_torn]
         for sock in torn:
             sock.tear(reset=reset)
-        self.management.reactor.turn([(sock.fileno(), select.EPOLLIN) for sock in torn])
+        self.management.reactor.turn([(sock.fileno(), READABLE) for sock in torn])
 
     # --- other threads ----------------------------------------------------------------------------------------------
 
@@ -428,7 +429,7 @@ def _let_go(place: socket.socket) -> None:
     """Have /dev/null for every socket at the port of `place`: to whoever owns one it is as if it had been closed."""
     port = place.getsockname()[1]
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
+    for descriptor in map(int, os.listdir(OPEN_DESCRIPTORS)):
         try:
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 sock = socket.socket(fileno=os.dup(descriptor))

@@ -7,7 +7,8 @@
    `close`, and nobody else gets them while the broker is down.
 2. `start` returns when the broker has said that it listens, and fails when it has ended or is silent for too long; with
    the last lines of its log.
-3. The settings are those given here. Variables WARREN_* of the environment and files of the user have no part in them.
+3. The settings are those given here. Variables WARREN_* of the environment and files of the user have no part in them;
+   WARREN_SELECTOR is none of the settings, and holds.
 4. Nothing is left behind `close`: neither the process nor its directory, unless that was given. A process that is
    forgotten is killed when this one ends.
 
@@ -69,7 +70,11 @@ class WarrenProcess:
         self._directory = Path(tempfile.mkdtemp(prefix="warren-process-"))
         self.data_dir = self._directory / "data" if data_dir is None else Path(data_dir).absolute()
         self.log_path = self._directory / "warren.log"
-        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("WARREN_")}
+        self._environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name == "WARREN_SELECTOR" or not name.startswith("WARREN_")
+        }
         self._environment |= {_variable(name): _text(value) for name, value in self._settings(settings or {}).items()}
         self._running: list[subprocess.Popen[bytes]] = []
         self._forget = finalize(self, _end, self._directory, os.getpid(), self._running)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 
-from warren.server.descriptors import HANDLES_MAX, Descriptors
+from warren.server.descriptors import HANDLES_MAX, OPEN_MAX, Descriptors, raise_limit
 from warren.server.errors import StartError
 from warren.server.network.admission import Admission
 
@@ -38,3 +40,18 @@ def test_a_connection_with_a_high_number_is_one_too_many_and_not_counted() -> No
         assert admission.enter("192.0.2.1", 7)
     assert not admission.enter("192.0.2.1", 7)
     assert admission.refusal == "too many logins"
+
+
+def test_who_may_have_any_number_and_gets_none_of_them_has_what_macos_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = (256, resource.RLIM_INFINITY)
+
+    def set_limits(which: int, wanted: tuple[int, int]) -> None:
+        nonlocal limits
+        if wanted[0] == resource.RLIM_INFINITY:
+            raise ValueError("current limit exceeds maximum limit")
+        limits = wanted
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(resource, "setrlimit", set_limits)
+    assert raise_limit() == Descriptors.of(OPEN_MAX)
+    assert limits == (OPEN_MAX, resource.RLIM_INFINITY)

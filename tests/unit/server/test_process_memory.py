@@ -8,10 +8,11 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from warren.server.process_memory import resident_bytes, total_memory_bytes
+from warren.server.process_memory import resident_by_psutil, resident_bytes, total_memory_bytes
 
 MIB = 1 << 20
 
@@ -140,3 +141,9 @@ def test_a_forked_process_looks_at_its_own_memory() -> None:
     assert int(os.read(reader, 30)) > 32 * MIB
     os.close(reader)
     os.close(writer)
+
+
+def test_a_system_without_proc_is_asked_through_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    psutil = SimpleNamespace(Process=lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=7 * MIB)))
+    monkeypatch.setitem(sys.modules, "psutil", psutil)
+    assert resident_by_psutil() == 7 * MIB

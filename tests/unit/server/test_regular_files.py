@@ -65,3 +65,13 @@ def test_a_copy_is_there_as_long_as_it_is_needed() -> None:
         assert Path(path).read_bytes() == b"content"
         assert Path(path).read_bytes() == b"content"
     assert not Path(path).exists()
+
+
+def test_where_there_are_no_files_in_memory_a_copy_is_on_disk_for_its_owner_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    with copied(b"content") as path:
+        assert Path(path).read_bytes() == b"content"
+        assert os.stat(path).st_mode & 0o077 == 0
+    assert not os.path.exists(path)

@@ -1,4 +1,4 @@
-"""Connections over HTTP that have said nothing yet: each a descriptor in an epoll set and a slot, and no task.
+"""Connections over HTTP that have said nothing yet: each a watched descriptor and a slot, and no task.
 
 Whoever connects and says nothing costs a few system calls, so that hundreds of them at once delay by some milliseconds
 those who stand behind them in the backlog of the listener.
@@ -11,7 +11,6 @@ those who stand behind them in the backlog of the listener.
 from __future__ import annotations
 
 import math
-import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import trio
 
 from warren.mgmt_plugin.http.slots import Slot, Slots
 from warren.server.network.peer_address import origin_of
+from warren.server.network.readiness import READABLE, open_selector
 
 ACCEPTS_PER_ROUND: Final = 64
 BEGUN_PER_ROUND: Final = 16
@@ -57,7 +57,7 @@ class Newcomers:
         self._descriptors_below = descriptors_below
         self._opened = opened
         self._begin = begin
-        self._epoll = select.epoll()
+        self._selector = open_selector()
         self._waiting: dict[int, Newcomer] = {}  # by descriptor, the oldest first
         self._wait = trio.CancelScope()  # ends when the oldest has waited long enough
 
@@ -67,7 +67,7 @@ class Newcomers:
     def __exit__(self, *_: object) -> None:
         for newcomer in list(self._waiting.values()):
             self._close(newcomer)
-        self._epoll.close()
+        self._selector.close()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -100,19 +100,24 @@ class Newcomers:
         self._waiting[fd] = newcomer
         self._opened(1)
         try:
-            self._epoll.register(fd, select.EPOLLIN)
+            self._selector.register(fd, READABLE)
         except OSError:
-            self._close(newcomer)
+            self._forget(newcomer)
             raise
         if len(self._waiting) == 1:
             self._wait.deadline = newcomer.deadline
 
     def _turn_away(self, fd: int) -> None:
         """Close a newcomer whose slot another one gets."""
+        self._selector.unregister(fd)
         self._waiting.pop(fd).sock.close()
         self._opened(-1)
 
     def _close(self, newcomer: Newcomer) -> None:
+        self._selector.unregister(newcomer.sock.fileno())
+        self._forget(newcomer)
+
+    def _forget(self, newcomer: Newcomer) -> None:
         del self._waiting[newcomer.sock.fileno()]
         self._slots.leave(newcomer.slot)
         newcomer.sock.close()
@@ -123,9 +128,9 @@ class Newcomers:
         while True:
             oldest = next(iter(self._waiting.values()), None)
             with trio.CancelScope(deadline=math.inf if oldest is None else oldest.deadline) as self._wait:
-                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                await trio.lowlevel.wait_readable(self._selector.fileno())
             self._close_overdue()
-            for fd, _ in self._epoll.poll(0, BEGUN_PER_ROUND):
+            for fd, _ in self._selector.poll(0, BEGUN_PER_ROUND):
                 self._hear(self._waiting[fd])
 
     def _close_overdue(self) -> None:
@@ -147,7 +152,7 @@ class Newcomers:
             self._close(newcomer)
             return
         fd = newcomer.sock.fileno()
-        self._epoll.unregister(fd)
+        self._selector.unregister(fd)
         del self._waiting[fd]
         # Until somebody else has the connection, nobody but the slot closes it.
         newcomer.slot.close = newcomer.sock.close

@@ -22,6 +22,8 @@ import os
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from warren.msgstore.files.syncing import sync_all, sync_content
+
 IOV_MAX: Final = os.sysconf("SC_IOV_MAX")
 
 _CANNOT_PREALLOCATE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -116,7 +118,7 @@ class OsFileSystem:
         return os.pread(handle, length, offset)
 
     def sync(self, handle: int) -> None:
-        os.fdatasync(handle)
+        sync_content(handle)
 
     def truncate(self, handle: int, length: int) -> None:
         os.ftruncate(handle, length)
@@ -139,7 +141,7 @@ class OsFileSystem:
     def sync_directory(self, path: str) -> None:
         handle = os.open(self._name(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            os.fsync(handle)
+            sync_all(handle)
         finally:
             os.close(handle)
 
@@ -197,6 +199,9 @@ def read_exactly(fs: FileSystem, handle: int, length: int, offset: int) -> bytes
 
 def _preallocate(handle: int, size: int) -> None:
     if size == 0:
+        return
+    if not hasattr(os, "posix_fallocate"):  # macOS
+        os.ftruncate(handle, size)
         return
     try:
         os.posix_fallocate(handle, 0, size)

@@ -40,6 +40,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
+from warren.msgstore.files.syncing import sync_all
 from warren.server.catalogue import schema
 from warren.server.catalogue.tables import (
     APPLIED,
@@ -299,7 +300,7 @@ def _create_private_file(path: Path) -> None:
     os.close(fd)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(directory)
+        sync_all(directory)
     finally:
         os.close(directory)
 
@@ -309,6 +310,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA journal_mode = WAL")
     # In WAL mode only FULL syncs at every commit: what is committed here leaves the log.
     cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA fullfsync = ON")  # of macOS: see msgstore/files/syncing.py
     cursor.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
     cursor.close()
 
@@ -365,7 +367,7 @@ def _keep_older(url: URL) -> None:
     for path, flags in ((unfinished, os.O_RDWR), (kept.parent, os.O_RDONLY | os.O_DIRECTORY)):
         fd = os.open(path, flags | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            sync_all(fd)
             if path is unfinished:
                 unfinished.replace(kept)
         finally:

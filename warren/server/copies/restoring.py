@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from warren.backup.directory import BackupDirectory, BackupError, Manifest, StoredFile
 from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.files.syncing import sync_all
 from warren.msgstore.tools.lines import Line, UnreadableStore, problem, time_text
 from warren.server.data_dir import MESSAGES, UNFINISHED_RESTORE, DataDir
 
@@ -115,7 +116,7 @@ def _copy(directory: BackupDirectory, file: StoredFile, data_dir: Path) -> None:
             left = memoryview(piece)
             while left:
                 left = left[os.write(target, left) :]
-        os.fsync(target)
+        sync_all(target)
     finally:
         os.close(target)
 
@@ -198,6 +199,6 @@ def _fill_database(copy: Path, url: str, manifest: Manifest) -> None:
 def _sync_directory(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(handle)
+        sync_all(handle)
     finally:
         os.close(handle)

@@ -4,7 +4,7 @@ A step costs the processor a millisecond or more, and whoever sends a ClientHell
 
 1. Address blocks (`admission.address_block`) take turns, and so do the handshakes of one block: a step each. Many from
    one place delay those from elsewhere by one step each time, whatever their number.
-2. A handshake is due when its peer has sent something, and is not watched by epoll until its step is done.
+2. A handshake is due when its peer has sent something, and is not watched until its step is done.
 """
 
 from __future__ import annotations

@@ -46,6 +46,8 @@ def _spare_pacing(sock: socket.socket) -> None:
     """Use Reno between processes of this machine: where BBR is the default, its pacing timers cost a fifth of the
     kernel's work on large messages and there is no network to be gentle with. Accepted sockets inherit it.
     """
+    if not hasattr(socket, "TCP_CONGESTION"):
+        return
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     except OSError as error:

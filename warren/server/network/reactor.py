@@ -1,4 +1,4 @@
-"""The reactor: one trio task serves the sockets of all protocols through one epoll set.
+"""The reactor: one trio task serves the sockets of all protocols through one selector, which is epoll on Linux.
 
 A turn reads every ready socket once, feeds the engine, lets it hand out deliveries and confirms, and flushes what
 became dirty. The engine never waits, so nothing here awaits but the end of a turn.
@@ -15,7 +15,7 @@ became dirty. The engine never waits, so nothing here awaits but the end of a tu
 4. A socket is closed only after its outbox is with the kernel and the peer had the chance to read it: we end our
    half, then wait for the peer's (at most `LINGER_S`). Closing with unread input would destroy what we sent last.
 5. An exception that is not the peer's doing ends that connection with 541, is logged with its traceback and counted.
-6. `wake` ends a wait in epoll at once, from any thread: what the threads of the message store have done becomes
+6. `wake` ends a wait at once, from any thread: what the threads of the message store have done becomes
    confirms and deliveries in that very turn.
 7. While `may_serve` says no nothing is read of clients, handed out or sent: another node may serve by then. What is
    watched (`watch`), and the message store, go on, for it is by them that clients may be served again.
@@ -23,8 +23,6 @@ became dirty. The engine never waits, so nothing here awaits but the end of a tu
 
 from __future__ import annotations
 
-import os
-import select
 import socket
 import ssl
 import time
@@ -45,6 +43,7 @@ from warren.server.client_of_node import ClientOfNode
 from warren.server.histogram import Histogram
 from warren.server.network.admission import Admission, address_block
 from warren.server.network.handshakes import Handshakes
+from warren.server.network.readiness import READ, READABLE, WRITE, open_selector, open_wakeup
 from warren.server.network.transport import (
     RECEIVE_BYTES,
     PassedOnTransport,
@@ -77,9 +76,7 @@ HANDSHAKE_BUDGET_S: Final = 0.001
 HANDSHAKES_DUE_MAX: Final = 64
 LINGER_S: Final = 3.0
 UNSENT_S: Final = 30.0
-READ: Final = select.EPOLLIN | select.EPOLLRDHUP
-WRITE: Final = select.EPOLLOUT
-# Not from epoll: the connection has something left to handle, or its pause is over.
+# Not from the selector: the connection has something left to handle, or its pause is over.
 GO_ON: Final = 1 << 40
 
 
@@ -133,9 +130,13 @@ class Reactor:
         self._is_alone = is_alone
         self._dispatch = dispatch
         self._on_wake = on_wake
-        self._epoll = select.epoll()
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        self._selector = open_selector()
+        self._wakeup = open_wakeup()
+        self._wake_fd = self._wakeup.fd
+        self._heard = self._wakeup.heard
+        # Have another turn soon, whoever calls this: the only method for other threads.
+        self.wake: Callable[[], None] = self._wakeup.ring
+        self._selector.register(self._wake_fd, READABLE)
         self._watched: dict[int, Callable[[], None]] = {}
         self._listeners: dict[int, Listener] = {}
         self._idle_listeners: dict[Listener, float] = {}  # not watched until then
@@ -162,14 +163,14 @@ class Reactor:
     def listen(self, listener: Listener) -> None:
         """Accept connections from `listener`."""
         self._listeners[listener.sock.fileno()] = listener
-        self._epoll.register(listener.sock.fileno(), select.EPOLLIN)
+        self._selector.register(listener.sock.fileno(), READABLE)
 
     def stop_listening(self) -> None:
         """Close the listeners; connections go on."""
         self.serves = False
         for fd, listener in self._listeners.items():
             if listener not in self._idle_listeners:
-                self._epoll.unregister(fd)
+                self._selector.unregister(fd)
             self._ready.pop(fd, None)
             listener.sock.close()
         self._listeners = {}
@@ -181,12 +182,12 @@ class Reactor:
         That it raises nothing is its own business.
         """
         self._watched[fd] = on_readable
-        self._epoll.register(fd, select.EPOLLIN)
+        self._selector.register(fd, READABLE)
 
     def unwatch(self, fd: int) -> None:
         """Watch no more; to be called before the descriptor is closed."""
         del self._watched[fd]
-        self._epoll.unregister(fd)
+        self._selector.unregister(fd)
         self._ready.pop(fd, None)
 
     def connection_count(self) -> int:
@@ -201,20 +202,20 @@ class Reactor:
                 self._hold()
                 await trio.sleep(HELD_S)
                 continue
-            events = self._epoll.poll(0)
+            events = self._selector.poll(0)
             if not events and not self._has_work():
                 if busy and self._is_alone():
                     # Requests come in answer to what was just sent: waiting here for a moment costs a third of
                     # the way through trio's scheduler and back.
-                    events = self._epoll.poll(LURK_S)
+                    events = self._selector.poll(LURK_S)
                 if not events:
                     busy = False
                     if self._idle_listeners:
                         with trio.move_on_after(ACCEPT_PAUSE_S):
-                            await trio.lowlevel.wait_readable(self._epoll.fileno())
+                            await trio.lowlevel.wait_readable(self._selector.fileno())
                         self._watch_listeners(self._clock())
                     else:
-                        await trio.lowlevel.wait_readable(self._epoll.fileno())
+                        await trio.lowlevel.wait_readable(self._selector.fileno())
                     last_yield_s = self._clock()
                     continue
             busy = True
@@ -236,8 +237,8 @@ class Reactor:
 
     def close(self) -> None:
         """Release the descriptors; `run` has ended."""
-        self._epoll.close()
-        os.close(self._wake_fd)
+        self._selector.close()
+        self._wakeup.close()
 
     def tick(self, now_s: float) -> None:
         """Let time pass: heartbeats, deadlines, lingering sockets. Call about twice a second."""
@@ -298,7 +299,7 @@ class Reactor:
 
     def _hold(self) -> None:
         """Let those go on by whom clients may be served again."""
-        for fd, _ in self._epoll.poll(0):
+        for fd, _ in self._selector.poll(0):
             if fd == self._wake_fd or fd in self._watched:
                 self._other_event(fd)
 
@@ -374,16 +375,9 @@ class Reactor:
             if transport is not None:
                 self._flush(transport)
 
-    def wake(self) -> None:
-        """Have another turn soon, whoever calls this: the only method for other threads."""
-        try:
-            os.eventfd_write(self._wake_fd, 1)
-        except BlockingIOError:
-            pass  # the counter is full: it is awake already
-
     def _other_event(self, fd: int) -> None:
         if fd == self._wake_fd:
-            os.eventfd_read(fd)
+            self._heard()
             self._on_wake()
         elif fd in self._watched:
             self._watched[fd]()
@@ -461,7 +455,7 @@ class Reactor:
     def _set_interest(self, transport: Transport, interest: int) -> None:
         if transport.fd in self._transports:
             transport.interest = interest
-            self._epoll.modify(transport.fd, interest)
+            self._selector.modify(transport.fd, interest)
 
     # --- coming and going -------------------------------------------------------------------------------------------
 
@@ -505,7 +499,7 @@ class Reactor:
 
     def _rest(self, listener: Listener, pause_s: float) -> None:
         """Accept nothing from `listener` for a while."""
-        self._epoll.unregister(listener.sock.fileno())
+        self._selector.unregister(listener.sock.fileno())
         self._idle_listeners[listener] = self.broker.now_s + pause_s
 
     def _watch_listeners(self, now_s: float) -> None:
@@ -513,12 +507,12 @@ class Reactor:
         for listener, until_s in list(self._idle_listeners.items()):
             if now_s >= until_s:
                 del self._idle_listeners[listener]
-                self._epoll.register(listener.sock.fileno(), select.EPOLLIN)
+                self._selector.register(listener.sock.fileno(), READABLE)
 
     def _begin(self, transport: Transport) -> None:
         self._transports[transport.fd] = transport
         transport.interest = READ
-        self._epoll.register(transport.fd, READ)
+        self._selector.register(transport.fd, READ)
         if transport.is_ready():
             self._connect(transport)
 
@@ -631,7 +625,7 @@ class Reactor:
         if transport.pre_auth:
             transport.pre_auth = False
             self._admission.leave(transport.address)
-        self._epoll.unregister(transport.fd)
+        self._selector.unregister(transport.fd)
         transport.close()
 
 

@@ -36,6 +36,8 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from warren.msgstore.files.syncing import sync_all
+
 DIRECTORY: Final = "stages"
 UNFINISHED: Final = ".new"  # ends the name of a part that is being written
 MAGIC: Final = b"WARRNSTG"
@@ -107,7 +109,7 @@ class StageFiles:
             try:
                 for piece in (fixed + crc.to_bytes(4, "big") + encoded, content):
                     _write_all(file, piece)
-                os.fsync(file)
+                sync_all(file)
             finally:
                 os.close(file)
             os.rename(new, path)
@@ -237,7 +239,7 @@ def _write_all(file: int, data: bytes) -> None:
 def _sync_directory(directory: Path) -> None:
     file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(file)
+        sync_all(file)
     finally:
         os.close(file)
 

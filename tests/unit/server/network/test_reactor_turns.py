@@ -13,6 +13,7 @@ import pytest
 import trio
 import trustme
 from engine_harness import CAPABILITIES, PASSWORD, USER, Harness, content_frames
+from kqueue_on_epoll import KQUEUE_ON_EPOLL, choose
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
@@ -35,6 +36,7 @@ from warren.server.network.reactor import (
     Reactor,
     feed_units,
 )
+from warren.server.network.readiness import kinds
 from warren.server.network.transport import RECEIVE_BYTES
 
 QOS = method_frame(1, m.BasicQos(0, 1, False))
@@ -59,7 +61,7 @@ OVERHEAD_UNITS = METHOD_UNITS + 1 + EVENT_UNITS + RECEIVE_BYTES // BYTES_PER_UNI
 class Peer:
     """A socket and its other end: what the broker reads is in `inbox`, what it sent in `received`.
 
-    epoll watches a descriptor of its own, which is readable while there is something to read.
+    What is watched is a descriptor of its own, which is readable while there is something to read.
     """
 
     def __init__(self, greeting: bytes = LOGIN) -> None:
@@ -223,7 +225,7 @@ class Place:
 
     def turn(self) -> None:
         """Have the turn that follows when the last one is over."""
-        self.reactor.turn(self.reactor._epoll.poll(0))
+        self.reactor.turn(self.reactor._selector.poll(0))
         assert self.crashes == []
 
     def turns_until(self, done: Callable[[], bool]) -> int:
@@ -233,6 +235,12 @@ class Place:
             if done():
                 return count
         raise AssertionError("never")
+
+
+@pytest.fixture(autouse=True, params=[*kinds(), KQUEUE_ON_EPOLL])
+def selector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every test run with each selector that can be had here."""
+    choose(request.param, monkeypatch)
 
 
 @pytest.fixture
