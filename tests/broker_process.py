@@ -35,6 +35,8 @@ from fork_server import Forked, fork
 START_DEADLINE_S = 120.0
 DEADLINE_S = 60.0
 POLL_S = 0.02
+# Under which names a broker says where it listens: those of the settings.
+SCHEMES = [f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in ("", "s", "_ws", "_wss")] + ["http", "https"]
 OWN_PORTS = (20000, 32000)  # below those that Linux gives to outgoing connections
 _PAGE_BYTES = resource.getpagesize()
 
@@ -86,6 +88,12 @@ class WarrenProcess:
         self.mqtts_port = 0
         self.stomp_port = 0
         self.stomps_port = 0
+        self.amqp_ws_port = 0
+        self.amqp_wss_port = 0
+        self.mqtt_ws_port = 0
+        self.mqtt_wss_port = 0
+        self.stomp_ws_port = 0
+        self.stomp_wss_port = 0
         self.http_port = 0
         self.https_port = 0
         self._health_url = ""
@@ -116,7 +124,7 @@ class WarrenProcess:
         self.data_directory.parent.mkdir(parents=True, exist_ok=True)
         arguments = ["serve", "--data-dir", str(self.data_directory)]
         for flag, value in self.flags.items():
-            arguments += [f"--{flag}", value]
+            arguments += [f"--{flag.replace('_', '-')}", value]
         environment = {
             name: text
             for name, text in os.environ.items()
@@ -150,7 +158,7 @@ class WarrenProcess:
         announced = self.out_path.read_bytes()[self._announced_from :].decode()
         if "\n  stop " not in announced:
             return False
-        for scheme in ("amqp", "amqps", "mqtt", "mqtts", "stomp", "stomps", "http", "https"):
+        for scheme in SCHEMES:
             place = re.search(rf"\b{scheme}://(\S+):(\d+)", announced)
             if place is not None:
                 # From now on this port is ours: a second start gets the same one.

@@ -1,4 +1,4 @@
-"""MQTT on the real process: plain and with TLS, listed and closed over the API, with AMQP on the other side."""
+"""MQTT on the real process: on bare sockets, TLS and WebSockets, listed and closed, with AMQP beside it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pika
 import pytest
 from broker_process import WarrenProcess
 from mqtt_harness import Packet, connect_packet, maybe_first_packet, message, publish_packet
+from web_socket_peer import WebSocketOn
 
 from warren.mqtt.packets import packet, text
 
@@ -22,7 +23,7 @@ from .management.client import Api
 class MqttSocket:
     """A client on a socket."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket | WebSocketOn) -> None:
         self._sock = sock
         self._received = b""
         sock.settimeout(30)
@@ -65,20 +66,21 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def broker(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[WarrenProcess]:
     server = authority.issue("/CN=server", "DNS:localhost")
     directory: Path = tmp_path_factory.mktemp("broker")
-    flags = {"mqtt": "127.0.0.1:0", "mqtts": "127.0.0.1:0"}
+    flags = dict.fromkeys(("mqtt", "mqtts", "mqtt_ws", "mqtt_wss"), "127.0.0.1:0")
     tls: dict[str, object] = {"tls.certificate": server.certificate, "tls.private_key": server.key}
     with WarrenProcess(directory, flags=flags, settings=tls) as process:
         yield process
 
 
-@pytest.fixture(params=["plain", "TLS"])
+@pytest.fixture(params=["", "s", "_ws", "_wss"], ids=["plain", "TLS", "WebSocket", "WebSocket-TLS"])
 def client(broker: WarrenProcess, authority: Authority, request: pytest.FixtureRequest) -> Iterator[MqttSocket]:
-    is_tls = request.param == "TLS"
-    sock = socket.create_connection(("127.0.0.1", broker.mqtts_port if is_tls else broker.mqtt_port))
+    way = request.param
+    is_tls = way in ("s", "_wss")
+    sock = socket.create_connection(("127.0.0.1", getattr(broker, f"mqtt{way}_port")))
     if is_tls:
         context = ssl.create_default_context(cafile=authority.certificate)
         sock = context.wrap_socket(sock, server_hostname="localhost")
-    made = MqttSocket(sock)
+    made = MqttSocket(WebSocketOn(sock, "mqtt") if "ws" in way else sock)
     assert made.call(connect("client")).body == b"\0\0"
     yield made
     made.close()
@@ -102,9 +104,12 @@ def test_messages_pass_between_mqtt_and_amqp(broker: WarrenProcess, client: Mqtt
 def test_a_connection_is_listed_with_its_protocol_and_closed(broker: WarrenProcess, client: MqttSocket) -> None:
     api = Api(broker.http_port)
     (row,) = api.eventually("/connections", lambda rows: rows if len(rows) == 1 else None)  # others are going
-    assert (row["protocol"], row["user"], row["channels"]) == ("MQTT 3-1-1", "guest", 1)
+    assert row["protocol"] in ("MQTT 3-1-1", "Web MQTT 3-1-1")
+    assert (row["user"], row["channels"]) == ("guest", 1)
     assert row["client_properties"]["client_id"] == "client"
-    assert {"amqp", "mqtt", "mqtt/ssl"} <= {each["protocol"] for each in api.get("/overview")["listeners"]}
+    assert {"amqp", "mqtt", "mqtt/ssl", "http/web-mqtt", "https/web-mqtt"} <= {
+        each["protocol"] for each in api.get("/overview")["listeners"]
+    }
     closed = api.ask("DELETE", f"/connections/{quote(row['name'], safe='')}", headers={"X-Reason": "enough"})
     assert closed.status == 204
     api.close()

@@ -1,4 +1,4 @@
-"""STOMP on the real process: plain and with TLS, listed and closed over the API, with AMQP on the other side."""
+"""STOMP on the real process: on bare sockets, TLS and WebSockets, listed and closed, with AMQP beside it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pika
 import pytest
 from broker_process import WarrenProcess
 from stomp_harness import Reply, frame, maybe_first_frame
+from web_socket_peer import WebSocketOn
 
 from .certificates import Authority
 from .management.client import Api
@@ -22,7 +23,7 @@ from .management.client import Api
 class StompSocket:
     """A client on a socket."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket | WebSocketOn) -> None:
         self._sock = sock
         self._received = b""
         sock.settimeout(30)
@@ -60,20 +61,21 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def broker(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[WarrenProcess]:
     server = authority.issue("/CN=server", "DNS:localhost")
     directory: Path = tmp_path_factory.mktemp("broker")
-    flags = {"stomp": "127.0.0.1:0", "stomps": "127.0.0.1:0"}
+    flags = dict.fromkeys(("stomp", "stomps", "stomp_ws", "stomp_wss"), "127.0.0.1:0")
     tls: dict[str, object] = {"tls.certificate": server.certificate, "tls.private_key": server.key}
     with WarrenProcess(directory, flags=flags, settings=tls) as process:
         yield process
 
 
-@pytest.fixture(params=["plain", "TLS"])
+@pytest.fixture(params=["", "s", "_ws", "_wss"], ids=["plain", "TLS", "WebSocket", "WebSocket-TLS"])
 def client(broker: WarrenProcess, authority: Authority, request: pytest.FixtureRequest) -> Iterator[StompSocket]:
-    is_tls = request.param == "TLS"
-    sock = socket.create_connection(("127.0.0.1", broker.stomps_port if is_tls else broker.stomp_port))
+    way = request.param
+    is_tls = way in ("s", "_wss")
+    sock = socket.create_connection(("127.0.0.1", getattr(broker, f"stomp{way}_port")))
     if is_tls:
         context = ssl.create_default_context(cafile=authority.certificate)
         sock = context.wrap_socket(sock, server_hostname="localhost")
-    made = StompSocket(sock)
+    made = StompSocket(WebSocketOn(sock, "v12.stomp", as_text=not is_tls) if "ws" in way else sock)
     assert made.connect().command == "CONNECTED"
     yield made
     made.close()
@@ -95,10 +97,13 @@ def test_messages_pass_between_stomp_and_amqp(broker: WarrenProcess, client: Sto
 def test_a_connection_is_listed_with_its_protocol_and_closed(broker: WarrenProcess, client: StompSocket) -> None:
     api = Api(broker.http_port)
     (row,) = api.eventually("/connections", lambda rows: rows if len(rows) == 1 else None)  # others are going
-    assert (row["protocol"], row["user"], row["channels"]) == ("STOMP 1.2", "guest", 1)
+    assert row["protocol"] in ("STOMP 1.2", "Web STOMP 1.2")
+    assert (row["user"], row["channels"]) == ("guest", 1)
     (channel,) = api.get("/channels")
     assert channel["connection_details"]["name"] == row["name"]
-    assert {"amqp", "stomp", "stomp/ssl"} <= {each["protocol"] for each in api.get("/overview")["listeners"]}
+    assert {"amqp", "stomp", "stomp/ssl", "http/web-stomp", "https/web-stomp"} <= {
+        each["protocol"] for each in api.get("/overview")["listeners"]
+    }
     closed = api.ask("DELETE", f"/connections/{quote(row['name'], safe='')}", headers={"X-Reason": "enough"})
     assert closed.status == 204
     api.close()

@@ -165,7 +165,9 @@ def _write_value(out: BytesWriter, value: object) -> None:
 
 def protocol_term(protocol: str) -> str:
     """Return the name of a protocol as the text of RabbitMQ's term for it."""
-    name, _, version = protocol.partition(" ")
+    name, space, version = protocol.rpartition(" ")
+    if not space:
+        name, version = protocol, ""
     if name == "AMQP":
         return "{" + version.replace("-", ",") + "}"
     return f'{{{atom_text(name)},"{version}"}}'

@@ -151,7 +151,7 @@ class Events(TopologyWatcher):
             headers["error"] = [ord(character) for character in f"user '{user}' - invalid credentials"]
         headers["ssl"] = connection.is_tls
         headers["auth_mechanism"] = connection.mechanism
-        headers["protocol"] = protocol_term(connection.protocol)
+        headers["protocol"] = protocol_term(connection.protocol_shown())
         headers["peer_port"] = port_of(connection.peer)
         headers["peer_host"] = address_term(connection.peer)
         headers["connection_name"] = f"{connection.peer} -> {connection.local}"
@@ -174,7 +174,7 @@ class Events(TopologyWatcher):
             "timeout": connection.heartbeat_s,
             "vhost": connection.vhost_name,
             "user": connection.user_name,
-            "protocol": protocol_term(connection.protocol),
+            "protocol": protocol_term(connection.protocol_shown()),
             "ssl_hash": "",
             "ssl_cipher": "",
             "ssl_key_exchange": "",

@@ -98,7 +98,7 @@ class Peer:
         self.received_bytes: i64 = 0
         self.units_left: i64 = FEED_UNITS_MAX  # of the work that this call of `feed` may do
         self.broker = broker
-        self.protocol = protocol  # as the management API shows it
+        self.protocol = protocol
         self.key = key
         self.peer = peer
         self.local = local
@@ -119,6 +119,7 @@ class Peer:
         self.connected_at_s: float = broker.now_s
         self.connected_at_ms: int = broker.now_ms()
         self.is_tls: bool = False  # set by the shell
+        self.is_web: bool = False  # over a WebSocket; set by the shell
         self.node_name: str = ""  # of the node that it is connected to; empty: this one, which leads
         self.is_internal: bool = False  # from inside this process; what its login says is checked by the shell
         self.is_direct: bool = False  # without a socket, see `channels.direct`
@@ -205,6 +206,10 @@ class Peer:
             fields["name"] = self.name
         broker.note("info", "connection.opened", fields)
         broker.events.connection_created(self)
+
+    def protocol_shown(self) -> str:
+        """Return what it speaks, as the management API shows it: of a WebSocket as RabbitMQ does."""
+        return f"Web {self.protocol}" if self.is_web else self.protocol
 
     def is_checking_login(self) -> bool:
         """Tell whether the shell is asked who it is."""

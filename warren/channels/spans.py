@@ -41,7 +41,7 @@ class SpanPlace:
         self.vhost = connection.vhost_name
         self.peer = connection.peer
         self.local = connection.local
-        self.protocol = connection.protocol
+        self.protocol = connection.protocol_shown()
         self.channel = channel
 
 

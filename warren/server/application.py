@@ -25,6 +25,7 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -63,13 +64,14 @@ from warren.server.network.admission import Admission
 from warren.server.network.listening import open_sockets
 from warren.server.network.reactor import Listener, Reactor
 from warren.server.network.tls import ServerTls, maybe_user_of_certificate
+from warren.server.network.web_socket import Origins, WebRules
 from warren.server.paging import Pager
 from warren.server.process_memory import resident_bytes, total_memory_bytes
 from warren.server.recovered_messages import Recovered, check_file_size_limit, messages_directory, recover_messages
 from warren.server.reloading import reloaded
 from warren.server.replication import Host, Replication
 from warren.server.service_manager import ServiceManager
-from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
+from warren.server.settings import DEFAULT_ORIGIN, WAYS, WITH_TLS, Endpoint, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, STORE, in_thread, threads
 from warren.server.tracing.span_export import maybe_span_export
@@ -101,8 +103,14 @@ PAGING_CHECK_S: Final = 0.02  # while messages move to disk
 COLLECT_S: Final = 60.0
 # How soon a thread gets the interpreter from the busy loop: the committer needs it for a moment before each commit.
 SWITCH_INTERVAL_S: Final = 0.0005
-# What clients may speak, by the name of the setting that says where; the same with an s has TLS.
+# What clients may speak, by the name of the setting that says where; what is behind it there, `WAYS` has.
 PROTOCOLS: Final[dict[str, PeerMaker]] = {"amqp": Connection, "mqtt": MqttPeer, "stomp": StompPeer}
+# Over WebSockets: its names there, whether a client may name none, and whether it is text. stomp.js used to name none.
+WEB_SUBPROTOCOLS: Final[dict[str, tuple[tuple[str, ...], bool, bool]]] = {
+    "amqp": (("amqp",), False, False),
+    "mqtt": (("mqtt", "mqttv3.1"), False, False),
+    "stomp": (("v12.stomp", "v11.stomp", "v10.stomp"), True, True),
+}
 _REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches who listens on all addresses
 # Signals that end a process which does not mind them, and that nobody sends a broker on purpose. Not every system has
 # the last two.
@@ -267,7 +275,7 @@ class Application:
         self._settings = settings
         self._plugins = plugins
         self.tasks = Supervision()
-        uses_tls = any(each is not None for each in (settings.amqps, settings.mqtts, settings.stomps, settings.https))
+        uses_tls = any(getattr(settings, each) is not None for each in WITH_TLS)
         self._tls = ServerTls(settings.tls) if uses_tls else None
         self._catalogue = catalogue
         found = recovered or recover_messages(settings, files, descriptors.store_handles)
@@ -504,19 +512,24 @@ class Application:
     def _listen(self) -> list[Listener]:
         """Open the sockets of all protocols, on which nothing is accepted yet."""
         opened: list[Listener] = []
-        tls = self._tls
+        admit = Origins(self._settings.ws_origins, f"{self._settings.http_hosts},{socket.gethostname()}").admit
         for name, protocol in PROTOCOLS.items():
-            plain: Endpoint | None = getattr(self._settings, name)
-            if plain is not None:
-                for sock in open_sockets(name, plain):
-                    opened.append(Listener(sock, None, protocol))
-                    self._management.listening.append(Listening(name, *sock.getsockname()[:2]))
-            secret: Endpoint | None = getattr(self._settings, f"{name}s")
-            if secret is not None and tls is not None:
-                for sock in open_sockets(f"{name}s", secret):
-                    opened.append(Listener(sock, lambda: tls.context, protocol))
-                    self._management.listening.append(Listening(f"{name}s", *sock.getsockname()[:2]))
+            for way, is_tls in WAYS.items():
+                setting = f"{name}{way}"
+                endpoint: Endpoint | None = getattr(self._settings, setting)
+                if endpoint is None:
+                    continue
+                context = self._tls_context if is_tls else None
+                web = WebRules(*WEB_SUBPROTOCOLS[name], admit) if "_ws" in way else None
+                for sock in open_sockets(setting, endpoint):
+                    opened.append(Listener(sock, context, protocol, web))
+                    self._management.listening.append(Listening(setting, *sock.getsockname()[:2]))
         return opened
+
+    def _tls_context(self) -> ssl.SSLContext:
+        """Return the context for new connections."""
+        assert self._tls is not None
+        return self._tls.context
 
     async def _permission_to_serve(self) -> None:
         """Wait until clients may be served, or this process is to stop; from then on each turn asks."""
@@ -674,7 +687,7 @@ class Application:
                 "login refused",
                 peer=request.connection.peer,
                 user=request.user,
-                over=request.connection.protocol,
+                over=request.connection.protocol_shown(),
                 reason=reason,
             )
             request.refuse()

@@ -50,6 +50,24 @@ _StompFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where
 _StompsFlag = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where STOMP clients connect with TLS, or off")
 ]
+_AmqpWsFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where AMQP clients connect over WebSocket, or off")
+]
+_AmqpWssFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where AMQP clients connect over WebSocket with TLS, or off")
+]
+_MqttWsFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where MQTT clients connect over WebSocket, or off")
+]
+_MqttWssFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where MQTT clients connect over WebSocket with TLS, or off")
+]
+_StompWsFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where STOMP clients connect over WebSocket, or off")
+]
+_StompWssFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where STOMP clients connect over WebSocket with TLS, or off")
+]
 _HttpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where the management API is, or "off"')]
 _HttpsFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='The same with TLS, or "off"')]
 _PrometheusFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Metrics without a login, or "off"')]
@@ -107,10 +125,16 @@ def serve(
     data_dir: _DataDirFlag = None,
     amqp: _AmqpFlag = None,
     amqps: _AmqpsFlag = None,
+    amqp_ws: _AmqpWsFlag = None,
+    amqp_wss: _AmqpWssFlag = None,
     mqtt: _MqttFlag = None,
     mqtts: _MqttsFlag = None,
+    mqtt_ws: _MqttWsFlag = None,
+    mqtt_wss: _MqttWssFlag = None,
     stomp: _StompFlag = None,
     stomps: _StompsFlag = None,
+    stomp_ws: _StompWsFlag = None,
+    stomp_wss: _StompWssFlag = None,
     http: _HttpFlag = None,
     https: _HttpsFlag = None,
     prometheus: _PrometheusFlag = None,
@@ -146,10 +170,16 @@ def show_config(
     data_dir: _DataDirFlag = None,
     amqp: _AmqpFlag = None,
     amqps: _AmqpsFlag = None,
+    amqp_ws: _AmqpWsFlag = None,
+    amqp_wss: _AmqpWssFlag = None,
     mqtt: _MqttFlag = None,
     mqtts: _MqttsFlag = None,
+    mqtt_ws: _MqttWsFlag = None,
+    mqtt_wss: _MqttWssFlag = None,
     stomp: _StompFlag = None,
     stomps: _StompsFlag = None,
+    stomp_ws: _StompWsFlag = None,
+    stomp_wss: _StompWssFlag = None,
     http: _HttpFlag = None,
     https: _HttpsFlag = None,
     prometheus: _PrometheusFlag = None,

@@ -52,10 +52,20 @@ _MQTT_PORT: Final = 1883
 _MQTTS_PORT: Final = 8883
 _STOMP_PORT: Final = 61613
 _STOMPS_PORT: Final = 61614
+_AMQP_WS_PORT: Final = 15678
+_AMQP_WSS_PORT: Final = 15677
+_MQTT_WS_PORT: Final = 15675
+_MQTT_WSS_PORT: Final = 15676
+_STOMP_WS_PORT: Final = 15674
+_STOMP_WSS_PORT: Final = 15673
 _HTTP_PORT: Final = 15672
 _HTTPS_PORT: Final = 15671
 _PROMETHEUS_PORT: Final = 15692
 _CLUSTER_PORT: Final = 25672
+# How clients of a protocol come: what is behind its name in the name of the setting, and whether that is with TLS.
+WAYS: Final = {"": False, "s": True, "_ws": False, "_wss": True}
+LISTENERS: Final = tuple(f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in WAYS)
+WITH_TLS: Final = (*(f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in ("s", "_wss")), "https")
 _SIZE: Final = re.compile(r"([0-9]+)\s*(B|kB|MB|GB|KiB|MiB|GiB)?")
 _SIZE_UNITS: Final = {
     None: 1,
@@ -171,6 +181,15 @@ def _flag(value: object) -> bool:
 def _host_names(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9.,\s-]*", value):
         raise ValueError("must be a comma-separated list of host names without ports")
+    return value
+
+
+def _origins(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be origins with commas between them, such as https://app.example.com, or *")
+    for origin in value.split(",") if value.strip() else ():
+        if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]+", origin.strip(), re.IGNORECASE):
+            raise ValueError(f"{_shown(origin.strip())} is not an origin such as https://app.example.com, nor *")
     return value
 
 
@@ -541,6 +560,18 @@ class Settings:
         default=None,
         metadata=_about(_endpoint(_AMQPS_PORT), "where AMQP clients connect with TLS, or off", absent="off"),
     )
+    amqp_ws: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_AMQP_WS_PORT), "where AMQP clients connect over WebSocket, or off", absent="off"),
+    )
+    amqp_wss: Endpoint | None = field(
+        default=None,
+        metadata=_about(
+            _endpoint(_AMQP_WSS_PORT),
+            "where AMQP clients connect over WebSocket with TLS, or off",
+            absent="off",
+        ),
+    )
     mqtt: Endpoint | None = field(
         default=None,
         metadata=_about(_endpoint(_MQTT_PORT), "where MQTT clients connect, or off", absent="off"),
@@ -549,6 +580,18 @@ class Settings:
         default=None,
         metadata=_about(_endpoint(_MQTTS_PORT), "where MQTT clients connect with TLS, or off", absent="off"),
     )
+    mqtt_ws: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_MQTT_WS_PORT), "where MQTT clients connect over WebSocket, or off", absent="off"),
+    )
+    mqtt_wss: Endpoint | None = field(
+        default=None,
+        metadata=_about(
+            _endpoint(_MQTT_WSS_PORT),
+            "where MQTT clients connect over WebSocket with TLS, or off",
+            absent="off",
+        ),
+    )
     stomp: Endpoint | None = field(
         default=None,
         metadata=_about(_endpoint(_STOMP_PORT), "where STOMP clients connect, or off", absent="off"),
@@ -556,6 +599,18 @@ class Settings:
     stomps: Endpoint | None = field(
         default=None,
         metadata=_about(_endpoint(_STOMPS_PORT), "where STOMP clients connect with TLS, or off", absent="off"),
+    )
+    stomp_ws: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_STOMP_WS_PORT), "where STOMP clients connect over WebSocket, or off", absent="off"),
+    )
+    stomp_wss: Endpoint | None = field(
+        default=None,
+        metadata=_about(
+            _endpoint(_STOMP_WSS_PORT),
+            "where STOMP clients connect over WebSocket with TLS, or off",
+            absent="off",
+        ),
     )
     http: Endpoint | None = field(
         default=Endpoint("127.0.0.1", _HTTP_PORT),
@@ -569,6 +624,14 @@ class Settings:
         default="",
         metadata=_about(
             _Kind(_host_names, "names with commas"), "names, besides its own, under which browsers reach the web UI"
+        ),
+    )
+    ws_origins: str = field(
+        default="",
+        metadata=_about(
+            _Kind(_origins, "origins with commas, or *"),
+            "whose web pages may connect over WebSocket, besides those of the host that they connect to",
+            example="https://app.example.com",
         ),
     )
     prometheus: Endpoint | None = field(
@@ -867,14 +930,14 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield wrong("amqp", "neither amqp nor amqps has an address to listen on")
     if settings.default_user != "guest" and settings.origins["default_pass"] == DEFAULT_ORIGIN:
         yield wrong("default_user", "needs default_pass, which everybody knows otherwise")
-    for key in ("amqps", "mqtts", "stomps", "https"):
+    for key in WITH_TLS:
         if getattr(settings, key) is not None and settings.tls.certificate is None:
             yield wrong(key, "needs tls.certificate")
     if settings.tls.client_certificates != "none" and settings.tls.ca is None:
         yield wrong("tls.client_certificates", "needs tls.ca")
     yield from _cluster_contradictions(settings, wrong)
     taken: dict[Endpoint, str] = {}
-    for key in ("amqp", "amqps", "mqtt", "mqtts", "stomp", "stomps", "http", "https", "prometheus", "cluster_listen"):
+    for key in (*LISTENERS, "http", "https", "prometheus", "cluster_listen"):
         endpoint: Endpoint | None = getattr(settings, key)
         if endpoint is not None and endpoint.port and taken.setdefault(endpoint, key) != key:
             yield wrong(key, f"{endpoint} is also the address of {taken[endpoint]}")

@@ -123,7 +123,7 @@ class Totals:
     def add_connection(self, connection: Peer) -> None:
         """Count the bytes of a connection, and itself."""
         if connection.is_known:
-            self.protocols[connection.protocol] = self.protocols.get(connection.protocol, 0) + 1
+            self.protocols[connection.protocol_shown()] = self.protocols.get(connection.protocol_shown(), 0) + 1
         self.received_bytes += int(connection.received_bytes)
         self.sent_bytes += int(connection.outbox.sent_bytes)
         self.waiting_bytes += int(connection.outbox.waiting_bytes())

@@ -75,7 +75,7 @@ class ConnectionHandlers(Handlers):
             "user": connection.user_name,
             "user_who_performed_action": connection.user_name,
             "vhost": connection.vhost_name,
-            "protocol": connection.protocol,
+            "protocol": connection.protocol_shown(),
             # A link of this broker connects to it from within, as RabbitMQ's do.
             "type": "direct" if connection.is_internal else "network",
             "state": "blocked" if connection.told_blocked else STATE_NAMES[connection.state],

@@ -14,6 +14,7 @@ from warren.mgmt_plugin.names import node_name, visible_connections, visible_vho
 from warren.mgmt_plugin.resources.connections import channels_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.server.management import Listening
+from warren.server.settings import WITH_TLS
 
 # The version whose API this is: tools look at it before they ask for anything.
 RABBITMQ_VERSION: Final = "3.13.7"
@@ -29,7 +30,14 @@ def exchange_types() -> list[Described]:
 
 
 # What RabbitMQ calls them.
-SHOWN: Final = {"amqps": "amqp/ssl", "mqtts": "mqtt/ssl", "stomps": "stomp/ssl", "prometheus": "http/prometheus"}
+SHOWN: Final = {
+    "amqps": "amqp/ssl",
+    "mqtts": "mqtt/ssl",
+    "stomps": "stomp/ssl",
+    "prometheus": "http/prometheus",
+    **{f"{name}_ws": f"http/web-{name}" for name in ("amqp", "mqtt", "stomp")},
+    **{f"{name}_wss": f"https/web-{name}" for name in ("amqp", "mqtt", "stomp")},
+}
 
 
 def listener_rows(node: str, listening: Sequence[Listening]) -> list[Described]:
@@ -37,15 +45,10 @@ def listener_rows(node: str, listening: Sequence[Listening]) -> list[Described]:
     return [
         {
             "node": node,
-            "protocol": {
-                "amqps": "amqp/ssl",
-                "mqtts": "mqtt/ssl",
-                "stomps": "stomp/ssl",
-                "prometheus": "http/prometheus",
-            }.get(each.protocol, each.protocol),
+            "protocol": SHOWN.get(each.protocol, each.protocol),
             "ip_address": each.host,
             "port": each.port,
-            "tls": each.protocol in ("amqps", "mqtts", "stomps", "https"),
+            "tls": each.protocol in WITH_TLS,
             "socket_opts": {"backlog": 4096, "nodelay": True},
         }
         for each in listening

@@ -46,11 +46,15 @@ from warren.server.network.handshakes import Handshakes
 from warren.server.network.readiness import READ, READABLE, WRITE, open_selector, open_wakeup
 from warren.server.network.transport import (
     RECEIVE_BYTES,
+    OverWebSocket,
     PassedOnTransport,
     TlsPassedOnTransport,
     TlsTransport,
+    TlsWebSocketTransport,
     Transport,
+    WebSocketTransport,
 )
+from warren.server.network.web_socket import WebRules, WebSocketEnd
 
 TURN_BUDGET_S: Final = 0.010
 TURN_UNITS: Final = 16384
@@ -86,14 +90,32 @@ def feed_units(ready: int) -> int:
 
 
 class Listener:
-    """A listening socket. `protocol` makes the peers, `tls` returns the context for new ones: it can be reloaded."""
+    """A listening socket. `protocol` makes the peers, `tls` returns the context for new ones: it can be reloaded.
+
+    With `web` they come over WebSockets.
+    """
 
     def __init__(
-        self, sock: socket.socket, tls: Callable[[], ssl.SSLContext] | None, protocol: PeerMaker = Connection
+        self,
+        sock: socket.socket,
+        tls: Callable[[], ssl.SSLContext] | None,
+        protocol: PeerMaker = Connection,
+        web: WebRules | None = None,
     ) -> None:
         self.sock = sock
         self.tls = tls
         self.protocol = protocol
+        self.web = web
+
+    def transport(self, sock: socket.socket, address: str) -> Transport:
+        """Return the transport of a connection that was accepted here."""
+        if self.tls is None:
+            if self.web is None:
+                return Transport(sock, address, self.protocol)
+            return WebSocketTransport(sock, address, self.protocol, self.web)
+        if self.web is None:
+            return TlsTransport(sock, address, self.tls(), self.protocol)
+        return TlsWebSocketTransport(sock, address, self.tls(), self.protocol, self.web)
 
 
 class Reactor:
@@ -392,10 +414,16 @@ class Reactor:
             return
         try:
             data = transport.receive(self._receive_bytes)
+        except WebSocketEnd as end:
+            # Its last words are sent, as those of the protocol would be.
+            self._over(connection, end.reason)
+            return
         except OSError:
             self._lost(transport)
             return
-        self._units += transport.decrypting_units
+        self._units += transport.receiving_units
+        if transport.is_behind():
+            self.broker.resumed.append(connection)
         if data is None:
             return
         if transport.linger_deadline_s:
@@ -411,6 +439,8 @@ class Reactor:
         connection = transport.connection
         if connection is not None:
             self._feed(transport, connection, b"")
+            if transport.is_behind() and not connection.paused:
+                self._read(transport)
 
     def _feed(self, transport: Transport, connection: Peer, data: bytes) -> None:
         try:
@@ -489,10 +519,7 @@ class Reactor:
                 continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if listener.tls is None:
-                transport = Transport(sock, address, listener.protocol)
-            else:
-                transport = TlsTransport(sock, address, listener.tls(), listener.protocol)
+            transport = listener.transport(sock, address)
             self._begin(transport)
             if not transport.is_ready():
                 self._handshakes.begin(transport.fd, address_block(address), self._clock())
@@ -593,6 +620,7 @@ class Reactor:
             )
         connection = self.broker.join(transport.protocol, client.peer, client.local, transport.address, client.user)
         connection.is_tls = client.is_tls
+        connection.is_web = isinstance(transport, OverWebSocket)
         connection.node_name = client.node
         transport.connection = connection
         self._by_key[connection.key] = transport
@@ -606,6 +634,15 @@ class Reactor:
             self._close(transport)
             return
         self._set_interest(transport, READ)
+
+    def _over(self, connection: Peer, reason: str) -> None:
+        """End a connection whose peer has closed its WebSocket, or has broken the rules of one."""
+        if connection.state == ENDED:
+            return
+        if reason:
+            connection.drop(reason)
+        else:
+            connection.lost()
 
     def _lost(self, transport: Transport) -> None:
         connection = transport.connection

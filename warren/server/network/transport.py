@@ -1,12 +1,14 @@
-"""Sockets of the reactor: plain and TLS, non-blocking, one object per accepted connection.
+"""Sockets of the reactor: plain, TLS, and WebSockets over either; non-blocking, one object per accepted connection.
 
 A transport moves bytes between a socket and an engine connection and decides nothing else.
 
 1. The outbox is taken only when everything taken before is with the kernel, and a large one in parts. A peer that does
    not read costs one outbox (its soft limit) and one backlog of at most that size, whatever is published for it.
 2. `receive` returns what is there now: ``b""`` at the end of the stream, None when nothing is.
-3. TLS buffers nothing across calls: whatever a receive decrypts is returned by it.
-4. A receive costs some milliseconds at most: TLS records are counted, and of small ones less is read at a time.
+3. TLS buffers nothing across calls: whatever a receive decrypts is returned by it. A WebSocket may keep some of what
+   was received for a later call (`is_behind`); until it is through nothing more is received.
+4. A receive costs some milliseconds at most: TLS records are counted, and of small ones less is read at a time; frames
+   of a WebSocket are counted as well.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from mypy_extensions import i64
 
 from warren.server.client_of_node import ClientOfNode
 from warren.server.network.tls_session import TlsSession
+from warren.server.network.web_socket import FRAME_UNITS, FRAMES_MAX, FRAMES_MIN, WebRules, WebSocket
 
 if TYPE_CHECKING:
     from warren.channels.broker import PeerMaker
@@ -41,7 +44,7 @@ class Transport:
         self.address = address  # the peer's, without port
         self.connection: Peer | None = None
         self.interest = 0  # what epoll watches
-        self.decrypting_units: i64 = 0  # what the last receive cost besides
+        self.receiving_units: i64 = 0  # what the last receive cost besides
         self.pre_auth = True  # counted by admission control
         self.linger_deadline_s = 0.0  # not 0: we have ended, and wait for the peer to
         self.unsent_deadline_s = 0.0  # not 0: the connection has ended, and its last bytes are not with the kernel
@@ -53,11 +56,16 @@ class Transport:
 
         Raises:
             OSError: the connection is gone.
+            WebSocketEnd: it is over for its peer, which has last words to come.
         """
         try:
             return self.sock.recv(limit_bytes)
         except BlockingIOError:
             return None
+
+    def is_behind(self) -> bool:
+        """Tell whether some of what was received is still to be returned by `receive`."""
+        return False
 
     def flush(self) -> bool:
         """Send the outbox; False when the socket is full, or much was sent, and EPOLLOUT has to call again.
@@ -141,8 +149,15 @@ class Transport:
         return True
 
     def finish_sending(self) -> None:
-        """Tell the peer that nothing more comes."""
+        """Tell the peer that nothing more comes; everything taken before is with the kernel."""
         self.sock.shutdown(socket.SHUT_WR)
+
+    def _say_last(self, data: bytes) -> None:
+        """Send a few bytes behind everything else, if there is room for them."""
+        try:
+            self.sock.send(data)
+        except BlockingIOError:
+            pass
 
     def close(self) -> None:
         self.sock.close()
@@ -192,7 +207,7 @@ class TlsTransport(Transport):
         except BlockingIOError:
             pass  # what came right behind the handshake may still be undecrypted
         decrypted = session.decrypted(data)
-        self.decrypting_units = session.units
+        self.receiving_units = session.units
         return decrypted
 
     def _take(self, chunks: list[bytes]) -> list[bytes]:
@@ -211,10 +226,75 @@ class TlsTransport(Transport):
     def peer_certificate(self) -> dict[str, object] | None:
         return self._session.peer_certificate()
 
+    def _say_last(self, data: bytes) -> None:
+        self._raw += self._session.encrypted(data)
+
     def finish_sending(self) -> None:
         self._session.end()
         self._send_raw()
         self.sock.shutdown(socket.SHUT_WR)
+
+
+class OverWebSocket(Transport):
+    """What WebSockets add to a transport: frames around what is sent, and off what is received."""
+
+    web: WebSocket
+
+    def is_behind(self) -> bool:
+        return self.web.is_behind
+
+    def receive(self, limit_bytes: int) -> bytes | None:
+        if self.linger_deadline_s:
+            return super().receive(limit_bytes)  # nobody listens any more
+        web = self.web
+        connection = self.connection
+        assert connection is not None
+        self.receiving_units = 0
+        if not web.is_behind:
+            data = super().receive(limit_bytes)
+            if not data:
+                return data
+            web.received(data)
+        said = web.read(min(max(int(connection.shared.feed_units) // FRAME_UNITS, FRAMES_MIN), FRAMES_MAX))
+        self.receiving_units += web.units
+        if web.control_bytes():
+            connection.outbox.touch()
+        return said
+
+    def _take(self, chunks: list[bytes]) -> list[bytes]:
+        web = self.web
+        connection = self.connection
+        assert connection is not None
+        # A pong is no sign of life of the protocol: heartbeats are sent as if there had been none.
+        connection.outbox.sent_bytes -= web.control_bytes()
+        framed = web.framed(chunks)
+        # The outbox counts what the socket takes.
+        connection.outbox.in_flight_bytes += sum(map(len, framed)) - sum(map(len, chunks))
+        return super()._take(framed)
+
+    def finish_sending(self) -> None:
+        farewell = self.web.farewell()
+        if farewell:
+            self._say_last(farewell)
+        super().finish_sending()
+
+
+class WebSocketTransport(OverWebSocket):
+    """A WebSocket on a plain TCP connection."""
+
+    def __init__(self, sock: socket.socket, address: str, protocol: PeerMaker, rules: WebRules) -> None:
+        super().__init__(sock, address, protocol)
+        self.web = WebSocket(rules, address)
+
+
+class TlsWebSocketTransport(OverWebSocket, TlsTransport):
+    """A WebSocket through TLS."""
+
+    def __init__(
+        self, sock: socket.socket, address: str, context: ssl.SSLContext, protocol: PeerMaker, rules: WebRules
+    ) -> None:
+        super().__init__(sock, address, context, protocol)
+        self.web = WebSocket(rules, address)
 
 
 class PassedOnTransport(Transport):

@@ -157,6 +157,6 @@ def attributes_of(span: Span) -> dict[str, str | int | bool]:
         if colon and port.isdigit():
             found |= {f"{name}.address": host.strip("[]"), f"{name}.port": int(port)}
     if "network.peer.port" in found:  # it is of a socket
-        protocol, _, version = place.protocol.partition(" ")
+        protocol, _, version = place.protocol.removeprefix("Web ").partition(" ")
         found |= {"network.protocol.name": protocol.lower(), "network.protocol.version": version.replace("-", ".")}
     return found

@@ -57,7 +57,7 @@ def read(transport: TlsTransport) -> tuple[bytes, int]:
     most = 0
     while (received := transport.receive(1 << 18)) is not None:
         read.append(received)
-        most = max(most, int(transport.decrypting_units))
+        most = max(most, int(transport.receiving_units))
     return b"".join(read), most
 
 

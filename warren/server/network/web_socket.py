@@ -1,0 +1,310 @@
+"""The server's side of one WebSocket (RFC 6455), by way of wsproto: bytes in, bytes out, no socket.
+
+    the request, at most `HEAD_BYTES_MAX`  ->  101, or the status that says what is wrong with it
+    frames                                 ->  what is in them, as it comes: messages and fragments mean nothing
+    what is in an outbox                   ->  one message of one frame
+
+1. Nothing is put together here: a peer that announces a frame of any size, or never ends a message, holds what it has
+   sent, and its protocol counts that as on a bare port.
+2. A frame costs some microseconds, however little is in it: it counts as `FRAME_UNITS` of work. `read` decodes as many
+   as it may; the rest of what was received waits (`is_behind`), and nothing more is to be received meanwhile.
+3. Only the last of several pings that came together is answered, as section 5.5.3 allows: whoever sends a million of
+   them and reads nothing makes us keep one.
+4. There are no extensions: what is compressed could be a thousand times as large as what was sent.
+5. A browser lets every page open a WebSocket to anywhere, and says whose page it is. `WebRules.admits` decides. Other
+   programs do not say.
+6. A client that sends text gets text, where the protocol is one of text. What is not UTF-8 by itself goes out as a
+   binary frame even then: as text a browser would hang up on it.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from wsproto.connection import Connection, ConnectionState, ConnectionType
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Ping,
+    RejectConnection,
+    RejectData,
+    Request,
+    TextMessage,
+)
+from wsproto.frame_protocol import CloseReason
+from wsproto.handshake import H11Handshake
+from wsproto.utilities import RemoteProtocolError
+
+from warren.server.network.peer_address import is_loopback, maybe_address
+
+PATH: Final = "/ws"
+HEAD_BYTES_MAX: Final = 8192
+FRAME_UNITS: Final = 24  # wsproto takes 8 us for a small one
+FRAMES_MIN: Final = 8
+FRAMES_MAX: Final = 256  # at a time: 2 ms
+_HEAD_END: Final = b"\r\n\r\n"
+_BINARY: Final = 0x82  # the whole of a message
+_TEXT: Final = 0x81
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+
+
+class WebSocketEnd(Exception):
+    """The peer has closed, or `reason` says what it did wrong. What is to be said to it is in the next `framed`."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class WebRules:
+    """What a listener wants of its WebSockets.
+
+    `subprotocols` are those that it knows; who names none is let in if `may_name_none`. `admits` is given an Origin, a
+    Host, and the address of the peer.
+    """
+
+    subprotocols: tuple[str, ...]
+    may_name_none: bool
+    takes_text: bool
+    admits: Callable[[str, str, str], bool]
+
+
+class Origins:
+    """Whose pages may connect: those in `listed`, and those of the host that they connect to.
+
+    A name that an attacker had resolve to this machine is not taken for its name: from this machine only addresses,
+    ``localhost`` and `own_names` count as such.
+    """
+
+    def __init__(self, listed: str, own_names: str) -> None:
+        self._listed = frozenset(_words(listed))
+        self._own_names = frozenset(_words(own_names)) | {"localhost"}
+
+    def admit(self, origin: str, host: str, address: str) -> bool:
+        """Tell whether a page of `origin` may connect to `host` from `address`."""
+        if "*" in self._listed or origin.lower() in self._listed:
+            return True
+        scheme, _, place = origin.partition("://")
+        name = _name_in(host)
+        if scheme not in ("http", "https") or not name or _name_in(place) != name:
+            return False
+        return name in self._own_names or maybe_address(name) is not None or not is_loopback(address)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip().lower() for word in text.split(",") if word.strip()]
+
+
+def _name_in(host: str) -> str:
+    """Return the name or address in ``host:port``; ``""`` when it is none."""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else (found[1] or found[2]).lower()
+
+
+class WebSocket:
+    """A WebSocket with somebody at `address`.
+
+    `units`: what the last `read` has cost; `is_behind`: it has left something, and is to be called again.
+    """
+
+    def __init__(self, rules: WebRules, address: str) -> None:
+        self.units: int = 0
+        self.is_behind: bool = False
+        self._rules = rules
+        self._address = address
+        self._head = bytearray()  # of the request, as far as it has come
+        self._connection: Connection | None = None  # when the handshake is done
+        self._control: bytes = b""  # what is to be said before anything else
+        self._pong: bytes = b""
+        self._is_text: bool | None = None  # what the peer sends; None: nothing yet
+        self._end: str | None = None
+
+    def control_bytes(self) -> int:
+        """Return how much there is to be said that is no data."""
+        return len(self._control) + len(self._pong)
+
+    def received(self, data: bytes) -> None:
+        """Take what came next; not while `is_behind`."""
+        connection = self._connection
+        if connection is not None:
+            connection.receive_data(data)
+            return
+        head = self._head
+        searched = max(len(head) - len(_HEAD_END) + 1, 0)
+        head += data
+        end = head.find(_HEAD_END, searched)
+        if end < 0 and len(head) <= HEAD_BYTES_MAX:
+            return
+        self._head = bytearray()
+        end += len(_HEAD_END)
+        if end < len(_HEAD_END) or end > HEAD_BYTES_MAX:
+            self._reject(H11Handshake(ConnectionType.SERVER), 431, f"more than {HEAD_BYTES_MAX} bytes of headers")
+        else:
+            self._shake_hands(bytes(head[:end]), bytes(head[end:]))
+
+    def read(self, frames_max: int) -> bytes | None:
+        """Return what the peer says in its next frames, so many at most; None: nothing yet.
+
+        Raises:
+            WebSocketEnd: that was all.
+        """
+        self.units = 0
+        self.is_behind = False
+        said = self._decoded(frames_max) if self._end is None else b""
+        if said:
+            self.is_behind = self.is_behind or self._end is not None
+            return said
+        if self._end is not None:
+            raise WebSocketEnd(self._end)
+        return None
+
+    # --- the handshake ----------------------------------------------------------------------------------------------
+
+    def _shake_hands(self, head: bytes, behind: bytes) -> None:
+        handshake = H11Handshake(ConnectionType.SERVER)
+        if not head.startswith(b"GET "):
+            self._reject(handshake, 405, "only GET becomes a WebSocket", ("Allow", "GET"))
+            return
+        try:
+            handshake.receive_data(head)
+            request = next(handshake.events())
+        except RemoteProtocolError as error:
+            self._reject_bad(handshake, error)
+            return
+        except UnicodeError:
+            self._reject(handshake, 400, "a header that is not ASCII")
+            return
+        assert isinstance(request, Request)
+        headers = {bytes(name): bytes(value).decode("latin-1") for name, value in request.extra_headers}
+        if request.target.partition("?")[0] != PATH:
+            self._reject(handshake, 404, f"WebSockets are at {PATH} here")
+        elif headers.keys() & {b"transfer-encoding", b"content-length"}:
+            self._reject(handshake, 400, "a request with a body")
+        elif b"origin" in headers and not self._rules.admits(headers[b"origin"], request.host, self._address):
+            text = "pages of this origin may not connect: they are listed in the setting ws_origins"
+            self._reject(handshake, 403, text)
+        else:
+            self._choose(handshake, request, behind)
+
+    def _choose(self, handshake: H11Handshake, request: Request, behind: bytes) -> None:
+        """Accept the first subprotocol that is known here."""
+        rules = self._rules
+        chosen = next((each for each in request.subprotocols if each in rules.subprotocols), None)
+        if chosen is None and (request.subprotocols or not rules.may_name_none):
+            self._reject(handshake, 400, f"no subprotocol that is spoken here: {', '.join(rules.subprotocols)}")
+            return
+        self._control += handshake.send(AcceptConnection(subprotocol=chosen))
+        connection = handshake.connection
+        assert connection is not None
+        self._connection = connection
+        if behind:
+            connection.receive_data(behind)
+
+    def _reject_bad(self, handshake: H11Handshake, error: RemoteProtocolError) -> None:
+        """Answer a request that is none for a WebSocket."""
+        hint = error.event_hint
+        text = str(error)
+        if isinstance(hint, RejectConnection) and hint.status_code == 426:
+            self._reject(handshake, 426, "version 13 of WebSocket is spoken here", ("Sec-WebSocket-Version", "13"))
+        elif "Upgrade" in text:
+            self._reject(handshake, 426, "a WebSocket is wanted here", ("Upgrade", "websocket"))
+        else:
+            self._reject(handshake, 400, text)
+
+    def _reject(self, handshake: H11Handshake, status: int, text: str, *headers: tuple[str, str]) -> None:
+        body = f"{text}\n".encode()
+        fields = [*headers, ("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+        fields += [("Connection", "close"), ("Cache-Control", "no-store")]
+        encoded = [(name.encode(), value.encode()) for name, value in fields]
+        answer = handshake.send(RejectConnection(status_code=status, headers=encoded, has_body=True))
+        self._control += answer + handshake.send(RejectData(data=body, body_finished=True))
+        self._end = f"no WebSocket: {text}"
+
+    # --- frames in --------------------------------------------------------------------------------------------------
+
+    def _decoded(self, frames_max: int) -> bytes:
+        connection = self._connection
+        if connection is None:
+            return b""
+        parts: list[bytes] = []
+        count = 0
+        for event in connection.events():
+            count += 1
+            if isinstance(event, BytesMessage):
+                if self._is_text is None:
+                    self._is_text = False
+                parts.append(bytes(event.data))
+            elif isinstance(event, TextMessage):
+                if not self._rules.takes_text:
+                    self._fail(connection, CloseReason.UNSUPPORTED_DATA, "text, where binary frames are spoken")
+                    break
+                if self._is_text is None:
+                    self._is_text = True
+                parts.append(event.data.encode())
+            elif isinstance(event, Ping):
+                self._pong = connection.send(event.response())
+            elif isinstance(event, CloseConnection):
+                if connection.state is ConnectionState.OPEN:
+                    self._fail(connection, event.code, event.reason or "")
+                else:
+                    self._control += connection.send(event.response())
+                    self._end = ""
+                break
+            if count >= frames_max:
+                self.is_behind = True
+                break
+        self.units = count * FRAME_UNITS
+        return b"".join(parts)
+
+    def _fail(self, connection: Connection, code: int, reason: str) -> None:
+        """The peer has broken a rule of WebSockets."""
+        self._control += connection.send(CloseConnection(code=code, reason=reason))
+        self._end = f"WebSocket: {reason}"
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def framed(self, chunks: list[bytes]) -> list[bytes]:
+        """Return what is to be sent for `chunks`: what has to be said first, then one message with all of them."""
+        control = self._control + self._pong
+        self._control = self._pong = b""
+        connection = self._connection
+        if not chunks or connection is None or connection.state is not ConnectionState.OPEN:
+            return [control] if control else []
+        size = sum(map(len, chunks))
+        kind = _BINARY
+        if self._is_text:
+            chunks = [b"".join(chunks)]
+            kind = _TEXT if _is_utf8(chunks[0]) else _BINARY
+        # By hand, for wsproto copies the data four times.
+        head = control + frame_head(kind, size)
+        return [head + chunks[0]] if len(chunks) == 1 and size < 8192 else [head, *chunks]
+
+    def farewell(self) -> bytes:
+        """Return the closing frame that is still to be sent; nothing if there is none."""
+        connection = self._connection
+        if connection is None or connection.state is not ConnectionState.OPEN:
+            return b""
+        return connection.send(CloseConnection(code=CloseReason.NORMAL_CLOSURE))
+
+
+def frame_head(kind: int, size: int) -> bytes:
+    """Return the head of an unmasked frame with `size` bytes (section 5.2)."""
+    if size < 126:
+        return bytes((kind, size))
+    if size < 65536:
+        return struct.pack("!BBH", kind, 126, size)
+    return struct.pack("!BBQ", kind, 127, size)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
