@@ -540,6 +540,10 @@ class Settings:
         default=None,
         metadata=_about(_endpoint(_AMQPS_PORT), "where AMQP clients connect with TLS, or off", absent="off"),
     )
+    amqp_1_0: bool = field(
+        default=True,
+        metadata=_about(_SWITCH, "whether AMQP 1.0 is spoken, too, where AMQP clients connect"),
+    )
     mqtt: Endpoint | None = field(
         default=None,
         metadata=_about(_endpoint(_MQTT_PORT), "where MQTT clients connect, or off", absent="off"),
