@@ -26,6 +26,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from librt.strings import BytesWriter
+from mypy_extensions import i64
 
 from warren.amqp import methods as m
 from warren.amqp.errors import (
@@ -43,13 +44,12 @@ from warren.amqp10.conversion import (
     DATA,
     PROPERTIES,
     VALUE,
-    Body,
     Sections,
     table_of,
 )
 from warren.amqp10.errors import LIMIT_EXCEEDED, LinkError, SessionError
 from warren.amqp10.performatives import Head
-from warren.amqp10.values import Described, Reader, UInt, ULong, write_value
+from warren.amqp10.values import Described, Reader, UInt, ULong, value_end, write_value
 from warren.channels.access import READ, WRITE
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
@@ -338,15 +338,18 @@ def _read(link: str, data: bytes) -> Request:
     Raises:
         AmqpError: it is none.
     """
-    body = Body()
-    body.find(data, 0, len(data))
-    sections = Sections()
-    sections.read(data[: body.sections])
+    # Unlike other messages one may be without a body, and Proton puts an empty one before the properties.
     head = Head()
-    head.read(data, body.sections, len(data))
+    pos: i64 = 0
+    end: i64 = len(data)
     value: object = None
-    if head.code in (VALUE, DATA):
-        value = Reader(data, head.pos, len(data)).value()
+    while pos < end:
+        head.read(data, pos, end)
+        pos = value_end(data, head.pos, end)
+        if head.code == DATA or head.code == VALUE:
+            value = Reader(data, head.pos, pos).value()
+    sections = Sections()
+    sections.read(data)
     return Request(link, sections.message_id, sections.subject or "", sections.to or "", value)
 
 

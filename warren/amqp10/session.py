@@ -263,6 +263,8 @@ class Amqp10Session(Session):
             if isinstance(error, SessionError):
                 raise
             self.fail_link(link, error)
+        except Amqp10Error as error:
+            self.fail_link(link, LinkError(error.condition, error.explanation))  # a message is malformed, no frame
         if self._window <= WINDOW_STEP:
             self._write_flow()
 
