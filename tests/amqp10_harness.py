@@ -222,7 +222,8 @@ class Amqp10Client:
     ) -> list[Frame]:
         """Give a receiving link credit; return what comes."""
         seen = given.pop("seen", 0)
-        fields = [UInt(seen), UInt(window), UInt(self.next_id), UInt(2048), UInt(handle), UInt(count), UInt(credit)]
+        fields: list[Any] = [UInt(seen), UInt(window), UInt(self.next_id), UInt(2048), UInt(handle)]
+        fields += [UInt(count), UInt(credit)]
         fields += [None, given.pop("drain", None), given.pop("echo", None)]
         assert not given
         return self.send(FLOW, fields, channel)

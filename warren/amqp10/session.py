@@ -33,6 +33,7 @@ from warren.amqp10.errors import (
     UNATTACHED_HANDLE,
     UNIMPLEMENTED,
     WINDOW_VIOLATION,
+    Amqp10Error,
     LinkError,
     SessionError,
     condition_of,
