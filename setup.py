@@ -14,7 +14,18 @@ from pathlib import Path
 
 from setuptools import setup
 
-COMPILED_PACKAGES = ("amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "mqtt", "stomp")
+COMPILED_PACKAGES = (
+    "amqp",
+    "exchanges",
+    "msgstore/log",
+    "queues",
+    "streams",
+    "vhosts",
+    "channels",
+    "amqp10",
+    "mqtt",
+    "stomp",
+)
 # The construct grammar and the declarations it is made of run at import time only; compiling them gains nothing. Values
 # that are frozen data classes (declarations.py, metadata.py) are made when topology changes, and mypyc has no such.
 INTERPRETED = {"__init__.py", "methods.py", "specification.py", "declarations.py", "metadata.py", "errors.py"}

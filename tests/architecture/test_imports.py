@@ -26,9 +26,11 @@ ARROWS: dict[str, set[str]] = {
     "streams": {"amqp", "msgstore/log", "queues"},
     "vhosts": {"amqp", "exchanges", "msgstore/log", "queues", "streams"},
     "channels": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts"},
+    "amqp10": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts", "channels"},
     "mqtt": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts", "channels"},
     "stomp": {"amqp", "msgstore/log", "queues", "channels"},
-    "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels", "mqtt", "stomp"},
+    "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"}
+    | {"amqp10", "mqtt", "stomp"},
     "replication": {"msgstore/log", "msgstore/files", "vhosts", "server", "cluster"},
     "gateway": {"amqp", "server"},
     "perf": {"amqp"},
@@ -43,8 +45,8 @@ ARROWS: dict[str, set[str]] = {
     "spark_bridge": set(),  # it runs where there is no broker
     "lake": {"spark_bridge"},  # likewise: it reads through the same client
 }
-ENGINE = ("amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "mqtt", "stomp")
-PROTOCOLS = ("mqtt", "stomp")
+ENGINE = ("amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "amqp10", "mqtt", "stomp")
+PROTOCOLS = ("amqp10", "mqtt", "stomp")
 # Who may cross, and why.
 EXCEPTIONS = {
     ("server/commands.py", "perf"),  # `warren perf` is a command like any other

@@ -169,6 +169,10 @@ class Broker:
         self._connections_of: dict[str, dict[Peer, None]] = {}  # by user
         # Of protocols whose clients have a name of their own, by vhost and name: one at a time.
         self.named_clients: dict[tuple[str, str], Peer] = {}
+        # What else is spoken where AMQP 0-9-1 is, by the first 8 bytes; set by the shell.
+        self.other_protocols: dict[bytes, PeerMaker] = {}
+        # Who takes the place of a connection, and what has come from its client; taken by the shell.
+        self.switched: tuple[Peer, bytes] | None = None
         self.open_connections: int = 0
         self.churn = Churn()
         self.deaths = DeathTable()
@@ -205,6 +209,25 @@ class Broker:
         joined = protocol(self, self._new_key(), peer, local, address, certificate_user)
         self.connections[joined.key] = joined
         return joined
+
+    def switch(self, connection: Connection, protocol: PeerMaker, data: bytes) -> None:
+        """Put a peer that speaks `protocol` in the place of a connection, of which nothing but `data` has come yet."""
+        key, peer, address = connection.key, connection.peer, connection.address
+        made = protocol(self, key, peer, connection.local, address, connection.certificate_user)
+        made.is_tls = connection.is_tls
+        made.is_internal = connection.is_internal
+        made.node_name = connection.node_name
+        connection.give_way()
+        self.connections[key] = made
+        assert self.switched is None
+        self.switched = (made, data)
+
+    def take_switched(self) -> tuple[Peer, bytes] | None:
+        """Return who has taken the place of the connection just fed, and what is to be fed again; None: nobody has."""
+        switched = self.switched
+        if switched is not None:
+            self.switched = None
+        return switched
 
     def _new_key(self) -> int:
         key = self._next_key

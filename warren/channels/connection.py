@@ -94,6 +94,12 @@ class Connection(FastConnection):
             return
         self.walk(data)
 
+    def give_way(self) -> None:
+        """Another protocol is spoken: its peer goes on, and this one has never been."""
+        self.enter(ENDED)
+        self.forget_input()
+        self.turns.close()
+
     def early_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> None:
         if self.state == CLOSING:
             self._closing_frame(frame_type, number, data, start, end)

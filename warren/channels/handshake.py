@@ -160,6 +160,10 @@ class Handshake:
         if data[:known] == b"AMQP"[:known] and len(data) < len(PROTOCOL_HEADER):
             connection.carry = data
             return False
+        other = broker.other_protocols.get(data[: len(PROTOCOL_HEADER)])
+        if other is not None:
+            broker.switch(connection, other, data)
+            return False
         broker.note("warning", "connection.bad_header", {"peer": connection.peer, "what": what_came_instead(data)})
         connection.outbox.write(PROTOCOL_HEADER)
         connection.end()

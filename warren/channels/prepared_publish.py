@@ -17,17 +17,23 @@ from warren.channels.access import Route
 from warren.channels.session import Session
 from warren.msgstore.log.message import HEADER_AT, write_frame_head
 
-NUMBER: Final = 1  # of the only session of such a peer, as a channel has one
+NUMBER: Final = 1  # of the only session of most such peers, as a channel has one
 PROPERTIES_AT: Final = 12  # in a content header payload: flag word and values
 
 
 class PreparedPublish:
-    """Where messages go, and their properties: `properties` as `BasicProperties.encode` returns them."""
+    """Where messages go, and their properties: `properties` as `BasicProperties.encode` returns them.
 
-    def __init__(self, exchange: str, routing_key: str, properties: bytes) -> None:
-        published = method_frame(NUMBER, m.BasicPublish(0, exchange, routing_key, False, False))
+    `number`: of the session that publishes. `mandatory`: it is told of what no queue takes.
+    """
+
+    def __init__(
+        self, exchange: str, routing_key: str, properties: bytes, *, number: i64 = NUMBER, mandatory: bool = False
+    ) -> None:
+        published = method_frame(int(number), m.BasicPublish(0, exchange, routing_key, mandatory, False))
         out = BytesWriter()
-        write_frame_head(out, FRAME_HEADER, NUMBER, PROPERTIES_AT + len(properties))
+        write_frame_head(out, FRAME_HEADER, number, PROPERTIES_AT + len(properties))
+        self._number: i64 = number
         write_i32_be(out, BASIC_CLASS_ID << 16)  # and a weight of 0
         self.arguments = published[HEADER_AT + 4 : -1]  # of basic.publish
         self.head = out.getvalue()  # of the content header frame, up to the body size
@@ -65,7 +71,7 @@ class PreparedPublish:
         header_end: i64 = len(out)
         largest: i64 = header_end
         if size > 0:
-            write_frame_head(out, FRAME_BODY, NUMBER, size)
+            write_frame_head(out, FRAME_BODY, self._number, size)
             out.write(body)
             out.append(FRAME_END)
             if size + FRAME_OVERHEAD_BYTES > largest:

@@ -77,6 +77,7 @@ class Consumer(Waiter):
         self.has_time_limit: bool = False
         self.wanted_visibility_ms: i64 = -1
         self.wanted_timeout_ms: i64 = -1
+        self.credit: i64 = -1  # how many more its peer has asked for; -1: it does not say
         self.outstanding: i64 = 0
         self.gone: bool = False  # no longer consuming; what it was sent may be unanswered
         self.group_place: i64 = 0  # kept by `consumer_groups`, as is where it is to come back to
@@ -99,6 +100,8 @@ class Consumer(Waiter):
         if (
             outbox.writable
             and not outbox.awaited
+            and self.credit != 0
+            and not ledger.is_shut
             and (
                 self.no_ack
                 or (
@@ -115,15 +118,20 @@ class Consumer(Waiter):
     def is_ready(self) -> bool:
         """Tell whether it could be sent a message now, turns apart. For those who only look."""
         ledger = self.ledger
-        return ledger.outbox.writable and self.has_own_room() and (self.no_ack or ledger.has_space())
+        return (
+            ledger.outbox.writable
+            and not ledger.is_shut
+            and self.has_own_room()
+            and (self.no_ack or ledger.has_space())
+        )
 
     def awaits_turn(self) -> bool:
         """Tell whether it lacks nothing but its turn, which comes now."""
         return self.line is not None and self.is_ready()
 
     def has_own_room(self) -> bool:
-        """Tell whether it owes less than its prefetch."""
-        return self.no_ack or self.prefetch == 0 or self.outstanding < self.prefetch
+        """Tell whether it owes less than its prefetch, and has credit."""
+        return self.credit != 0 and (self.no_ack or self.prefetch == 0 or self.outstanding < self.prefetch)
 
     def come_back(self) -> None:
         """Be looked at again by those who choose whom the queue serves."""
@@ -138,7 +146,7 @@ class Consumer(Waiter):
         A turn is that of its queue on its channel: who has priority there need not wait for a turn of its own.
         """
         ledger = self.ledger
-        if ledger.outbox is NOWHERE or not self.has_own_room():
+        if ledger.outbox is NOWHERE or ledger.is_shut or not self.has_own_room():
             return False
         turns = ledger.turns
         has_space = self.no_ack or ledger.has_space()
@@ -216,6 +224,7 @@ class DeliveryLedger(Waiter):
         self.redelivered: i64 = 0
         self.acked: i64 = 0
         self.awaited: bool = False  # somebody stands in `_line`
+        self.is_shut: bool = False  # its peer takes nothing on it at the moment, of no consumer
         self._is_served: bool = False  # it is being served, and stands in line again only then
         self._line = Line()  # consumers that wait for room in this channel
         self.consumers: dict[str, Consumer] = {}
@@ -549,6 +558,41 @@ class DeliveryLedger(Waiter):
             if next_tag > tag:
                 return time_s
         return now_s
+
+    def outstanding_between(self, first: i64, last: i64) -> list[int]:
+        """Return the tags from `first` to `last` that wait for their answer, oldest first.
+
+        It costs what is outstanding, not what the range names.
+        """
+        found: list[int] = []
+        if self._stragglers:
+            found = sorted([tag for tag in self._stragglers if first <= tag <= last])
+        entries = self._entries
+        at: i64 = first - self._first_tag
+        if at < self._head:
+            at = self._head
+        end: i64 = last - self._first_tag + 1
+        if end > len(entries):
+            end = len(entries)
+        while at < end:
+            entry = entries[at]
+            if entry is not None:
+                found.append(int(entry.tag))
+            at += 1
+        return found
+
+    def outstanding_for(self, consumer: Consumer) -> list[int]:
+        """Return the tags of what `consumer` has not answered, oldest first."""
+        found = sorted([tag for tag, delivery in self._stragglers.items() if delivery.consumer is consumer])
+        for entry in self._entries:
+            if entry is not None and entry.consumer is consumer:
+                found.append(int(entry.tag))
+        return found
+
+    def is_oldest(self, tag: i64) -> bool:
+        """Tell whether nothing below `tag` waits for its answer."""
+        oldest: i64 = self._oldest_tag()
+        return oldest == 0 or oldest >= tag
 
     def outstanding_of(self, queue: Queue) -> list[Delivery]:
         """Return the unanswered deliveries of a queue, in the order of their tags."""

@@ -36,6 +36,8 @@ import trio
 
 from warren import __version__
 from warren.amqp.errors import AmqpError
+from warren.amqp10.peer import Amqp10Peer
+from warren.amqp10.performatives import AMQP_HEADER, SASL_HEADER, TLS_HEADER
 from warren.channels.broker import Broker, Limits, PeerMaker
 from warren.channels.connection import Connection
 from warren.channels.login import LoginRequest
@@ -286,6 +288,8 @@ class Application:
         clients_max = descriptors.clients_max()
         self._broker = Broker(_engine_limits(settings, clients_max), _entropy, secrets.randbits(63), message_log)
         self._broker.syncs_confirms = self._syncs_confirms
+        if settings.amqp_1_0:
+            self._broker.other_protocols = dict.fromkeys((SASL_HEADER, AMQP_HEADER, TLS_HEADER), Amqp10Peer)
         if settings.node_name:
             self._broker.node = settings.node_name
         else:

@@ -560,6 +560,10 @@ class Settings:
         default=None,
         metadata=_about(_endpoint(_AMQPS_PORT), "where AMQP clients connect with TLS, or off", absent="off"),
     )
+    amqp_1_0: bool = field(
+        default=True,
+        metadata=_about(_SWITCH, "whether AMQP 1.0 is spoken, too, where AMQP clients connect"),
+    )
     amqp_ws: Endpoint | None = field(
         default=None,
         metadata=_about(_endpoint(_AMQP_WS_PORT), "where AMQP clients connect over WebSocket, or off", absent="off"),

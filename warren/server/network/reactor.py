@@ -451,6 +451,11 @@ class Reactor:
             self.crashes += 1
             self._on_crash(error)
             connection.broken()
+        switched = self.broker.take_switched()
+        if switched is not None:
+            transport.connection = switched[0]
+            self._feed(transport, switched[0], switched[1])
+            return
         if transport.pre_auth and connection.state >= AWAIT_TUNE_OK:
             transport.pre_auth = False
             self._admission.leave(transport.address)

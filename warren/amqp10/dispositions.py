@@ -1,0 +1,254 @@
+"""Outcomes, both ways: what a client is told of what it has sent, and what is done with what it says of deliveries.
+
+1. What is sent unsettled is answered once: accepted when all queues have it, and what is to be stored is synced;
+   released when no queue takes it; rejected when a queue refuses it.
+2. Accepted deliveries are told as a range, where their ids follow one another.
+3. An outcome of a client is for what is outstanding of its range; what is not any more is passed over. What it has not
+   settled itself is settled by our answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from warren.amqp10.errors import LIMIT_EXCEEDED
+from warren.amqp10.links import ReceivingLink, SendingLink
+from warren.amqp10.performatives import (
+    ACCEPTED,
+    DISPOSITION,
+    REJECTED,
+    described,
+    error_value,
+    frame,
+    write_accepted,
+)
+from warren.amqp10.values import Symbol, UInt
+from warren.channels.confirms import Confirms, PendingConfirms
+from warren.channels.jobs import Returning
+from warren.queues.long_work import Job, Steps
+
+if TYPE_CHECKING:
+    from warren.amqp10.session import Amqp10Session
+
+DRAIN_STEPS: Final = 4
+
+
+class Run:
+    """Publishes whose numbers follow one another, as their delivery ids do, of one link."""
+
+    def __init__(self, number: i64, delivery_id: i64, link: ReceivingLink) -> None:
+        self.number: i64 = number
+        self.delivery_id: i64 = delivery_id
+        self.count: i64 = 1
+        self.link = link
+
+
+class Outcomes(Confirms):
+    """Confirms as dispositions."""
+
+    def __init__(self, pending: PendingConfirms, session: Amqp10Session, *, syncs: bool) -> None:
+        super().__init__(pending, syncs=syncs)
+        self._session: Amqp10Session | None = session
+        self._runs: deque[Run] = deque()
+        self._last: Run | None = None
+
+    def expect(self, link: ReceivingLink, delivery_id: i64) -> None:
+        """Answer `delivery_id` when the next publish is confirmed."""
+        number: i64 = self.published + 1
+        link.unconfirmed += 1
+        last = self._last
+        if (
+            last is not None
+            and last.link is link
+            and last.number + last.count == number
+            and (last.delivery_id + last.count) & 0xFFFFFFFF == delivery_id
+        ):
+            last.count += 1
+            return
+        run = Run(number, delivery_id, link)
+        self._runs.append(run)
+        self._last = run
+
+    def take_back(self, number: i64) -> Run | None:
+        """Expect nothing any more for a publish, which is one of the latest; return link and id, None: nothing was."""
+        behind: list[Run] = []
+        found: Run | None = None
+        while self._runs:
+            run = self._runs.pop()
+            if run.number <= number:
+                if number < run.number + run.count:
+                    found = Run(number, (run.delivery_id + number - run.number) & 0xFFFFFFFF, run.link)
+                    rest: i64 = run.number + run.count - number - 1
+                    if rest > 0:
+                        later = Run(number + 1, (found.delivery_id + 1) & 0xFFFFFFFF, run.link)
+                        later.count = rest
+                        behind.append(later)
+                    run.count = number - run.number
+                if run.count > 0:
+                    self._runs.append(run)
+                break
+            behind.append(run)
+        for run in reversed(behind):
+            self._runs.append(run)
+        self._last = self._runs[-1] if self._runs else None
+        if found is not None:
+            found.link.unconfirmed -= 1
+        return found
+
+    def write_confirmed(self, up_to: i64, count: i64) -> None:
+        session = self._session
+        runs = self._runs
+        first: i64 = 0
+        told: i64 = 0  # how many, from `first` on, are to be told
+        links: list[ReceivingLink] = []
+        while runs and runs[0].number <= up_to:
+            run = runs[0]
+            taken: i64 = up_to - run.number + 1
+            if taken >= run.count:
+                taken = run.count
+                runs.popleft()
+                if run is self._last:
+                    self._last = None
+            begins: i64 = run.delivery_id
+            run.number += taken
+            run.delivery_id = (run.delivery_id + taken) & 0xFFFFFFFF
+            run.count -= taken
+            link = run.link
+            link.unconfirmed -= taken
+            if not links or links[-1] is not link:
+                links.append(link)
+            if told > 0 and (first + told) & 0xFFFFFFFF == begins:
+                told += taken
+            else:
+                if told > 0 and session is not None:
+                    session.write_outcome(first, told)
+                first = begins
+                told = taken
+        if session is not None:
+            if told > 0:
+                session.write_outcome(first, told)
+            for link in links:
+                session.top_up(link)
+
+    def write_refused(self, number: i64) -> None:
+        run = self.take_back(number)
+        session = self._session
+        if run is not None and session is not None:
+            info: dict[object, object] = {Symbol("reason"): Symbol("maxlen")}
+            error = error_value(LIMIT_EXCEEDED, "a queue that is full has refused the message", info)
+            session.write_state(run.delivery_id, described(REJECTED, [error]))
+            session.top_up(run.link)
+
+    def close(self) -> None:
+        super().close()
+        self._session = None
+        self._runs.clear()
+        self._last = None
+
+
+def accepted(out: BytesWriter, channel: i64, first: i64, count: i64) -> None:
+    """Write that deliveries are accepted."""
+    write_accepted(out, channel, first, (first + count - 1) & 0xFFFFFFFF)
+
+
+def settled_frame(channel: int, is_receiver: bool, first: int, last: int, state: object) -> bytes:
+    """Return a disposition that settles deliveries with `state`."""
+    return frame(channel, DISPOSITION, [is_receiver, UInt(first), UInt(last), True, state])
+
+
+class DispositionRun(Job):
+    """What a client says of deliveries: the `tags` that were outstanding, oldest first."""
+
+    def __init__(
+        self, session: Amqp10Session, tags: list[int], state: int, *, failed: bool, delay_ms: int, answer: bytes
+    ) -> None:
+        self._session = session
+        self._tags = tags
+        self._next: int = 0
+        self._state = state
+        self._failed = failed
+        self._delay_ms = delay_ms
+        self._answer = answer
+        self._returning = Returning(session.ledger)
+
+    def go_on(self, steps: Steps) -> bool:
+        session = self._session
+        tags = self._tags
+        while self._next < len(tags):
+            if steps.left <= 0:
+                return False
+            tag = tags[self._next]
+            self._next += 1
+            if not session.is_open():
+                return True
+            if self._state == ACCEPTED:
+                steps.left -= 1
+                if session.ledger.is_outstanding(tag):
+                    session.acknowledge(tag, False)
+                continue
+            delivery = session.ledger.maybe_take(tag)
+            if delivery is not None:
+                requeue = self._state != REJECTED
+                self._returning.put_back(delivery, steps, requeue=requeue, failed=self._failed, delay_ms=self._delay_ms)
+            else:
+                steps.left -= 1
+        if not self._returning.end(steps):
+            return False
+        if self._answer and session.is_open():
+            session.connection.outbox.write(self._answer)
+        return True
+
+
+class LinkEnd(Job):
+    """A link on which deliveries went out ends: its consumer is gone; what was not answered goes back."""
+
+    def __init__(self, session: Amqp10Session, link: SendingLink, tags: list[int], answer: bytes) -> None:
+        self._session = session
+        self._link = link
+        self._tags = tags
+        self._next: int = 0
+        self._answer = answer
+        self._returning = Returning(session.ledger)
+
+    def go_on(self, steps: Steps) -> bool:
+        session = self._session
+        while self._next < len(self._tags):
+            if steps.left <= 0:
+                return False
+            delivery = session.ledger.maybe_take(self._tags[self._next])
+            self._next += 1
+            steps.left -= 1
+            if delivery is not None:
+                self._returning.put_back(delivery, steps, requeue=True, failed=True)
+        if not self._returning.end(steps):
+            return False
+        session.link_ended(self._link, self._answer)
+        return True
+
+
+class DrainRun(Job):
+    """A link whose peer wants what there is, and then no credit left."""
+
+    def __init__(self, session: Amqp10Session, link: SendingLink) -> None:
+        self._session = session
+        self._link = link
+
+    def go_on(self, steps: Steps) -> bool:
+        link = self._link
+        consumer = link.consumer
+        while link.is_draining and consumer is not None and self._session.is_open():
+            if steps.left <= 0:
+                return False
+            before: i64 = consumer.credit
+            queue = consumer.queue
+            if not consumer.gone and before > 0 and consumer.is_ready():
+                queue.serve(consumer)
+            steps.left -= DRAIN_STEPS + before - consumer.credit
+            if consumer.credit == before or consumer.credit == 0:
+                self._session.drain_stopped(link)
+                return True
+        return True

@@ -1,0 +1,281 @@
+"""Deliveries to a client, written as transfers.
+
+1. A delivery's id is its tag less one, in 32 bits; its delivery tag is its id. Both begin at 0 and 1, and there are no
+   gaps: what the broker itself sends on the session takes a tag, too.
+2. A transfer takes one of the session's window. When none is left, nothing is handed out (`is_shut`) until the peer
+   widens it. What is left of a delivery that is cut then is held, and goes first.
+3. No frame is larger than the peer takes. A delivery of several frames is made as the socket takes it.
+4. What the sections of a message come to is kept for the next one with the same envelope and properties.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter, read_i32_be, write_i32_be
+from mypy_extensions import i32, i64, u8
+
+from warren.amqp.methods import FRAME_OVERHEAD_BYTES
+from warren.amqp.outbox import CHUNK_MIN_BYTES, Supply
+from warren.amqp.properties import BasicProperties, decode_properties
+from warren.amqp10.conversion import (
+    ENCODED_TYPE,
+    data_head,
+    header_section,
+    is_body,
+    other_sections,
+)
+from warren.amqp10.performatives import to_i32
+from warren.channels.prepared_publish import PROPERTIES_AT
+from warren.msgstore.log.message import HEADER_AT, Envelope, Message
+from warren.queues.delivery import NOWHERE, Consumer, DeliveryLedger
+
+if TYPE_CHECKING:
+    from warren.amqp10.peer import Amqp10Peer
+
+# What a transfer has before its payload: with `more` a byte more.
+WHOLE_BYTES: Final = 29
+PART_BYTES: Final = 30
+# So much of a delivery of several frames is made at a time.
+PIECE_BYTES: Final = 1 << 18
+
+
+def transfer_head(channel: int, handle: int) -> bytes:
+    """Return a transfer on `handle`, which is below 256, from behind its size up to its delivery id."""
+    return bytes([2, 0, channel >> 8, channel & 255, 0, 0x53, 0x14, 0xC0, 0x10, 5, 0x52, handle, 0x70])
+
+
+class Outgoing:
+    """A delivery that takes several transfers, of which `frames_left` are not to be sent yet."""
+
+    def __init__(self, head: bytes, handle: i64, tag: bytes, settled: bool, prefix: bytes, body: bytes, room: i64):
+        self.handle: i64 = handle
+        self.frames_left: i64 = (len(prefix) + len(body) + room - 1) // room
+        self._head = head
+        self._more_head = head[:8] + b"\x11\x06" + head[10:]
+        self._tag = tag
+        self._settled: bool = settled
+        self._prefix = prefix
+        self._body = body
+        self._room: i64 = room
+        self._left: i64 = len(prefix) + len(body)  # of the payload, to be made
+        self._promised: i64 = self._left  # of the payload, not to be sent yet
+
+    def take(self, frames: i64) -> Transfers:
+        """Return the next transfers."""
+        size: i64 = self._room * frames
+        overhead: i64 = PART_BYTES * frames
+        self.frames_left -= frames
+        if self.frames_left == 0:
+            size = self._promised
+            overhead -= 1
+        self._promised -= size
+        return Transfers(self, frames, size + overhead)
+
+    def write(self, out: BytesWriter) -> None:
+        """Make the next transfer."""
+        size: i64 = self._left
+        is_last: bool = size <= self._room
+        if not is_last:
+            size = self._room
+        write_i32_be(out, i32(size + (WHOLE_BYTES if is_last else PART_BYTES)))
+        out.write(self._head if is_last else self._more_head)
+        out.write(self._tag)
+        out.write(b"\xa0\x04")
+        out.write(self._tag)
+        out.append(0x43)
+        out.append(0x41 if self._settled else 0x42)
+        if not is_last:
+            out.append(0x41)
+        prefix = self._prefix
+        at: i64 = len(prefix) + len(self._body) - self._left
+        self._left -= size
+        if at < len(prefix):
+            of_prefix: i64 = len(prefix) - at
+            if of_prefix > size:
+                of_prefix = size
+            out.write(prefix[at : at + of_prefix])
+            at += of_prefix
+            size -= of_prefix
+        if size > 0:
+            at -= len(prefix)
+            out.write(self._body[at : at + size])
+        if self._left == 0:
+            self._body = b""
+
+
+class Transfers(Supply):
+    """Some of the transfers of a delivery."""
+
+    def __init__(self, outgoing: Outgoing, frames: i64, size: i64) -> None:
+        super().__init__(size)
+        self._outgoing = outgoing
+        self._frames: i64 = frames
+
+    def next_piece(self) -> bytes:
+        out = BytesWriter()
+        while self._frames > 0 and len(out) < PIECE_BYTES:
+            self._outgoing.write(out)
+            self._frames -= 1
+        made = out.getvalue()
+        self.left_bytes -= len(made)
+        return made
+
+
+class Amqp10Ledger(DeliveryLedger):
+    """The deliveries of one session. `window`: how many transfers its peer takes."""
+
+    def __init__(self, peer: Amqp10Peer, number: i64, channel: int, window: i64, unacked_max: i64) -> None:
+        super().__init__(number, peer.turns, 0, unacked_max)
+        self.channel = channel
+        self.window: i64 = window
+        self.next_outgoing_id: i64 = 0
+        self.own: i64 = 0  # deliveries that are from no queue
+        self.frame_bytes: i64 = peer.peer_frame_bytes
+        self.is_shut = window == 0
+        self._log = peer.broker.log
+        self._held: Outgoing | None = None
+        # What the last delivery came to, for the next one with the same envelope and properties.
+        self._envelope: Envelope | None = None
+        self._properties = b""
+        self._decoded = BasicProperties()
+        self._first = b""  # for who is the first to have it
+        self._expiration_ms: i64 = -1
+        self._sections = b""
+        self._is_encoded: bool = False
+
+    def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
+        consumer.credit -= 1
+        content = message.header_frame()
+        header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
+        properties = content[HEADER_AT + PROPERTIES_AT : header_end - 1]
+        if message.envelope is not self._envelope or properties != self._properties:
+            self._describe(message.envelope, content, header_end)
+            self._properties = properties
+        prefix = self._first
+        if redelivered or message.attempts > 0 or self._expiration_ms >= 0:
+            prefix = self._header_of(message, redelivered) + self._sections
+        size: i64 = message.body_bytes
+        body_at: i64 = header_end + HEADER_AT
+        if size == 0:
+            body = b""
+        elif message.pieces is None and body_at + size + 1 == len(content):
+            body = content[body_at : body_at + size]
+        else:
+            body = message.body()
+        if not self._is_encoded or not is_body(body):
+            if size < 256:
+                out = BytesWriter()
+                out.write(prefix)
+                out.write(b"\x00\x53\x75\xa0")
+                out.append(u8(size))
+                prefix = out.getvalue()
+            else:
+                prefix = prefix + data_head(size)
+        self._send(consumer.deliver_head, tag, consumer.no_ack, prefix, body)
+
+    def send_own(self, handle: int, payload: bytes) -> None:
+        """Send something that is from no queue, settled."""
+        tag: i64 = self.next_tag
+        self.next_tag = tag + 1
+        self.own += 1
+        self._send(transfer_head(self.channel, handle), tag, True, payload, b"")
+
+    def _send(self, head: bytes, tag: i64, settled: bool, prefix: bytes, body: bytes) -> None:
+        outbox = self.outbox
+        if outbox is NOWHERE:
+            return
+        delivery_id: i64 = tag - 1
+        size: i64 = len(prefix) + len(body)
+        if size + WHOLE_BYTES > self.frame_bytes:
+            room: i64 = self.frame_bytes - PART_BYTES
+            tag_bytes = int(delivery_id & 0xFFFFFFFF).to_bytes(4, "big")
+            self._held = Outgoing(head, head[11], tag_bytes, settled, prefix, body, room)
+            self._go_on()
+            return
+        outbox.touch()
+        out = outbox.writer
+        number: i32 = to_i32(delivery_id)
+        write_i32_be(out, i32(size + WHOLE_BYTES))
+        out.write(head)
+        write_i32_be(out, number)
+        out.append(0xA0)
+        out.append(4)
+        write_i32_be(out, number)
+        out.append(0x43)
+        out.append(0x41 if settled else 0x42)
+        out.write(prefix)
+        if len(body) >= CHUNK_MIN_BYTES:
+            outbox.write_chunk(body)
+            out = outbox.writer
+        elif len(body) > 0:
+            out.write(body)
+        if len(out) > outbox.soft_limit_bytes:
+            outbox.writable = False
+        self.next_outgoing_id = (self.next_outgoing_id + 1) & 0xFFFFFFFF
+        self.window -= 1
+        if self.window <= 0:
+            self.is_shut = True
+
+    def _go_on(self) -> None:
+        """Send of what is held as much as the window allows."""
+        held = self._held
+        if held is not None:
+            frames: i64 = held.frames_left
+            if frames > self.window:
+                frames = self.window
+            if frames > 0:
+                self.window -= frames
+                self.next_outgoing_id = (self.next_outgoing_id + frames) & 0xFFFFFFFF
+                outbox = self.outbox
+                outbox.touch()
+                outbox.write_supply(held.take(frames))
+            if held.frames_left == 0:
+                self._held = None
+        self.is_shut = self.window <= 0 or self._held is not None
+
+    def widen(self, window: i64) -> bool:
+        """The peer takes so many transfers; True when deliveries may go on."""
+        was_shut = self.is_shut
+        self.window = window
+        self._go_on()
+        return was_shut and not self.is_shut
+
+    def drop_held(self, handle: int) -> bool:
+        """Forget what is held of a link that ends; True when deliveries of others may go on."""
+        held = self._held
+        if held is None or held.handle != handle:
+            return False
+        self._held = None
+        self.is_shut = self.window <= 0
+        return not self.is_shut
+
+    def tag_of(self, delivery_id: i64) -> i64:
+        """Return the tag of a delivery id: the latest that there was."""
+        return self.next_tag - 1 - ((self.next_tag - 2 - delivery_id) & 0xFFFFFFFF)
+
+    def _describe(self, envelope: Envelope, content: bytes, header_end: i64) -> None:
+        found = decode_properties(content, HEADER_AT, header_end - 1)
+        self._envelope = envelope
+        self._decoded = found
+        self._is_encoded = found.type == ENCODED_TYPE
+        self._expiration_ms = -1
+        if found.expiration is not None and found.expiration.isdigit() and len(found.expiration) <= 12:
+            self._expiration_ms = int(found.expiration)
+        self._sections = other_sections(found, envelope.exchange, envelope.routing_key)
+        self._first = header_section(found, None, first=True, delivery_count=0) + self._sections
+
+    def _header_of(self, message: Message, redelivered: bool) -> bytes:
+        ttl_ms: int | None = None
+        if self._expiration_ms >= 0:
+            left: i64 = self._expiration_ms
+            if 0 < message.time_ms < self._log.now_ms:
+                left -= self._log.now_ms - message.time_ms
+            ttl_ms = int(left) if left > 0 else 0
+        count = int(message.attempts)
+        return header_section(self._decoded, ttl_ms, first=not redelivered and count == 0, delivery_count=count)
+
+    def close(self) -> None:
+        super().close()
+        self._held = None
+        self._envelope = None

@@ -1,0 +1,94 @@
+"""The two kinds of links of a session, as it sees them: those on which it receives, and those on which it sends.
+
+Both stay known by their handle after they have failed until the peer has detached them, too (`is_gone`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.channels.prepared_publish import PreparedPublish
+from warren.queues.delivery import Consumer
+
+# What a sender may have on its way, and what of that has to be free before it is told.
+LINK_CREDIT: Final = 2048
+CREDIT_STEP: Final = LINK_CREDIT // 4
+
+
+class Link:
+    """What both kinds have."""
+
+    def __init__(self, name: str, handle: int) -> None:
+        self.name = name
+        self.handle = handle
+        self.is_gone: bool = False  # it has failed: whatever comes on it before its detach is dropped
+        self.is_management: bool = False
+
+
+class ReceivingLink(Link):
+    """The client sends on it. `address`: what its target is, None: each message says where it goes."""
+
+    def __init__(self, name: str, handle: int, delivery_count: i64) -> None:
+        super().__init__(name, handle)
+        self.exchange = ""
+        self.routing_key = ""
+        self.is_anonymous: bool = False
+        self.delivery_count: i64 = delivery_count
+        self.credit: i64 = 0
+        self.unconfirmed: i64 = 0
+        self.kept: dict[bytes, PreparedPublish] = {}  # by what stands before the body
+        self.kept_settled: dict[bytes, PreparedPublish] = {}
+        # Of a delivery that comes in several transfers.
+        self.pieces: list[bytes] = []
+        self.size: i64 = 0
+        self.delivery_id: i64 = 0
+        self.is_settled: bool = False
+
+    def is_cut(self) -> bool:
+        """Tell whether more transfers of a delivery are to come."""
+        return len(self.pieces) > 0
+
+    def credit_due(self) -> i64:
+        """Return what its credit is to be, 0: what it is."""
+        wanted: i64 = LINK_CREDIT - self.unconfirmed
+        if wanted - self.credit >= CREDIT_STEP:
+            return wanted
+        return 0
+
+    def forget(self) -> None:
+        """It has ended."""
+        self.kept.clear()
+        self.kept_settled.clear()
+        self.pieces = []
+        self.size = 0
+
+
+class SendingLink(Link):
+    """The client receives on it. `limit`: its delivery count when all of its credit is used."""
+
+    def __init__(self, name: str, handle: int) -> None:
+        super().__init__(name, handle)
+        self.consumer: Consumer | None = None  # None: it is of a link pair for management
+        self.limit: i64 = 0
+        self.credit: i64 = 0  # of one without a consumer
+        self.queue = ""  # that was made for it, and goes with it
+        self.is_draining: bool = False
+        self.responses: deque[bytes] = deque()  # of a link pair, that wait for credit
+
+    def credit_left(self) -> i64:
+        consumer = self.consumer
+        return self.credit if consumer is None else consumer.credit
+
+    def delivery_count(self) -> i64:
+        return (self.limit - self.credit_left()) & 0xFFFFFFFF
+
+    def grant(self, limit: i64, credit: i64) -> None:
+        self.limit = limit & 0xFFFFFFFF
+        consumer = self.consumer
+        if consumer is None:
+            self.credit = credit
+        else:
+            consumer.credit = credit

@@ -1,0 +1,397 @@
+"""The node `/management`: requests and responses of HTTP as messages, on a pair of links with the same name.
+
+    GET     /queues/Q                200  what there is of a queue
+    PUT     /queues/Q                201  declared, 200 it was there before: the same
+    DELETE  /queues/Q                200  with the number of messages
+    DELETE  /queues/Q/messages       200  purged, with their number
+    PUT     /exchanges/X             204
+    DELETE  /exchanges/X             204
+    POST    /bindings                204
+    GET     /bindings?src=&dstq=&key=    200  a list; dste= for an exchange
+    DELETE  /bindings/src=;dstq=;key=;args=    204
+
+A request has its method in `subject`, its path in `to`, and a map as body where it needs one. A response has the status
+in `subject` and the request's `message-id` as `correlation-id`.
+
+1. Requests are answered in order, one at a time, and not before what they change is durable.
+2. What is wrong with one is told by its status (400, 403, 404, 409, 501) and a text; the links go on.
+3. At most `RESPONSES_MAX` responses wait for credit.
+
+Source: RabbitMQ, ``rabbit_amqp_management.erl``; OASIS "HTTP over AMQP" and "Link pairing".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from warren.amqp import methods as m
+from warren.amqp.errors import (
+    ACCESS_REFUSED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
+    ChannelException,
+)
+from warren.amqp.field_table import EMPTY_TABLE, decode_table, encode_table
+from warren.amqp10.addresses import quoted, unquoted
+from warren.amqp10.conversion import (
+    APPLICATION_PROPERTIES,
+    DATA,
+    PROPERTIES,
+    VALUE,
+    Sections,
+    table_of,
+)
+from warren.amqp10.errors import LIMIT_EXCEEDED, LinkError, SessionError
+from warren.amqp10.performatives import Head
+from warren.amqp10.values import Described, Reader, UInt, ULong, value_end, write_value
+from warren.channels.access import READ, WRITE
+from warren.exchanges.binding import Binding
+from warren.exchanges.exchange import Exchange
+from warren.queues.queue import Queue
+
+if TYPE_CHECKING:
+    from warren.amqp10.session import Amqp10Session
+
+RESPONSES_MAX: Final = 64
+LISTED_MAX: Final = 1000  # bindings in a response
+_OK: Final = "200"
+_CREATED: Final = "201"
+_NO_CONTENT: Final = "204"
+_BAD: Final = "400"
+_STATUS: Final = {
+    ACCESS_REFUSED: "403",
+    NOT_FOUND: "404",
+    RESOURCE_LOCKED: "409",
+    PRECONDITION_FAILED: "409",
+    NOT_IMPLEMENTED: "501",
+}
+
+
+class _Refused(Exception):
+    """A request cannot be carried out: `status` and why."""
+
+    def __init__(self, status: str, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+class Request:
+    """One request. `body`: its value, None without."""
+
+    def __init__(self, link: str, identifier: object, method: str, path: str, body: object) -> None:
+        self.link = link
+        self.identifier = identifier
+        self.method = method
+        self.path = path
+        self.body = body
+
+    def table(self) -> dict[object, object]:
+        """Return the body, a map.
+
+        Raises:
+            _Refused: it is none.
+        """
+        body = self.body
+        if isinstance(body, dict):
+            return body
+        raise _Refused(_BAD, "the body is no map")
+
+
+class Management:
+    """The requests of one session."""
+
+    def __init__(self, session: Amqp10Session) -> None:
+        self._session = session
+        self._under_way: deque[tuple[Request, str]] = deque()  # what waits for its command; with the status then
+
+    def request(self, link: str, sections: bytes) -> None:
+        """Take a request, which came on the link of that name.
+
+        Raises:
+            AmqpError: it is malformed, or there are too many.
+        """
+        session = self._session
+        if session.waiting_responses() + session.peer.held_responses() >= RESPONSES_MAX:
+            raise SessionError(LIMIT_EXCEEDED, f"more than {RESPONSES_MAX} responses wait for credit")
+        request = _read(link, sections)
+        try:
+            self._carry_out(request)
+        except _Refused as refused:
+            self._tell(request, refused.status, refused.why)
+        except LinkError as error:
+            self._tell(request, _BAD, error.explanation)
+        except ChannelException as error:
+            self._tell(request, _STATUS.get(error.reply_code, _BAD), error.explanation)
+
+    def _tell(self, request: Request, status: str, why: str) -> None:
+        self._under_way.clear()
+        self._respond(request, status, why, 0, 0)
+
+    def done(self, method: Any, ticket: int, batch: int) -> None:
+        """A command has its result."""
+        if not self._under_way:
+            return
+        request, status = self._under_way.popleft()
+        body: object = None
+        if isinstance(method, m.QueueDeleteOk | m.QueuePurgeOk):
+            body = {"message_count": ULong(method.message_count)}
+        elif isinstance(method, m.QueueDeclareOk):
+            queue = self._session.vhost.queues.get(method.queue)
+            body = None if queue is None else self._describe(queue)
+        self._respond(request, status, body, ticket, batch)
+
+    def _respond(self, request: Request, status: str, body: object, ticket: int, batch: int) -> None:
+        out = BytesWriter()
+        fields: list[object] = [None, None, None, status, None, request.identifier]
+        write_value(out, Described(ULong(PROPERTIES), fields))
+        write_value(out, Described(ULong(APPLICATION_PROPERTIES), {"http:response": "1.1"}))
+        write_value(out, Described(ULong(VALUE), body))
+        self._session.peer.respond_when_durable(self._session, request.link, out.getvalue(), ticket, batch)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, request: Request) -> None:
+        path, _, query = request.path.partition("?")
+        parts = path.split("/")[1:]
+        method = request.method
+        if len(parts) == 2 and parts[0] == "queues":
+            self._queue(request, unquoted(parts[1]))
+        elif len(parts) == 3 and parts[0] == "queues" and parts[2] == "messages" and method == "DELETE":
+            self._run(request, m.QueuePurge(0, _named(unquoted(parts[1])), False), _OK)
+        elif len(parts) == 2 and parts[0] == "exchanges":
+            self._exchange(request, unquoted(parts[1]))
+        elif path == "/bindings" and method == "POST":
+            self._bind(request)
+        elif path == "/bindings" and method == "GET":
+            self._list(request, _parameters(query, "&"))
+        elif len(parts) == 2 and parts[0] == "bindings" and method == "DELETE":
+            self._unbind(request, _parameters(parts[1], ";"))
+        elif path == "/auth/tokens":
+            raise _Refused("501", "tokens are not supported")
+        else:
+            raise _Refused("404", f"there is no {method[:16]} {path[:128]}")
+
+    def _run(self, request: Request, command: Any, status: str) -> None:
+        self._under_way.append((request, status))
+        self._session.run(command)
+
+    def _queue(self, request: Request, name: str) -> None:
+        session = self._session
+        if request.method == "PUT":
+            body = request.table()
+            arguments = _table(body, "arguments")
+            # RabbitMQ 4 has durable queues where a client does not say.
+            durable = _flag(body, "durable", absent=True)
+            existed = name in session.vhost.queues
+            declare = m.QueueDeclare(
+                0,
+                name,
+                False,
+                durable,
+                _flag(body, "exclusive"),
+                _flag(body, "auto_delete"),
+                False,
+                encode_table(table_of(arguments)) if arguments else EMPTY_TABLE,
+            )
+            self._run(request, declare, _OK if existed else _CREATED)
+        elif request.method == "DELETE":
+            _named(name)
+            self._run(request, m.QueueDelete(0, name, False, False, False), _OK)
+        elif request.method == "GET":
+            session.authorize(READ, "queue", _named(name))
+            self._respond(request, _OK, self._describe(session.vhost.queue(name, session.connection)), 0, 0)
+        else:
+            raise _Refused("405", f"queues do not know {request.method[:16]}")
+
+    def _describe(self, queue: Queue) -> dict[object, object]:
+        node = self._session.connection.broker.node
+        arguments: dict[object, object] = {}
+        for name, value in decode_table(queue.arguments).items():
+            if isinstance(value, bool | str | int | float | bytes):
+                arguments[name] = value
+        return {
+            "name": queue.name,
+            "vhost": queue.vhost_name,
+            "durable": queue.durable,
+            "exclusive": queue.owner is not None,
+            "auto_delete": queue.auto_delete,
+            "type": queue.rules.queue_type,
+            "leader": node,
+            "replicas": [node],
+            "message_count": ULong(int(queue.ready_count)),
+            "consumer_count": UInt(len(queue.consumers)),
+            "arguments": arguments,
+        }
+
+    def _exchange(self, request: Request, name: str) -> None:
+        if request.method == "PUT":
+            body = request.table()
+            kind = body.get("type", "direct")
+            if not isinstance(kind, str):
+                raise _Refused(_BAD, "the type of an exchange is no text")
+            arguments = _table(body, "arguments")
+            declare = m.ExchangeDeclare(
+                0,
+                name,
+                str(kind),
+                False,
+                _flag(body, "durable", absent=True),
+                _flag(body, "auto_delete"),
+                _flag(body, "internal"),
+                False,
+                encode_table(table_of(arguments)) if arguments else EMPTY_TABLE,
+            )
+            self._run(request, declare, _NO_CONTENT)
+        elif request.method == "DELETE":
+            self._run(request, m.ExchangeDelete(0, name, False, False), _NO_CONTENT)
+        else:
+            raise _Refused("405", f"exchanges do not know {request.method[:16]}")
+
+    def _bind(self, request: Request) -> None:
+        body = request.table()
+        source = _text(body, "source")
+        key = _text(body, "binding_key")
+        arguments = _table(body, "arguments")
+        encoded = encode_table(table_of(arguments)) if arguments else EMPTY_TABLE
+        if "destination_queue" in body:
+            queue = _named(_text(body, "destination_queue"))
+            self._run(request, m.QueueBind(0, queue, source, key, False, encoded), _NO_CONTENT)
+        else:
+            exchange = _text(body, "destination_exchange")
+            self._run(request, m.ExchangeBind(0, exchange, source, key, False, encoded), _NO_CONTENT)
+
+    def _unbind(self, request: Request, given: dict[str, str]) -> None:
+        source = _parameter(given, "src")
+        key = _parameter(given, "key")
+        encoded = EMPTY_TABLE
+        if given.get("args"):
+            # One with arguments is named by what stands for them in the list.
+            for binding in self._matching(given):
+                if _mark(binding) == given["args"]:
+                    encoded = binding.arguments
+                    break
+            else:
+                raise _Refused("404", "there is no binding with such arguments")
+        if "dstq" in given:
+            queue = _named(given["dstq"])
+            self._run(request, m.QueueUnbind(0, queue, source, key, encoded), _NO_CONTENT)
+        else:
+            self._run(request, m.ExchangeUnbind(0, _parameter(given, "dste"), source, key, False, encoded), _NO_CONTENT)
+
+    def _matching(self, given: dict[str, str]) -> list[Binding]:
+        """Return bindings from one place to another with one key."""
+        session = self._session
+        source = session.vhost.exchanges.get(_parameter(given, "src"))
+        key = _parameter(given, "key")
+        if "dstq" in given:
+            name = given["dstq"]
+            destination: Queue | Exchange | None = session.vhost.queues.get(name)
+        else:
+            name = _parameter(given, "dste")
+            destination = session.vhost.exchanges.get(name)
+        if source is None or destination is None:
+            return []
+        session.authorize(READ, "exchange", source.name)
+        session.authorize(WRITE, "queue" if "dstq" in given else "exchange", name)
+        session.connection.units_left -= len(source.bindings)
+        found: list[Binding] = []
+        for binding in source.bindings.values():
+            if binding.destination is destination and binding.routing_key == key and len(found) < LISTED_MAX:
+                found.append(binding)
+        return found
+
+    def _list(self, request: Request, given: dict[str, str]) -> None:
+        listed: list[object] = []
+        for binding in self._matching(given):
+            place = "dstq" if "dstq" in given else "dste"
+            shown: dict[object, object] = {
+                "source": binding.source.name,
+                "binding_key": binding.routing_key,
+                "arguments": {
+                    name: value
+                    for name, value in decode_table(binding.arguments).items()
+                    if isinstance(value, bool | str | int | float | bytes)
+                },
+                "location": f"/bindings/src={quoted(binding.source.name)};{place}={quoted(binding.destination.name)};"
+                f"key={quoted(binding.routing_key)};args={_mark(binding)}",
+            }
+            shown["destination_queue" if place == "dstq" else "destination_exchange"] = binding.destination.name
+            listed.append(shown)
+        self._respond(request, _OK, listed, 0, 0)
+
+
+def _mark(binding: Binding) -> str:
+    """Return what stands for the arguments of a binding in its path, empty without any."""
+    return "" if binding.arguments == EMPTY_TABLE else binding.arguments.hex()
+
+
+def _read(link: str, data: bytes) -> Request:
+    """Return the request that a message is.
+
+    Raises:
+        AmqpError: it is none.
+    """
+    # Unlike other messages one may be without a body, and Proton puts an empty one before the properties.
+    head = Head()
+    pos: i64 = 0
+    end: i64 = len(data)
+    value: object = None
+    while pos < end:
+        head.read(data, pos, end)
+        pos = value_end(data, head.pos, end)
+        if head.code == DATA or head.code == VALUE:
+            value = Reader(data, head.pos, pos).value()
+    sections = Sections()
+    sections.read(data)
+    return Request(link, sections.message_id, sections.subject or "", sections.to or "", value)
+
+
+def _named(name: str) -> str:
+    if name == "":
+        raise _Refused(_BAD, "a queue without a name")
+    return name
+
+
+def _flag(body: dict[object, object], name: str, *, absent: bool = False) -> bool:
+    value = body.get(name, absent)
+    if isinstance(value, bool):
+        return value
+    raise _Refused(_BAD, f"'{name}' is neither true nor false")
+
+
+def _text(body: dict[object, object], name: str) -> str:
+    value = body.get(name)
+    if isinstance(value, str) and len(value.encode()) <= 255:
+        return str(value)
+    raise _Refused(_BAD, f"'{name}' is no text of at most 255 bytes")
+
+
+def _table(body: dict[object, object], name: str) -> dict[object, object]:
+    value = body.get(name)
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        return value
+    raise _Refused(_BAD, f"'{name}' is no map")
+
+
+def _parameters(text: str, separator: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in text.split(separator):
+        name, _, value = part.partition("=")
+        found[name] = value if name == "args" else unquoted(value)
+    return found
+
+
+def _parameter(given: dict[str, str], name: str) -> str:
+    value = given.get(name)
+    if value is None:
+        raise _Refused(_BAD, f"'{name}' is missing")
+    return value

@@ -1,0 +1,828 @@
+"""The session of an AMQP 1.0 connection: its links, what it is sent and sends, windows and credit.
+
+1. Handles are the client's in both directions. A link that fails is detached, and known until the client has detached
+   it, too; a session that fails is ended in the same way.
+2. A client may have `LINK_CREDIT` deliveries on its way on each link, and `WINDOW` transfers on a session; both are
+   topped up in steps. A delivery in several transfers is kept in pieces, each copied once, which `channels.inbound`
+   counts, up to the size that a message may have.
+3. What a delivery needs beside its body is kept by the bytes that stand before that: the same head costs a look-up.
+4. A link that ends gives back what its client has not answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mypy_extensions import i64
+
+from warren.amqp import methods as m
+from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
+from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
+from warren.amqp.field_table import Timestamp as Seconds
+from warren.amqp10.addresses import MANAGEMENT, queue_address, source_of, target_of
+from warren.amqp10.conversion import ENCODED_MARK, ENCODED_TYPE, Body, Sections, body_of, table_of
+from warren.amqp10.dispositions import DispositionRun, DrainRun, LinkEnd, Outcomes, accepted, settled_frame
+from warren.amqp10.errors import (
+    DELETED,
+    HANDLE_IN_USE,
+    ILLEGAL_STATE,
+    INVALID_FIELD,
+    LIMIT_EXCEEDED,
+    MESSAGE_SIZE,
+    TRANSFER_LIMIT,
+    UNATTACHED_HANDLE,
+    UNIMPLEMENTED,
+    WINDOW_VIOLATION,
+    Amqp10Error,
+    LinkError,
+    SessionError,
+    condition_of,
+)
+from warren.amqp10.ledger import Amqp10Ledger, transfer_head
+from warren.amqp10.links import Link, ReceivingLink, SendingLink
+from warren.amqp10.management import Management
+from warren.amqp10.performatives import (
+    ACCEPTED,
+    ATTACH,
+    DETACH,
+    MODIFIED,
+    RECEIVED,
+    REJECTED,
+    RELEASED,
+    SOURCE,
+    TARGET,
+    Arguments,
+    Disposition,
+    Flow,
+    Transfer,
+    described,
+    error_value,
+    frame,
+    maybe_described,
+    write_flow,
+)
+from warren.amqp10.values import Array, Described, Symbol, Timestamp, UByte, UInt, ULong
+from warren.channels.access import WRITE
+from warren.channels.consuming import cancel, consume
+from warren.channels.prepared_publish import PreparedPublish
+from warren.channels.session import Session
+from warren.channels.topology import handle_topology
+from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES, Message
+from warren.queues.arguments import STREAM
+from warren.queues.delivery import Consumer
+
+if TYPE_CHECKING:
+    from warren.amqp10.peer import Amqp10Peer
+
+HANDLE_MAX: Final = 255
+WINDOW: Final = 4096
+WINDOW_STEP: Final = WINDOW // 2
+U32: Final = 0xFFFFFFFF
+HEADS_MAX: Final = 64
+HEAD_KEPT_BYTES: Final = 1024
+LINK_NAME_MAX_BYTES: Final = 1024
+# What may stand before a body besides the size that a message may have.
+HEAD_BYTES: Final = 262144
+# Pieces of a delivery smaller than this are joined as they come.
+PIECE_BYTES: Final = 16384
+STREAM_PREFETCH: Final = 65535
+SETTLED: Final = 1  # a settle mode of senders
+SECOND: Final = 1  # and of receivers
+_OFFSET_FILTER: Final = "rabbitmq:stream-offset-spec"
+_VALUE_FILTER: Final = "rabbitmq:stream-filter"
+_UNFILTERED_FILTER: Final = "rabbitmq:stream-match-unfiltered"
+_PRIORITY: Final = "rabbitmq:priority"
+# What a message that goes to no queue is told with.
+_OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+
+
+class Amqp10Session(Session):
+    """One session. `channel`: its number in both directions, of which `number` is one more."""
+
+    def __init__(self, peer: Amqp10Peer, channel: int, next_incoming_id: i64, window: i64) -> None:
+        self.peer: Amqp10Peer = peer
+        self.channel = channel
+        self.transfers = Amqp10Ledger(peer, channel + 1, channel, window, peer.broker.limits.unacked_per_channel_max)
+        super().__init__(peer, channel + 1, self.transfers)
+        self.links: dict[int, Link] = {}
+        self._transfer = Transfer()
+        self._disposition = Disposition()
+        self._flow = Flow()
+        self._body = Body()
+        self._next_incoming_id: i64 = next_incoming_id
+        self._window: i64 = WINDOW  # how many transfers its peer may send
+        self._outcomes: Outcomes | None = None
+        self._ticket: int = 0  # of the latest change that this session has made
+        self._management: Management | None = None
+
+    # --- results of commands ----------------------------------------------------------------------------------------
+
+    def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
+        if ticket > self._ticket:
+            self._ticket = ticket
+        management = self._management
+        if management is not None:
+            management.done(method, ticket, batch)
+
+    def run(self, command: Any) -> None:
+        """Carry out a command of `topology`.
+
+        Raises:
+            AmqpError: whatever its rules say; 406, topology may not grow while memory is short.
+        """
+        broker = self.connection.broker
+        if broker.has_alarm("memory") and not self.connection.has_growth_left(self, command):
+            raise ChannelException(
+                PRECONDITION_FAILED, "memory is short: nothing can be declared or bound until the memory alarm is over"
+            )
+        handle_topology(self, command)
+
+    def write_returned(self, message: Message) -> None:
+        outcomes = self._outcomes
+        if outcomes is None:
+            return
+        run = outcomes.take_back(outcomes.published + 1)
+        if run is not None:
+            self.write_state(run.delivery_id, described(RELEASED, []))
+            self.top_up(run.link)
+
+    def consumer_cancelled(self, consumer: Consumer) -> None:
+        text = f"the queue '{consumer.queue.name}' is gone, or the right to read it"
+        for link in self.links.values():
+            if isinstance(link, SendingLink) and link.consumer is consumer and not link.is_gone:
+                self.fail_link(link, LinkError(DELETED, text))
+
+    def drop_content(self) -> None:
+        self.shared.inbound.let_go(self)
+        for link in self.links.values():
+            if isinstance(link, ReceivingLink):
+                link.pieces = []
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def write_outcome(self, first: i64, count: i64) -> None:
+        """Write that deliveries of the client, `count` from `first` on, are accepted."""
+        outbox = self.connection.outbox
+        outbox.touch()
+        accepted(outbox.writer, self.channel, first, count)
+
+    def write_state(self, delivery_id: i64, state: object) -> None:
+        """Write what became of one delivery of the client."""
+        number = int(delivery_id)
+        self.connection.outbox.write(settled_frame(self.channel, True, number, number, state))
+
+    def top_up(self, link: ReceivingLink) -> None:
+        """Give a sender credit again, if much of it is used."""
+        if link.is_gone or self.state != 0:
+            return
+        credit: i64 = link.credit_due()
+        if credit > 0:
+            link.credit = credit
+            self._write_link_flow(link)
+
+    def _write_link_flow(self, link: ReceivingLink) -> None:
+        self._window = WINDOW
+        outbox = self.connection.outbox
+        outbox.touch()
+        write_flow(
+            outbox.writer,
+            self.channel,
+            self._next_incoming_id,
+            WINDOW,
+            self.transfers.next_outgoing_id,
+            link.handle,
+            link.delivery_count,
+            link.credit,
+            -1,
+            False,
+        )
+
+    def _write_sending_flow(self, link: SendingLink, *, drain: bool) -> None:
+        self._window = WINDOW
+        consumer = link.consumer
+        available: i64 = 0
+        if consumer is not None:
+            available = consumer.queue.ready_count
+            if available > U32:
+                available = U32
+        outbox = self.connection.outbox
+        outbox.touch()
+        write_flow(
+            outbox.writer,
+            self.channel,
+            self._next_incoming_id,
+            WINDOW,
+            self.transfers.next_outgoing_id,
+            link.handle,
+            link.delivery_count(),
+            link.credit_left(),
+            available,
+            drain,
+        )
+
+    def _write_flow(self) -> None:
+        self._window = WINDOW
+        outbox = self.connection.outbox
+        outbox.touch()
+        write_flow(
+            outbox.writer,
+            self.channel,
+            self._next_incoming_id,
+            WINDOW,
+            self.transfers.next_outgoing_id,
+            -1,
+            0,
+            0,
+            -1,
+            False,
+        )
+
+    # --- transfers --------------------------------------------------------------------------------------------------
+
+    def transfer(self, data: bytes, pos: i64, end: i64) -> None:
+        """Take a transfer. Whoever calls has asked whether publishers have to wait.
+
+        Raises:
+            AmqpError: the session or the connection fails.
+        """
+        transfer = self._transfer
+        transfer.read(data, pos, end)
+        self._next_incoming_id = (self._next_incoming_id + 1) & U32
+        self._window -= 1
+        if self._window < 0:
+            raise SessionError(WINDOW_VIOLATION, f"more than the {WINDOW} transfers that the window has")
+        link = self.links.get(transfer.handle)
+        if not isinstance(link, ReceivingLink):
+            if link is not None and link.is_gone:
+                return
+            raise SessionError(UNATTACHED_HANDLE, f"a transfer on handle {int(transfer.handle)}, which is no sender's")
+        if link.is_gone:
+            return
+        try:
+            self._take(link, transfer, data, transfer.payload, end)
+        except ChannelException as error:
+            if isinstance(error, SessionError):
+                raise
+            self.fail_link(link, error)
+        except Amqp10Error as error:
+            self.fail_link(link, LinkError(error.condition, error.explanation))  # a message is malformed, no frame
+        if self._window <= WINDOW_STEP:
+            self._write_flow()
+
+    def _take(self, link: ReceivingLink, transfer: Transfer, data: bytes, start: i64, end: i64) -> None:
+        if transfer.aborted or transfer.resume:
+            raise LinkError(UNIMPLEMENTED, "transfers that are aborted or resumed are not supported")
+        if not link.is_cut():
+            if transfer.delivery_id < 0:
+                raise LinkError(INVALID_FIELD, "a transfer without a delivery id")
+            if link.credit <= 0:
+                raise LinkError(TRANSFER_LIMIT, "a delivery without credit")
+            link.credit -= 1
+            link.delivery_count = (link.delivery_count + 1) & U32
+            if not transfer.more:
+                self._deliver(link, transfer.delivery_id, transfer.settled, data, start, end)
+                return
+            link.delivery_id = transfer.delivery_id
+            link.is_settled = transfer.settled
+            link.size = 0
+        elif transfer.delivery_id >= 0 and transfer.delivery_id != link.delivery_id:
+            raise LinkError(ILLEGAL_STATE, "a delivery begins before the one on the same link has ended")
+        if transfer.settled:
+            link.is_settled = True
+        self._keep(link, data[start:end])
+        if transfer.more:
+            return
+        whole = b"".join(link.pieces)
+        link.pieces = []
+        self._count_pieces()
+        self._deliver(link, link.delivery_id, link.is_settled, whole, 0, len(whole))
+
+    def _keep(self, link: ReceivingLink, piece: bytes) -> None:
+        """Keep a part of a delivery."""
+        size: i64 = len(piece)
+        link.size += size
+        if link.size > self.shared.message_max_bytes + HEAD_BYTES:
+            link.pieces = []
+            raise self._too_large()
+        pieces = link.pieces
+        cost: i64 = size + PIECE_OVERHEAD_BYTES
+        if pieces and len(pieces[-1]) + size <= PIECE_BYTES:
+            pieces[-1] += piece
+            cost = size
+        else:
+            pieces.append(piece)
+        self.shared.inbound.hold(self, cost)
+
+    def _count_pieces(self) -> None:
+        """Count what is held again: a link holds nothing any more, others may."""
+        self.shared.inbound.let_go(self)
+        for link in self.links.values():
+            if isinstance(link, ReceivingLink) and link.is_cut():
+                self.shared.inbound.hold(self, link.size)
+
+    def _too_large(self) -> LinkError:
+        most = int(self.shared.message_max_bytes)
+        return LinkError(MESSAGE_SIZE, f"a message larger than the {most} bytes that are allowed")
+
+    def _deliver(self, link: ReceivingLink, delivery_id: i64, settled: bool, data: bytes, start: i64, end: i64) -> None:
+        """A delivery is whole."""
+        if link.is_management:
+            self._request(link, delivery_id, settled, data, start, end)
+            return
+        body = self._body
+        body.find(data, start, end)
+        if body.is_single:
+            content = data[body.start : body.end]
+            head = data[start : body.sections]
+        else:
+            content, is_encoded = body_of(data, body.sections, end)
+            head = data[start : body.sections]
+            if is_encoded:
+                head += ENCODED_MARK
+        if len(content) > self.shared.message_max_bytes:
+            raise self._too_large()
+        kept = link.kept_settled if settled else link.kept
+        if settled:
+            prepared = kept.get(head)
+            if prepared is None:
+                prepared = self._understand(link, head, kept, mandatory=False)
+            prepared.publish(self, content)
+            self.top_up(link)
+            return
+        outcomes = self._outcomes
+        if outcomes is None:
+            outcomes = Outcomes(self.shared.confirms, self, syncs=self.sync_confirms)
+            self._outcomes = outcomes
+            self.confirms = outcomes
+        try:
+            prepared = kept.get(head)
+            if prepared is None:
+                prepared = self._understand(link, head, kept, mandatory=True)
+            outcomes.expect(link, delivery_id)
+            try:
+                prepared.publish(self, content)
+            except AmqpError:
+                outcomes.take_back(outcomes.published + 1)
+                raise
+        except ChannelException as error:
+            if not link.is_anonymous:
+                raise
+            # The link is good for other messages.
+            self.write_state(delivery_id, described(REJECTED, [error_value(condition_of(error), error.explanation)]))
+            self.top_up(link)
+
+    def _understand(
+        self, link: ReceivingLink, head: bytes, kept: dict[bytes, PreparedPublish], *, mandatory: bool
+    ) -> PreparedPublish:
+        """Return what the sections before a body come to.
+
+        Raises:
+            AmqpError: they are malformed, or say of no address where they go.
+        """
+        self.peer.count_command()
+        sections = Sections()
+        is_encoded = sections.read(head)
+        if is_encoded:
+            sections.properties.type = ENCODED_TYPE
+        exchange, key = link.exchange, link.routing_key
+        if link.is_anonymous:
+            if sections.to is None:
+                raise LinkError(INVALID_FIELD, "a message without `to` on a link without a target")
+            exchange, key = target_of(sections.to)
+        encoded = sections.encode()
+        prepared = PreparedPublish(exchange, key, encoded, number=self.number, mandatory=mandatory)
+        if len(head) <= HEAD_KEPT_BYTES:
+            if len(kept) >= HEADS_MAX:
+                kept.clear()
+            kept[head] = prepared
+        return prepared
+
+    # --- what the client says of deliveries -------------------------------------------------------------------------
+
+    def disposition(self, data: bytes, pos: i64, end: i64) -> None:
+        """Take a disposition.
+
+        Raises:
+            AmqpError: it is malformed.
+        """
+        found = self._disposition
+        found.read(data, pos, end)
+        if not found.is_receiver or found.first < 0:
+            return  # of its own deliveries: those are settled when they are answered
+        state: i64 = found.state
+        if state == 0 and not found.settled:
+            return
+        if state == RECEIVED and not found.settled:
+            return
+        transfers = self.transfers
+        first: i64 = transfers.tag_of(found.first)
+        last: i64 = first + ((found.last - found.first) & U32)
+        if first < 1:
+            first = 1
+        if last >= transfers.next_tag:
+            last = transfers.next_tag - 1
+        if last < first:
+            return
+        if state == ACCEPTED and found.settled:
+            if first == last:
+                if transfers.is_outstanding(first):
+                    self.acknowledge(first, False)
+                return
+            if transfers.is_oldest(first) and transfers.is_outstanding(last):
+                self.acknowledge(last, True)
+                return
+        self._settle(found, first, last, state)
+
+    def _settle(self, found: Disposition, first: i64, last: i64, state: i64) -> None:
+        tags = self.transfers.outstanding_between(first, last)
+        self.peer.units_left -= len(tags)
+        outcome = RELEASED
+        failed = False
+        delay_ms = -1
+        if state == ACCEPTED:
+            outcome = ACCEPTED
+        elif state == REJECTED:
+            outcome = REJECTED
+        elif state == MODIFIED:
+            modified = maybe_described("a state", found.state_value())
+            if modified is not None:
+                fields = modified[1]
+                failed = fields.flag(0)
+                if fields.flag(1):
+                    outcome = REJECTED  # as RabbitMQ: a dead letter, where the queue has them
+                due = fields.table(2).get("x-opt-delivery-time")
+                if isinstance(due, int):
+                    delay_ms = max(0, int(due) - int(self.shared.log.now_ms))
+        elif state not in (0, RECEIVED, RELEASED):
+            raise SessionError(INVALID_FIELD, "a delivery state that is no outcome")
+        answer = b""
+        if not found.settled:
+            told = None if state == 0 else found.state_value()
+            answer = settled_frame(self.channel, False, int(found.first), int(found.last), told)
+        run = DispositionRun(self, tags, outcome, failed=failed, delay_ms=delay_ms, answer=answer)
+        self.connection.begin(run)
+
+    # --- flow -------------------------------------------------------------------------------------------------------
+
+    def flow(self, data: bytes, pos: i64, end: i64) -> None:
+        """Take a flow.
+
+        Raises:
+            AmqpError: it is malformed, or for no link.
+        """
+        flow = self._flow
+        flow.read(data, pos, end)
+        transfers = self.transfers
+        if flow.incoming_window < 0:
+            raise SessionError(INVALID_FIELD, "a flow without a window")
+        # What its peer has not seen yet of what we have sent is still to come out of its window.
+        begun: i64 = flow.next_incoming_id if flow.next_incoming_id >= 0 else i64(0)
+        under_way: i64 = (transfers.next_outgoing_id - begun) & U32
+        if transfers.widen(max(flow.incoming_window - under_way, i64(0))):
+            self._wake_consumers()
+        if flow.handle < 0:
+            if flow.echo:
+                self._write_flow()
+            return
+        link = self.links.get(flow.handle)
+        if link is None:
+            raise SessionError(UNATTACHED_HANDLE, f"a flow for handle {int(flow.handle)}, which is no link's")
+        if link.is_gone:
+            return
+        if isinstance(link, ReceivingLink):
+            if flow.echo:
+                self._write_link_flow(link)
+        elif isinstance(link, SendingLink):
+            self._credit(link, flow)
+
+    def _credit(self, link: SendingLink, flow: Flow) -> None:
+        if flow.link_credit >= 0:
+            counted: i64 = flow.delivery_count if flow.delivery_count >= 0 else i64(0)
+            sent: i64 = link.delivery_count()
+            limit: i64 = counted + flow.link_credit
+            credit: i64 = (limit - sent) & U32
+            if credit > 0x7FFFFFFF:
+                credit = 0  # it has taken back what is on its way
+                limit = sent
+            link.grant(limit, credit)
+            link.is_draining = flow.drain
+        consumer = link.consumer
+        if consumer is None:
+            self._answer_requests(link)
+        elif consumer.credit > 0 and not link.is_gone:
+            consumer.come_back()
+            consumer.queue.wake()
+        if link.is_draining:
+            if consumer is None or consumer.credit == 0:
+                self.drained(link)
+            else:
+                self.connection.begin(DrainRun(self, link))
+        elif flow.echo:
+            self._write_sending_flow(link, drain=False)
+
+    def _wake_consumers(self) -> None:
+        for consumer in list(self.ledger.consumers.values()):
+            if consumer.credit > 0:
+                consumer.come_back()
+                consumer.queue.wake()
+        for link in self.links.values():
+            if isinstance(link, SendingLink) and link.responses:
+                self._answer_requests(link)
+
+    def drain_stopped(self, link: SendingLink) -> None:
+        """All that could be sent at once has been: tell, or look again when time has passed."""
+        consumer = link.consumer
+        if consumer is None or consumer.credit == 0:
+            self.drained(link)
+            return
+        queue = consumer.queue
+        if consumer.gone or (queue.ready_count == 0 and queue.rules.queue_type != STREAM):
+            self.drained(link)
+            return
+        link.credit = consumer.credit  # as it was when we looked
+
+    def drained(self, link: SendingLink) -> None:
+        """What credit is left is used up."""
+        link.is_draining = False
+        link.grant(link.limit, 0)
+        self._write_sending_flow(link, drain=True)
+
+    def tick_drains(self) -> None:
+        """Time has passed: what could not be sent for a while is not waited for."""
+        for link in list(self.links.values()):
+            if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
+                consumer = link.consumer
+                if consumer is None or consumer.credit == link.credit:
+                    self.drained(link)
+                else:
+                    self.connection.begin(DrainRun(self, link))
+
+    # --- links ------------------------------------------------------------------------------------------------------
+
+    def attach(self, fields: Arguments) -> None:
+        """Take an attach.
+
+        Raises:
+            AmqpError: the session fails.
+        """
+        name = fields.text(0)
+        handle = fields.number(1, -1)
+        role = fields.any(2)
+        if name is None or handle < 0 or not isinstance(role, bool):
+            raise SessionError(INVALID_FIELD, "an attach without name, handle or role")
+        if len(name.encode()) > LINK_NAME_MAX_BYTES:
+            raise SessionError(INVALID_FIELD, f"the name of a link is longer than {LINK_NAME_MAX_BYTES} bytes")
+        if handle > HANDLE_MAX:
+            raise SessionError(LIMIT_EXCEEDED, f"handles go up to {HANDLE_MAX}")
+        if handle in self.links:
+            raise SessionError(HANDLE_IN_USE, f"handle {handle} is in use")
+        try:
+            if role:
+                self._attach_receiver(name, handle, fields)
+            else:
+                self._attach_sender(name, handle, fields)
+        except ChannelException as error:
+            if isinstance(error, SessionError):
+                raise
+            self._refuse(name, handle, role, error)
+
+    def _refuse(self, name: str, handle: int, role: bool, error: ChannelException) -> None:
+        """Attach without a terminus, then detach: so a link is refused."""
+        initial = UInt(0) if role else None
+        values: list[object] = [str(name), UInt(handle), not role, None, None, None, None, None, None, initial]
+        self.connection.outbox.write(frame(self.channel, ATTACH, values))
+        link = Link(name, handle)
+        self.links[handle] = link
+        self.fail_link(link, error)
+
+    def _attach_sender(self, name: str, handle: int, fields: Arguments) -> None:
+        """The client is to send on it."""
+        link = ReceivingLink(name, handle, fields.number(9, 0) & U32)
+        found = maybe_described("a target", fields.any(6))
+        if found is None:
+            raise LinkError(INVALID_FIELD, "a sender without a target")
+        code, target = found
+        if code != TARGET:
+            raise LinkError(UNIMPLEMENTED, "transactions are not supported")
+        if target.flag(4):
+            raise LinkError(UNIMPLEMENTED, "dynamic targets are not supported")
+        address = target.text(0)
+        if address is None:
+            link.is_anonymous = True
+        elif address == MANAGEMENT:
+            self._pair(fields)
+            link.is_management = True
+        else:
+            link.exchange, link.routing_key = target_of(address)
+            if link.exchange == "":
+                self.authorize(WRITE, "exchange", "amq.default")
+            else:
+                self.authorize(WRITE, "exchange", link.exchange)
+                self.vhost.exchange(link.exchange)
+        self.links[handle] = link
+        mode = UByte(fields.number(3, 2))
+        most = ULong(int(self.shared.message_max_bytes))
+        given = described(TARGET, [None if address is None else str(address), UInt(0), Symbol("session-end")])
+        values: list[object] = [
+            str(name),
+            UInt(handle),
+            True,
+            mode,
+            UByte(0),
+            fields.any(5),
+            given,
+            None,
+            None,
+            None,
+            most,
+        ]
+        if link.is_management:
+            values += [None, None, {Symbol("paired"): True}]
+        self.connection.outbox.write(frame(self.channel, ATTACH, values))
+        self.top_up(link)
+
+    def _pair(self, fields: Arguments) -> None:
+        paired = fields.table(13).get("paired")
+        if paired is not True:
+            raise LinkError(INVALID_FIELD, f"links of {MANAGEMENT} come in pairs: set the property 'paired'")
+        if self._management is None:
+            self._management = Management(self)
+
+    def _attach_receiver(self, name: str, handle: int, fields: Arguments) -> None:
+        """The client is to receive on it."""
+        link = SendingLink(name, handle)
+        found = maybe_described("a source", fields.any(5))
+        if found is None:
+            raise LinkError(INVALID_FIELD, "a receiver without a source")
+        code, source = found
+        if code != SOURCE:
+            raise LinkError(INVALID_FIELD, "a source that is none")
+        settled = fields.number(3, 2) == SETTLED
+        address = source.text(0)
+        filters: dict[object, object] = {}
+        if source.flag(4):
+            if address is not None:
+                raise LinkError(INVALID_FIELD, "a dynamic source with an address")
+            self.run(m.QueueDeclare(0, "", False, False, True, True, False, EMPTY_TABLE))
+            link.queue = self.last_queue
+            address = queue_address(link.queue)
+            self._consume(link, link.queue, settled, EMPTY_TABLE)
+        elif address == MANAGEMENT:
+            self._pair(fields)
+            link.is_management = True
+        elif address is None:
+            raise LinkError(INVALID_FIELD, "a source without an address")
+        else:
+            table, filters = _arguments_of(source, fields)
+            self._consume(link, source_of(address), settled, encode_table(table) if table else EMPTY_TABLE)
+        self.links[handle] = link
+        given: list[object] = [str(address), source.any(1), Symbol("session-end"), UInt(0), source.flag(4)]
+        lifetime: object = None
+        if link.queue:
+            lifetime = {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
+        given += [lifetime, None, filters or None, described(RELEASED, [])]
+        given += [Array(0xA3, [Symbol(each) for each in _OUTCOMES])]
+        if link.queue:
+            given.append(Array(0xA3, [Symbol("temporary-queue")]))
+        mode = UByte(SETTLED if settled or link.is_management else 0)
+        values: list[object] = [str(name), UInt(handle), False, mode, UByte(0), described(SOURCE, given)]
+        values += [fields.any(6), None, None, UInt(0)]
+        if link.is_management:
+            values += [None, None, None, {Symbol("paired"): True}]
+        self.connection.outbox.write(frame(self.channel, ATTACH, values))
+
+    def _consume(self, link: SendingLink, queue: str, settled: bool, arguments: bytes) -> None:
+        found = self.vhost.queues.get(queue)
+        self.prefetch = STREAM_PREFETCH if found is not None and found.rules.queue_type == STREAM else 0
+        tag = f"link-{link.handle}"
+        consume(self, m.BasicConsume(0, queue, tag, False, settled, False, False, arguments))
+        consumer = self.ledger.consumers[tag]
+        consumer.credit = 0
+        consumer.deliver_head = transfer_head(self.channel, link.handle)
+        link.consumer = consumer
+
+    def detach(self, fields: Arguments) -> None:
+        """Take a detach.
+
+        Raises:
+            AmqpError: there is no such link.
+        """
+        handle = fields.number(0, -1)
+        link = self.links.get(handle)
+        if link is None:
+            raise SessionError(UNATTACHED_HANDLE, f"a detach of handle {handle}, which is no link's")
+        if link.is_gone:
+            del self.links[handle]
+            return
+        answer = frame(self.channel, DETACH, [UInt(handle), True if fields.flag(1) else None])
+        self._end_link(link, answer)
+
+    def fail_link(self, link: Link, error: ChannelException) -> None:
+        """Detach a link because of `error`."""
+        link.is_gone = True
+        self.peer.note_link_error(self, error)
+        told = error_value(condition_of(error), error.explanation)
+        self._end_link(link, frame(self.channel, DETACH, [UInt(link.handle), True, told]))
+
+    def _end_link(self, link: Link, answer: bytes) -> None:
+        if isinstance(link, SendingLink) and link.consumer is not None:
+            consumer = link.consumer
+            if self.transfers.drop_held(link.handle):
+                self._wake_consumers()
+            tags = self.ledger.outstanding_for(consumer)
+            cancel(self, m.BasicCancel(consumer.tag, True))
+            self.connection.begin(LinkEnd(self, link, tags, answer))
+            return
+        if isinstance(link, ReceivingLink):
+            link.pieces = []
+            self._count_pieces()
+        self.link_ended(link, answer)
+
+    def link_ended(self, link: Link, answer: bytes) -> None:
+        """Everything of a link has ended: tell its client."""
+        if isinstance(link, SendingLink):
+            link.consumer = None
+            link.responses.clear()
+            queue = self.vhost.queues.get(link.queue) if link.queue else None
+            if queue is not None:
+                self.connection.broker.delete_queue(self.vhost, queue)
+        elif isinstance(link, ReceivingLink):
+            link.forget()
+        if not link.is_gone:
+            self.links.pop(link.handle, None)
+        if self.is_open():
+            self.connection.outbox.write(answer)
+
+    # --- management -------------------------------------------------------------------------------------------------
+
+    def _request(self, link: ReceivingLink, delivery_id: i64, settled: bool, data: bytes, start: i64, end: i64) -> None:
+        management = self._management
+        assert management is not None
+        self.peer.count_command()
+        if not settled:
+            self.write_state(delivery_id, described(ACCEPTED, []))
+        self.top_up(link)
+        management.request(link.name, data[start:end])
+
+    def respond(self, name: str, payload: bytes) -> None:
+        """Send a response on the link of a pair that is called `name`, or the only one."""
+        wanted: SendingLink | None = None
+        for link in self.links.values():
+            if isinstance(link, SendingLink) and link.is_management and not link.is_gone:
+                if link.name == name:
+                    wanted = link
+                    break
+                wanted = link
+        if wanted is not None:
+            wanted.responses.append(payload)
+            self._answer_requests(wanted)
+
+    def waiting_responses(self) -> int:
+        """Return how many responses wait for credit."""
+        return sum([len(link.responses) for link in self.links.values() if isinstance(link, SendingLink)])
+
+    def _answer_requests(self, link: SendingLink) -> None:
+        while link.responses and link.credit > 0 and not self.transfers.is_shut:
+            link.credit -= 1
+            self.transfers.send_own(link.handle, link.responses.popleft())
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def ended(self) -> None:
+        for link in self.links.values():
+            if isinstance(link, ReceivingLink):
+                link.forget()
+        self.links.clear()
+        self._management = None
+        super().ended()
+
+
+def _arguments_of(source: Arguments, fields: Arguments) -> tuple[Table, dict[object, object]]:
+    """Return the arguments of a consumer for what a source asks for, and those of its filters that are applied."""
+    table: Table = {}
+    applied: dict[object, object] = {}
+    for name, given in source.table(7).items():
+        value = given.value if isinstance(given, Described) else given
+        if name == _OFFSET_FILTER:
+            if isinstance(value, Timestamp):
+                table["x-stream-offset"] = Seconds(max(0, int(value)) // 1000)
+            elif isinstance(value, int) and not isinstance(value, bool):
+                table["x-stream-offset"] = min(int(value), (1 << 63) - 1)
+            elif isinstance(value, str):
+                table["x-stream-offset"] = str(value)
+            else:
+                raise LinkError(INVALID_FIELD, f"{_OFFSET_FILTER} is no offset, timestamp or text")
+        elif name == _VALUE_FILTER:
+            listed = value if isinstance(value, list) else [value]
+            if not all(isinstance(each, str) for each in listed):
+                raise LinkError(INVALID_FIELD, f"{_VALUE_FILTER} is no text, and no list of texts")
+            table["x-stream-filter"] = [str(each) for each in listed]
+        elif name == _UNFILTERED_FILTER:
+            table["x-stream-match-unfiltered"] = value is True
+        else:
+            continue  # what is not applied is not in the answer: that is how its client knows
+        applied[name] = given
+    priority = fields.table(13).get(_PRIORITY)
+    if priority is not None:
+        table.update(table_of({"x-priority": priority}))
+    return table, applied
