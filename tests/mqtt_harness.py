@@ -128,12 +128,13 @@ def publish_packet(
     *,
     version: int = 4,
     retain: bool = False,
+    dup: bool = False,
     given: Properties | None = None,
 ) -> bytes:
     """Return PUBLISH."""
     rest = text(topic) + (packet_id.to_bytes(2, "big") if qos else b"")
     rest += (given or Properties()).encode() if version == 5 else b""
-    return packet(3, qos << 1 | (1 if retain else 0), rest + body)
+    return packet(3, (8 if dup else 0) | qos << 1 | (1 if retain else 0), rest + body)
 
 
 class MqttClient:
@@ -218,6 +219,11 @@ class MqttClient:
 
     def ack(self, packet_id: int) -> list[Packet]:
         return self.feed(packet(4, 0, packet_id.to_bytes(2, "big")))
+
+    def answer(self, kind: int, packet_id: int, reason: int = 0) -> list[Packet]:
+        """Send PUBACK, PUBREC, PUBREL or PUBCOMP; return what came."""
+        body = packet_id.to_bytes(2, "big") + (bytes([reason]) if reason else b"")
+        return self.feed(packet(kind, 2 if kind == 6 else 0, body))
 
 
 def mqtt_client(harness: Harness, version: int = 4, client_id: str = "c", **options: Any) -> MqttClient:

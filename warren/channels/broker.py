@@ -773,6 +773,9 @@ class Broker:
             seen.close()
         for delayed in vhost.delayed.values():
             delayed.close()
+        if vhost.kept_sessions is not None:
+            vhost.kept_sessions.close()
+            vhost.kept_sessions = None
         vhost.records.close()
 
     def _connections_of_user(self, user: str) -> list[Peer]:

@@ -2,6 +2,7 @@
 
     PUBLISH                       property of 0-9-1
     QoS 1                         delivery_mode 2; QoS 0 has none
+    QoS 2                         delivery_mode 2, and the header x-mqtt-qos: 2
     message expiry, in s          expiration, in ms; what is left of it goes out, rounded up
     content type                  content_type
     correlation data              correlation_id if it is a text of up to 255 bytes, else the header x-correlation-id
@@ -40,10 +41,11 @@ RETAINED: Final = 1
 REPLAYED: Final = 2
 RETAIN_HEADER: Final = "x-mqtt-retain"
 CLIENT_HEADER: Final = "x-mqtt-client"
+QOS_HEADER: Final = "x-mqtt-qos"
 _CORRELATION: Final = "x-correlation-id"
 _REPLY: Final = "x-reply-to-topic"
 _FORMAT: Final = "x-payload-format"
-_OWN: Final = frozenset((RETAIN_HEADER, CLIENT_HEADER, _CORRELATION, _REPLY, _FORMAT))
+_OWN: Final = frozenset((RETAIN_HEADER, CLIENT_HEADER, QOS_HEADER, _CORRELATION, _REPLY, _FORMAT))
 _ESCAPE: Final = "mqtt."
 _ACTED_ON: Final = frozenset(("CC", "BCC", "x-death", "x-delay", "x-deliver-at")) | _OWN
 _EXPIRATION_MAX_S: Final = 4_000_000  # the largest that a time to live can be, in s; longer is as good as none
@@ -85,6 +87,8 @@ def properties_of(given: Properties, qos: int, retain: bool, client: str) -> Bas
         values = lists.setdefault(name, [])
         values.append(text)
         headers[name] = text if len(values) == 1 else values
+    if qos == 2:
+        headers[QOS_HEADER] = 2
     if retain:
         headers[RETAIN_HEADER] = RETAINED
     if client:

@@ -39,13 +39,12 @@ KEEP_ALIVE: Final = 0x8D
 TAKEN_OVER: Final = 0x8E
 BAD_FILTER: Final = 0x8F
 BAD_TOPIC: Final = 0x90
+UNKNOWN_PACKET_ID: Final = 0x92
 RECEIVE_MAXIMUM: Final = 0x93
 BAD_ALIAS: Final = 0x94
 TOO_LARGE: Final = 0x95
 QUOTA: Final = 0x97
 ADMINISTRATIVE: Final = 0x98
-QOS_UNSUPPORTED: Final = 0x9B
-SHARED_UNSUPPORTED: Final = 0x9E
 FAILURE: Final = 0x80  # in SUBACK of 3.1.1
 
 _REASONS: Final[dict[int, int]] = {
@@ -59,7 +58,7 @@ _REASONS: Final[dict[int, int]] = {
     INTERNAL_ERROR: UNSPECIFIED,
 }
 # Of CONNACK in 3.1 and 3.1.1; 5, not authorized, is for all others.
-_OLD: Final[dict[int, int]] = {BAD_VERSION: 1, BAD_CLIENT_ID: 2, SERVER_DOWN: 3, BAD_LOGIN: 4}
+_OLD: Final[dict[int, int]] = {BAD_VERSION: 1, BAD_CLIENT_ID: 2, SERVER_DOWN: 3, QUOTA: 3, BAD_LOGIN: 4}
 
 
 class MqttError(ConnectionException):

@@ -422,6 +422,8 @@ def decode_subscribe(data: bytes, pos: i64, end: i64, version: int) -> Subscribe
         options = int(reader.byte())
         if options & ~allowed or options & 3 == 3 or options & 0x30 == 0x30:
             raise malformed("options of a subscription that do not exist")
+        if options & 4 and filter_.startswith("$share/"):
+            raise MqttError(PROTOCOL_ERROR, "a shared subscription without its own messages")
         wanted.append(Wanted(filter_, options))
     if not wanted:
         raise MqttError(PROTOCOL_ERROR, "SUBSCRIBE without a filter")

@@ -13,10 +13,11 @@
    everything.
 3. An error is told by CONNACK or, in 5.0, by DISCONNECT with a reason; in 3.1 and 3.1.1 the connection just ends, and
    the log says why.
-4. The will is published when a session ends for any other reason than DISCONNECT, before anything of it goes.
+4. The will is published when a connection ends for any other reason than DISCONNECT with success, before anything of
+   it goes; with a delay it is handed to `mqtt.sessions`, if the session lasts.
 5. A packet is received in pieces, each copied once, which `channels.inbound` counts.
 
-Not here: QoS 2, shared subscriptions, enhanced authentication, a will that waits. Each is refused with its reason.
+Not here: enhanced authentication. It is refused before the password is looked at.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.amqp.errors import AmqpError, ChannelException
+from warren.channels.access import CONFIGURE, READ
 from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
 from warren.channels.login import LoginRequest, enter_vhost
 from warren.channels.peer import NO_LIMIT_S, Peer
@@ -37,11 +39,10 @@ from warren.mqtt.errors import (
     BAD_LOGIN,
     BAD_METHOD,
     BAD_VERSION,
-    DISCONNECT_WITH_WILL,
-    IMPLEMENTATION,
     KEEP_ALIVE,
     PROTOCOL_ERROR,
-    QOS_UNSUPPORTED,
+    QUOTA,
+    SUCCESS,
     TAKEN_OVER,
     TOO_LARGE,
     MqttError,
@@ -55,15 +56,17 @@ from warren.mqtt.packets import (
     AUTH_METHOD,
     CONNECT,
     DISCONNECT,
-    MAXIMUM_QOS,
     PACKET_MAX,
     PINGREQ,
     PINGRESP,
     PUBACK,
+    PUBCOMP,
     PUBLISH,
+    PUBREC,
+    PUBREL,
+    REASON_STRING,
     RECEIVE_MAX,
     SESSION_EXPIRY,
-    SHARED_AVAILABLE,
     SUBSCRIBE,
     UNSUBSCRIBE,
     V3_1_1,
@@ -86,12 +89,16 @@ from warren.mqtt.packets import (
     malformed,
     packet,
 )
-from warren.mqtt.session import MqttSession, SubscribeRun, UnsubscribeRun
+from warren.mqtt.session import UNANSWERED_MAX, MqttSession, SubscribeRun, UnsubscribeRun
+from warren.mqtt.sessions import encode_will, queue_name, sessions_of
 from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
 
+# Of a reason string: more is cut off, and with a smaller Maximum Packet Size there is none.
+REASON_CHARACTERS: Final = 256
+REASON_BYTES: Final = 4 * REASON_CHARACTERS + 16
 EARLY_BYTES: Final = 65536
 COMMAND_BYTES: Final = 262144
 PUBLISH_HEAD_BYTES: Final = 131072  # a topic and properties
@@ -101,12 +108,12 @@ PIECE_BYTES: Final = 16384
 STOPPED_MAX_BYTES: Final = 1 << 20
 ALIASES: Final = 16
 CLIENT_ID_MAX_BYTES: Final = 233  # with what is around it the name of a queue
-# How many messages of QoS 1 may be out to a client that does not say.
+# How many messages of QoS 1 and 2 may be out to a client that does not say.
 RECEIVE_MAX_OLD: Final = 100
 # How long a session may be kept; what RabbitMQ takes as well.
 SESSION_EXPIRY_MAX_S: Final = 86400
 # The flags that each packet has to have; PUBLISH means something by them.
-_FLAGS: Final = {SUBSCRIBE: 2, UNSUBSCRIBE: 2, 6: 2}
+_FLAGS: Final = {SUBSCRIBE: 2, UNSUBSCRIBE: 2, PUBREL: 2}
 
 NEXT_STATES: Final[tuple[tuple[int, ...], ...]] = (
     (CHECKING_LOGIN, ENDED),  # AWAIT_HEADER
@@ -284,8 +291,6 @@ class MqttPeer(Peer):
         qos: i64 = first >> 1 & 3
         if qos == 3 or (qos == 0 and first & 8):
             raise malformed("a QoS that does not exist")
-        if qos == 2:
-            raise MqttError(QOS_UNSUPPORTED, "QoS 2 is not supported: publish with QoS 1")
         if end - pos < 2:
             raise malformed("PUBLISH without a topic")
         topic_end: i64 = pos + 2 + (i64(data[pos]) << 8 | i64(data[pos + 1]))
@@ -360,9 +365,12 @@ class MqttPeer(Peer):
         if kind == PUBACK:
             session.acknowledge_packet(decode_answer(kind, data, pos, end, self.version).packet_id)
             return
-        self.count_command()
         if self._gate.is_full():
             self.pause(PAUSED_COMMIT)  # behind this one
+        if PUBREC <= kind <= PUBCOMP:
+            self._of_qos_2(session, kind, decode_answer(kind, data, pos, end, self.version))
+            return
+        self.count_command()
         searched: i64 = self.searched()
         try:
             if kind == SUBSCRIBE:
@@ -381,6 +389,24 @@ class MqttPeer(Peer):
         finally:
             self.units_left -= self.searched() - searched
 
+    def _of_qos_2(self, session: MqttSession, kind: int, answer: Answer) -> None:
+        if kind == PUBREC:
+            session.received_packet(answer)
+        elif kind == PUBREL:
+            session.release_packet(answer.packet_id)
+        else:
+            session.complete_packet(answer.packet_id)
+        self.check_outbox()
+
+    def write_when_stored(self, packet: bytes, *, syncs: bool) -> None:
+        """Send an answer when everything that was put into the log before it is on disk."""
+        log = self.broker.log
+        if syncs:
+            log.force()
+        else:
+            log.batch.is_forced = True
+        self.write_when_durable(packet, 0, int(log.batch.number))
+
     # --- login ------------------------------------------------------------------------------------------------------
 
     def _connected(self, connect: Connect) -> None:
@@ -389,6 +415,8 @@ class MqttPeer(Peer):
         self.protocol = f"MQTT {VERSION_NAMES[self.version]}"
         self._connect = connect
         self.is_known = True
+        if connect.properties.maybe_text(AUTH_METHOD) is not None:
+            raise MqttError(BAD_METHOD, "enhanced authentication is not supported: log in with user and password")
         user = connect.user
         certified = self.certificate_user
         if user is None and certified is not None:
@@ -427,14 +455,6 @@ class MqttPeer(Peer):
             MqttError: it cannot be had.
         """
         properties = connect.properties
-        if properties.maybe_text(AUTH_METHOD) is not None:
-            raise MqttError(BAD_METHOD, "enhanced authentication is not supported")
-        will = connect.will
-        if will is not None:
-            if will.qos == 2:
-                raise MqttError(QOS_UNSUPPORTED, "a will of QoS 2 is not supported")
-            if will.properties.number(WILL_DELAY, 0):
-                raise MqttError(IMPLEMENTATION, "a will that waits is not supported: set no will delay interval")
         client_id = connect.client_id
         if client_id == "":
             if self.version != V5 and (not connect.clean or self.version != V3_1_1):
@@ -508,13 +528,25 @@ class MqttPeer(Peer):
         enter_vhost(self, vhost)
         self.broker.named_clients[(vhost, self._client_id)] = self
         usage = self._usage
-        assert usage is not None
+        usable = self.fast_vhost
+        principal = self.fast_principal
+        assert usage is not None and usable is not None and principal is not None
         usage.channels += 1
         if self.version == V5:
             expiry_s = min(connect.properties.number(SESSION_EXPIRY, 0), SESSION_EXPIRY_MAX_S)
         else:
             expiry_s = 0 if connect.clean else SESSION_EXPIRY_MAX_S
-        session = MqttSession(self, self._client_id, expiry_s)
+        sessions = sessions_of(self.broker, usable)
+        if not sessions.has_room(self._client_id):
+            raise MqttError(QUOTA, "this virtual host has as many sessions as it may have")
+        earlier = sessions.sessions.get(self._client_id)
+        if earlier is not None:
+            action = CONFIGURE if connect.clean else READ
+            principal.authorize(action, "queue", queue_name(self._client_id, 0))
+            if connect.clean:
+                sessions.leave_shares(earlier)
+                sessions.end(earlier)
+        session = MqttSession(self, sessions, sessions.take_up(self._client_id), expiry_s)
         self._session = session
         self.channels[1] = session
         self.broker.churn.channels_opened += 1
@@ -522,11 +554,14 @@ class MqttPeer(Peer):
         present = False
         if connect.clean:
             session.begin_anew()
+            session.keep_for(expiry_s)
         else:
             present = session.resume()
+            sessions.take_will(session.kept)
         self._will = connect.will
         self.outbox.write(connack(self.version, present, 0, self._granted(connect, expiry_s)))
         self._is_told = True
+        session.release_again()
         self.note_opened()
         self.broker.events.channel_created(session)
         self.resume(PAUSED_LOGIN)
@@ -537,19 +572,18 @@ class MqttPeer(Peer):
         values = granted.values
         if connect.properties.number(SESSION_EXPIRY, 0) != expiry_s:
             values[SESSION_EXPIRY] = expiry_s
-        values[MAXIMUM_QOS] = 1
+        values[RECEIVE_MAX] = UNANSWERED_MAX
         values[PACKET_MAX] = int(self.shared.message_max_bytes)
         if connect.client_id == "":
             values[ASSIGNED_ID] = self._client_id
         values[ALIAS_MAX] = ALIASES
-        values[SHARED_AVAILABLE] = 0
         return granted
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _disconnect(self, session: MqttSession, answer: Answer) -> None:
         session.confirm()
-        if answer.reason != DISCONNECT_WITH_WILL:
+        if answer.reason == SUCCESS:
             self._will = None
         expiry = answer.properties.values.get(SESSION_EXPIRY)
         if isinstance(expiry, int):
@@ -567,16 +601,27 @@ class MqttPeer(Peer):
         if session is not None and 1 in self.channels:
             will = self._will
             self._will = None
-            if will is not None:
+            if will is not None and not self._delays(session, will):
                 session.publish_will(will)
+            self.running = False  # nothing of what goes now is told
             if session.expiry_s == 0:
-                session.delete_queues()
+                session.end_for_good()
+            else:
+                session.sessions.leave(session.kept)
         # Whoever waits for the client id has to hear of the end, however it came.
         super()._end_channels(answered=True)
 
+    def _delays(self, session: MqttSession, will: Will) -> bool:
+        """Have a will wait that is to, as long as its session lasts; False when it goes out now."""
+        delay_s = min(will.properties.number(WILL_DELAY, 0), session.expiry_s)
+        if delay_s == 0:
+            return False
+        due_ms = self.broker.now_ms() + delay_s * 1000
+        return session.sessions.delay_will(session.kept, encode_will(self.user_name, will), due_ms)
+
     def _give_up(self, reason: str) -> None:
         if self.version == V5 and self.running:
-            self.outbox.write(disconnect(KEEP_ALIVE, reason))
+            self._write_disconnect(KEEP_ALIVE, reason)
         super()._give_up(reason)
 
     def _failed(self, error: AmqpError) -> None:
@@ -597,13 +642,21 @@ class MqttPeer(Peer):
     def _end_with(self, reason: int, explanation: str) -> None:
         if self._is_told:
             if self.version == V5:
-                self.outbox.write(disconnect(reason, explanation))
+                self._write_disconnect(reason, explanation)
         elif self.version == V5:
-            self.outbox.write(connack(V5, False, reason, Properties()))
+            properties = Properties()
+            if self.packet_max_bytes == 0 or self.packet_max_bytes > REASON_BYTES:
+                properties.values[REASON_STRING] = explanation[:REASON_CHARACTERS]
+            self.outbox.write(connack(V5, False, reason, properties))
         elif self.is_known or reason == BAD_VERSION:
             self.outbox.write(connack(self.version, False, return_code(reason), Properties()))
         self._end_channels()
         self.end()
+
+    def _write_disconnect(self, reason: int, explanation: str) -> None:
+        """DISCONNECT, without words where the client does not take so much."""
+        takes_words = self.packet_max_bytes == 0 or self.packet_max_bytes > REASON_BYTES
+        self.outbox.write(disconnect(reason, explanation[:REASON_CHARACTERS] if takes_words else ""))
 
     def send_close(self, reply_code: int, explanation: str, method_id: int) -> None:
         if self.state < CLOSING:

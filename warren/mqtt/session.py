@@ -1,14 +1,18 @@
 """What an MQTT client publishes and is sent, and its subscriptions.
 
-1. A subscription is a binding of ``amq.topic`` to a queue of its client id, ``mqtt-subscription-IDqos0`` or ``…1``. A
-   session that ends with its connection has exclusive queues. One that lasts has durable ones, which expire
-   (``x-expires``) when nobody has come back for so long; its subscriptions are found again as bindings.
-2. PUBACK is a confirm: a message of QoS 1 that a durable queue has is on disk. So is what is retained.
-3. QoS 1 goes out with a packet id for each delivery that waits for its PUBACK, at most as many as the client takes
-   (Receive Maximum). A message of QoS 0 from the queue of QoS 1 goes out with QoS 0, and is settled at once.
-4. Subscription identifiers and options are arguments of the binding. Which subscriptions a message is for is found at
+1. A subscription is a binding of ``amq.topic`` to a queue of its client id for each QoS, ``mqtt-subscription-IDqos0``
+   to ``…2``. A session that ends with its connection has exclusive queues. One that lasts has durable ones; its
+   subscriptions are found again as bindings, and what else there is of it in `vhosts.kept_sessions`.
+2. PUBACK and PUBREC are confirms (`mqtt.receipts`): a message that a durable queue has is on disk. So is what is
+   retained.
+3. PUBREL settles a message of QoS 2: it leaves when it is on disk that the queue has forgotten the message and the
+   session remembers its packet id. PUBCOMP leaves when it is on disk that the packet id is free.
+4. No more than the client takes (Receive Maximum) is out, of all its queues together, until PUBACK or PUBCOMP.
+5. Subscription identifiers and options are arguments of the binding. Which subscriptions a message is for is found at
    the delivery, where somebody needs to know.
-5. What is retained comes through the queue of the subscription, like any other message.
+6. What is retained comes through the queue of the subscription, like any other message.
+7. Those who share a subscription are consumers of one queue. They are granted QoS 1 at most: a message of QoS 2 could
+   not be given to another one when its client goes in the middle of it.
 """
 
 from __future__ import annotations
@@ -16,57 +20,48 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from librt.strings import read_i32_be, write_i16_be
-from mypy_extensions import i64, u8
+from mypy_extensions import i64
 
 from warren.amqp import methods as m
-from warren.amqp.codec import wire_short
 from warren.amqp.errors import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError, ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_table
-from warren.amqp.methods import FRAME_OVERHEAD_BYTES
-from warren.amqp.outbox import CHUNK_MIN_BYTES
-from warren.amqp.properties import BasicProperties, decode_properties
-from warren.channels.confirms import Confirms, PendingConfirms
-from warren.channels.consuming import consume
-from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT, PreparedPublish
+from warren.channels.consuming import cancel, consume
+from warren.channels.prepared_publish import NUMBER, PreparedPublish
 from warren.channels.session import Session
 from warren.channels.topology import handle_topology
 from warren.exchanges.binding import Binding
-from warren.mqtt.conversion import (
-    CLIENT_HEADER,
-    REPLAYED,
-    RETAIN_HEADER,
-    RETAINED,
-    expiry_left_s,
-    given_to,
-    headers_in,
-    properties_of,
-)
+from warren.mqtt.conversion import properties_of
 from warren.mqtt.errors import (
     FAILURE,
     NO_SUBSCRIBERS,
     NO_SUBSCRIPTION,
+    PROTOCOL_ERROR,
     QUOTA,
     RECEIVE_MAXIMUM,
-    SHARED_UNSUPPORTED,
+    UNKNOWN_PACKET_ID,
     MqttError,
     reason_of,
 )
+from warren.mqtt.ledger import QOS_2_FROM, MqttLedger
 from warren.mqtt.packets import (
-    MESSAGE_EXPIRY,
     PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
     V3_1,
     V5,
+    Answer,
     Properties,
     Subscribe,
     Wanted,
     Will,
     acknowledgement,
     suback,
-    text,
     unsuback,
-    varint,
 )
+from warren.mqtt.receipts import Receipts
+from warren.mqtt.retaining import maybe_replayed, retain
+from warren.mqtt.sessions import QOS, MqttSessions, SharedSubscription, notes_of, queue_name, shared_of
 from warren.mqtt.topics import (
     EXCHANGE,
     SHARED,
@@ -76,24 +71,28 @@ from warren.mqtt.topics import (
     filter_of,
     has_star,
     routing_key,
-    topic_of,
+    shared_queue,
+    split_shared,
 )
-from warren.msgstore.log.message import HEADER_AT, Envelope, Message, build_message
-from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.msgstore.log.message import Message
+from warren.queues.delivery import Consumer
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import BROKER
 from warren.queues.queue import Queue
-from warren.vhosts.retained import Retained, RetainedSearch
+from warren.vhosts.kept_sessions import KeptSession
+from warren.vhosts.retained import RetainedSearch
 
 if TYPE_CHECKING:
     from warren.mqtt.peer import MqttPeer
 
-QUEUE_PREFIX: Final = "mqtt-subscription-"
 TOPICS_KEPT: Final = 64
 TOPIC_KEPT_BYTES: Final = 256
-PACKET_IDS: Final = 65535
 FILTER_STEPS: Final = 48
 RETAINED_STEPS: Final = 10
+# How many messages may wait for PUBACK, PUBREC or PUBREL of a client of 5.0; how many of QoS 2 of any.
+UNANSWERED_MAX: Final = 1024
+SHARES_MAX: Final = 100
+SHARES_EXPIRE_MS: Final = 86_400_000  # unused so long, a shared queue has lost all sessions: those of a crash, that is
 # Arguments of the binding of a subscription; without any, those that 3.1.1 has.
 _ARG_FILTER: Final = "x-mqtt-filter"  # where it does not follow from the binding key
 _ARG_ID: Final = "x-mqtt-subscription-id"
@@ -101,214 +100,28 @@ _ARG_NO_LOCAL: Final = "x-mqtt-no-local"
 _ARG_AS_PUBLISHED: Final = "x-mqtt-retain-as-published"
 
 
-def queue_name(client_id: str, qos: int) -> str:
-    """Return the name of the queue for the subscriptions of a client id with `qos`, 0 or 1."""
-    return f"{QUEUE_PREFIX}{client_id}qos{qos}"
-
-
-class PubAcks(Confirms):
-    """Confirms as PUBACK."""
-
-    def __init__(self, pending: PendingConfirms, session: MqttSession, *, syncs: bool) -> None:
-        super().__init__(pending, syncs=syncs)
-        self._session: MqttSession | None = session
-        self._waiting: deque[tuple[int, int, int]] = deque()  # number of a publish, packet id, reason
-
-    def expect(self, packet_id: int, reason: int) -> None:
-        """Answer `packet_id` when the next publish is confirmed.
-
-        Raises:
-            MqttError: there are more of them than packet ids.
-        """
-        if len(self._waiting) >= PACKET_IDS:
-            raise MqttError(RECEIVE_MAXIMUM, f"more than {PACKET_IDS} messages that wait for PUBACK")
-        self._waiting.append((int(self.published) + 1, packet_id, reason))
-
-    def write_confirmed(self, up_to: i64, count: i64) -> None:
-        session = self._session
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= up_to:
-            _, packet_id, reason = waiting.popleft()
-            if session is not None:
-                session.write_puback(packet_id, reason)
-
-    def write_refused(self, number: i64) -> None:
-        session = self._session
-        for at, (waiting, packet_id, _) in enumerate(self._waiting):
-            if waiting == number:
-                del self._waiting[at]
-                if session is not None:
-                    session.refused(packet_id)
-                return
-
-    def close(self) -> None:
-        super().close()
-        self._session = None
-
-
-class MqttLedger(DeliveryLedger):
-    """Deliveries, written as PUBLISH."""
-
-    def __init__(self, peer: MqttPeer, client_id: str, unacked_max: i64) -> None:
-        super().__init__(NUMBER, peer.turns, 0, unacked_max)
-        self.is_v5: bool = peer.version == V5
-        self.packet_max: i64 = peer.packet_max_bytes
-        self.filters = Filters()
-        self.looks: bool = False  # some subscription has an identifier or an option
-        self.has_stars: bool = False  # a binding may match what its subscription does not
-        self.too_large: i64 = 0  # what was not sent, since the client does not take so much
-        self._client_id = client_id
-        self._log = peer.broker.log
-        self._tags: dict[int, int] = {}  # by packet id
-        self._packet_id: i64 = 0
-        # What the last delivery came to, for the next one with the same envelope and properties.
-        self._envelope: Envelope | None = None
-        self._properties = b""
-        self._no_ack: bool = False
-        self._is_dropped: bool = False
-        self._topic = b""
-        self._retain: i64 = 0
-        self._given = b""  # properties of 5.0 with the length in front
-        self._expiration_ms: i64 = -1
-
-    def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
-        content = message.header_frame()
-        header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
-        properties = content[HEADER_AT + PROPERTIES_AT : header_end - 1]
-        no_ack: bool = consumer.no_ack
-        if message.envelope is not self._envelope or no_ack != self._no_ack or properties != self._properties:
-            self._describe(message.envelope, content, header_end, no_ack)
-            self._properties = properties
-        given = self._given
-        if self._expiration_ms >= 0 and self.is_v5:
-            left = expiry_left_s(self._expiration_ms, message.time_ms, self._log.now_ms)
-            given = _with_expiry(given, left)
-        asks: bool = message.persistent and not no_ack
-        size: i64 = len(self._topic) + len(given) + message.body_bytes
-        if asks:
-            size += 2
-        if self._is_dropped or (self.packet_max > 0 and size + 5 > self.packet_max):
-            if not self._is_dropped:
-                self.too_large += 1
-            if not no_ack:
-                self.ack(tag, False)
-            return
-        outbox = self.outbox
-        outbox.touch()
-        out = outbox.writer
-        first: i64 = 0x30 | self._retain
-        if asks:
-            first |= 2
-            if redelivered:
-                first |= 8
-        out.append(u8(first))
-        left_size: i64 = size
-        while left_size > 127:
-            out.append(u8(left_size & 127 | 128))
-            left_size >>= 7
-        out.append(u8(left_size))
-        out.write(self._topic)
-        if asks:
-            write_i16_be(out, wire_short(self._new_packet_id(tag)))
-        if len(given):
-            out.write(given)
-        body_bytes: i64 = message.body_bytes
-        if body_bytes > 0:
-            body_at: i64 = header_end + HEADER_AT
-            if message.pieces is None and body_at + body_bytes + 1 == len(content):
-                body = content[body_at : body_at + body_bytes]
-            else:
-                body = message.body()
-            if body_bytes >= CHUNK_MIN_BYTES:
-                outbox.write_chunk(body)
-                out = outbox.writer
-            else:
-                out.write(body)
-        if len(out) > outbox.soft_limit_bytes:
-            outbox.writable = False
-        if not asks and not no_ack:
-            self.ack(tag, False)
-
-    def _new_packet_id(self, tag: i64) -> i64:
-        tags = self._tags
-        found: i64 = self._packet_id
-        while True:
-            found = found % PACKET_IDS + 1
-            if int(found) not in tags:
-                break
-        self._packet_id = found
-        tags[int(found)] = int(tag)
-        return found
-
-    def maybe_tag(self, packet_id: int) -> int | None:
-        """Take out the tag of the delivery that a PUBACK answers, if it waits for that."""
-        tag = self._tags.pop(packet_id, None)
-        return tag if tag is not None and self.is_outstanding(tag) else None
-
-    def _describe(self, envelope: Envelope, content: bytes, header_end: i64, no_ack: bool) -> None:
-        topic = topic_of(envelope.routing_key)
-        found = decode_properties(content, HEADER_AT, header_end - 1)
-        headers = headers_in(found)
-        is_own = headers.get(CLIENT_HEADER) == self._client_id
-        retain = headers.get(RETAIN_HEADER)
-        self._envelope = envelope
-        self._no_ack = no_ack
-        self._topic = text(topic)
-        self._is_dropped = False
-        self._retain = 1 if retain == REPLAYED else 0
-        ids: list[int] = []
-        if self.looks or topic.startswith("$"):
-            # A message of QoS 1 for subscriptions of both kinds comes through both queues.
-            matching = [each for each in self.filters.matching(topic) if (each.qos == 0) == no_ack]
-            wanting = [each for each in matching if not (each.no_local and is_own)]
-            if not wanting and (matching or self.has_stars or topic.startswith("$")):
-                self._is_dropped = True
-            ids = [each.identifier for each in wanting if each.identifier]
-            if retain == RETAINED and any(each.as_published for each in wanting):
-                self._retain = 1
-        self._expiration_ms = -1
-        if found.expiration is not None and found.expiration.isdigit() and len(found.expiration) <= 12:
-            self._expiration_ms = int(found.expiration)
-        self._given = b""
-        if self.is_v5:
-            given = given_to(found, headers)
-            given.ids = ids
-            self._given = given.encode()
-
-    def forget_descriptions(self) -> None:
-        """The subscriptions are others."""
-        self._envelope = None
-
-    def close(self) -> None:
-        super().close()
-        self._tags.clear()
-
-
-def _with_expiry(given: bytes, left_s: int) -> bytes:
-    """Return encoded properties with an expiry more."""
-    at = 1
-    while given[at - 1] & 0x80:
-        at += 1
-    rest = bytes([MESSAGE_EXPIRY]) + left_s.to_bytes(4, "big") + given[at:]
-    return varint(len(rest)) + rest
-
-
 class MqttSession(Session):
     """The one session of an MQTT connection. `expiry_s`: how long it outlives it; 0: it does not."""
 
-    def __init__(self, peer: MqttPeer, client_id: str, expiry_s: int) -> None:
+    def __init__(self, peer: MqttPeer, sessions: MqttSessions, kept: KeptSession, expiry_s: int) -> None:
         self._mqtt: MqttPeer = peer
-        self._ledger = MqttLedger(peer, client_id, peer.broker.limits.unacked_per_channel_max)
+        vhost = peer.fast_vhost
+        syncs: bool = vhost is None or vhost.sync_confirms
+        self._ledger = MqttLedger(peer, kept, peer.broker.limits.unacked_per_channel_max, syncs=syncs)
         super().__init__(peer, NUMBER, self._ledger)
-        self.client_id = client_id
+        self.sessions = sessions
+        self.kept = kept
+        self.client_id = kept.name
         self.expiry_s = expiry_s
-        self.prefetch = peer.receive_max
+        self.prefetch = min(peer.receive_max, UNANSWERED_MAX)
         self.subscriptions: dict[str, Subscription] = {}  # by filter
-        self._prepared: dict[bytes, PreparedPublish] = {}  # by topic, those of QoS 0 without properties
-        self._prepared_1: dict[bytes, PreparedPublish] = {}  # the same of QoS 1
-        self._acks: PubAcks | None = None
+        self.shared_subscriptions: dict[str, SharedSubscription] = {}  # by filter, with $share/ and the group
+        # By topic, what has no properties, for each QoS.
+        self._prepared: tuple[dict[bytes, PreparedPublish], ...] = ({}, {}, {})
+        self._receipts: Receipts | None = None
         self._own_kept = False  # what it publishes says so: a subscription does not want it
         self._ticket: int = 0  # of the latest change that this connection has made
+        self._batch: int = 0  # of the log, with the latest record of the session
 
     # --- results of commands ----------------------------------------------------------------------------------------
 
@@ -319,7 +132,7 @@ class MqttSession(Session):
     def write_done(self, packet: bytes) -> None:
         """Send the answer to what has been changed when that is durable."""
         if self._mqtt.running:
-            self._mqtt.write_when_durable(packet, self._ticket, 0)
+            self._mqtt.write_when_durable(packet, self._ticket, self._batch)
 
     def write_returned(self, message: Message) -> None:
         """Nothing is mandatory in MQTT."""
@@ -331,14 +144,15 @@ class MqttSession(Session):
     def drop_content(self) -> None:
         self.shared.inbound.let_go(self)
 
-    def write_puback(self, packet_id: int, reason: int) -> None:
-        """Write PUBACK."""
-        self._mqtt.outbox.write(acknowledgement(PUBACK, packet_id, self._mqtt.version, reason))
+    def write_receipt(self, packet_id: int, qos: int, reason: int) -> None:
+        """Write PUBACK or PUBREC."""
+        kind = PUBREC if qos == 2 else PUBACK
+        self._mqtt.outbox.write(acknowledgement(kind, packet_id, self._mqtt.version, reason))
 
-    def refused(self, packet_id: int) -> None:
-        """A queue has refused a message of QoS 1."""
+    def refused(self, packet_id: int, qos: int) -> None:
+        """A queue has refused a message."""
         if self._mqtt.version == V5:
-            self.write_puback(packet_id, QUOTA)
+            self.write_receipt(packet_id, qos, QUOTA)
         else:
             # Nothing else tells it: without PUBACK it would wait, and block those behind.
             self._mqtt.fail_later(MqttError(QUOTA, "a queue that is full has refused the message"))
@@ -351,7 +165,7 @@ class MqttSession(Session):
         Raises:
             AmqpError: it may not be published.
         """
-        kept = self._prepared if qos == 0 else self._prepared_1
+        kept = self._prepared[int(qos)]
         prepared = kept.get(topic)
         if prepared is None:
             self._mqtt.count_command()
@@ -373,43 +187,58 @@ class MqttSession(Session):
 
     def _publish(self, prepared: PreparedPublish, qos: i64, packet_id: int, body: bytes) -> None:
         if qos > 0:
-            acks = self._acks
-            if acks is None:
-                acks = PubAcks(self.shared.confirms, self, syncs=self.sync_confirms)
-                self._acks = acks
-                self.confirms = acks
+            receipts = self._receipts
+            if receipts is None:
+                receipts = Receipts(self.shared.confirms, self, syncs=self.sync_confirms)
+                self._receipts = receipts
+                self.confirms = receipts
+            if qos == 2 and packet_id in self.kept.received:
+                if not receipts.expect_again(packet_id):
+                    self.write_receipt(packet_id, 2, 0)
+                return
+            self._check_room(receipts, qos)
             route = prepared.find_route(self)
             reason = NO_SUBSCRIBERS if route.cacheable and not route.queues else 0
-            acks.expect(packet_id, reason)
+            receipts.expect(packet_id, qos, reason)
         prepared.publish(self, body)
 
-    def publish(self, topic: str, properties: Properties, qos: int, retain: bool, packet_id: int, body: bytes) -> None:
+    def _check_room(self, receipts: Receipts, qos: i64) -> None:
+        """Make sure that the client may have one more message that is not answered for good.
+
+        Raises:
+            MqttError: it may not.
+        """
+        received = len(self.kept.received)
+        if self._mqtt.version == V5:
+            received += receipts.waiting_of_qos_1
+        elif qos == 1:
+            return
+        if received >= UNANSWERED_MAX:
+            raise MqttError(RECEIVE_MAXIMUM, f"more than {UNANSWERED_MAX} messages that are not answered yet")
+        if qos == 2 and not self.sessions.has_room_for_ids():
+            raise MqttError(QUOTA, "too many packet ids of QoS 2 are remembered in this virtual host already")
+
+    def publish(
+        self, topic: str, properties: Properties, qos: int, retained: bool, packet_id: int, body: bytes
+    ) -> None:
         """Publish with properties, and retain the message if that is asked for.
 
         Raises:
             AmqpError: it may not be published, or not be retained.
         """
-        prepared = self.prepare(topic, properties, qos, retain)
-        if retain:
+        prepared = self.prepare(topic, properties, qos, retained)
+        retains = retained and not (qos == 2 and packet_id in self.kept.received)
+        if retains:
             prepared.find_route(self)  # may it be published?
             self._retain(topic, properties, qos, body)
         self._publish(prepared, qos, packet_id, body)
-        if retain and self._acks is not None and qos > 0:
-            self._acks.await_batch()
+        if retains and self._receipts is not None and qos > 0:
+            self._receipts.await_batch()
 
     def _retain(self, topic: str, properties: Properties, qos: int, body: bytes) -> None:
-        retained = self.vhost.retained()
-        if not body:
-            retained.remove(topic)
-            return
-        if len(body) > self.shared.message_max_bytes:
-            raise MqttError(QUOTA, "a message that is too large to be retained")
         now_ms = self.connection.broker.now_ms()
-        expiry_s = properties.number(MESSAGE_EXPIRY, -1)
-        expires_ms = 0 if expiry_s < 0 else now_ms + expiry_s * 1000
-        found = properties_of(properties, qos, False, "").encode()
-        if not retained.put(topic, Retained(now_ms, expires_ms, found, body)):
-            raise MqttError(QUOTA, "too much is retained in this virtual host already")
+        most = int(self.shared.message_max_bytes)
+        retain(self.vhost.retained(), now_ms, topic, properties, qos, body, most)
 
     def publish_will(self, will: Will) -> None:
         """Publish the will: the client is gone without a word."""
@@ -446,7 +275,7 @@ class MqttSession(Session):
         Raises:
             ChannelException: 403, 405, it may not be deleted.
         """
-        for qos in (0, 1):
+        for qos in QOS:
             name = queue_name(self.client_id, qos)
             if name in self.vhost.queues:
                 self._run(m.QueueDelete(0, name, False, False, False))
@@ -457,15 +286,25 @@ class MqttSession(Session):
         Raises:
             ChannelException: 403, 405, its queues may not be read.
         """
-        is_there = False
-        for qos in (0, 1):
+        is_there = self.kept.stored is not None
+        for qos in QOS:
             queue = self.vhost.queues.get(queue_name(self.client_id, qos))
             if queue is not None:
                 is_there = True
                 self._find_subscriptions(queue, qos)
-                self._consume(queue.name, qos)
+                self._consume(queue.name, f"qos{qos}", qos)
+        for each in shared_of(self.kept.notes):
+            self._take_share(each)
         self.keep_for(self.expiry_s)
+        if self.kept.released:
+            self._ledger.prefetch = self.prefetch
+            self._ledger.take_room(len(self.kept.released))
         return is_there
+
+    def release_again(self) -> None:
+        """Send PUBREL again for what has had none of its PUBCOMP: behind CONNACK, before anything else."""
+        for packet_id in self.kept.released:
+            self._mqtt.outbox.write(acknowledgement(PUBREL, packet_id, self._mqtt.version))
 
     def _find_subscriptions(self, queue: Queue, qos: int) -> None:
         binding: Binding | None = self.vhost.exchange(EXCHANGE).by_destination.get(queue)
@@ -476,20 +315,27 @@ class MqttSession(Session):
     def keep_for(self, expiry_s: int) -> None:
         """Have the session outlive its connection for another time than it was to. Exclusive queues go with it."""
         self.expiry_s = expiry_s
+        self._keep()
         if expiry_s == 0:
             return
         arguments = encode_table({"x-expires": expiry_s * 1000})
-        for qos in (0, 1):
+        for qos in QOS:
             queue = self.vhost.queues.get(queue_name(self.client_id, qos))
             if queue is not None and queue.durable and queue.arguments != arguments:
                 self.reply(None, self.vhost.change_arguments(queue, arguments))
 
-    def delete_queues(self) -> None:
-        """The session ends with its connection: its durable queues, if an earlier one had such, go."""
-        for qos in (0, 1):
-            queue = self.vhost.queues.get(queue_name(self.client_id, qos))
-            if queue is not None and queue.durable:
-                self.connection.broker.delete_queue(self.vhost, queue)
+    def _keep(self) -> None:
+        """Have it on record what the session is."""
+        notes = notes_of(list(self.shared_subscriptions.values()))
+        if self.sessions.keep(self.kept, self.expiry_s, notes):
+            log = self.connection.broker.log
+            log.force()
+            self._batch = int(log.batch.number)
+
+    def end_for_good(self) -> None:
+        """The session ends with its connection: what would outlive that goes."""
+        self.sessions.session_over(self.kept)
+        self.sessions.end(self.kept)
 
     def _need_queue(self, qos: int) -> str:
         """Return the name of the queue for subscriptions of `qos`, which is declared and consumed."""
@@ -498,11 +344,15 @@ class MqttSession(Session):
             lasts = self.expiry_s > 0
             arguments = encode_table({"x-expires": self.expiry_s * 1000}) if lasts else EMPTY_TABLE
             self._run(m.QueueDeclare(0, name, False, lasts, not lasts, False, False, arguments))
-            self._consume(name, qos)
+            self._consume(name, f"qos{qos}", qos)
         return name
 
-    def _consume(self, name: str, qos: int) -> None:
-        consume(self, m.BasicConsume(0, name, f"qos{qos}", False, qos == 0, False, False, EMPTY_TABLE))
+    def _consume(self, name: str, tag: str, qos: int) -> None:
+        ledger = self._ledger
+        ledger.levels[tag] = qos
+        if qos == 2 or (qos == 1 and ledger.consumers):
+            ledger.prefetch = self.prefetch  # of all its queues together
+        consume(self, m.BasicConsume(0, name, tag, False, qos == 0, False, False, EMPTY_TABLE))
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
@@ -516,16 +366,19 @@ class MqttSession(Session):
             ledger.has_stars = ledger.has_stars or has_star(subscription.filter)
         if subscription.no_local and not self._own_kept:
             self._own_kept = True
-            self._prepared.clear()
-            self._prepared_1.clear()
+            self._forget_prepared()
+
+    def _forget_prepared(self) -> None:
+        for kept in self._prepared:
+            kept.clear()
 
     def subscribe(self, wanted: Wanted, identifier: int) -> tuple[int, bool]:
         """Make or change a subscription; return the code for SUBACK, and whether it is a new one."""
         try:
             if wanted.filter.startswith(SHARED):
-                raise MqttError(SHARED_UNSUPPORTED, "shared subscriptions are not supported")
+                return self._subscribe_shared(wanted, identifier)
             key = binding_key(wanted.filter)
-            qos = min(wanted.qos, 1)
+            qos = wanted.qos
             arguments = _arguments_of(wanted, identifier)
             old = self.subscriptions.get(wanted.filter)
             queue = self._need_queue(qos)
@@ -543,6 +396,60 @@ class MqttSession(Session):
                 self._mqtt.note_refusal(error)
             return (reason_of(error) if version == V5 else FAILURE), False
 
+    def _subscribe_shared(self, wanted: Wanted, identifier: int) -> tuple[int, bool]:
+        """Take a share of what comes to a group."""
+        filter_ = wanted.filter
+        old = self.shared_subscriptions.get(filter_)
+        if old is None and len(self.shared_subscriptions) >= SHARES_MAX:
+            raise MqttError(QUOTA, f"more than {SHARES_MAX} shared subscriptions")
+        rest, group = split_shared(filter_)
+        queue = shared_queue(group, rest)
+        if old is not None:
+            cancel(self, m.BasicCancel(queue, True))
+        made = SharedSubscription(filter_, min(wanted.qos, 1), wanted.as_published, identifier)
+        try:
+            self._take_share(made)
+        except AmqpError:
+            self.shared_subscriptions.pop(filter_, None)
+            self._keep()
+            self.sessions.leave_share(queue, self.client_id)
+            raise
+        self._keep()
+        return made.qos, old is None
+
+    def _take_share(self, shared: SharedSubscription) -> None:
+        """Become a consumer of the queue of a group, which is made for the first one.
+
+        Raises:
+            AmqpError: the user may not, or it is no filter.
+        """
+        filter_, group = split_shared(shared.filter)
+        key = binding_key(filter_)
+        queue = shared_queue(group, filter_)
+        self.sessions.share(queue, self.client_id)
+        arguments = encode_table({"x-expires": SHARES_EXPIRE_MS})
+        if queue not in self.vhost.queues:
+            self._run(m.QueueDeclare(0, queue, False, True, False, False, False, arguments))
+        self._run(m.QueueBind(0, queue, EXCHANGE, key, False, EMPTY_TABLE))
+        filters = Filters()
+        filters.put(Subscription(filter_, shared.qos, False, shared.as_published, shared.identifier, EMPTY_TABLE))
+        self._ledger.shared[queue] = filters
+        self._ledger.forget_descriptions()
+        self._consume(queue, queue, shared.qos)
+        self.shared_subscriptions[shared.filter] = shared
+
+    def _give_share_up(self, filter_: str) -> int:
+        """End a shared subscription; return the code for UNSUBACK."""
+        if self.shared_subscriptions.pop(filter_, None) is None:
+            return NO_SUBSCRIPTION
+        rest, group = split_shared(filter_)
+        queue = shared_queue(group, rest)
+        cancel(self, m.BasicCancel(queue, True))
+        self._ledger.forget_descriptions()
+        self._keep()
+        self.sessions.leave_share(queue, self.client_id)
+        return 0
+
     def _unbind(self, subscription: Subscription) -> None:
         key = binding_key(subscription.filter)
         queue = queue_name(self.client_id, subscription.qos)
@@ -550,6 +457,8 @@ class MqttSession(Session):
 
     def unsubscribe(self, filter_: str) -> int:
         """End a subscription; return the code for UNSUBACK."""
+        if filter_.startswith(SHARED):
+            return self._give_share_up(filter_)
         subscription = self.subscriptions.get(filter_)
         if subscription is None:
             return NO_SUBSCRIPTION
@@ -565,43 +474,81 @@ class MqttSession(Session):
     def send_retained(self, topic: str, subscription: Subscription) -> None:
         """Put what is retained for `topic` into the queue of a subscription."""
         vhost = self.vhost
-        now_ms = self.connection.broker.now_ms()
-        found = vhost.retained().maybe(topic, now_ms)
         queue = vhost.queues.get(queue_name(self.client_id, subscription.qos))
-        if found is None or queue is None:
-            return
-        properties = decode_properties(
-            bytes(PROPERTIES_AT) + found.properties, 0, PROPERTIES_AT + len(found.properties)
-        )
-        if found.expires_ms:
-            properties.expiration = str(found.expires_ms - now_ms)
-        _add_header(properties, RETAIN_HEADER, REPLAYED)
-        persistent = properties.delivery_mode == 2
-        envelope = Envelope(EXCHANGE, routing_key(topic))
-        message = build_message(envelope, properties.encode(), found.body, 0, persistent)
-        if found.expires_ms:
-            message.expiration_ms = found.expires_ms - now_ms
-        queue.accept(message, BROKER)
+        found = maybe_replayed(vhost.retained(), self.connection.broker.now_ms(), topic)
+        if found is not None and queue is not None:
+            queue.accept(found, BROKER)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
 
     def acknowledge_packet(self, packet_id: int) -> None:
-        """PUBACK of the client. What it does not owe is ignored: it may be of an earlier connection."""
+        """PUBACK of the client. What it does not owe is ignored: it may be of an earlier connection.
+
+        Raises:
+            MqttError: it is of a message of QoS 2.
+        """
+        if packet_id >= QOS_2_FROM:
+            raise MqttError(PROTOCOL_ERROR, "PUBACK for a message of QoS 2")
         tag = self._ledger.maybe_tag(packet_id)
         if tag is not None:
             self.acknowledge(tag, False)
+
+    def received_packet(self, answer: Answer) -> None:
+        """PUBREC of the client: it has a message of QoS 2, or with an error it does not want it.
+
+        Raises:
+            MqttError: it is of a message of QoS 1; too many packet ids are remembered.
+        """
+        packet_id = answer.packet_id
+        if packet_id < QOS_2_FROM:
+            raise MqttError(PROTOCOL_ERROR, "PUBREC for a message of QoS 1")
+        version = self._mqtt.version
+        ledger = self._ledger
+        tag = ledger.maybe_tag(packet_id)
+        if answer.reason >= FAILURE:
+            if tag is not None:
+                self.acknowledge(tag, False)
+                ledger.send_held()
+            return
+        if tag is not None:
+            if not self.sessions.has_room_for_ids():
+                raise MqttError(QUOTA, "too many packet ids of QoS 2 are remembered in this virtual host already")
+            self.sessions.release(self.kept, packet_id)
+            ledger.take_room(1)
+            self.acknowledge(tag, False)
+        known = packet_id in self.kept.released
+        self._answer(acknowledgement(PUBREL, packet_id, version, 0 if known else UNKNOWN_PACKET_ID))
+
+    def complete_packet(self, packet_id: int) -> None:
+        """PUBCOMP of the client: it will not ask for a message of QoS 2 again."""
+        if self.sessions.complete(self.kept, packet_id):
+            self._ledger.give_room()
+
+    def release_packet(self, packet_id: int) -> None:
+        """PUBREL of the client: it will not send a message of QoS 2 again."""
+        reason = 0 if self.sessions.forget_received(self.kept, packet_id) else UNKNOWN_PACKET_ID
+        self._answer(acknowledgement(PUBCOMP, packet_id, self._mqtt.version, reason))
+
+    def _answer(self, packet: bytes) -> None:
+        """Send PUBREL or PUBCOMP: when the log has what it says, if the session lasts."""
+        if self.kept.stored is None:
+            self._mqtt.outbox.write(packet)
+        else:
+            self._mqtt.write_when_stored(packet, syncs=self.sync_confirms)
+
+    def in_flight(self) -> tuple[int, int]:
+        """Return how many messages wait for an answer for good: of the client's, and sent to it."""
+        receipts = self._receipts
+        received = len(self.kept.received) + (0 if receipts is None else receipts.waiting_of_qos_1)
+        return received, self._ledger.in_flight_count() + len(self.kept.released)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def ended(self) -> None:
         self.subscriptions.clear()
-        self._prepared.clear()
-        self._prepared_1.clear()
+        self.shared_subscriptions.clear()
+        self._forget_prepared()
         super().ended()
-
-
-def _add_header(properties: BasicProperties, name: str, value: int) -> None:
-    headers = headers_in(properties)
-    headers[name] = value
-    properties.headers = encode_table(headers)
 
 
 def _arguments_of(wanted: Wanted, identifier: int) -> bytes:
@@ -658,7 +605,8 @@ class SubscribeRun(Job):
             each = wanted[len(self._codes)]
             code, is_new = session.subscribe(each, self._identifier)
             self._codes.append(code)
-            if code <= 1 and (each.handling == 0 or (each.handling == 1 and is_new)):
+            is_own = code <= 2 and not each.filter.startswith(SHARED)
+            if is_own and (each.handling == 0 or (each.handling == 1 and is_new)):
                 search = RetainedSearch(session.vhost.retained(), each.filter)
                 self._left.append((session.subscriptions[each.filter], search))
         if not self._is_told:

@@ -21,6 +21,7 @@ from warren.mqtt.packets import check_filter
 
 EXCHANGE: Final = "amq.topic"
 SHARED: Final = "$share/"
+SHARED_QUEUE_PREFIX: Final = "mqtt-shared-"
 _SWAPPED: Final = str.maketrans("/.", "./")
 _TO_BINDING: Final = str.maketrans("/.+", "./*")
 _FROM_BINDING: Final = str.maketrans("./*", "/.+")
@@ -57,6 +58,34 @@ def binding_key(filter_: str) -> str:
 def filter_of(key: str) -> str:
     """Return the filter that a binding key is, unless it has a level that is a mere *."""
     return key.translate(_FROM_BINDING)
+
+
+def split_shared(filter_: str) -> tuple[str, str]:
+    """Return the filter of a subscription without the group that shares it, and that group; ``""``: it is not shared.
+
+    Raises:
+        MqttError: it begins as a shared one, and is none.
+    """
+    if not filter_.startswith(SHARED):
+        return filter_, ""
+    group, slash, rest = filter_[len(SHARED) :].partition("/")
+    if group == "" or slash == "" or rest == "" or "+" in group or "#" in group:
+        raise MqttError(
+            BAD_FILTER, f"{filter_[:64]!a} is no shared filter: $share/GROUP/FILTER, wildcards in FILTER only"
+        )
+    return rest, group
+
+
+def shared_queue(group: str, filter_: str) -> str:
+    """Return the name of the queue of a group for a filter.
+
+    Raises:
+        MqttError: it is longer than a name may be.
+    """
+    name = f"{SHARED_QUEUE_PREFIX}{group}/{filter_}"
+    if len(name.encode()) > NAME_MAX_BYTES or "\r" in name or "\n" in name:
+        raise MqttError(BAD_FILTER, f"the queue '{name[:64]!a}' has a line break in its name, or too long a name")
+    return name
 
 
 def has_star(filter_: str) -> bool:

@@ -42,6 +42,7 @@ from warren.channels.broker import Broker, Limits, PeerMaker
 from warren.channels.connection import Connection
 from warren.channels.login import LoginRequest
 from warren.mqtt.peer import MqttPeer
+from warren.mqtt.sessions import restore_sessions
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.store import wall_time_ms
 from warren.queues.timers import NEVER
@@ -405,6 +406,7 @@ class Application:
                 with trio.move_on_after(BEGIN_WITHIN_S):
                     await self._messages.deleted()
                 await self._messages.restored(self._broker.is_restoring)
+                restore_sessions(self._broker)
                 await self._permission_to_serve()
                 for listener in listeners:
                     self._reactor.listen(listener)

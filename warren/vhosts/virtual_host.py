@@ -55,6 +55,7 @@ from warren.streams.stream import Stream
 from warren.vhosts.dead_lettering import DeadLettering
 from warren.vhosts.delayed_exchange import DelayedExchange
 from warren.vhosts.history import history_of, is_in_use, remember_in
+from warren.vhosts.kept_sessions import KeptSessions
 from warren.vhosts.metadata import (
     BindingDelete,
     BindingPut,
@@ -116,6 +117,7 @@ class VirtualHost(QueueHost):
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
         self.records = VhostRecords(log, record.name)
         self._retained: RetainedMessages | None = None  # until somebody asks
+        self.kept_sessions: KeptSessions | None = None  # made by the protocol that has such
         self.histories = Histories()
         self._incoming: dict[Destination, set[Exchange]] = {}  # who has bindings to this destination
         self._journal = journal

@@ -84,16 +84,15 @@ def test_what_comes_before_connect_ends_the_connection(harness: Harness) -> None
     assert client.ended
 
 
-@pytest.mark.parametrize("what", ["will delay", "authentication", "will of QoS 2"])
-def test_what_is_not_there_is_refused_with_a_reason(harness: Harness, what: str) -> None:
+def test_another_way_to_log_in_is_refused_before_the_password_is_looked_at(harness: Harness) -> None:
     client = MqttClient(harness, 5)
-    if what == "will delay":
-        delayed = properties({p.WILL_DELAY: 5})
-        assert client.connect(will=("w", b"x", 0, False), will_properties=delayed).body[1] == 0x83
-    elif what == "authentication":
-        assert client.connect(given=properties({p.AUTH_METHOD: "SCRAM"})).body[1] == 0x8C
-    else:
-        assert client.connect(will=("w", b"x", 2, False)).body[1] == 0x9B
+    client.peer.feed(connect_packet(5, given=properties({p.AUTH_METHOD: "SCRAM"})))
+    assert harness.broker.logins == []
+    harness.settle()
+    (reply,) = client.take()
+    assert (reply.kind, reply.body[1]) == (2, 0x8C)
+    assert b"enhanced authentication" in reply.body
+    assert client.ended
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
@@ -124,7 +123,6 @@ def test_the_lower_qos_counts(harness: Harness) -> None:
     zero, one = mqtt_client(harness, client_id="zero"), mqtt_client(harness, client_id="one")
     zero.subscribe("a", qos=0)
     one.subscribe("a", qos=1)
-    assert one.subscribe("b", qos=2) == [1]
     writer = mqtt_client(harness, client_id="w")
     writer.publish("a", b"0", 0)
     writer.publish("a", b"1", 1)
@@ -217,11 +215,6 @@ def test_nobody_has_subscribed(harness: Harness) -> None:
     assert client.publish("a", b"x", 1) == [(4, 0, b"\0\x01\x10")]
 
 
-def test_qos_2_is_refused_with_its_reason(harness: Harness) -> None:
-    (reply,) = mqtt_client(harness, 5).publish("a", b"x", 2)
-    assert (reply.kind, reply.body[0]) == (14, 0x9B)
-
-
 def test_what_a_client_cannot_take_is_passed_over(harness: Harness) -> None:
     client = mqtt_client(harness, 5, given=properties({p.PACKET_MAX: 100}))
     client.subscribe("a", qos=1)
@@ -267,10 +260,6 @@ def test_a_subscription_is_replaced_by_one_with_another_qos(harness: Harness) ->
 def test_what_is_no_filter_is_refused(harness: Harness, filter_: str) -> None:
     assert mqtt_client(harness, 5).subscribe(filter_) == [0x8F]
     assert mqtt_client(harness, 4, "d").subscribe(filter_) == [0x80]
-
-
-def test_shared_subscriptions_are_refused(harness: Harness) -> None:
-    assert mqtt_client(harness, 5).subscribe("$share/g/a") == [0x9E]
 
 
 def test_identifiers_come_with_messages(harness: Harness) -> None:

@@ -1,0 +1,317 @@
+"""Deliveries to an MQTT client: PUBLISH, with a packet id for each that waits for an answer.
+
+    QoS 1    PUBLISH ->, <- PUBACK                                     1 to 7FFF
+    QoS 2    PUBLISH ->, <- PUBREC, PUBREL ->, <- PUBCOMP              8000 to FFFF
+
+1. The packet id of a delivery follows from its place in its queue. So it is the same when it is sent again, in another
+   connection, and after a restart; nothing but the message has to be stored for that.
+2. PUBLISH of QoS 2 to a session that lasts leaves when all that was put into the log before it is on disk: the message,
+   or after a crash its place and so its packet id would be those of another one; and that the packet id is free.
+3. A packet id of QoS 2 is not given out while it waits for its PUBREC or PUBCOMP. What would have it waits, and what is
+   behind it. Of QoS 1 another one is taken.
+4. What waits here is unacknowledged like all others: there is never more of it than the client takes.
+5. A message of QoS 0 from a queue of a higher one goes out with QoS 0, and is settled at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import read_i32_be, write_i16_be
+from mypy_extensions import i64, u8
+
+from warren.amqp.codec import wire_short
+from warren.amqp.methods import FRAME_OVERHEAD_BYTES
+from warren.amqp.outbox import CHUNK_MIN_BYTES
+from warren.amqp.properties import decode_properties
+from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT
+from warren.mqtt.conversion import (
+    CLIENT_HEADER,
+    QOS_HEADER,
+    REPLAYED,
+    RETAIN_HEADER,
+    RETAINED,
+    expiry_left_s,
+    given_to,
+    headers_in,
+)
+from warren.mqtt.packets import MESSAGE_EXPIRY, V5, text, varint
+from warren.mqtt.topics import Filters, topic_of
+from warren.msgstore.log.batch import BatchWaiter
+from warren.msgstore.log.message import HEADER_AT, Envelope, Message
+from warren.queues.delivery import Consumer, DeliveryLedger
+
+if TYPE_CHECKING:
+    from warren.mqtt.peer import MqttPeer
+    from warren.vhosts.kept_sessions import KeptSession
+
+IDS_OF_QOS_1: Final = 0x7FFF
+QOS_2_FROM: Final = 0x8000
+IDS_OF_QOS_2: Final = 0x8000
+
+
+class Held:
+    """A PUBLISH of QoS 2 that waits: for `batch` of the log, 0: for none, and for its packet id."""
+
+    def __init__(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool, batch: i64) -> None:
+        self.consumer = consumer
+        self.message = message
+        self.tag: i64 = tag
+        self.redelivered = redelivered
+        self.batch: i64 = batch
+
+
+class HeldWaiter(BatchWaiter):
+    """Tells the ledger when the log is so far."""
+
+    def __init__(self, ledger: MqttLedger) -> None:
+        self.ledger: MqttLedger | None = ledger
+
+    def batch_done(self, batch: i64) -> None:
+        ledger = self.ledger
+        if ledger is not None:
+            ledger.send_held()
+
+
+class MqttLedger(DeliveryLedger):
+    """Deliveries, written as PUBLISH. `syncs`: what is on disk has to be synced."""
+
+    def __init__(self, peer: MqttPeer, kept: KeptSession, unacked_max: i64, *, syncs: bool) -> None:
+        super().__init__(NUMBER, peer.turns, 0, unacked_max)
+        self.is_v5: bool = peer.version == V5
+        self.packet_max: i64 = peer.packet_max_bytes
+        self.filters = Filters()
+        self.shared: dict[str, Filters] = {}  # those of shared subscriptions, by consumer tag
+        self.levels: dict[str, int] = {}  # the QoS that consumers were granted, by their tags
+        self.looks: bool = False  # some subscription has an identifier or an option
+        self.has_stars: bool = False  # a binding may match what its subscription does not
+        self.too_large: i64 = 0  # what was not sent, since the client does not take so much
+        self._kept = kept
+        self._syncs = syncs
+        self._log = peer.broker.log
+        self._tags: dict[int, int] = {}  # by packet id
+        self._held: deque[Held] = deque()
+        self._waiter: HeldWaiter | None = None
+        self._awaited_batch: i64 = 0
+        # What the last delivery came to, for the next one with the same consumer, envelope and properties.
+        self._envelope: Envelope | None = None
+        self._consumer: Consumer | None = None
+        self._properties = b""
+        self._qos: i64 = 0
+        self._is_dropped: bool = False
+        self._topic = b""
+        self._retain: i64 = 0
+        self._given = b""  # properties of 5.0 with the length in front
+        self._expiration_ms: i64 = -1
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
+        content = message.header_frame()
+        header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
+        properties = content[HEADER_AT + PROPERTIES_AT : header_end - 1]
+        if message.envelope is not self._envelope or consumer is not self._consumer or properties != self._properties:
+            self._describe(message.envelope, content, header_end, consumer)
+            self._properties = properties
+        qos: i64 = self._qos if message.persistent else 0
+        if qos == 2 and self._has_to_wait(consumer, message, tag, redelivered):
+            return
+        self._write(message, content, header_end, tag, qos, redelivered, consumer.no_ack)
+
+    def _write(
+        self, message: Message, content: bytes, header_end: i64, tag: i64, qos: i64, redelivered: bool, no_ack: bool
+    ) -> None:
+        """Write PUBLISH, as it was described."""
+        given = self._given
+        if self._expiration_ms >= 0 and self.is_v5:
+            left = expiry_left_s(self._expiration_ms, message.time_ms, self._log.now_ms)
+            given = _with_expiry(given, left)
+        size: i64 = len(self._topic) + len(given) + message.body_bytes
+        if qos > 0:
+            size += 2
+        if self._is_dropped or (self.packet_max > 0 and _whole(size) > self.packet_max):
+            if not self._is_dropped:
+                self.too_large += 1
+            if not no_ack:
+                self.ack(tag, False)
+            return
+        outbox = self.outbox
+        outbox.touch()
+        out = outbox.writer
+        first: i64 = 0x30 | self._retain | qos << 1
+        if redelivered and qos > 0:
+            first |= 8
+        out.append(u8(first))
+        left_size: i64 = size
+        while left_size > 127:
+            out.append(u8(left_size & 127 | 128))
+            left_size >>= 7
+        out.append(u8(left_size))
+        out.write(self._topic)
+        if qos > 0:
+            write_i16_be(out, wire_short(self._give_id(tag, qos)))
+        if len(given):
+            out.write(given)
+        body_bytes: i64 = message.body_bytes
+        if body_bytes > 0:
+            body_at: i64 = header_end + HEADER_AT
+            if message.pieces is None and body_at + body_bytes + 1 == len(content):
+                body = content[body_at : body_at + body_bytes]
+            else:
+                body = message.body()
+            if body_bytes >= CHUNK_MIN_BYTES:
+                outbox.write_chunk(body)
+                out = outbox.writer
+            else:
+                out.write(body)
+        if len(out) > outbox.soft_limit_bytes:
+            outbox.writable = False
+        if qos == 0 and not no_ack:
+            self.ack(tag, False)
+
+    def _give_id(self, tag: i64, qos: i64) -> i64:
+        """Return the packet id of a delivery; see (1) and (3)."""
+        tags = self._tags
+        place: i64 = self.outstanding(tag).sequence_number
+        found: i64 = place % IDS_OF_QOS_1 + 1 if qos == 1 else QOS_2_FROM + place % IDS_OF_QOS_2
+        while int(found) in tags:
+            found = found % IDS_OF_QOS_1 + 1
+        tags[int(found)] = int(tag)
+        return found
+
+    # --- QoS 2 that waits -------------------------------------------------------------------------------------------
+
+    def _has_to_wait(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> bool:
+        """Tell whether a PUBLISH of QoS 2 has to wait, and see to it that it is sent then."""
+        batch: i64 = 0
+        if self._kept.stored is not None:
+            log = self._log
+            batch = log.batch.number
+            if batch != self._awaited_batch:
+                self._awaited_batch = batch
+                waiter = self._waiter
+                if waiter is None:
+                    waiter = HeldWaiter(self)
+                    self._waiter = waiter
+                log.wait(waiter, self._syncs)
+        elif not self._held and self._is_free(tag):
+            return False
+        self._held.append(Held(consumer, message, tag, redelivered, batch))
+        return True
+
+    def _is_free(self, tag: i64) -> bool:
+        packet_id = int(QOS_2_FROM + self.outstanding(tag).sequence_number % IDS_OF_QOS_2)
+        return packet_id not in self._tags and packet_id not in self._kept.released
+
+    def send_held(self) -> None:
+        """Send what has nothing more to wait for, as far as the outbox takes it."""
+        held = self._held
+        while held and self.outbox.writable:
+            first = held[0]
+            if first.batch > self._log.done_batch:
+                return
+            if self.is_outstanding(first.tag):
+                if not self._is_free(first.tag):
+                    return
+                message = first.message
+                content = message.header_frame()
+                header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
+                self._describe(message.envelope, content, header_end, first.consumer)
+                self._envelope = None  # it was looked at without its properties
+                self._write(message, content, header_end, first.tag, 2, first.redelivered, False)
+            held.popleft()
+
+    def held_count(self) -> int:
+        """Return how many deliveries wait."""
+        return len(self._held)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def maybe_tag(self, packet_id: int) -> int | None:
+        """Take out the tag of the delivery that PUBACK or PUBREC answers, if it waits for that."""
+        tag = self._tags.pop(packet_id, None)
+        return tag if tag is not None and self.is_outstanding(tag) else None
+
+    def in_flight_count(self) -> int:
+        """Return how many packet ids are given out and wait for PUBACK or PUBREC."""
+        return len(self._tags)
+
+    def take_room(self, count: int) -> None:
+        """The client has so many messages that it has not answered for good: they count as if they were unacked."""
+        self.consumer_unacked += count
+
+    def give_room(self) -> None:
+        """One of those is answered for good."""
+        self.consumer_unacked -= 1
+        self.make_room()
+        self.send_held()
+
+    # --- what a delivery says ---------------------------------------------------------------------------------------
+
+    def _describe(self, envelope: Envelope, content: bytes, header_end: i64, consumer: Consumer) -> None:
+        topic = topic_of(envelope.routing_key)
+        found = decode_properties(content, HEADER_AT, header_end - 1)
+        headers = headers_in(found)
+        level = self.levels.get(consumer.tag, 0)
+        is_own = headers.get(CLIENT_HEADER) == self._kept.name
+        retain = headers.get(RETAIN_HEADER)
+        self._envelope = envelope
+        self._consumer = consumer
+        self._topic = text(topic)
+        self._qos = min(level, 2 if headers.get(QOS_HEADER) == 2 else 1)
+        self._is_dropped = False
+        self._retain = 1 if retain == REPLAYED else 0
+        ids: list[int] = []
+        shared = self.shared.get(consumer.tag)
+        if shared is not None or self.looks or topic.startswith("$"):
+            if shared is not None:
+                matching = shared.matching(topic)
+            else:
+                # A message for subscriptions of more than one QoS comes through the queue of each.
+                matching = [each for each in self.filters.matching(topic) if each.qos == level]
+            wanting = [each for each in matching if not (each.no_local and is_own)]
+            if not wanting and (matching or shared is not None or self.has_stars or topic.startswith("$")):
+                self._is_dropped = True
+            ids = [each.identifier for each in wanting if each.identifier]
+            if retain == RETAINED and any(each.as_published for each in wanting):
+                self._retain = 1
+        self._expiration_ms = -1
+        if found.expiration is not None and found.expiration.isdigit() and len(found.expiration) <= 12:
+            self._expiration_ms = int(found.expiration)
+        self._given = b""
+        if self.is_v5:
+            given = given_to(found, headers)
+            given.ids = ids
+            self._given = given.encode()
+
+    def forget_descriptions(self) -> None:
+        """The subscriptions are others."""
+        self._envelope = None
+
+    def close(self) -> None:
+        super().close()
+        self._tags.clear()
+        self._held.clear()
+        self._consumer = None
+        if self._waiter is not None:
+            self._waiter.ledger = None
+            self._waiter = None
+
+
+def _whole(size: i64) -> i64:
+    """Return how long a packet is of which so many bytes remain after the length."""
+    if size < 128:
+        return size + 2
+    if size < 16384:
+        return size + 3
+    return size + 4 if size < 2097152 else size + 5
+
+
+def _with_expiry(given: bytes, left_s: int) -> bytes:
+    """Return encoded properties with an expiry more."""
+    at = 1
+    while given[at - 1] & 0x80:
+        at += 1
+    rest = bytes([MESSAGE_EXPIRY]) + left_s.to_bytes(4, "big") + given[at:]
+    return varint(len(rest)) + rest

@@ -1,0 +1,305 @@
+"""Sessions of clients that outlive their connections: which there are, until when, and what they owe and are owed.
+
+A protocol whose clients come back derives from `KeptSessions`. What is subscribed to is in queues and their bindings.
+The rest is here, in records of the vhost (`vhosts.records`): each is in the frame of the log of what it was stored
+with.
+
+    record                     value
+    "session:" NAME            expiry in s (4), notes of the protocol
+    "session-will:" NAME       due, in ms since the epoch (8), will as the protocol writes it
+    "session-in:" ID NAME      (nothing)    ID: a packet id of the client, 4 hex digits
+    "session-out:" ID NAME     (nothing)    ID: a packet id of ours
+
+1. A session that ends with its connection has no record, and is here while it is connected.
+2. ``received`` are the packet ids of messages that have been taken over and may be sent again: exactly once is that
+   they are not taken over again. ``released`` are those of messages that the client has, and may not be told again.
+3. One that nobody has come back to ends its expiry after the connection, or after the start of the broker, whatever is
+   later. A will that waits goes out at its time, or at the end of the session, whatever is earlier; after a restart
+   that was too long at once.
+4. Sessions, packet ids and wills of a vhost are bounded: `SESSIONS_MAX`, `IDS_MAX`, `WILL_BYTES_MAX`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message_log import MessageLog
+from warren.queues.timers import NEVER, Timer, TimerQueue
+from warren.vhosts.records import VhostRecords
+
+SESSIONS_MAX: Final = 100_000
+IDS_MAX: Final = 250_000
+WILL_BYTES_MAX: Final = 64 << 20
+_SESSION: Final = "session:"
+_WILL: Final = "session-will:"
+_IN: Final = "session-in:"
+_OUT: Final = "session-out:"
+_ID_DIGITS: Final = 4
+
+
+class KeptSession(Timer):
+    """One session, whether its client is connected or not. `name`: that of the client."""
+
+    def __init__(self, owner: KeptSessions, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.expiry_s: int = 0  # how long it outlives its connection
+        self.notes = b""  # of the protocol
+        self.is_connected: bool = False
+        self.received: dict[int, None] = _NONE
+        self.released: dict[int, None] = _NONE
+        self.will = b""  # b"": none waits
+        self.will_ms: i64 = NEVER
+        self.ends_ms: i64 = NEVER
+        self.stored: bytes | None = None  # the value of its record
+        self.owner: KeptSessions | None = owner  # None: it has ended
+
+    def due(self, now_ms: i64) -> None:
+        owner = self.owner
+        if owner is not None:
+            owner.time_has_come(self, now_ms)
+
+
+_NONE: Final[dict[int, None]] = {}  # for all that have none: never changed
+
+
+class KeptSessions:
+    """Those of one vhost, by name; made when the records have been read."""
+
+    def __init__(self, records: VhostRecords, log: MessageLog, timers: TimerQueue) -> None:
+        self.sessions: dict[str, KeptSession] = {}
+        self.ids: int = 0  # received and released ones, of all
+        self.will_bytes: int = 0
+        self._records = records
+        self._log = log
+        self._timers = timers
+        self._restore()
+
+    # --- what a protocol overrides ----------------------------------------------------------------------------------
+
+    def publish_will(self, session: KeptSession, will: bytes) -> None:
+        """The time of a will has come."""
+        raise AssertionError("overridden")
+
+    def session_over(self, session: KeptSession) -> None:
+        """Nobody has come back: let go of what the session has elsewhere. It is taken out afterwards."""
+        raise AssertionError("overridden")
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        now_ms: i64 = self._log.now_ms
+        for name, value in self._records.values(_SESSION):
+            session = KeptSession(self, name[len(_SESSION) :])
+            session.expiry_s = int.from_bytes(value[:4], "big")
+            session.notes = value[4:]
+            session.stored = value
+            session.ends_ms = now_ms + session.expiry_s * 1000
+            self.sessions[session.name] = session
+        for name, value in self._records.values(_WILL):
+            found = self.sessions.get(name[len(_WILL) :])
+            if found is not None:
+                found.will = value[8:]
+                found.will_ms = int.from_bytes(value[:8], "big")
+                self.will_bytes += len(found.will)
+        for prefix in (_IN, _OUT):
+            for name, _ in self._records.values(prefix):
+                at = len(prefix) + _ID_DIGITS
+                found = self.sessions.get(name[at:])
+                if found is not None:
+                    self._add(found, prefix, int(name[len(prefix) : at], 16))
+        for session in self.sessions.values():
+            self._set_timer(session)
+
+    def has_room(self, name: str) -> bool:
+        """Tell whether there may be a session called `name`."""
+        return name in self.sessions or len(self.sessions) < SESSIONS_MAX
+
+    def take_up(self, name: str) -> KeptSession:
+        """Return the session called `name`, whose client is connected from now on: what there was, or a new one."""
+        session = self.sessions.get(name)
+        if session is None:
+            session = KeptSession(self, name)
+            self.sessions[name] = session
+        session.is_connected = True
+        session.ends_ms = NEVER
+        self._set_timer(session)
+        return session
+
+    def keep(self, session: KeptSession, expiry_s: int, notes: bytes) -> bool:
+        """Have the session outlive its connection by `expiry_s`, with `notes`; True if something was stored for it."""
+        session.expiry_s = expiry_s
+        session.notes = notes
+        if expiry_s == 0:
+            if session.stored is not None:
+                self._forget_records(session)
+            return False
+        value = expiry_s.to_bytes(4, "big") + notes
+        if value == session.stored:
+            return False
+        if session.stored is None:
+            for packet_id in session.received:
+                self._records.store(_record(_IN, packet_id, session.name), b"")
+            for packet_id in session.released:
+                self._records.store(_record(_OUT, packet_id, session.name), b"")
+        self._records.store(_SESSION + session.name, value)
+        session.stored = value
+        return True
+
+    def leave(self, session: KeptSession) -> None:
+        """The client of a session that outlives its connection has gone."""
+        if session.owner is None:
+            return
+        session.is_connected = False
+        session.ends_ms = self._log.now_ms + session.expiry_s * 1000
+        self._set_timer(session)
+
+    def end(self, session: KeptSession) -> None:
+        """The session is over: nothing is left of it. A will that waits goes out."""
+        if session.owner is None:
+            return
+        will = self.take_will(session)
+        if session.stored is not None:
+            self._forget_records(session)
+        self.ids -= len(session.received) + len(session.released)
+        session.received = _NONE
+        session.released = _NONE
+        del self.sessions[session.name]
+        self._timers.cancel(session)
+        session.owner = None
+        if will:
+            self.publish_will(session, will)
+
+    def _forget_records(self, session: KeptSession) -> None:
+        records = self._records
+        for packet_id in session.received:
+            records.forget(_record(_IN, packet_id, session.name))
+        for packet_id in session.released:
+            records.forget(_record(_OUT, packet_id, session.name))
+        records.forget(_SESSION + session.name)
+        session.stored = None
+
+    def close(self) -> None:
+        """Let go of everything: the vhost is deleted."""
+        for session in self.sessions.values():
+            self._timers.cancel(session)
+            session.owner = None
+        self.sessions.clear()
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def _set_timer(self, session: KeptSession) -> None:
+        self._timers.cancel(session)
+        at_ms: i64 = session.ends_ms
+        if session.will_ms < at_ms:
+            at_ms = session.will_ms
+        if at_ms < NEVER:
+            self._timers.at(at_ms, session)
+
+    def time_has_come(self, session: KeptSession, now_ms: i64) -> None:
+        """Do what is due for a session."""
+        if session.ends_ms <= now_ms:
+            self.session_over(session)
+            self.end(session)
+            return
+        if session.will_ms <= now_ms:
+            self.publish_will(session, self.take_will(session))
+        self._set_timer(session)
+
+    def delay_will(self, session: KeptSession, will: bytes, due_ms: i64) -> bool:
+        """Have a will wait; False when too much waits already. The session outlives its connection."""
+        if self.will_bytes + len(will) > WILL_BYTES_MAX or session.stored is None:
+            return False
+        self.will_bytes += len(will)
+        session.will = will
+        session.will_ms = due_ms
+        self._records.store(_WILL + session.name, int(due_ms).to_bytes(8, "big") + will)
+        self._set_timer(session)
+        return True
+
+    def take_will(self, session: KeptSession) -> bytes:
+        """Return the will that waits, which does so no longer; b"": none did."""
+        will = session.will
+        if will:
+            session.will = b""
+            session.will_ms = NEVER
+            self.will_bytes -= len(will)
+            self._records.forget(_WILL + session.name)
+            self._set_timer(session)
+        return will
+
+    # --- packet ids -------------------------------------------------------------------------------------------------
+
+    def _add(self, session: KeptSession, kind: str, packet_id: int) -> None:
+        self.ids += 1
+        if kind == _IN:
+            if session.received is _NONE:
+                session.received = {}
+            session.received[packet_id] = None
+        else:
+            if session.released is _NONE:
+                session.released = {}
+            session.released[packet_id] = None
+
+    def has_room_for_ids(self) -> bool:
+        """Tell whether there may be one more."""
+        return self.ids < IDS_MAX
+
+    def receive(self, session: KeptSession, packet_id: int) -> bool:
+        """Remember that a message was taken over; True when that is stored."""
+        self._add(session, _IN, packet_id)
+        if session.stored is None:
+            return False
+        self._records.store(_record(_IN, packet_id, session.name), b"")
+        return True
+
+    def forget_received(self, session: KeptSession, packet_id: int) -> bool:
+        """The client does not send it again; False when it is not one of those."""
+        if packet_id not in session.received:
+            return False
+        del session.received[packet_id]
+        if not session.received:
+            session.received = _NONE
+        self.ids -= 1
+        if session.stored is not None:
+            self._records.forget(_record(_IN, packet_id, session.name))
+        return True
+
+    def release(self, session: KeptSession, packet_id: int) -> None:
+        """Remember that the client has a message."""
+        self._add(session, _OUT, packet_id)
+        if session.stored is not None:
+            self._records.store(_record(_OUT, packet_id, session.name), b"")
+
+    def complete(self, session: KeptSession, packet_id: int) -> bool:
+        """The client has forgotten a message, too; False when it is not one of those."""
+        if packet_id not in session.released:
+            return False
+        del session.released[packet_id]
+        if not session.released:
+            session.released = _NONE
+        self.ids -= 1
+        if session.stored is not None:
+            self._records.forget(_record(_OUT, packet_id, session.name))
+        return True
+
+    def check_invariants(self) -> None:
+        """Assert that memory and records agree. For tests."""
+        stored = {name: each for name, each in self.sessions.items() if each.stored is not None}
+        records = {name[len(_SESSION) :]: value for name, value in self._records.values(_SESSION)}
+        assert records == {name: each.stored for name, each in stored.items()}
+        wills = {name[len(_WILL) :]: value[8:] for name, value in self._records.values(_WILL)}
+        assert wills == {name: each.will for name, each in stored.items() if each.will}
+        ids_in = {name for name, _ in self._records.values(_IN)}
+        assert ids_in == {_record(_IN, at, name) for name, each in stored.items() for at in each.received}
+        ids_out = {name for name, _ in self._records.values(_OUT)}
+        assert ids_out == {_record(_OUT, at, name) for name, each in stored.items() for at in each.released}
+        assert self.ids == sum(len(each.received) + len(each.released) for each in self.sessions.values())
+        assert self.will_bytes == sum(len(each.will) for each in self.sessions.values())
+        assert not _NONE
+
+
+def _record(kind: str, packet_id: int, name: str) -> str:
+    return f"{kind}{packet_id:04x}{name}"
