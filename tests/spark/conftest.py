@@ -20,6 +20,7 @@ from .tools import MISSING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from unit.spark_bridge.fake_registry import FakeRegistry
 
     from .lake import Lake
     from .messages import Publisher
@@ -64,6 +65,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory, broker: WarrenProcess) -> It
 def worker_log(spark: SparkSession) -> Path:
     """The file with what Spark's Python workers print, on stderr too."""
     return Path(str(spark.conf.get("spark.warren.workerLog")))
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    from unit.spark_bridge.fake_registry import FakeRegistry
+
+    with FakeRegistry() as made:
+        yield made
 
 
 @pytest.fixture

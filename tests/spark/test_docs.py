@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from importlib.util import find_spec
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from unit.spark_bridge.fake_registry import FakeRegistry
+from unit.spark_bridge.typed_messages import ORDER, avro, framed, order_file, protobuf, serialized
 
 from .messages import Publisher
 
@@ -38,7 +41,11 @@ def run(block: str, names: dict[str, object]) -> None:
 
 
 def test_the_examples_of_the_documentation_run(
-    spark: SparkSession, publisher: Publisher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    publisher: Publisher,
+    registry: FakeRegistry,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert os.environ["WARREN_MANAGEMENT_URL"] == publisher.url
     publisher.stream("orders")
@@ -49,6 +56,14 @@ def test_the_examples_of_the_documentation_run(
     dead_letters: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders.dead"}
     publisher.queue("tickets", **dead_letters)
     publisher.bodies("tickets", [b'{"id": 1, "text": "help"}', b"?"])
+    publisher.stream("orders-avro")
+    publisher.bodies("orders-avro", [avro(ORDER, {"id": 1})])
+    publisher.stream("orders-framed")
+    publisher.bodies("orders-framed", [framed(1, avro(ORDER, {"id": 4711}))])
+    publisher.stream("refunds")
+    publisher.bodies("refunds", [framed(2, protobuf(order_file(), "shop.Refund", order=4712), b"\x02\x02")])
+    registry.register(1, "orders-value", json.dumps(ORDER))
+    registry.register(2, "refunds-value", serialized(order_file()), "PROTOBUF")
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) >= 8
     names: dict[str, object] = {}
@@ -56,10 +71,12 @@ def test_the_examples_of_the_documentation_run(
     for block in blocks:
         if "deltalake" in block and not has_delta:
             continue
-        run(block.replace('"lake/', f'"{tmp_path}/lake/'), names)
+        here = block.replace('"lake/', f'"{tmp_path}/lake/').replace("http://127.0.0.1:8081", registry.url)
+        run(here, names)
     assert spark.read.parquet(f"{tmp_path}/lake/orders").count() == 3
     assert spark.read.parquet(f"{tmp_path}/lake/all-orders").count() == 3
-    assert "\n3\n" in f"\n{capsys.readouterr().out}"
+    printed = capsys.readouterr().out
+    assert "\n3\n" in f"\n{printed}" and "4711" in printed and "4712" in printed
     if has_delta:
         from deltalake import DeltaTable
 

@@ -70,9 +70,17 @@ def _lake(
         list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="Of the catalog, or of Delta's storage")
     ] = None,
     body: Annotated[
-        str | None, typer.Option(metavar="FORM", help="bytes (default), or json: columns of its own")
+        str | None, typer.Option(metavar="FORM", help="bytes (default), or columns of json, avro, protobuf")
     ] = None,
-    schema: Annotated[Path | None, typer.Option(metavar="FILE", help="A JSON Schema of the bodies")] = None,
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of the bodies: JSON Schema, Avro, set of descriptors")
+    ] = None,
+    message: Annotated[str | None, typer.Option(metavar="NAME", help="Which Protobuf message bodies are")] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(metavar="URL", envvar="WARREN_SCHEMA_REGISTRY", help="Of the schemas that bodies name"),
+    ] = None,
+    subject: Annotated[str | None, typer.Option(metavar="NAME", help="In the registry, instead of --schema")] = None,
     columns: Annotated[str | None, typer.Option(metavar="NAME,...", help="Of the messages; default: all")] = None,
     start: Annotated[
         str | None, typer.Option("--from", metavar="POSITION", help="Of a new table: first, next, offset, age, time")
@@ -121,6 +129,9 @@ def _lake(
         "format": form,
         "body": body,
         "schema": None if schema is None else str(schema),
+        "message": message,
+        "registry": registry if body in jobs.TYPED else None,
+        "subject": subject,
         "columns": None if columns is None else [name.strip() for name in columns.split(",")],
         "start": start,
         "partition_by": partition_by,
@@ -284,11 +295,22 @@ def _source(job: Job, client: BrokerClient) -> Source:
 def _decoder(job: Job) -> Decoder:
     from warren.lake import job as jobs
     from warren.lake.body_schema import read_schema
-    from warren.lake.decoder import JsonDecoder, MessageDecoder
+    from warren.lake.decoder import FieldDecoder, MessageDecoder
 
     if job.body == jobs.BYTES:
         return MessageDecoder(job.columns)
-    return JsonDecoder(job.columns, None if job.schema is None else read_schema(job.schema))
+    if job.body == jobs.JSON:
+        return FieldDecoder(job.columns, None if job.schema is None else read_schema(job.schema))
+    from warren.lake.typed_fields import fields_of
+    from warren.spark_bridge.typed_bodies import BodyFormat, avro_format, protobuf_format
+
+    form: BodyFormat
+    if job.body == jobs.AVRO:
+        form = avro_format(job.schema, registry=job.registry, subject=job.subject)
+    else:
+        form = protobuf_format(job.message, job.schema, registry=job.registry, subject=job.subject)
+    schema, parse = fields_of(form)
+    return FieldDecoder(job.columns, schema, parse=parse)
 
 
 # One after the other: a catalogue in SQL makes its own tables when it is opened for the first time.

@@ -1,6 +1,7 @@
-"""Rows of a table out of rows of messages: as they are, or with a column for each field of a JSON body.
+"""Rows of a table out of rows of messages: as they are, or with a column for each field of their bodies.
 
-1. The same rows into the same table give the same: what is refused, and why, does not depend on anything else. Order
+1. The same rows into the same table give the same: what is refused, and why, does not depend on anything else
+   (but for what a registry knows when it is asked). Order
    matters: what a new column becomes is decided by its first values.
 2. Every message becomes one row: of the table, or of the table of what was refused, with the reason.
 3. Bodies are not believed: how deep they are, how many columns they make and how long a reason is, is bounded.
@@ -12,7 +13,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -112,18 +113,26 @@ class MessageDecoder:
         return Decoded(with_columns(rows, columns), refused_schema().empty_table())
 
 
-class JsonDecoder:
-    """Messages with a column for each field of their bodies, which are JSON objects."""
+class FieldDecoder:
+    """Messages with a column for each field of their bodies, which are JSON objects or whatever `parse` makes of them.
+
+    `parse`: returns the fields of a body, or raises `Unfit`.
+    """
 
     refuses = True
 
     def __init__(
-        self, names: Sequence[str] | None = None, schema: BodySchema | None = None, columns_max: int = COLUMNS_MAX
+        self,
+        names: Sequence[str] | None = None,
+        schema: BodySchema | None = None,
+        columns_max: int = COLUMNS_MAX,
+        parse: Callable[[bytes], dict[str, Any]] | None = None,
     ) -> None:
         given = [name for name in COLUMN_NAMES if name != "body"] if names is None else list(names)
         self._schema = message_schema(given)
         self._body = schema or BodySchema()
         self._columns_max = columns_max
+        self._parse = parse or parsed_json
         self._declared: dict[str, str] = {}
         for field, kind in self._body.kinds.items():
             column = column_of(field)
@@ -167,7 +176,7 @@ class JsonDecoder:
         bodies: list[tuple[int, dict[str, Any]]] = []
         for number, raw in enumerate(found.column("body").to_pylist()):
             try:
-                bodies.append((number, known.fields(raw)))
+                bodies.append((number, known.fields(self._parse(raw))))
             except Unfit as error:
                 refused[number] = str(error)[:REASON_MAX]
         values: dict[str, list[Any]] = {key: [None] * found.num_rows for key in known.kinds}
@@ -219,20 +228,12 @@ class _BodyColumns:
                 self.names[_folded(field.name)] = field.name
                 self.kinds[_folded(field.name)] = kind
 
-    def fields(self, raw: bytes) -> dict[str, Any]:
-        """Return the values of a body by key, nulls left out, and let columns be found.
+    def fields(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the fields of a body by key, nulls left out, and let columns be found.
 
         Raises:
             Unfit: the body is none that the table takes.
         """
-        try:
-            value = msgspec.json.decode(raw)
-        except RecursionError:
-            raise Unfit("JSON that is nested too deeply") from None
-        except (ValueError, UnicodeError) as error:
-            raise Unfit(f"no JSON: {error}") from None
-        if not isinstance(value, dict):
-            raise Unfit("no JSON object")
         if self._body.required and not self._body.required <= value.keys():
             raise Unfit(f"without {min(self._body.required - value.keys())!r}")
         found: dict[str, Any] = {}
@@ -302,8 +303,25 @@ class _BodyColumns:
 
 
 # Values of which nothing has to be looked at: JSON has no doubles that are not finite.
-_AS_IT_IS: Final = {kinds.STRING: str, kinds.BOOLEAN: bool, kinds.DOUBLE: float}
+_AS_IT_IS: Final = {kinds.STRING: str, kinds.BOOLEAN: bool, kinds.DOUBLE: float, kinds.FLOAT: float}
 _FIELDS_MAX: Final = 100_000
+
+
+def parsed_json(raw: bytes) -> dict[str, Any]:
+    """Return the fields of a JSON object.
+
+    Raises:
+        Unfit: it is none.
+    """
+    try:
+        value = msgspec.json.decode(raw)
+    except RecursionError:
+        raise Unfit("JSON that is nested too deeply") from None
+    except (ValueError, UnicodeError) as error:
+        raise Unfit(f"no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Unfit("no JSON object")
+    return value
 
 
 def column_of(field: str) -> str:

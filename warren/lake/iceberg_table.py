@@ -23,6 +23,7 @@ from pyiceberg.table import Table as IcebergTableOfPyiceberg
 from pyiceberg.table import Transaction
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import (
+    BinaryType,
     BooleanType,
     DateType,
     DoubleType,
@@ -51,6 +52,7 @@ _TYPES: Final[dict[str, IcebergType]] = {
     kinds.STRING: StringType(),
     kinds.TIMESTAMP: TimestamptzType(),
     kinds.DATE: DateType(),
+    kinds.BINARY: BinaryType(),
 }
 _RETRIES: Final = "commit.retry.num-retries"
 _TARGET_BYTES: Final = "write.target-file-size-bytes"

@@ -11,7 +11,7 @@
     stream = "orders"                     or: queue = "jobs", which is drained
     to = "shop.orders"                    with format = "delta": a URL or a directory
     catalog = "main"
-    body = "json"
+    body = "json"                         or "avro", "protobuf", with registry and subject instead of a schema
     schema = "orders.schema.json"         relative to this file
 
 1. Unknown words, and words that do not go together, are refused before anything is opened.
@@ -36,7 +36,10 @@ DELTA: Final = "delta"
 FORMATS: Final = (ICEBERG, DELTA)
 BYTES: Final = "bytes"
 JSON: Final = "json"
-BODIES: Final = (BYTES, JSON)
+AVRO: Final = "avro"
+PROTOBUF: Final = "protobuf"
+TYPED: Final = (AVRO, PROTOBUF)
+BODIES: Final = (BYTES, JSON, *TYPED)
 REFUSED: Final = "_refused"
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
@@ -49,7 +52,9 @@ _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
 class Job:
     """One table and what it follows: `stream`, or `queue`, which is drained.
 
-    `catalog`: properties of an Iceberg catalogue; `storage`: options of the object store of a Delta table.
+    `catalog`: properties of an Iceberg catalogue; `storage`: options of the object store of a Delta table. `registry`:
+    a URL, maybe with a login; `subject`: there, whose newest schema is taken if there is no `schema`; `message`: the
+    name of what bodies in Protobuf are.
     """
 
     to: str
@@ -60,6 +65,9 @@ class Job:
     storage: Mapping[str, str] = field(default_factory=dict)
     body: str = BYTES
     schema: Path | None = None
+    message: str | None = None
+    registry: str | None = field(default=None, repr=False)
+    subject: str | None = None
     columns: tuple[str, ...] | None = None
     start: str = "first"
     consumer: str | None = None
@@ -99,8 +107,7 @@ class Job:
         ):
             if value not in allowed:
                 raise UsageError(f"{self.to}: {what} {value!r} must be one of {', '.join(allowed)}")
-        if self.schema is not None and self.body != JSON:
-            raise UsageError(f"{self.to}: a schema is for bodies that are json")
+        self._check_schema()
         if self.queue is not None and self.start != "first":
             raise UsageError(f"{self.to}: a queue is drained from its head, it has no start")
         if self.format == DELTA and self.catalog:
@@ -110,6 +117,20 @@ class Job:
         if self.format == ICEBERG and not self.catalog:
             return self._local()
         return self
+
+    def _check_schema(self) -> None:
+        if self.schema is not None and self.body == BYTES:
+            raise UsageError(f"{self.to}: a schema is for bodies that are {', '.join(BODIES[1:])}")
+        if self.body not in TYPED and (self.registry or self.subject):
+            raise UsageError(f"{self.to}: registry and subject are for bodies that are {' or '.join(TYPED)}")
+        if self.message is not None and self.body != PROTOBUF:
+            raise UsageError(f"{self.to}: a message is for bodies that are protobuf")
+        if self.body in TYPED and self.schema is None and not (self.registry and self.subject):
+            raise UsageError(f"{self.to}: bodies that are {self.body} need a schema, or a registry and a subject")
+        if self.subject is not None and (self.schema is not None or not self.registry):
+            raise UsageError(f"{self.to}: a subject is in a registry, and instead of a schema")
+        if self.body == PROTOBUF and self.schema is not None and self.message is None:
+            raise UsageError(f"{self.to}: which message of the descriptors bodies are has to be said (message)")
 
     def _local(self) -> Job:
         """Return it with a catalogue in a directory: DIR/NAMESPACE.TABLE."""
@@ -184,7 +205,7 @@ def bytes_of(text: object) -> int:
 
 
 _TOP: Final = ("catalogs", "tables")
-_PLAIN: Final = ("to", "stream", "queue", "format", "body", "start", "consumer")
+_PLAIN: Final = ("to", "stream", "queue", "format", "body", "start", "consumer", "message", "registry", "subject")
 
 
 def jobs_of(path: Path) -> list[Job]:

@@ -7,8 +7,9 @@
     float      numbers                                    float
     double     numbers; integers that it has exactly      double
     string     texts; objects and arrays as JSON          string
-    timestamp  texts as in RFC 3339, with a zone          timestamp[us, UTC]
-    date       texts as in 2026-11-24                     date32
+    timestamp  moments; texts as in RFC 3339, with a zone timestamp[us, UTC]
+    date       days; texts as in 2026-11-24               date32
+    binary     bytes, which JSON has none of              binary
 
 1. A value that its column does not take is refused, never changed: there is no row that says something else than its
    message.
@@ -34,6 +35,7 @@ DOUBLE: Final = "double"
 STRING: Final = "string"
 TIMESTAMP: Final = "timestamp"
 DATE: Final = "date"
+BINARY: Final = "binary"
 
 ARROW: Final[dict[str, pa.DataType]] = {
     BOOLEAN: pa.bool_(),
@@ -44,9 +46,11 @@ ARROW: Final[dict[str, pa.DataType]] = {
     STRING: pa.string(),
     TIMESTAMP: pa.timestamp("us", tz="UTC"),
     DATE: pa.date32(),
+    BINARY: pa.binary(),
 }
 WIDER: Final = {INT: LONG, FLOAT: DOUBLE}
 _EXACT_MAX: Final = 1 << 53
+_MOMENTS: Final = {TIMESTAMP: datetime, DATE: date}
 _BITS: Final = {INT: 31, LONG: 63}
 
 
@@ -117,8 +121,13 @@ def taken(kind: str, value: Any) -> Any:
             if abs(value) <= _EXACT_MAX:
                 return float(value)
             raise Unfit("an integer that a double does not have exactly")
+    elif kind == BINARY:
+        if isinstance(value, bytes):
+            return value
     elif isinstance(value, str):
         return _moment(kind, value)
+    elif type(value) is _MOMENTS[kind]:
+        return value
     raise Unfit(f"{_named(value)} where a {kind} is expected")
 
 
@@ -145,4 +154,6 @@ def _named(value: Any) -> str:
         return "a number"
     if isinstance(value, dict):
         return "an object"
-    return "an array" if isinstance(value, list) else "a text"
+    if isinstance(value, str | list):
+        return "an array" if isinstance(value, list) else "a text"
+    return "bytes" if isinstance(value, bytes) else "a time"

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
         register,
         to_kafka_shape,
         view,
+        with_avro,
         with_deaths,
         with_json,
+        with_protobuf,
     )
+    from warren.spark_bridge.schema_registry import SchemaRegistry
 
 __all__ = [
     "Claims",
+    "SchemaRegistry",
     "dlq_summary",
     "infer_json_schema",
     "make_archive",
@@ -33,14 +37,20 @@ __all__ = [
     "register",
     "to_kafka_shape",
     "view",
+    "with_avro",
     "with_deaths",
     "with_json",
+    "with_protobuf",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "SchemaRegistry":
+        from warren.spark_bridge.schema_registry import SchemaRegistry
+
+        return SchemaRegistry
     from warren.spark_bridge import helpers
 
     return getattr(helpers, name)

@@ -78,3 +78,7 @@ class Fenced(BrokerError):
 
 class Refused(BrokerError):
     """The broker does not accept the request as it is."""
+
+
+class CorruptBody(BridgeError):
+    """The body of a message is not what its schema says; the text says how."""

@@ -9,18 +9,30 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import pyarrow as pa
+
 from warren.spark_bridge.claims import Claims
 from warren.spark_bridge.errors import UsageError
 from warren.spark_bridge.source import FORMAT, PushingDataSource, WarrenDataSource
+from warren.spark_bridge.typed_bodies import (
+    BodyFormat,
+    avro_format,
+    protobuf_format,
+    reader_of,
+    struct_array,
+    with_reason,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from warren.spark_bridge.schema_registry import SchemaRegistry
 
 PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
 SAMPLE_ROWS: Final = 1000
@@ -112,22 +124,106 @@ def with_json(
     wanted = StructType(parsed.fields)
     if corrupt not in wanted.fieldNames():
         wanted = wanted.add(corrupt, StringType())
-    if on_corrupt not in ON_CORRUPT:
-        raise UsageError(f"on_corrupt {on_corrupt!r}: must be one of {', '.join(ON_CORRUPT)}")
     how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
     value = F.from_json(F.col("body").cast("string"), wanted, how)
-    if on_corrupt == "fail":
-        what = F.format_string(
-            "the body of the message with offset %s of queue %s is no JSON of the schema",
-            *(F.col(name).cast("string") if name in frame.columns else F.lit("?") for name in ("offset", "queue")),
-        )
-        value = F.when(value[corrupt].isNotNull(), F.raise_error(what)).otherwise(value)
+    return _settled(frame, value, into, corrupt, on_corrupt, claims, F.lit("is no JSON of the schema"))
+
+
+def with_avro(
+    frame: DataFrame,
+    schema: str | Path | None = None,
+    *,
+    registry: SchemaRegistry | str | None = None,
+    subject: str | None = None,
+    into: str = "value",
+    corrupt: str = "_corrupt",
+    on_corrupt: str = "null",
+    claims: Claims | None = None,
+) -> DataFrame:
+    """Return `frame` with its bodies as Avro in a struct column `into`.
+
+    `schema`: that of the column, as JSON or a file with it; None: the newest one of `subject`. With a `registry` bodies
+    begin with the number of the schema that they were written with, as Confluent's serializers have it; without one
+    they are what `schema` says. `on_corrupt` as of `with_json`; the field `corrupt` says what is wrong.
+
+    Raises:
+        UsageError: the schema is none, or none of columns. BrokerError: the registry does not answer.
+    """
+    form = avro_format(schema, registry=registry, subject=subject)
+    return _typed(frame, form, into, corrupt, on_corrupt, claims)
+
+
+def with_protobuf(
+    frame: DataFrame,
+    message: str | None = None,
+    descriptors: bytes | Path | None = None,
+    *,
+    registry: SchemaRegistry | str | None = None,
+    subject: str | None = None,
+    into: str = "value",
+    corrupt: str = "_corrupt",
+    on_corrupt: str = "null",
+    claims: Claims | None = None,
+) -> DataFrame:
+    """Return `frame` with its bodies as messages of Protobuf in a struct column `into`.
+
+    `message`: the full name of one in `descriptors`, a file or what it has, as of ``protoc --include_imports
+    --descriptor_set_out``; None: those of the newest schema of `subject`, of which the first message is taken if none
+    is named. With a `registry` bodies begin as Confluent's serializers have it. `on_corrupt` as of `with_json`; the
+    field `corrupt` says what is wrong.
+
+    Raises:
+        UsageError: there is no such message, or it is none of columns. BrokerError: the registry does not answer.
+    """
+    form = protobuf_format(message, descriptors, registry=registry, subject=subject)
+    return _typed(frame, form, into, corrupt, on_corrupt, claims)
+
+
+def _typed(
+    frame: DataFrame, form: BodyFormat, into: str, corrupt: str, on_corrupt: str, claims: Claims | None
+) -> DataFrame:
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.functions import arrow_udf  # which needs no pandas
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    kind = from_arrow_type(with_reason(form.reader().schema, corrupt))
+
+    def read_bodies(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        reader = reader_of(form)
+        for bodies in batches:
+            yield struct_array(reader, bodies, corrupt)
+
+    make: Any = arrow_udf
+    value = make(read_bodies, kind)(F.col("body").cast("binary"))
+    what = F.concat(F.lit(f"is no {form.name} of the schema: "), F.col(into)[corrupt])
+    return _settled(frame, value, into, corrupt, on_corrupt, claims, what)
+
+
+def _settled(
+    frame: DataFrame,
+    value: Column,
+    into: str,
+    corrupt: str,
+    on_corrupt: str,
+    claims: Claims | None,
+    what: Column,
+) -> DataFrame:
+    """Return `frame` with `value` in the column `into`; `on_corrupt` is for those whose field `corrupt` is set."""
+    from pyspark.sql import functions as F
+
+    if on_corrupt not in ON_CORRUPT:
+        raise UsageError(f"on_corrupt {on_corrupt!r}: must be one of {', '.join(ON_CORRUPT)}")
     with_value = frame.withColumn(into, value)
+    is_bad = F.col(into)[corrupt].isNotNull()
+    if on_corrupt == "fail":
+        where = [F.col(name).cast("string") if name in frame.columns else F.lit("?") for name in ("offset", "queue")]
+        text = F.format_string("the body of the message with offset %s of queue %s %s", *where, what)
+        return with_value.withColumn(into, F.when(is_bad, F.raise_error(text)).otherwise(F.col(into)))
     if on_corrupt != "dead_letter":
         return with_value
     if claims is None:
         raise UsageError("on_corrupt dead_letter: claims says which session has them, as in claims=Claims('nightly')")
-    return claims.without(with_value, F.col(into)[corrupt].isNotNull())
+    return claims.without(with_value, is_bad)
 
 
 def infer_json_schema(

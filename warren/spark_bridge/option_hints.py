@@ -49,7 +49,7 @@ _BEGINNINGS: Final = {
     "kafka.ssl.": "a uri that begins with amqps://, and tls.caFile, tls.certFile, tls.keyFile",
     "kafka.security.": "a uri that begins with amqps://, and tls.caFile",
     "kafka.sasl.": "username with password or passwordFile",
-    "kafka.schema.registry.": "with_json of warren.spark_bridge takes bodies apart",
+    "kafka.schema.registry.": "with_avro and with_protobuf of warren.spark_bridge take a registry",
     "kafka.": "options of a Kafka client mean nothing here, and " + _BROKER,
     "rabbitmq.queue": "queue",
     "rabbitmq.virtual": "vhost",

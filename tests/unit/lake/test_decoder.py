@@ -10,7 +10,7 @@ from unit.spark_bridge.chunks import Sent, chunk_of
 
 from warren.lake import decoder, kinds
 from warren.lake.body_schema import BodySchema, schema_of
-from warren.lake.decoder import Decoded, JsonDecoder, MessageDecoder, column_of
+from warren.lake.decoder import Decoded, FieldDecoder, MessageDecoder, column_of
 from warren.lake.table import Change
 from warren.spark_bridge.columns import Context, read_chunks, to_record_batches
 from warren.spark_bridge.errors import UsageError
@@ -21,7 +21,7 @@ def messages(schema: pa.Schema, *bodies: bytes) -> list[pa.RecordBatch]:
     return list(to_record_batches(chunk, schema, Context("q")))
 
 
-def decode(made: JsonDecoder, columns: pa.Schema, *bodies: bytes) -> Decoded:
+def decode(made: FieldDecoder, columns: pa.Schema, *bodies: bytes) -> Decoded:
     found = made.decode(columns, messages(made.reading(), *bodies))
     # Each message is one row, somewhere.
     offsets = found.rows.column("offset").to_pylist() + found.refused.column("offset").to_pylist()
@@ -42,7 +42,7 @@ def test_messages_are_rows_as_they_are() -> None:
 
 
 def test_fields_become_columns_with_what_they_have() -> None:
-    made = JsonDecoder()
+    made = FieldDecoder()
     found = decode(made, made.first_columns(), b'{"n": 1, "ok": true}', b'{"n": 2.5, "o": {"a": [1]}, "z": null}')
     assert found.changes == (
         Change("n", kinds.DOUBLE, True),
@@ -54,7 +54,7 @@ def test_fields_become_columns_with_what_they_have() -> None:
 
 
 def test_columns_that_there_are_stay_what_they_are() -> None:
-    made = JsonDecoder()
+    made = FieldDecoder()
     columns = made.first_columns().append(pa.field("n", pa.int64()))
     found = decode(made, columns, b'{"n": 1}', b'{"n": 1.5}', b'{"n": "x", "new": 1}', b'{"n": 2.0, "more": "a"}')
     assert of(found, "n", "more") == [(1, None), (2, "a")]
@@ -67,7 +67,7 @@ def test_columns_that_there_are_stay_what_they_are() -> None:
 
 
 def test_an_integer_that_a_column_of_doubles_does_not_have_is_refused() -> None:
-    made = JsonDecoder()
+    made = FieldDecoder()
     found = decode(made, made.first_columns(), b'{"n": 9007199254740993}', b'{"n": 0.5}', b'{"n": 7}')
     assert of(found, "n") == [(0.5,), (7.0,)]
     assert found.refused.column("reason").to_pylist() == ["n: an integer that a double does not have exactly"]
@@ -91,7 +91,7 @@ def test_an_integer_that_a_column_of_doubles_does_not_have_is_refused() -> None:
     ],
 )
 def test_what_is_no_row_is_refused_with_the_reason(body: bytes, reason: str) -> None:
-    made = JsonDecoder()
+    made = FieldDecoder()
     found = decode(made, made.first_columns(), b'{"good": 1}', body)
     assert of(found, "good") == [(1,)]
     assert [change.column for change in found.changes] == ["good"]
@@ -101,7 +101,7 @@ def test_what_is_no_row_is_refused_with_the_reason(body: bytes, reason: str) -> 
 
 
 def test_the_columns_of_a_table_are_bounded_however_many_names_come() -> None:
-    made = JsonDecoder(columns_max=30)
+    made = FieldDecoder(columns_max=30)
     room = 30 - len(made.first_columns())
     found = decode(made, made.first_columns(), *(b'{"k%d": 1}' % number for number in range(50)))
     assert len(found.changes) == room
@@ -112,13 +112,13 @@ def test_a_field_that_is_called_as_a_column_of_messages_has_another_name() -> No
     assert [column_of(name) for name in ("type", "Offset", "publish_date", "a-b", "1st", "", "größe")] == [
         *("body_type", "body_Offset", "body_publish_date", "a_b", "_1st", "_", "größe")
     ]
-    made = JsonDecoder()
+    made = FieldDecoder()
     found = decode(made, made.first_columns(), b'{"type": "paid", "offset": 77}')
     assert of(found, "offset", "type", "body_type", "body_offset") == [(0, None, "paid", 77)]
 
 
 def test_letters_in_either_case_are_one_column() -> None:
-    made = JsonDecoder()
+    made = FieldDecoder()
     found = decode(made, made.first_columns(), b'{"Name": "a"}', b'{"name": "b"}')
     assert of(found, "Name") == [("a",), ("b",)]
     columns = made.first_columns().append(pa.field("NAME", pa.string()))
@@ -127,34 +127,34 @@ def test_letters_in_either_case_are_one_column() -> None:
 
 def test_a_schema_makes_the_columns_before_there_are_rows() -> None:
     body = schema_of({"properties": {"n": {"type": "integer", "format": "int32"}, "at": {"type": "string"}}})
-    made = JsonDecoder(None, body)
+    made = FieldDecoder(None, body)
     assert made.first_columns().field("n").type == pa.int32()
     assert made.pending(made.first_columns(), can_widen=False) == ()
-    assert made.pending(JsonDecoder().first_columns(), can_widen=False) == (
+    assert made.pending(FieldDecoder().first_columns(), can_widen=False) == (
         Change("n", kinds.INT, True),
         Change("at", kinds.STRING, True),
     )
 
 
 def test_a_schema_widens_what_can_be_widened_and_nothing_else() -> None:
-    narrow = JsonDecoder(None, BodySchema({"n": kinds.INT})).first_columns()
-    wide = JsonDecoder(None, BodySchema({"n": kinds.LONG}))
+    narrow = FieldDecoder(None, BodySchema({"n": kinds.INT})).first_columns()
+    wide = FieldDecoder(None, BodySchema({"n": kinds.LONG}))
     assert wide.pending(narrow, can_widen=True) == (Change("n", kinds.LONG, False),)
     with pytest.raises(UsageError, match="cannot be widened from int to long"):
         wide.pending(narrow, can_widen=False)
     with pytest.raises(UsageError, match="is long, and cannot be int"):
-        JsonDecoder(None, BodySchema({"n": kinds.INT})).pending(wide.first_columns(), can_widen=True)
+        FieldDecoder(None, BodySchema({"n": kinds.INT})).pending(wide.first_columns(), can_widen=True)
 
 
 def test_a_closed_schema_refuses_other_fields_and_an_open_one_takes_them() -> None:
     bodies = (b'{"n": 1, "m": 2}', b'{"n": 1, "m": null}', b'{"m": 2}', b'{"n": null}')
-    closed = JsonDecoder(None, BodySchema({"n": kinds.LONG}, frozenset({"n"}), is_open=False))
+    closed = FieldDecoder(None, BodySchema({"n": kinds.LONG}, frozenset({"n"}), is_open=False))
     found = decode(closed, closed.first_columns(), *bodies)
     assert of(found, "offset", "n") == [(3, None)]
     assert found.refused.column("reason").to_pylist() == [
         *("'m' is not in the schema", "'m' is not in the schema", "without 'n'")
     ]
-    opened = JsonDecoder(None, BodySchema({"n": kinds.LONG}, frozenset({"n"})))
+    opened = FieldDecoder(None, BodySchema({"n": kinds.LONG}, frozenset({"n"})))
     assert of(decode(opened, opened.first_columns(), *bodies), "offset", "n", "m") == [
         *((0, 1, 2), (1, 1, None), (3, None, None))
     ]

@@ -9,7 +9,7 @@ import pytest
 from unit.spark_bridge.broker_in_memory import MemoryBroker
 from unit.spark_bridge.export_broker import ExportBroker
 
-from warren.lake.decoder import JsonDecoder, MessageDecoder
+from warren.lake.decoder import FieldDecoder, MessageDecoder
 from warren.lake.errors import NotOurs, Overtaken
 from warren.lake.follower import Follower
 from warren.lake.source import DrainSource, Limits, StreamSource
@@ -44,7 +44,7 @@ def follower(
 ) -> Follower:
     """Return a program that follows `name`, as if it had just been started."""
     source = DrainSource(broker, name, "lake", "a test", **options) if drain else StreamSource(broker, name, **options)
-    decoder = JsonDecoder() if json else MessageDecoder()
+    decoder = FieldDecoder() if json else MessageDecoder()
     made = Follower(source, decoder, tables, f"/{name}{drain}", limits=Limits(rows, 1 << 30), sleep=lambda _: None)
     made.open()
     return made
