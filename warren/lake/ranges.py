@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from warren.spark_bridge import nodes
 from warren.spark_bridge.columns import Chunk, Context, to_record_batches
 from warren.spark_bridge.control import BrokerClient, Description
 from warren.spark_bridge.errors import AnotherQueue, DataLoss, Gone, UsageError
@@ -26,7 +27,7 @@ SKIP: Final = "With skip_lost they are passed over"
 class Range(NamedTuple):
     """The offsets [first, end) of the stream, or queue of claims, `name`; its rows are of `queue` and `partition`.
 
-    `in_files`: whether the broker may have some of it in files.
+    `in_files`: whether the broker may have some of it in files; `nodes`: which are asked before the broker itself.
     """
 
     queue: str
@@ -36,6 +37,7 @@ class Range(NamedTuple):
     first: int
     end: int
     in_files: bool = True
+    nodes: tuple[str, ...] = ()
 
 
 def parts_of(client: BrokerClient, name: str, otherwise: str) -> dict[str, tuple[int, Description]]:
@@ -99,7 +101,7 @@ def _chunks(client: BrokerClient, wanted: Range, first: int, schema: pa.Schema) 
     properties = not FROM_PROPERTIES.isdisjoint(schema.names)
 
     def over_the_port(low: int, high: int) -> Iterator[Chunk]:
-        return client.read(wanted.name, low, high, wanted.id, bodies=bodies, properties=properties)
+        return nodes.read(client, wanted.nodes, wanted.name, low, high, wanted.id, bodies=bodies, properties=properties)
 
     if not wanted.in_files:
         return over_the_port(first, wanted.end)

@@ -21,6 +21,7 @@ from warren.lake.ranges import SKIP, Range, parts_of, rows_of
 from warren.spark_bridge.control import BrokerClient, Description, Session
 from warren.spark_bridge.errors import BridgeError, DataLoss, Fenced, Gone, UsageError
 from warren.spark_bridge.limits import shares, within_bytes
+from warren.spark_bridge.nodes import nodes_of
 from warren.spark_bridge.start_offsets import offset_at
 
 
@@ -147,7 +148,9 @@ class StreamSource:
             if rows:
                 number, part = parts[name]
                 end = starts[name].next + rows
-                ranges.append(Range(self.name, number, name, part.id, starts[name].next, end))
+                first = starts[name].next
+                others = nodes_of(part, first, number)
+                ranges.append(Range(self.name, number, name, part.id, first, end, nodes=others))
                 after[name] = starts[name]._replace(next=end)
         left = sum(max(0, ends[name] - place.next) for name, place in after.items())
         return Plan(tuple(ranges), {**places, **after}, left, lost)

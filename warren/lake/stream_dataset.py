@@ -24,6 +24,7 @@ from warren.lake.ranges import Range, parts_of, rows_of
 from warren.spark_bridge.columns import Chunk
 from warren.spark_bridge.control import BrokerClient
 from warren.spark_bridge.errors import BridgeError
+from warren.spark_bridge.nodes import nodes_of
 from warren.spark_bridge.schema import COLUMN_NAMES, arrow_schema
 from warren.spark_bridge.start_offsets import offset_at
 
@@ -43,7 +44,8 @@ def ranges_of(client: BrokerClient, name: str, since: str = FIRST, until: str = 
     for part, (number, there) in parts_of(client, name, "its messages are read with warren export").items():
         first = max(there.first, offset_at(client, there, since))
         end = min(there.end, offset_at(client, there, until))
-        found.append(Range(name, number, part, there.id, first, max(first, end)))
+        others = nodes_of(there, first, number)
+        found.append(Range(name, number, part, there.id, first, max(first, end), nodes=others))
     return found
 
 

@@ -8,6 +8,7 @@
     GET   /api/nodes, …/NAME      the nodes by what is known here, while it follows nobody; likewise
     POST  /api/cluster/promote    go on as a leader; administrators, with an audit line
     POST  /api/cluster/recover    what is here is the truth for all nodes; the same
+    GET   …/data/…/chunks         sealed chunks of streams, while it is in sync (``follower_chunks.py``)
     all other requests            as the leader answers them (``http/forwarding.py``); 503 while there is none
 
 1. Users are those of its leader, as far as they have come here. An empty follower has none, and lets nobody in.
@@ -25,6 +26,7 @@ import msgspec
 
 from warren.channels.access import AccessControl
 from warren.mgmt_plugin import audit
+from warren.mgmt_plugin.follower_chunks import is_for_chunks, maybe_chunks
 from warren.mgmt_plugin.http.forwarding import forward
 from warren.mgmt_plugin.http.server import HttpError, Request, Response
 from warren.mgmt_plugin.metrics.election import election_metrics
@@ -47,6 +49,7 @@ _GAUGES: Final = (
     ("committed_lsn", "up to where the leader has said that the log is committed"),
     ("lag_bytes", "what is committed and not synced here"),
     ("epoch", "of the leader that is followed"),
+    ("served_bytes", "of sealed chunks of streams, which this follower has answered readers itself"),
 )
 
 
@@ -88,6 +91,8 @@ class FollowerApi:
                 _need(operator.is_administrator, Access.ADMINISTRATOR)
                 is_recovery = path.endswith("/recover")
                 return await self._promote(request, self._following.recover if is_recovery else self._following.promote)
+        if is_for_chunks(request) and (found := await self._maybe_chunks(request)) is not None:
+            return found
         return await self._forwarded(request)
 
     async def respond_to_anybody(self, request: Request) -> Response:
@@ -113,6 +118,16 @@ class FollowerApi:
             if row["name"] == name:
                 return _json(row)
         raise not_found()
+
+    async def _maybe_chunks(self, request: Request) -> Response | None:
+        """Serve what is here to whom it is for; all else is the leader's to answer, and to refuse."""
+        if self._following.readable() is None:
+            return None
+        try:
+            operator = await self._identify(request)
+        except HttpError:
+            return None
+        return await maybe_chunks(self._following, request, operator.name)
 
     async def _forwarded(self, request: Request) -> Response:
         """Have the leader answer.

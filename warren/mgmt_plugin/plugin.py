@@ -140,7 +140,12 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         AskedRouteHandlers(),
         StreamHandlers(log, settle),
         SuperStreamHandlers(),
-        DataPortHandlers(sources, services.snapshots, settings.data_dir.resolve() / MESSAGES),
+        DataPortHandlers(
+            sources,
+            services.snapshots,
+            settings.data_dir.resolve() / MESSAGES,
+            list if management.replication is None else management.replication.readers,
+        ),
         SnapshotHandlers(services.snapshots, log, nursery),
         DrainHandlers(services.drains, log),
         StageHandlers(services.stages),

@@ -1,12 +1,15 @@
-"""The address that a node tells others to reach its cluster port at, and whether they can have any use for it.
+"""The addresses that a node tells others to reach it at, and whether they can have any use for them.
 
-cluster_advertise       if it is set
-cluster_listen          else; for ``0.0.0.0`` and ``::`` the name of the machine with that port
+of the cluster port           cluster_advertise, if it is set
+                              cluster_listen else; for ``0.0.0.0`` and ``::`` the name of the machine with that port
+of the management API         http_advertise, if it is set, with ``https:`` if that is listened for
+                              http and https else; for ``0.0.0.0`` and ``::`` with the host of the cluster port
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,6 +17,8 @@ from urllib.parse import urlsplit
 from warren.server.settings import Endpoint, Settings
 
 EVERYWHERE: Final = ("0.0.0.0", "::")
+URLS_MAX: Final = 2
+_URL: Final = re.compile(r"https?://(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255}):[1-9][0-9]{0,4}")
 
 
 def advertised(settings: Settings, machine: str) -> Endpoint:
@@ -23,6 +28,35 @@ def advertised(settings: Settings, machine: str) -> Endpoint:
     listen = settings.cluster_listen
     assert listen is not None
     return Endpoint(machine, listen.port) if listen.host in EVERYWHERE else listen
+
+
+def readable_at(settings: Settings, machine: str) -> list[str]:
+    """Return the URLs of this node's management API; none that is of use on this machine only, while others are not.
+
+    `machine`: the name of this machine.
+    """
+    endpoints = {"https": settings.https, "http": settings.http}
+    there = {scheme: endpoint for scheme, endpoint in endpoints.items() if endpoint is not None}
+    if settings.http_advertise is not None:
+        return [f"{scheme}://{settings.http_advertise}" for scheme in list(there)[:1]]
+    other = settings.follow if settings.cluster_listen is None else advertised(settings, machine)
+    is_one_machine = other is not None and _is_loopback(str(other))
+    found = []
+    for scheme, endpoint in there.items():
+        host = endpoint.host
+        if host in EVERYWHERE:
+            host = machine if settings.cluster_listen is None else advertised(settings, machine).host
+        address = str(Endpoint(host, endpoint.port))
+        if endpoint.port and (is_one_machine or not _is_loopback(address)):
+            found.append(f"{scheme}://{address}")
+    return found
+
+
+def told_urls(value: object) -> tuple[str, ...]:
+    """Return what another node has told of its management API; nothing that is no such thing."""
+    if not isinstance(value, list):
+        return ()
+    return tuple(url for url in value[:URLS_MAX] if isinstance(url, str) and _URL.fullmatch(url))
 
 
 def fault(own: str, others: Iterable[str], etcd: Iterable[str]) -> str:

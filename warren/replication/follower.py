@@ -52,11 +52,12 @@ from warren.replication.handshake import FollowerSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.passage import connect, meet_leader, pass_on, some
+from warren.replication.replica_copy import ReplicaCopy
 from warren.replication.replica_store import NO_STORE, EntryRefusedError, ReplicaStore
 from warren.replication.wire import Wire
 from warren.server.client_of_node import ClientOfNode
 from warren.server.logs import get_logger
-from warren.server.management import Health, NoLeader, NotPromoted, Passage
+from warren.server.management import Health, NoLeader, NotPromoted, Passage, ReadableCopy
 from warren.server.replication import ClusterRefusal
 from warren.server.settings import Endpoint
 from warren.server.threads import REPLICATION, in_thread
@@ -118,6 +119,7 @@ class Follower:
     ) -> None:
         self.me = state.me(name)
         self.metadata = metadata
+        self.urls: list[str] = []  # of its management API, as others reach it
         self.over = trio.Event()  # its life as a follower
         self.is_promoted = False
         self.failure = ""  # what the disk has done: it is not known any more what is on it
@@ -129,6 +131,7 @@ class Follower:
         self._directory = directory
         self._state = state
         self._replica = replica
+        self._copy = ReplicaCopy(replica, metadata)
         self._link: _Link | None = None
         self._election: Election | None = None
         self._elected_epoch = 0
@@ -157,6 +160,7 @@ class Follower:
             "lag_bytes": max(0, self.leader_committed_lsn - replica.synced_lsn),
             "disconnected_s": None if link is not None else round(time.monotonic() - self._lost_s, 3),
             "min_in_sync": self._state.min_in_sync,
+            "served_bytes": self._copy.served_bytes,
             "trouble": "" if link is not None else self.reason,
         }
 
@@ -222,6 +226,13 @@ class Follower:
         if self._endpoint is None:
             raise NoLeader("nobody leads")
         return await pass_on(self._endpoint, self._identity, self.me, client)
+
+    def readable(self) -> ReadableCopy | None:
+        """Return what is here for readers, while all that was confirmed is."""
+        link = self._link
+        if link is None or not link.has_begun or self._replica.is_catching_up or self.over.is_set():
+            return None
+        return self._copy
 
     def next_epoch(self) -> int:
         """Return the epoch of this node as a leader: the one it was elected for, or one that its leader has not taken
@@ -402,7 +413,7 @@ class Follower:
         """
         store_id = self._replica.store_id
         known = "" if store_id == NO_STORE else store_id.hex()
-        wire.put([side.prove({"store": known, "applied": self.metadata.applied(store_id)})])
+        wire.put([side.prove({"store": known, "applied": self.metadata.applied(store_id), "http": self.urls})])
         while (store := side.welcomed()) is None:
             side.feed(await some(wire))
         return _StoreOfLeader(store)
@@ -446,6 +457,11 @@ class _Link:
         self._follower = follower
         self._decoder = Decoder(FROM_LEADER)
         self._worker = _Worker(wire, replica, epoch)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether what the leader sends is taken."""
+        return self._worker.has_begun
 
     def begin(self) -> None:
         """Compare logs, and take what the leader sends then."""

@@ -49,6 +49,7 @@ from warren.msgstore.log.epoch_table import EpochTable
 from warren.msgstore.log.jobs import CommitJob
 from warren.msgstore.log.message_log import MessageLog
 from warren.replication import cluster_state, members
+from warren.replication.advertised import told_urls
 from warren.replication.catching_up import CatchingUp
 from warren.replication.cluster_state import ClusterState
 from warren.replication.elected_set import ElectedSet
@@ -304,6 +305,11 @@ class Leader:
         finally:
             for listener in listeners:
                 listener.close()
+
+    def readers(self) -> list[str]:
+        """Return where sealed chunks can be read of followers in sync, by the names of these."""
+        there = [node for node in self._followers if node in self.in_sync.members]
+        return [url for node in sorted(there, key=str) for url in self._followers[node].urls]
 
     def status(self) -> dict[str, Any]:
         """Return what ``/api/cluster/status`` answers."""
@@ -570,6 +576,7 @@ class Leader:
         wire.put([side.welcome({"store": store_id, "epoch": self.epoch(), "min_in_sync": self.in_sync.min_in_sync})])
         wire.put([PREAMBLE])
         follower = Follower(self, wire, side.follower, address, about.get("applied"))
+        follower.urls = told_urls(about.get("http"))
         self.add(follower)
         follower.feed(side.rest())
         return follower
@@ -640,6 +647,7 @@ class Follower:
         self.node = node
         self.address = address
         self.stopped = ""  # why it has ended the connection, as it says
+        self.urls: tuple[str, ...] = ()  # of its management API
         self.replica = leader.in_sync.connected(node, time.monotonic())
         self._leader = leader
         self._applied = applied

@@ -3,19 +3,33 @@
 1. What the leader's SQL has is applied here before the entries that come behind it: the log forgets it there.
 2. A copy of everything takes the place of what is here, in one transaction, when its last piece has come.
 3. Changes that are here already are not applied again: a copy may be newer than those that come behind it.
+4. What a follower itself needs to know is in memory: users, who may read what, and which streams there are. The loop
+   looks single things up in it while the thread of the link changes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from warren.msgstore.files.errors import StoreFailedError
 from warren.replication.entries import Catalogue as CatalogueEntry
 from warren.replication.entries import CatalogueCopy
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.errors import CatalogueError
-from warren.vhosts.metadata import MetadataChange, UserDelete, UserPut
+from warren.vhosts.metadata import (
+    MetadataChange,
+    PermissionDelete,
+    PermissionPut,
+    QueueDelete,
+    QueuePut,
+    UserDelete,
+    UserPut,
+    VhostDelete,
+)
 from warren.vhosts.metadata_lane import decode_change
+
+_STREAM: Final = b"stream"  # in the arguments of every stream: x-queue-type
 
 
 class MetadataCopy:
@@ -23,10 +37,12 @@ class MetadataCopy:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.users: dict[str, UserPut] = {}  # replaced, never changed: the loop reads it
+        self.permissions: dict[tuple[str, str], PermissionPut] = {}  # by user and vhost
+        self.streams: dict[tuple[str, str], int] = {}  # ids of queues that may be streams, by vhost and name
         self._catalogue = catalogue
         self._store_id = b""
         self._pieces: list[MetadataChange] = []
-        self._note_users(catalogue.load())
+        self._note(catalogue.load())
 
     def get(self, name: str) -> UserPut | None:
         """Return a user."""
@@ -61,8 +77,8 @@ class MetadataCopy:
             return
         changes, self._pieces = self._pieces, []
         self._catalogue.replace(changes, self._store_id, entry.applied)
-        self.users = {}
-        self._note_users(changes)
+        self.users, self.permissions, self.streams = {}, {}, {}
+        self._note(changes)
 
     def _take_changes(self, entry: CatalogueEntry) -> None:
         store_id = self._store_id
@@ -73,15 +89,32 @@ class MetadataCopy:
         fresh = entry.records[max(0, applied - entry.first) :]
         changes = [decode_change(record) for record in fresh if record]
         self._catalogue.commit(changes, store_id, end)
-        self._note_users(changes)
+        self._note(changes)
 
-    def _note_users(self, changes: Iterable[MetadataChange]) -> None:
+    def _note(self, changes: Iterable[MetadataChange]) -> None:
         users = dict(self.users)
+        permissions, streams = self.permissions, self.streams
         for change in changes:
-            if isinstance(change, UserPut):
-                users[change.name] = change
-            elif isinstance(change, UserDelete):
-                users.pop(change.name, None)
+            match change:
+                case UserPut():
+                    users[change.name] = change
+                case UserDelete():
+                    users.pop(change.name, None)
+                    for of_user in [key for key in permissions if key[0] == change.name]:
+                        del permissions[of_user]
+                case PermissionPut():
+                    permissions[change.user, change.vhost] = change
+                case PermissionDelete():
+                    permissions.pop((change.user, change.vhost), None)
+                case QueuePut() if _STREAM in change.arguments:
+                    streams[change.vhost, change.name] = change.queue_id
+                case QueueDelete():
+                    streams.pop((change.vhost, change.name), None)
+                case VhostDelete():
+                    for key in [key for key in permissions if key[1] == change.name]:
+                        del permissions[key]
+                    for key in [key for key in streams if key[0] == change.name]:
+                        del streams[key]
         self.users = users
 
     def close(self) -> None:

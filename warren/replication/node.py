@@ -27,6 +27,7 @@ from warren import __version__
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.replication import cluster_state, members
+from warren.replication.advertised import readable_at
 from warren.replication.cluster_state import ClusterState
 from warren.replication.elected_node import begin_anew, by_etcd
 from warren.replication.follower import Follower
@@ -97,6 +98,7 @@ async def _take_part(
     tasks = Supervision()
     try:
         follower = Follower(None, own, name, settings.data_dir, state, replica, metadata)
+        follower.urls = readable_at(settings, socket.getfqdn())
         election = by_etcd(settings, name, state, follower.own_position(), replica.store_id)
         follower.obey(election.node)
         election.node.follower = follower
@@ -168,6 +170,7 @@ async def _follow(settings: Settings, endpoint: Endpoint, own: Identity, plugins
     replica, metadata = _opened(settings)
     try:
         follower = Follower(endpoint, own, _name(settings), settings.data_dir, state, replica, metadata)
+        follower.urls = readable_at(settings, socket.getfqdn())
         ended = await _run(settings, str(endpoint), follower, plugins, _with_members)
         if isinstance(ended, Promoted):
             # Whoever asked has been told what this may lack.
@@ -223,6 +226,7 @@ async def _run(
         follower.current_leader,
         follower.to_leader,
         recover=follower.recover,
+        readable=follower.readable,
     )
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:

@@ -158,6 +158,11 @@ class ReplicaStore(FailStop):
         self._tmp_bytes = 0
         self._image: IncomingImage | None = None  # that is coming in
 
+    @property
+    def file_system(self) -> FileSystem:
+        """Where the directory is."""
+        return self._fs
+
     # --- before a link ----------------------------------------------------------------------------------------------
 
     def open(self) -> None:

@@ -179,6 +179,30 @@ class Passage:
     leader: object
 
 
+class ReadableCopy(Protocol):
+    """What a follower in sync has of streams, and who may read it."""
+
+    served_bytes: int  # of chunks
+
+    @property
+    def store_id(self) -> bytes:
+        """Of which store it is."""
+
+    def maybe_stream(self, vhost: str, name: str) -> int | None:
+        """Return the id of a stream in the store."""
+
+    def maybe_pattern(self, user: str, vhost: str) -> str | None:
+        """Return which queues of a vhost a user may read; None: the user may not enter it."""
+
+    def read(self, stream_id: int, first: int, end: int, most_bytes: int) -> tuple[list[bytes], int]:
+        """Return sealed chunks, see ``msgstore.files.sealed_copy``. Blocks. Raises OSError."""
+
+
+def _nothing_readable() -> ReadableCopy | None:
+    """Have readers ask the leader."""
+    return None
+
+
 async def _not_recovered(_accept_loss: bool) -> dict[str, Any]:
     """Recover nothing: there is nothing that could."""
     raise NotPromoted("this node cannot be recovered")
@@ -192,7 +216,8 @@ class Following:
     leader; it takes whether loss is accepted and returns what is to be said about it, or raises `NotPromoted`.
     `leader` returns who leads as far as is known, `to_leader` connects a client to it, or raises `NoLeader`. `gauges`
     are numbers that plugins add to the metrics, by name: what each is, and how it is read. `recover` has what is here
-    be the truth for all nodes, and is called as `promote` is.
+    be the truth for all nodes, and is called as `promote` is. `readable` returns what this node can serve to readers
+    itself, None while it is not in sync.
     """
 
     settings: Settings
@@ -205,6 +230,7 @@ class Following:
     to_leader: Callable[[ClientOfNode], Awaitable[Passage]]
     gauges: dict[str, tuple[str, Callable[[], int]]] = field(default_factory=dict)
     recover: Callable[[bool], Awaitable[dict[str, Any]]] = _not_recovered
+    readable: Callable[[], ReadableCopy | None] = _nothing_readable
 
 
 @runtime_checkable

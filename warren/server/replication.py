@@ -107,5 +107,8 @@ class Replication(Protocol):
             ClusterRefusal: it may not, and why.
         """
 
+    def readers(self) -> list[str]:
+        """Return the URLs of the management API of followers in sync, which serve sealed chunks of streams."""
+
     def status(self) -> dict[str, Any]:
         """Return what ``/api/cluster/status`` answers."""

@@ -223,6 +223,13 @@ def _advertised(value: object) -> Endpoint | None:
     return endpoint
 
 
+def _http_advertised(value: object) -> Endpoint | None:
+    endpoint: Endpoint | None = _endpoint(_HTTP_PORT).parse(value)
+    if endpoint is not None and (not endpoint.port or endpoint.host in ("0.0.0.0", "::")):
+        raise ValueError("must be an address that clients reach, with a port")
+    return endpoint
+
+
 def _http_url(value: object) -> str:
     # Not shown: somebody may have put a password into it.
     if not isinstance(value, str) or not re.fullmatch(_HTTP_URL, value):
@@ -737,6 +744,14 @@ class Settings:
         metadata=_about(
             _Kind(_advertised, 'HOST:PORT or "off"'),
             "where other nodes reach this one's cluster port, or off: where cluster_listen says",
+            absent="off",
+        ),
+    )
+    http_advertise: Endpoint | None = field(
+        default=None,
+        metadata=_about(
+            _Kind(_http_advertised, 'HOST:PORT or "off"'),
+            "where readers reach this node's https, else http, or off: where that says",
             absent="off",
         ),
     )

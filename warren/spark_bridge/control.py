@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ _RETRIED: Final = (429, 500, 502, 503, 504)
 _NOTHING_DONE: Final = (429, 503)  # the broker was too busy to begin
 _POLL_DOUBLINGS: Final = 3
 _READ_BYTES: Final = 1 << 20
+NODE_CONNECT_S: Final = 2.0  # to one of several nodes
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -60,6 +62,7 @@ T = TypeVar("T")
 class Description(NamedTuple):
     """What a queue is. `id`: another one when it was deleted and made again; [first, end): its offsets.
 
+    What is before `sealed` can be read from `nodes`, too, which are URLs (``nodes.py``).
     `type`: stream, classic, quorum or super-stream; `partitions`: the names of the streams of a super stream.
     """
 
@@ -72,16 +75,23 @@ class Description(NamedTuple):
     bytes: int
     messages: int
     partitions: tuple[str, ...] | None = None
+    sealed: int = 0
+    nodes: tuple[str, ...] = ()
 
 
 class Plan(NamedTuple):
-    """Where a range of offsets can be cut: piece n is [bounds[n], bounds[n + 1]) and has about bytes[n] bytes."""
+    """Where a range of offsets can be cut: piece n is [bounds[n], bounds[n + 1]) and has about bytes[n] bytes.
+
+    What is before `sealed` can be read from `nodes`, too.
+    """
 
     id: str
     first: int
     end: int
     bounds: tuple[int, ...]
     bytes: tuple[int, ...]
+    sealed: int = 0
+    nodes: tuple[str, ...] = ()
 
 
 class SealedChunk(NamedTuple):
@@ -215,6 +225,24 @@ class BrokerClient:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'https' if self._secure else 'http'}://{host}:{self._port}"
 
+    def at(self, url: str) -> BrokerClient | None:
+        """Return a client of another node of this broker, in which nothing is waited for long.
+
+        None: what is told of it is no such URL, or it is not reached as safely as this one is.
+        """
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            return None
+        if parts.scheme != ("https" if self._secure else "http") or not parts.hostname or port is None:
+            return None
+        other = copy.copy(self)
+        other._host, other._port, other._prefix = parts.hostname, port, "/api/"
+        other._retries = min(self._retries, 1)
+        other._connect_timeout_s = min(self._connect_timeout_s, NODE_CONNECT_S)
+        return other
+
     def close(self) -> None:
         """Close the connection; the next call opens another one."""
         if self._connection is not None:
@@ -244,6 +272,8 @@ class BrokerClient:
                 bytes=int(found.get("bytes") or 0),
                 messages=int(found.get("messages") or 0),
                 partitions=None if found.get("partitions") is None else tuple(map(str, found["partitions"])),
+                sealed=int(found.get("sealed") or 0),
+                nodes=tuple(map(str, found.get("nodes") or ())),
             )
         )
 
@@ -275,6 +305,8 @@ class BrokerClient:
                 end=int(found["end"]),
                 bounds=tuple(map(int, found["bounds"])),
                 bytes=tuple(map(int, found["bytes"])),
+                sealed=int(found.get("sealed") or 0),
+                nodes=tuple(map(str, found.get("nodes") or ())),
             )
         )
 

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from warren.spark_bridge import conditions, manifest
+from warren.spark_bridge import conditions, manifest, nodes
 from warren.spark_bridge.columns import Context, to_record_batches
 from warren.spark_bridge.control import BrokerClient, Description
 from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Gone, NoSnapshot, UsageError
@@ -110,6 +110,7 @@ class _Source(NamedTuple):
     end: int
     bytes: int
     snapshot: str | None = None
+    nodes: tuple[str, ...] = ()
 
 
 class _Read(NamedTuple):
@@ -346,7 +347,16 @@ class Export:
             end = max(first, self._place(part, self._options.end or "next"))
             share = (end - first) / max(1, part.end - part.first)
             sources.append(
-                _Source(name, found.name, number, part.id, first, min(end, part.end), int(part.bytes * share))
+                _Source(
+                    name,
+                    found.name,
+                    number,
+                    part.id,
+                    first,
+                    min(end, part.end),
+                    int(part.bytes * share),
+                    nodes=nodes.nodes_of(part, first, number),
+                )
             )
         return sources
 
@@ -458,7 +468,9 @@ class Export:
         at = source.first
         while at < source.end:
             try:
-                for chunk in self._client.read(
+                for chunk in nodes.read(
+                    self._client,
+                    source.nodes,
                     source.name,
                     at,
                     source.end,

@@ -48,6 +48,7 @@ AUTO: Final = "auto"
 NEVER: Final = "never"
 ALWAYS: Final = "always"
 LOCAL_FILES: Final = (AUTO, NEVER, ALWAYS)
+NODES: Final = (AUTO, NEVER)
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -105,6 +106,7 @@ READ_OPTIONS: Final = (
     "failedBatches",
     "storeOffsets",
     "localFiles",
+    "nodes",
     "pushdown",
 )
 
@@ -259,6 +261,7 @@ class ReadOptions:
     counts_failures: bool = False  # a batch that is tried again counts as a failed delivery of its messages
     store_offsets: bool = True
     local_files: str = AUTO
+    nodes: str = AUTO
     pushdown: bool | None = None
 
     def with_password(self) -> ReadOptions:
@@ -330,6 +333,7 @@ def read_options(
         counts_failures=given.word("failedBatches", ("retry", "count")) == "count",
         store_offsets=given.flag("storeOffsets", True),
         local_files=given.word("localFiles", LOCAL_FILES) or AUTO,
+        nodes=given.word("nodes", NODES) or AUTO,
         pushdown=None
         if given.word("pushdown", ("auto", "true", "false")) in (None, "auto")
         else given.flag("pushdown"),

@@ -18,11 +18,13 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from warren.spark_bridge import nodes
 from warren.spark_bridge.columns import Chunk, Context, to_record_batches
-from warren.spark_bridge.control import BrokerClient
+from warren.spark_bridge.control import BrokerClient, Plan
 from warren.spark_bridge.errors import DataLoss, Gone, NotFound
 from warren.spark_bridge.filters import Filters
 from warren.spark_bridge.local_files import read_chunks_here
+from warren.spark_bridge.nodes import in_turn
 from warren.spark_bridge.options import NEVER, ReadOptions
 from warren.spark_bridge.schema import FROM_PROPERTIES
 from warren.spark_bridge.worker_pipe import end_quietly_when_nobody_reads
@@ -35,6 +37,7 @@ class Range(NamedTuple):
 
     Its rows are said to be of `queue` and `partition`. `in_files`: whether the broker may have some of it in files.
     `failures`, `limit`: how often a reader has failed with claims, and how often it may: see ``drain``.
+    `nodes`: which are asked before the broker itself (``nodes.py``).
     """
 
     queue: str
@@ -47,6 +50,7 @@ class Range(NamedTuple):
     in_files: bool = True
     failures: int = 0
     limit: int | None = None
+    nodes: tuple[str, ...] = ()
 
 
 class Piece(InputPartition):
@@ -67,21 +71,22 @@ def cut(client: BrokerClient, options: ReadOptions, ranges: Iterable[Range]) -> 
         return []
     plans = [_cuts(client, each, options.partition_bytes) for each in ranges]
     wanted = options.min_partitions or os.cpu_count() or 1
-    if sum(len(bounds) - 1 for bounds, _ in plans) < wanted:
-        total = sum(size for _, size in plans)
+    if sum(len(plan.bounds) - 1 for plan in plans) < wanted:
+        total = sum(sum(plan.bytes) for plan in plans)
         smallest = SMALLEST_PIECE_BYTES if options.min_partitions is None else 1
         size = max(smallest, -(-total // wanted))
         if size < options.partition_bytes:
             # Only those that have more than that: the others would come out the same.
             plans = [
-                _cuts(client, each, size) if plan[1] > size else plan for each, plan in zip(ranges, plans, strict=True)
+                _cuts(client, each, size) if sum(plan.bytes) > size else plan
+                for each, plan in zip(ranges, plans, strict=True)
             ]
     pieces: list[Piece] = []
-    for each, (bounds, _) in zip(ranges, plans, strict=True):
-        pieces += [
-            Piece(each._replace(first=first, end=end))
-            for first, end in pairwise(_with_rows(bounds, options.max_partition_rows))
-        ]
+    for each, plan in zip(ranges, plans, strict=True):
+        others = plan.nodes if options.nodes != NEVER and each.in_files and each.snapshot is None else ()
+        for first, end in pairwise(_with_rows(plan.bounds, options.max_partition_rows)):
+            asked = in_turn(others, len(pieces)) if first < plan.sealed else ()
+            pieces.append(Piece(each._replace(first=first, end=end, nodes=asked)))
     return pieces
 
 
@@ -101,8 +106,8 @@ def maybe_left_of(client: BrokerClient, wanted: Range) -> Range | None:
     return left if left.first < left.end else None
 
 
-def _cuts(client: BrokerClient, wanted: Range, piece_bytes: int) -> tuple[Sequence[int], int]:
-    """Return where the broker cuts a range, ends included, and about how many bytes all of it has."""
+def _cuts(client: BrokerClient, wanted: Range, piece_bytes: int) -> Plan:
+    """Return where the broker cuts a range."""
     plan = client.plan(
         wanted.name, wanted.first, wanted.end, wanted.id, piece_bytes=piece_bytes, snapshot=wanted.snapshot
     )
@@ -111,7 +116,7 @@ def _cuts(client: BrokerClient, wanted: Range, piece_bytes: int) -> tuple[Sequen
             f"{wanted.name}: asked for the offsets from {wanted.first} to {wanted.end}, "
             f"and the broker has a plan for those from {plan.bounds[0]} to {plan.bounds[-1]}"
         )
-    return plan.bounds, sum(plan.bytes)
+    return plan
 
 
 def _with_rows(bounds: Sequence[int], most: int | None) -> Sequence[int]:
@@ -166,8 +171,16 @@ def _chunks(
     properties = not FROM_PROPERTIES.isdisjoint(schema.names) or _may_give_up(piece)
 
     def over_the_port(first: int, end: int) -> Iterator[Chunk]:
-        return client.read(
-            piece.name, first, end, piece.id, bodies=bodies, properties=properties, snapshot=piece.snapshot
+        return nodes.read(
+            client,
+            piece.nodes,
+            piece.name,
+            first,
+            end,
+            piece.id,
+            bodies=bodies,
+            properties=properties,
+            snapshot=piece.snapshot,
         )
 
     def from_anywhere(first: int) -> Iterator[Chunk]:

@@ -27,6 +27,7 @@ STATUS: dict[str, Any] = {
     "committed_lsn": 112,
     "lag_bytes": 0,
     "epoch": 3,
+    "served_bytes": 0,
     "members": [
         {"node": "rabbit@two", "role": "follower", "state": "waiting", "running": True},
         {"node": "rabbit@one", "role": "follower", "state": "gone", "running": False, "gone_since_ms": 7},

@@ -8,6 +8,8 @@
 3. Answers are of what is synced only, and an answer is always the same for the same range; but that where a range is
    cut into chunks may differ.
 4. It needs no tag: a user who may read the queue over AMQP may read it here.
+5. Of a stream with followers descriptions and plans say up to where it is sealed, and which nodes serve that, too
+   (``follower_chunks.py``).
 
 The form of a chunk is in ``msgstore.log.columns``.
 """
@@ -71,7 +73,7 @@ def _authorized_name(queue: Queue) -> str:
 
 
 def _describe_super_stream(vhost: str, name: str, partitions: list[str]) -> Described:
-    missing: Described = dict.fromkeys(("id", "first", "end", "messages", "bytes"))
+    missing: Described = dict.fromkeys(("id", "first", "end", "messages", "bytes", "sealed", "nodes"))
     return {"vhost": vhost, "name": name, "type": SUPER_STREAM, **missing, "partitions": partitions}
 
 
@@ -139,9 +141,19 @@ _FILES: Final = ("from", "to", "id")
 
 
 class DataPortHandlers(Handlers):
-    """Handlers of the data port. `directory` has the files of the message log, and `sources` gives ranges of queues."""
+    """Handlers of the data port. `directory` has the files of the message log, and `sources` gives ranges of queues.
 
-    def __init__(self, sources: Sources, snapshots: Snapshots, directory: Path) -> None:
+    `readers` returns the URLs of followers that serve what is sealed.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        snapshots: Snapshots,
+        directory: Path,
+        readers: Callable[[], list[str]] = list,
+    ) -> None:
+        self._readers = readers
         self._sources = sources
         self._snapshots = snapshots
         self._directory = directory
@@ -209,7 +221,13 @@ class DataPortHandlers(Handlers):
             "messages": int(queue.message_count),
             "bytes": int(queue.ready.body_bytes),
             "partitions": None,
+            **self._elsewhere(ranges),
         }
+
+    def _elsewhere(self, ranges: Ranges | None) -> Described:
+        """Return up to which offset other nodes can serve a range as well, and where they are."""
+        sealed = ranges.sealed_end() if isinstance(ranges, StreamRanges) else 0
+        return {"sealed": sealed, "nodes": self._readers() if sealed else []}
 
     async def plan(self, call: Call) -> Described:
         wanted = await call.body(Range)
@@ -221,7 +239,9 @@ class DataPortHandlers(Handlers):
         bounds, sizes = await ranges.cut(wanted.from_, end, max(1, wanted.piece_bytes))
         if wanted.max_bytes is not None:
             bounds, sizes = await _cut_off(bounds, sizes, max(1, wanted.max_bytes))
-        return {"id": ranges.id, "first": oldest, "end": newest, "bounds": bounds, "bytes": sizes}
+        return {"id": ranges.id, "first": oldest, "end": newest, "bounds": bounds, "bytes": sizes} | self._elsewhere(
+            ranges
+        )
 
     async def read_chunks(self, call: Call) -> Response:
         ranges = self._the_ranges(call, call.query.get("id"), call.query.get("snapshot"))

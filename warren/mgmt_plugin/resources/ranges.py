@@ -53,12 +53,17 @@ BESIDE_BYTES: Final = 8 << 20  # as much as a chunk may have besides its largest
 
 
 def incarnation_of(log: MessageLog, queue: Queue) -> str:
-    """Return what tells this queue from one of the same name that was before it, or will be.
+    """Return what tells this queue from one of the same name that was before it, or will be."""
+    return incarnation(log.store_id, int(queue.store_id))
+
+
+def incarnation(store_id: bytes, queue_id: int) -> str:
+    """Return what tells the queue of that id in a store from all others.
 
     Of the store's id only a digest is told: with the id itself a publisher could write frames into his messages.
     """
-    digest = sha256(log.store_id + b"queue").hexdigest()
-    return f"{digest[:16]}-{int(queue.store_id)}"
+    digest = sha256(store_id + b"queue").hexdigest()
+    return f"{digest[:16]}-{queue_id}"
 
 
 class Wanted(NamedTuple):
@@ -119,6 +124,11 @@ class StreamRanges:
 
     def bounds(self) -> tuple[int, int]:
         return self._stream.first_offset(), self._stream.synced_end()
+
+    def sealed_end(self) -> int:
+        """Return where what is sealed ends; 0: nothing is."""
+        table = self._stream.messages.sealer.table
+        return int(table.end) if table.segments else 0
 
     async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
         """Exactly where chunks are sealed; what is in the log by the average size of its messages."""
