@@ -1,7 +1,8 @@
 """The follower: keeps the directory that its leader ships to it, answers, and is promoted when somebody says so.
 
-    loop     connects and connects again; reads; answers beacons at once, also while the disk is busy; HTTP
-    thread   carries entries out, one after the other, and acknowledges (`_Worker`)
+    loop     connects and connects again; answers beacons, also while the disk is busy; HTTP
+    thread   reads entries, carries them out, one after the other, and acknowledges (`_Worker`); while it is at the disk
+             the loop reads (``intake``)
 
 1. A directory is carried on where it is. What the leader never had is cut off when it says so; nothing else that was
    here is given up. What a leader has confirmed is acknowledged as synced here before it confirms it.
@@ -21,8 +22,10 @@ from __future__ import annotations
 import errno
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -36,13 +39,9 @@ from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.replication import cluster_state
 from warren.replication.cluster_state import ClusterState
 from warren.replication.entries import (
-    FROM_LEADER,
     PREAMBLE,
     Ack,
     Beacon,
-    Decoder,
-    EntryError,
-    FromLeader,
     Stop,
     Truncate,
     encoded,
@@ -50,6 +49,7 @@ from warren.replication.entries import (
 )
 from warren.replication.handshake import FollowerSide, Node, Refused
 from warren.replication.identity import Identity
+from warren.replication.intake import Intake
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.passage import connect, meet_leader, pass_on, some
 from warren.replication.replica_copy import ReplicaCopy
@@ -65,11 +65,9 @@ from warren.server.threads import REPLICATION, in_thread
 CONNECT_S: Final = 5.0
 # The pause before the next attempt: doubled each time, and short again after a link over which something has come.
 PAUSE_S: Final = (0.2, 5.0)
-# What was received and not carried out yet; beyond that nothing is read.
-QUEUED_BYTES_MAX: Final = 64 << 20
-QUEUE_POLL_S: Final = 0.005
 SILENT_S: Final = 3.0  # a leader sends beacons much more often
 RECEIVED_S: Final = 0.25  # how often it is said that something has come
+LOOK_S: Final = 0.05  # how often the loop looks whether the thread is at the disk, and does not read
 PROBE_S: Final = 1.0
 # A leader that starts again takes the next epoch, and a follower that is promoted another one than that, and than
 # another follower that is promoted, too. Epochs have 32 bits.
@@ -360,7 +358,6 @@ class Follower:
             assert leader is not None
             await self._remember(leader, store)
             epoch = store.epoch
-            wire.widen()
             link = _Link(wire, self._replica, epoch, store.store_id, self)
             if self._election is None:
                 link.begin()
@@ -455,8 +452,10 @@ class _Link:
         self._wire = wire
         self._replica = replica
         self._follower = follower
-        self._decoder = Decoder(FROM_LEADER)
-        self._worker = _Worker(wire, replica, epoch)
+        self._token = trio.lowlevel.current_trio_token()
+        self._changed = trio.Event()  # nothing more comes
+        self._intake = Intake(wire, self._on_beacon, self._on_end)
+        self._worker = _Worker(wire, replica, epoch, self._intake)
 
     @property
     def has_begun(self) -> bool:
@@ -498,72 +497,70 @@ class _Link:
         """
         worker = self._worker
         self._wire.put([PREAMBLE])  # before the thread says anything
+        self._intake.feed(data)
         worker.start()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._wire.send)
-                self._decoder.feed(data)
-                self.reason = await self._read()
+                self.reason = await self._watch()
                 nursery.cancel_scope.cancel()
         finally:
+            self._intake.end("the link has ended")
             with trio.CancelScope(shield=True):
                 await in_thread(REPLICATION, worker.finish)
         if worker.error is not None:
             raise worker.error
 
-    async def _read(self) -> str:
-        """Read entries; return why there are no more."""
-        worker, wire = self._worker, self._wire
-        received_s = trio.current_time()
-        while True:
-            try:
-                while (entry := self._decoder.maybe_entry()) is not None:
-                    if isinstance(entry, Stop):
-                        worker.leave()
-                        return entry.text
-                    assert isinstance(entry, FromLeader)
-                    self._take(entry)
-            except EntryError as error:
-                wire.put(encoded(Stop(str(error))))
-                return str(error)
-            if worker.error is not None:
-                wire.put(encoded(Stop(str(worker.error))))
-                return str(worker.error)
-            while worker.queued_bytes > QUEUED_BYTES_MAX and worker.error is None:
-                await trio.sleep(QUEUE_POLL_S)
-            data = b""
-            with trio.move_on_after(SILENT_S):
-                data = await wire.received()
-            if not data:
-                return wire.failure or (
-                    "the leader has closed the connection" if wire.is_over else "the leader is silent"
-                )
-            self._decoder.feed(data)
-            if trio.current_time() - received_s >= RECEIVED_S:
-                received_s = trio.current_time()
+    async def _watch(self) -> str:
+        """Read what comes while the thread is at the disk, and see that something comes; return why nothing does."""
+        intake, told_s, heard_s = self._intake, time.monotonic(), time.monotonic()
+        while not intake.is_over:
+            with trio.move_on_after(LOOK_S):
+                if intake.maybe_read():
+                    await self._wire.readable()
+                else:
+                    await self._changed.wait()
+            if intake.came_s - told_s >= RECEIVED_S:
+                told_s = intake.came_s
                 self._follower.received()
+            now_s = time.monotonic()
+            heard_s = now_s if intake.is_full() else max(heard_s, intake.came_s)
+            if now_s - heard_s >= SILENT_S:
+                return "the leader is silent"
+        if intake.is_left:
+            self._worker.leave()
+        elif intake.is_refused:
+            self._wire.put(encoded(Stop(intake.reason)))
+        return intake.reason
 
-    def _take(self, entry: FromLeader) -> None:
-        if isinstance(entry, Beacon):
-            self._follower.heard(self, entry)
-        else:
-            self._worker.put(entry)
+    def _on_beacon(self, entry: Beacon) -> None:
+        self._soon(partial(self._follower.heard, self, entry))
+
+    def _on_end(self) -> None:
+        self._soon(self._changed.set)
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        """Have the loop make a call; from the thread, too."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(call)
 
 
 class _Worker:
-    """The thread that carries entries out, and acknowledges when it has synced or has nothing more to do."""
+    """The thread that reads entries and carries them out, and acknowledges when it has synced or has nothing to do.
 
-    def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int) -> None:
+    It reads by itself what it carries out: between the arrival of a frame and the write there is one wake-up.
+    """
+
+    def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int, intake: Intake) -> None:
         self.error: StoreError | None = None
         self.beacon = 0
         self.has_begun = False  # and acknowledges from now on
         self.began_s: float | None = None  # when it began with the entry that it works on
-        self._put_bytes = 0  # on the loop
-        self._done_bytes = 0  # in the thread
         self._wire = wire
         self._replica = replica
         self._epoch = epoch
-        self._queue: SimpleQueue[FromLeader | bytes | None] = SimpleQueue()  # bytes: of which store it is to begin
+        self._intake = intake
+        self._store_id: SimpleQueue[bytes | None] = SimpleQueue()  # with which it is to begin; None: it is over
         self._has_left = False
         self._thread = Thread(target=self._run, name="replica", daemon=True)
 
@@ -573,25 +570,15 @@ class _Worker:
 
     def begin(self, store_id: bytes) -> None:
         """Have the leader know where this follower is, and take what it sends from then on."""
-        self._queue.put(store_id)
-
-    def put(self, entry: FromLeader) -> None:
-        """Have `entry` carried out."""
-        self._put_bytes += _size(entry)
-        self._queue.put(entry)
-
-    @property
-    def queued_bytes(self) -> int:
-        """How much was received and is not carried out."""
-        return self._put_bytes - self._done_bytes
+        self._store_id.put(store_id)
 
     def leave(self) -> None:
         """The leader goes on without this follower: take note of that, behind all there is to be done."""
         self._has_left = True
 
     def finish(self) -> None:
-        """Carry out what is queued, and end. Blocks."""
-        self._queue.put(None)
+        """Carry out what was read, and end; nothing more is read. Blocks."""
+        self._store_id.put(None)
         self._thread.join()
 
     def tell_position(self) -> None:
@@ -605,25 +592,27 @@ class _Worker:
         self._wire.put(encoded(self._replica.ack(self.beacon)))
 
     def _run(self) -> None:
-        replica = self._replica
+        replica, intake = self._replica, self._intake
         try:
-            while (entry := self._queue.get()) is not None:
-                if isinstance(entry, bytes):
-                    replica.follow(self._epoch, entry)
-                    self.tell_position()
-                    self.has_begun = True
-                    self.acknowledge()
-                    continue
+            store_id = self._store_id.get()
+            if store_id is None:
+                return
+            replica.follow(self._epoch, store_id)
+            self.tell_position()
+            self.has_begun = True
+            self.acknowledge()
+            while (taken := intake.next()) is not None:
+                entry, size = taken
                 synced_lsn, done = replica.synced_lsn, replica.done
                 self.began_s = passed_s()
                 replica.apply(entry, self._epoch)
                 self.began_s = None
-                self._done_bytes += _size(entry)
+                intake.done(size)
                 if isinstance(entry, Truncate):
                     self.tell_position()
-                elif (self._queue.empty() or replica.synced_lsn > synced_lsn) and replica.done > done:
+                elif (intake.is_empty() or replica.synced_lsn > synced_lsn) and replica.done > done:
                     self.acknowledge()
-            if self._has_left and self.has_begun:
+            if self._has_left:
                 replica.follow(self._epoch, replica.store_id)
         except StoreError as error:
             self._end(error)
@@ -635,10 +624,7 @@ class _Worker:
         self.error = error
         self._wire.put(encoded(Stop(str(error))))
         self._wire.fail(str(error))
-
-
-def _size(entry: FromLeader) -> int:
-    return sum(map(len, entry.body()))
+        self._intake.end(str(error))
 
 
 def _is_refusal(error: OSError) -> bool:

@@ -126,6 +126,10 @@ class InSyncSet:
             self._wanted_s = now_s
         return False
 
+    def lacks(self, lsn: int, *, synced: bool) -> bool:
+        """Tell whether somebody has not acknowledged the log up to `lsn` who has to. Changes nothing; any thread."""
+        return not all(replica.has(lsn, synced=synced) for replica in self._required)
+
     # --- who joins and leaves ---------------------------------------------------------------------------------------
 
     def joiners(self, now_s: float) -> list[Replica]:

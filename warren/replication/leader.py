@@ -199,6 +199,10 @@ class Leader:
         job.committed_lsn = self._store.committed_lsn
         return True
 
+    def waits(self, job: CommitJob) -> bool:
+        """Tell whether somebody has yet to acknowledge the commit."""
+        return self.has_begun and self.in_sync.lacks(int(job.end_lsn()), synced=job.sync)
+
     def trouble(self) -> str:
         """Return why commits wait."""
         return "too few replicas have what is written (min_in_sync)" if self._is_short() else ""
@@ -541,7 +545,6 @@ class Leader:
                 reason = error.strerror or str(error)
                 self._say_once("a follower was refused", reason=reason, address=address)
             if follower is not None:
-                follower.wire.widen()
                 try:
                     await follower.serve()
                 finally:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from warren.replication.identity import Identity, identity
 from warren.replication.leader import Leader
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.replica_store import ReplicaStore
-from warren.server.application import NODE, STRAY_SIGNALS, serve_locked
+from warren.server.application import NODE, STRAY_SIGNALS, SWITCH_INTERVAL_S, serve_locked
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.data_dir import MESSAGES, DataDir
 from warren.server.errors import StartError
@@ -69,6 +70,7 @@ async def serve(
     """
     for number in STRAY_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     own = identity(settings)
     epoch: int | None = None
     with DataDir.open(settings.data_dir):

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 from collections import deque
@@ -25,7 +26,6 @@ Piece = bytes | memoryview
 
 BACKLOG_BYTES_MAX: Final = 64 << 20
 RECEIVE_BYTES: Final = 1 << 18
-SEND_BUFFER_BYTES: Final = 1 << 20
 SEND_AT_ONCE_BYTES: Final = 1 << 19
 # What one call of the system takes.
 _PIECES_MAX: Final = 512
@@ -83,10 +83,6 @@ class Wire:
                 with self._lock:
                     self._send_some(SEND_AT_ONCE_BYTES)
 
-    def widen(self) -> None:
-        """Have the kernel take much at a time: a log comes over this wire."""
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-
     def detach(self) -> socket.socket:
         """Give the socket away, and be over. Raises OSError when something waits to be sent."""
         with self._lock:
@@ -122,8 +118,18 @@ class Wire:
     async def received(self) -> bytes:
         """Wait for bytes and return them; nothing when the other side is gone."""
         while (data := self.receive()) is None:
-            await trio.lowlevel.wait_readable(self._sock)
+            await self.readable()
         return data
+
+    async def readable(self) -> None:
+        """Wait until there may be something to `receive`."""
+        await trio.lowlevel.wait_readable(self._sock)
+
+    def wait_for_input(self) -> None:
+        """Do so in a thread: the wire's failure ends that, too. Not with `close`."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        poll.poll()
 
     def close(self) -> None:
         """End it. What waits is not sent any more."""

@@ -20,7 +20,8 @@ does what nobody waits for: checkpoints, spare segments, copies for the quaranti
 7. A pin (``msgstore.files.pins``) is made by the housekeeper, behind everything that was asked for when its position
    was told, and nothing is dropped of a stream from when it is asked for: so it has all that the log has let go of.
 8. The engine learns of a commit when the gate lets it pass: at once on a single node, and with followers when those
-   that have to have it do. One commit waits there at most, since one is under way at a time.
+   that have to have it do. One commit waits there at most, since one is under way at a time. The loop is not woken for
+   one that has to wait there anyway: what opens the gate wakes it.
 """
 
 from __future__ import annotations
@@ -182,6 +183,9 @@ class Gate(Protocol):
 
     def is_open(self, job: CommitJob) -> bool: ...
 
+    def waits(self, job: CommitJob) -> bool:
+        """Tell whether it is still closed, and `gate_moved` will be called when it opens. Any thread; no promise."""
+
     def trouble(self) -> str:
         """Return why commits wait, in a few words; empty when they do not."""
 
@@ -191,6 +195,9 @@ class OpenGate:
 
     def is_open(self, job: CommitJob) -> bool:
         return True
+
+    def waits(self, job: CommitJob) -> bool:
+        return False
 
     def trouble(self) -> str:
         return ""
@@ -397,6 +404,8 @@ class MessageStoreService:
 
     def gate_moved(self) -> None:
         """Tell the engine of the commit at the gate, if it is open now. On the loop; the caller settles the turn."""
+        if self._outcomes:
+            self.completed()
         if self.failed:
             return
         try:
@@ -546,7 +555,9 @@ class MessageStoreService:
         self._outcomes.append(outcome)
         if self._ended.is_set():
             return
-        self._wake()
+        # Behind `append`: what comes for the gate from now on finds the outcome there.
+        if not (isinstance(outcome, CommitJob) and self._gate.waits(outcome)):
+            self._wake()
         if isinstance(outcome, Failure) and not self._ended.wait(GRACE_S):
             self._abandon()
 

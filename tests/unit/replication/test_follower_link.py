@@ -144,12 +144,11 @@ def test_an_epoch_is_refused_with_an_ack_of_a_greater_one(tmp_path: Path) -> Non
 
 def test_what_is_received_and_not_carried_out_is_counted(tmp_path: Path) -> None:
     async def test(link: _Link, sock: socket.socket) -> None:
-        worker = link._worker
-        worker.begin(STORE)
-        worker.put(Committed(100))
-        worker.put(Committed(200))
-        assert worker.queued_bytes <= 16
-        while worker.queued_bytes:
+        intake = link._intake
+        link.begin()
+        sock.sendall(PREAMBLE + b"".join([*encoded(Committed(100)), *encoded(Committed(200))]))
+        while not intake._queued_bytes or intake.queued_bytes:
+            assert intake.queued_bytes <= 16
             await trio.sleep(0.01)
         assert link._replica.committed_lsn == 200
 
@@ -164,8 +163,8 @@ def test_bytes_are_queued_until_the_thread_has_carried_them_out(tmp_path: Path) 
             replica = ReplicaStore(OsFileSystem(str(tmp_path / "messages")))
             wire = Wire(ours)
             link = _Link(wire, replica, 7, STORE, Metadata())  # type: ignore[arg-type]
-            link._worker.put(Committed(100))
-            assert link._worker.queued_bytes == 8
+            link._intake.put(Committed(100))
+            assert link._intake.queued_bytes == 8
             wire.close()
 
     trio.run(main)
@@ -177,7 +176,8 @@ def test_how_long_the_disk_works_on_an_entry_is_known(tmp_path: Path) -> None:
         link._replica.apply = lambda entry, epoch: goes_on.wait(30)  # type: ignore[method-assign,assignment]
         assert link.disk_began_s is None
         before_s = passed_s()
-        link._worker.put(Committed(100))
+        link.begin()
+        sock.sendall(PREAMBLE + b"".join(encoded(Committed(100))))
         while (began_s := link.disk_began_s) is None:
             await trio.sleep(0.01)
         assert before_s <= began_s <= passed_s()

@@ -54,9 +54,12 @@ def test_a_commit_is_complete_when_every_member_has_synced_it() -> None:
     group.acknowledged(two, 100, 100, 0.0)
     group.acknowledged(three, 100, 99, 0.0)
     assert not has(group, 100)
+    assert group.lacks(100, synced=True)
+    assert not group.lacks(100, synced=False)
     assert has(group, 100, synced=False)
     assert group.committed_lsn == 0, "written is not committed"
     group.acknowledged(three, 100, 100, 0.0)
+    assert not group.lacks(100, synced=True)
     assert has(group, 100)
 
 

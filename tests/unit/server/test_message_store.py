@@ -39,11 +39,15 @@ class ClosedGate:
 
     def __init__(self) -> None:
         self.open = False
+        self.tells = False  # in advance, that it is closed
         self.asked: list[int] = []
 
     def is_open(self, job: CommitJob) -> bool:
         self.asked.append(int(job.batch))
         return self.open
+
+    def waits(self, job: CommitJob) -> bool:
+        return self.tells and not self.open
 
     def trouble(self) -> str:
         return "" if self.open else "the gate is closed"
@@ -70,6 +74,24 @@ def test_a_commit_is_reported_when_the_gate_lets_it_pass_and_the_next_follows() 
         f.service.gate_moved()
         assert gate.asked == [1, 1, 1, 2], "nothing waits there any more"
         assert f.service.trouble() == ""
+
+    run(test, gate=gate)
+
+
+def test_the_loop_is_not_woken_for_a_commit_that_waits_at_the_gate_and_learns_of_it_when_that_moves() -> None:
+    """(8)"""
+    gate = ClosedGate()
+    gate.tells = True
+
+    async def test(f: ServiceFixture) -> None:
+        f.publish()
+        await f.until(lambda: len(f.service._outcomes) == 1)
+        assert (f.wakes, gate.asked) == (set(), [])
+        f.service.gate_moved()
+        assert (f.engine.told, gate.asked) == ([], [1, 1])
+        gate.open = True
+        f.service.gate_moved()
+        assert f.engine.told == ["stored 1"]
 
     run(test, gate=gate)
 
