@@ -177,7 +177,7 @@ class Client:
         Raises:
             CtlError: no connection, no JSON, or a status that is not 2xx.
         """
-        path = self._prefix + "/".join(quote(segment, safe="") for segment in segments)
+        path = self._path(segments)
         if query:
             path += "?" + urlencode(query)
         # No Accept: asked for JSON only, RabbitMQ answers 406 for what it does not know.
@@ -197,13 +197,19 @@ class Client:
             raise _refusal(status, value, segments)
         return Answer(status, value, received.get("Location"))
 
+    def _path(self, segments: tuple[str, ...]) -> str:
+        if "" in segments:
+            # It would be the path of something else: without the name of a user, that of all users.
+            raise usage_error("a name is empty")
+        return self._prefix + "/".join(quote(segment, safe="") for segment in segments)
+
     def get_bytes(self, *segments: str, query: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
         """Return the answer to a GET as it came, and its headers.
 
         Raises:
             CtlError: as `request`.
         """
-        path = self._prefix + "/".join(quote(segment, safe="") for segment in segments) + "?" + urlencode(query)
+        path = self._path(segments) + "?" + urlencode(query)
         status, received, data = self._exchange("GET", path, None, {"Authorization": self._authorization})
         if status >= 300:
             try:

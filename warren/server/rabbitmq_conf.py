@@ -73,6 +73,9 @@ def translate(text: str) -> Translation:
             found.missing.append((stripped, "is not of the form key = value"))
             continue
         _translate_line(found, line[1], line[2].strip("'\""), stripped)
+    if found.values.get("default_user", "guest") != "guest" and "default_pass" not in found.values:
+        remark = "needs default_pass as well: everybody knows the default"
+        found.missing.append((f"default_user = {found.values.pop('default_user')}", remark))
     return found
 
 
@@ -234,6 +237,8 @@ _TAKEN: Final[tuple[tuple[str, Callable[[str], Values]], ...]] = (
     (r"vm_memory_high_watermark\.relative", _share("limits.memory_high_watermark")),
     (r"vm_memory_high_watermark\.absolute", _bytes("limits.memory_high_watermark")),
     (r"disk_free_limit\.absolute", _bytes("store.disk_free_min_bytes")),
+    (r"default_user", _text("default_user")),
+    (r"default_pass", _text("default_pass")),
     (r"(management\.)?load_definitions", _definitions),
     (r"definitions\.local\.path", _definitions),
     (r"definitions\.skip_if_unchanged", lambda value: [("definitions_skip_if_unchanged", value == "true")]),
@@ -261,7 +266,6 @@ _NEEDLESS: Final = (
 )
 
 _INSTEAD: Final = (
-    (r"default_(user|pass)", "set both default_user and default_pass before the first start, or load_definitions"),
     (r"loopback_users\..*|loopback_users", "only guest is bound to the broker's own machine"),
     (r"auth_backends\..*|auth_(ldap|oauth2|http|cache)\..*", "users are kept in the broker"),
     (

@@ -38,6 +38,7 @@ def reloaded(settings: Settings, read: Callable[[], Settings], tls: ServerTls | 
     else:
         _tell_of_others(settings, found)
         logs.set_level(found.log_level, "SIGHUP")
+        log.info("the settings were read again")
     taken = [LOG_LEVEL]
     in_force = settings.tls
     if tls is None or tls.reload(found.tls):

@@ -398,6 +398,12 @@ def test_connections_that_go_by_themselves_are_not_counted(api: FakeApi, ctl: Ct
     [
         ["set_policy", "p", "^q", "{"],
         ["set_policy", "p", "^q", "[1]"],
+        ["add_user", "", "secret"],
+        ["change_password", "", "secret"],
+        ["set_user_tags", ""],
+        ["close_connection", ""],
+        ["bind", "", "q"],
+        ["clear_parameter", "shovel", ""],
         ["set_parameter", "c", "n", "x"],
         ["set_vhost_limits", '{"max-queues": true}'],
         ["set_vhost_limits", '{"max-queues": "5"}'],

@@ -121,7 +121,17 @@ def test_what_is_not_needed_is_no_reason_to_worry() -> None:
     assert len(found.needless) == 3
 
 
+def test_the_first_user_is_taken_over_with_the_password_and_not_without() -> None:
+    assert translate("default_user = ann\ndefault_pass = hunter2").values == {
+        "default_user": "ann",
+        "default_pass": "hunter2",
+    }
+    alone = translate("default_user = ann")
+    assert not alone.values
+    assert alone.missing == [("default_user = ann", "needs default_pass as well: everybody knows the default")]
+
+
 def test_no_password_is_among_the_remarks() -> None:
     found = translate("default_pass = hunter2\nssl_options.password = hunter2\nauth_ldap.password = hunter2")
-    assert found.values == {"tls.private_key_password": "hunter2"}
+    assert found.values == {"default_pass": "hunter2", "tls.private_key_password": "hunter2"}
     assert "hunter2" not in str(found.missing)

@@ -68,6 +68,7 @@ def test_the_level_of_the_log_follows_the_file(place: Place, caplog: pytest.LogC
     assert told(caplog, "log level changed") == [{"level": "debug", "was": "info", "by": "SIGHUP"}]
     reloaded(settings, partial(read, again=True), None)
     assert len(told(caplog, "log level changed")) == 1
+    assert len(told(caplog, "the settings were read again")) == 2, "who sends a signal sees that it has arrived"
 
 
 def test_a_level_that_was_set_live_ends_with_the_next_reload(place: Place) -> None:

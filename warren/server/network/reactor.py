@@ -155,9 +155,8 @@ class Reactor:
         self._selector = open_selector()
         self._wakeup = open_wakeup()
         self._wake_fd = self._wakeup.fd
+        self._ring = self._wakeup.ring
         self._heard = self._wakeup.heard
-        # Have another turn soon, whoever calls this: the only method for other threads.
-        self.wake: Callable[[], None] = self._wakeup.ring
         self._selector.register(self._wake_fd, READABLE)
         self._watched: dict[int, Callable[[], None]] = {}
         self._listeners: dict[int, Listener] = {}
@@ -396,6 +395,13 @@ class Reactor:
             transport = self._by_key.get(outbox.key)
             if transport is not None:
                 self._flush(transport)
+
+    def wake(self) -> None:
+        """Have another turn soon, whoever calls this: the only method for other threads."""
+        try:
+            self._ring()
+        except BlockingIOError:
+            pass  # it cannot be more awake
 
     def _other_event(self, fd: int) -> None:
         if fd == self._wake_fd:

@@ -65,13 +65,11 @@ class Selector(Protocol):
 
 
 class Wakeup(Protocol):
-    """Makes `fd` readable, from any thread."""
+    """Makes `fd` readable, from any thread. What is called often is the system's own function."""
 
     fd: int
-    heard: Callable[[], object]  # `fd` is not readable any more; called only when it is
-
-    def ring(self) -> None:
-        """Make `fd` readable until it is heard."""
+    ring: Callable[[], object]  # makes `fd` readable until it is heard; BlockingIOError: it is already
+    heard: Callable[[], object]  # ends that; called only when `fd` is readable
 
     def close(self) -> None:
         """Release the descriptors."""
@@ -121,13 +119,8 @@ class EventFd:
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.ring: Callable[[], object] = partial(os.eventfd_write, self.fd, 1)
         self.heard: Callable[[], object] = partial(os.eventfd_read, self.fd)
-
-    def ring(self) -> None:
-        try:
-            os.eventfd_write(self.fd, 1)
-        except BlockingIOError:
-            pass  # the counter is full: it is readable already
 
     def close(self) -> None:
         os.close(self.fd)
@@ -140,13 +133,8 @@ class Pipe:
         self.fd, self._written = os.pipe()
         os.set_blocking(self.fd, False)
         os.set_blocking(self._written, False)
+        self.ring: Callable[[], object] = partial(os.write, self._written, b"\0")
         self.heard: Callable[[], object] = partial(os.read, self.fd, 1 << 16)
-
-    def ring(self) -> None:
-        try:
-            os.write(self._written, b"\0")
-        except BlockingIOError:
-            pass  # it is full, and so readable
 
     def close(self) -> None:
         os.close(self.fd)
@@ -258,7 +246,7 @@ class PollSelector:
 
     def _look_anew(self) -> None:
         if self._is_awaited:
-            self._changed.ring()
+            ring(self._changed)
 
     def poll(self, timeout: float, maxevents: int = EVENTS_MAX, /) -> list[tuple[int, int]]:
         try:
@@ -295,17 +283,25 @@ class PollSelector:
                     ready.remove(self._changed.fd)
                 if ready:
                     self._is_awaited = False
-                    self._ready.ring()
+                    ring(self._ready)
 
     def close(self) -> None:
         with self._state:
             self._is_closed = True
             self._state.notify()
-            self._changed.ring()
+            ring(self._changed)
         if self._thread is not None:
             self._thread.join()
         self._ready.close()
         self._changed.close()
+
+
+def ring(wakeup: Wakeup) -> None:
+    """Make its descriptor readable, unless it is."""
+    try:
+        wakeup.ring()
+    except BlockingIOError:
+        pass
 
 
 def offered(eventmask: int) -> int:

@@ -30,6 +30,7 @@ from warren.server.network.readiness import (
     kinds,
     open_selector,
     open_wakeup,
+    ring,
 )
 
 
@@ -253,7 +254,7 @@ def test_who_is_woken_often_hears_it_once(make: type[EventFd] | type[Pipe]) -> N
 
     def ring_often() -> None:
         for _ in range(100):
-            wakeup.ring()
+            ring(wakeup)
 
     ringing = [Thread(target=ring_often) for _ in range(3)]
     for thread in ringing:
@@ -269,6 +270,6 @@ def test_who_is_woken_often_hears_it_once(make: type[EventFd] | type[Pipe]) -> N
 def test_a_pipe_that_is_full_is_rung_without_waiting() -> None:
     wakeup = Pipe()
     for _ in range(100_000):
-        wakeup.ring()
+        ring(wakeup)
     assert select.select([wakeup.fd], [], [], 0)[0]
     wakeup.close()
