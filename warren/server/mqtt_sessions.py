@@ -12,6 +12,7 @@ from typing import Any
 from warren.channels.access import Principal
 from warren.channels.broker import Broker
 from warren.exchanges.binding import Binding
+from warren.mqtt.conversion import QOS_HEADER as QOS_HEADER
 from warren.mqtt.peer import MqttPeer
 from warren.mqtt.session import MqttSession, subscription_of
 from warren.mqtt.sessions import QOS, SharedSubscription, queue_name, sessions_of, shared_of

@@ -18,6 +18,7 @@ from warren.mgmt_plugin.resources.messages import encode_payload
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_authorised, not_found
 from warren.mgmt_plugin.terms import properties_to_json
 from warren.server.mqtt_sessions import (
+    QOS_HEADER,
     KnownSession,
     authorize_topic,
     describe_subscription,
@@ -33,6 +34,7 @@ ENDED_BY_MANAGEMENT: Final = "Session ended via management plugin"
 FILTER_BYTES_MAX: Final = 65535
 FILTER_LEVELS_MAX: Final = 128
 AT_ONCE: Final = 500  # levels that are looked at in one go
+CLEARED_AT_ONCE: Final = 20
 _PROPERTIES_AT: Final = 12
 
 _S: Final = "/api/warren/mqtt-sessions"
@@ -185,7 +187,7 @@ class MqttHandlers(Handlers):
                 refused += 1
             elif retained.remove(topic):
                 cleared += 1
-            if count % AT_ONCE == 0:
+            if count % CLEARED_AT_ONCE == 0:
                 self._settle()
                 await give_way()
         self._settle()
@@ -225,11 +227,12 @@ class MqttHandlers(Handlers):
 def _described(topic: str, retained: Retained) -> Described:
     header = bytes(_PROPERTIES_AT) + retained.properties
     properties = properties_to_json(decode_properties(header, 0, len(header)))
+    qos = 1 if properties.get("delivery_mode") == 2 else 0
     return {
         "topic": topic,
         "payload_bytes": len(retained.body),
         "published_at": retained.published_ms,
         "expires_at": retained.expires_ms or None,
-        "qos": 1 if properties.get("delivery_mode") == 2 else 0,
+        "qos": properties.get("headers", {}).get(QOS_HEADER, qos),
         "properties": properties,
     }
