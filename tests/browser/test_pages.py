@@ -49,6 +49,8 @@ def _fill(channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
     channel.basic_publish("amq.topic", "a.long.routing.key.that.has.many.words.x", b'{"a": 1}')
     channel.basic_publish("", "q", b"later", pika.BasicProperties(headers={"x-delay": 600_000}))
     channel.basic_publish("", "a queue with a name that is longer than a telephone is wide", bytes(range(256)) * 20)
+    channel.queue_declare("mqtt-subscription-a client id of some lengthqos1", durable=True)
+    channel.queue_bind("mqtt-subscription-a client id of some lengthqos1", "amq.topic", "a.topic.*")
     channel.basic_consume("a queue with a name that is longer than a telephone is wide", lambda *_: None)
 
 
@@ -87,6 +89,9 @@ def test_every_page_is_whole_silent_and_within_its_width(
         *((long, ["queues", vhost, long], {"tab": tab}) for tab in ("", "messages", "consumers", "get", "move")),
         *(("q", ["queues", vhost, "q"], {"tab": tab}) for tab in ("", "bindings", "publish")),
         ("Super streams", ["super-streams"], {}),
+        ("MQTT sessions", ["mqtt-sessions"], {}),
+        ("a client id of some length", ["mqtt-sessions", vhost, "a client id of some length"], {}),
+        (f"Retained messages in {vhost}", ["retained"], {"vhost": vhost}),
         ("super", ["exchanges", vhost, "super"], {"tab": "partitions"}),
         ("Bulk data", ["bulk"], {"vhost": vhost}),
         (f"Routing in {vhost}", ["routing"], {"vhost": vhost}),

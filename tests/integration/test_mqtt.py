@@ -11,50 +11,12 @@ from urllib.parse import quote
 import pika
 import pytest
 from broker_process import WarrenProcess
-from mqtt_harness import Packet, connect_packet, maybe_first_packet, message, publish_packet
+from mqtt_harness import message, publish_packet
+from mqtt_socket import MqttSocket, connect, subscribe
 from web_socket_peer import WebSocketOn
-
-from warren.mqtt.packets import packet, text
 
 from .certificates import Authority
 from .management.client import Api
-
-
-class MqttSocket:
-    """A client on a socket."""
-
-    def __init__(self, sock: socket.socket | WebSocketOn) -> None:
-        self._sock = sock
-        self._received = b""
-        sock.settimeout(30)
-
-    def send(self, data: bytes) -> None:
-        self._sock.sendall(data)
-
-    def take(self) -> Packet:
-        """Return the next packet; EOFError when there is none."""
-        while (first := maybe_first_packet(self._received)) is None:
-            data = self._sock.recv(65536)
-            if not data:
-                raise EOFError
-            self._received += data
-        found, self._received = first
-        return found
-
-    def call(self, data: bytes) -> Packet:
-        self.send(data)
-        return self.take()
-
-    def close(self) -> None:
-        self._sock.close()
-
-
-def connect(client_id: str, *, clean: bool = True) -> bytes:
-    return connect_packet(4, client_id, clean=clean, user="guest", password="guest")
-
-
-def subscribe(filter_: str) -> bytes:
-    return packet(8, 2, b"\0\x01" + text(filter_) + b"\x01")
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from step_counts.route_host import Engine, Host, Stretches, temporary_directory 
 from warren.amqp import methods as m  # noqa: E402
 from warren.amqp.codec import method_frame  # noqa: E402
 from warren.amqp.field_table import encode_table  # noqa: E402
+from warren.mqtt.sessions import sessions_of  # noqa: E402
 from warren.vhosts.metadata import (  # noqa: E402
     GlobalParameterPut,
     ParameterPut,
@@ -32,6 +33,7 @@ from warren.vhosts.metadata import (  # noqa: E402
     VhostLimitsPut,
     VhostPut,
 )
+from warren.vhosts.retained import Retained  # noqa: E402
 
 EMPTY = encode_table({})
 VHOST_SHARE = 10  # each has predeclared exchanges
@@ -86,8 +88,20 @@ def world(n: int, *, policies: bool) -> Engine:
         ("unique", {"x-deduplication": True}),
         ("s", {"x-queue-type": "stream"}),
     ]
+    # Of MQTT clients that are away; the first has many subscriptions.
+    declared += [(f"mqtt-subscription-c{at}qos1", {}) for at in range(2)]
     for name, arguments in declared:
         client.declare(name, durable=True, arguments=arguments)
+    client.send(
+        1, *[m.QueueBind(0, "mqtt-subscription-c0qos1", "amq.topic", f"f.{at}", False, EMPTY) for at in range(n)]
+    )
+    sessions = sessions_of(broker, engine.vhost)
+    for at in range(max(n, 2)):
+        session = sessions.take_up(f"c{at}")
+        sessions.keep(session, 3600, b"")
+        sessions.leave(session)
+    for at in range(max(n, 1)):
+        engine.vhost.retained().put(f"t/{at}", Retained(0, 0, b"\0\0", b"x"))
     client.take_bytes()
     frames: list[bytes] = []
     for name in ("full", "owed", "q2", "s"):

@@ -132,6 +132,7 @@ for _base in ("/api/connections", "/api/channels"):
     listed(f"GET /api/vhosts/{{vhost}}/{_kind}", f"/api/vhosts/%2F/{_kind}?sort=idle_since")
 sought("GET /api/connections/{connection}", f"/api/connections/{CONNECTION}")
 sought("GET /api/connections/{connection}/channels", f"/api/connections/{CONNECTION}/channels")
+sought("GET /api/connections/{connection}/subscriptions", f"/api/connections/{CONNECTION}/subscriptions")
 sought("GET /api/connections/{connection}/sessions", f"/api/connections/{CONNECTION}/sessions")
 sought("GET /api/channels/{channel}", f"/api/channels/{CONNECTION}%20%281%29")
 listed("GET /api/connections/username/{user}", "/api/connections/username/guest")
@@ -150,6 +151,19 @@ listed("GET /api/queues/{vhost}/{queue}", "/api/queues/%2F/many")
 one("POST /api/queues/{vhost}/{queue}/actions", "/api/queues/%2F/new/actions", {"action": "sync"})
 one("DELETE /api/queues/{vhost}/{queue}/contents", "/api/queues/%2F/new/contents")
 one("DELETE /api/queues/{vhost}/{queue}", "/api/queues/%2F/new")
+
+# --- MQTT ---------------------------------------------------------------------------------------------------------
+
+_SESSIONS = "/api/warren/mqtt-sessions"
+_RETAINED = "/api/warren/retained"
+listed(f"GET {_SESSIONS}", _SESSIONS)
+listed(f"GET {_SESSIONS}/{{vhost}}", f"{_SESSIONS}/%2F?{PAGE}&sort=messages")
+listed(f"GET {_SESSIONS}/{{vhost}}/{{client}}", f"{_SESSIONS}/%2F/c0")
+one(f"DELETE {_SESSIONS}/{{vhost}}/{{client}}", f"{_SESSIONS}/%2F/c1")
+listed(f"GET {_RETAINED}/{{vhost}}", f"{_RETAINED}/%2F?{PAGE}")
+one(f"GET {_RETAINED}/{{vhost}}/{{topic}}", f"{_RETAINED}/%2F/t%2F0")
+one(f"DELETE {_RETAINED}/{{vhost}}/{{topic}}", f"{_RETAINED}/%2F/t%2F0")
+listed(f"DELETE {_RETAINED}/{{vhost}}", f"{_RETAINED}/%2F?filter=t/%23")
 
 # --- exchanges and bindings ---------------------------------------------------------------------------------------
 

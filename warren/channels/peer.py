@@ -211,6 +211,10 @@ class Peer:
         """Return what it speaks, as the management API shows it: of a WebSocket as RabbitMQ does."""
         return f"Web {self.protocol}" if self.is_web else self.protocol
 
+    def details(self) -> dict[str, object]:
+        """Return what the management API shows of it besides what all peers have: by the name of the protocol."""
+        return {}
+
     def is_checking_login(self) -> bool:
         """Tell whether the shell is asked who it is."""
         return self.state == CHECKING_LOGIN

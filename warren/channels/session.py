@@ -88,6 +88,14 @@ class Session:
 
     # --- what a protocol overrides ----------------------------------------------------------------------------------
 
+    def subscribed(self) -> list[Any]:
+        """Return what the peer has subscribed to, where its protocol has a word for that; not to be changed."""
+        return []
+
+    def describe_subscription(self, subscription: Any) -> dict[str, object]:
+        """Return one of `subscribed` as the management API shows it."""
+        raise AssertionError("overridden")
+
     def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
         """Take the result of a command, not to be told before the change `ticket` and the log's `batch` are on disk."""
         raise AssertionError("overridden")

@@ -30,6 +30,7 @@ from warren.mgmt_plugin.resources.exchanges import ExchangeHandlers
 from warren.mgmt_plugin.resources.health_checks import HealthHandlers
 from warren.mgmt_plugin.resources.linked import LinkHandlers, Links, NoLinks
 from warren.mgmt_plugin.resources.messages import MessageHandlers
+from warren.mgmt_plugin.resources.mqtt import MqttHandlers
 from warren.mgmt_plugin.resources.node import NodeHandlers, node_row
 from warren.mgmt_plugin.resources.operations import (
     QueueOperationHandlers,
@@ -76,6 +77,7 @@ HANDLERS: Final[tuple[type[Handlers], ...]] = (
     StoreHandlers,
     AskedRouteHandlers,
     StreamHandlers,
+    MqttHandlers,
     SuperStreamHandlers,
     DataPortHandlers,
     SnapshotHandlers,
@@ -139,6 +141,7 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         StoreHandlers(broker, management.messages, management.reactor),
         AskedRouteHandlers(),
         StreamHandlers(log, settle),
+        MqttHandlers(broker, settle, management.commit),
         SuperStreamHandlers(),
         DataPortHandlers(
             sources,

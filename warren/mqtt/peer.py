@@ -266,6 +266,21 @@ class MqttPeer(Peer):
         if session is not None:
             self.shared.inbound.let_go(session)
 
+    def details(self) -> dict[str, object]:
+        session = self._session
+        will = self._will
+        told: dict[str, object] = {
+            "client_id": self._client_id,
+            "version": VERSION_NAMES[self.version].replace("-", "."),
+            "keep_alive_s": self.heartbeat_s,
+            "session_expiry_s": 0 if session is None else session.expiry_s,
+            "receive_maximum": self.receive_max,
+            "maximum_packet_bytes": self.packet_max_bytes or None,
+            "will": None if will is None else {"topic": will.topic, "qos": will.qos, "retain": will.retain},
+            "subscriptions": 0 if session is None else len(session.subscribed()),
+        }
+        return {"mqtt": told}
+
     def count_command(self) -> None:
         """Count work that a packet takes which is not like many before it."""
         self.units_left -= METHOD_UNITS

@@ -309,7 +309,7 @@ class MqttSession(Session):
     def _find_subscriptions(self, queue: Queue, qos: int) -> None:
         binding: Binding | None = self.vhost.exchange(EXCHANGE).by_destination.get(queue)
         while binding is not None:
-            self._know(_subscription_of(binding, qos))
+            self._know(subscription_of(binding, qos))
             binding = binding.next_to_destination
 
     def keep_for(self, expiry_s: int) -> None:
@@ -450,6 +450,13 @@ class MqttSession(Session):
         self.sessions.leave_share(queue, self.client_id)
         return 0
 
+    def subscribed(self) -> list[Any]:
+        return [*self.subscriptions.values(), *self.shared_subscriptions.values()]
+
+    def describe_subscription(self, subscription: Any) -> dict[str, object]:
+        assert isinstance(subscription, (Subscription, SharedSubscription))
+        return subscription.described()
+
     def _unbind(self, subscription: Subscription) -> None:
         key = binding_key(subscription.filter)
         queue = queue_name(self.client_id, subscription.qos)
@@ -565,7 +572,7 @@ def _arguments_of(wanted: Wanted, identifier: int) -> bytes:
     return encode_table(table) if table else EMPTY_TABLE
 
 
-def _subscription_of(binding: Binding, qos: int) -> Subscription:
+def subscription_of(binding: Binding, qos: int) -> Subscription:
     """Return the subscription that a binding is, whoever made it."""
     table = decode_table(binding.arguments)
     filter_ = table.get(_ARG_FILTER)

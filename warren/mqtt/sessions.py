@@ -44,6 +44,16 @@ class SharedSubscription:
         self.as_published = as_published
         self.identifier = identifier
 
+    def described(self) -> dict[str, object]:
+        """Return it as the management API shows it."""
+        return {
+            "filter": self.filter,
+            "qos": self.qos,
+            "no_local": False,
+            "retain_as_published": self.as_published,
+            "identifier": self.identifier or None,
+        }
+
 
 def notes_of(shared: list[SharedSubscription]) -> bytes:
     """Return the notes of a session with these shared subscriptions."""

@@ -106,6 +106,16 @@ class Subscription:
         self.identifier = identifier
         self.arguments = arguments  # of its binding
 
+    def described(self) -> dict[str, object]:
+        """Return it as the management API shows it."""
+        return {
+            "filter": self.filter,
+            "qos": self.qos,
+            "no_local": self.no_local,
+            "retain_as_published": self.as_published,
+            "identifier": self.identifier or None,
+        }
+
 
 class _Level:
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The load tool `warren perf`: drives any AMQP 0-9-1 broker without ever being the slower side.
+"""The load tool `warren perf`: drives any broker of AMQP 0-9-1, MQTT or STOMP without ever being the slower side.
 
 The package stands alone: it shares no code with the broker it measures, so a wrong idea of the protocol
 cannot hide on both sides.
@@ -7,6 +7,9 @@ cannot hide on both sides.
   client.py         one blocking connection: handshake, declarations, errors with reply code and text
   flow.py           the flat-out path: publishers and consumers that count by offset arithmetic
   workload.py       what is asked for, its topology, and the loop that drives the flow
+  protocol_run.py   the same over other protocols: frames counted in runs of one length
+  mqtt_flow.py      MQTT: packets, publishers, consumers
+  stomp_flow.py     STOMP: the same
   backlog.py        numbered messages in long queues: put there, drained in order
   topic_patterns.py mixed topic bindings under a printed seed, and what they must match
   round_trip.py     one request and one reply at a time

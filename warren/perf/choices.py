@@ -25,3 +25,11 @@ class ExchangeType(StrEnum):
     FANOUT = "fanout"
     TOPIC = "topic"
     HEADERS = "headers"
+
+
+class LoadProtocol(StrEnum):
+    """What is spoken."""
+
+    AMQP = "amqp"
+    MQTT = "mqtt"
+    STOMP = "stomp"

@@ -18,7 +18,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import pack, unpack_from
-from typing import Final
+from typing import Final, Self
 from urllib.parse import unquote, urlsplit
 
 from warren.perf import frames
@@ -58,21 +58,21 @@ class Address:
     vhost: str = "/"
 
     @classmethod
-    def from_uri(cls, uri: str) -> Address:
+    def from_uri(cls, uri: str, scheme: str = "amqp", port: int = 5672) -> Address:
         """Read ``amqp://user:password@host:port/vhost``; every part may be left out (RabbitMQ URI
-        specification).
+        specification). Other protocols have another `scheme` and `port`.
 
         Raises ValueError for another scheme or an impossible port.
         """
         parts = urlsplit(uri)
-        if parts.scheme == "amqps":
-            raise ValueError("amqps is not supported: measure the plain listener")
-        if parts.scheme != "amqp":
-            raise ValueError(f"{uri!r} is not an amqp:// URI")
+        if parts.scheme == f"{scheme}s":
+            raise ValueError(f"{scheme}s is not supported: measure the plain listener")
+        if parts.scheme != scheme:
+            raise ValueError(f"{uri!r} is not {'an' if scheme == 'amqp' else 'a'} {scheme}:// URI")
         vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
         return cls(
             host=parts.hostname or "127.0.0.1",
-            port=parts.port or 5672,
+            port=parts.port or port,
             user=unquote(parts.username) if parts.username is not None else "guest",
             password=unquote(parts.password) if parts.password is not None else "guest",
             vhost=vhost,
@@ -128,7 +128,7 @@ class Connection:
             step(connection)
         return connection
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -382,15 +382,24 @@ class Connection:
                 raise BrokerError(f"{self.address} does not speak AMQP: {error}") from None
             if found is not None:
                 return found
-            try:
-                data = self.sock.recv(_RECEIVE_BYTES)
-            except TimeoutError:
-                raise BrokerError(f"{self.address} did not answer within {REPLY_TIMEOUT_S:.0f} s") from None
-            except OSError as error:
-                raise BrokerError(f"lost {self.address}: {error.strerror or error}") from None
-            if not data:
-                raise BrokerError(f"{self.address} closed the socket without a word")
-            self.leftover += data
+            self.receive_more()
+
+    def drain(self) -> None:
+        """Receive until the peer closes the socket. Raises OSError when it does not, or is gone."""
+        while self.sock.recv(_RECEIVE_BYTES):
+            pass
+
+    def receive_more(self) -> None:
+        """Wait for something, and add it to `leftover`. Raises BrokerError on silence and disconnection."""
+        try:
+            data = self.sock.recv(_RECEIVE_BYTES)
+        except TimeoutError:
+            raise BrokerError(f"{self.address} did not answer within {REPLY_TIMEOUT_S:.0f} s") from None
+        except OSError as error:
+            raise BrokerError(f"lost {self.address}: {error.strerror or error}") from None
+        if not data:
+            raise BrokerError(f"{self.address} closed the socket without a word")
+        self.leftover += data
 
 
 HANDSHAKE: Final = (

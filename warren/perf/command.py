@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from warren.perf.choices import ExchangeType, Mode
+from warren.perf.choices import ExchangeType, LoadProtocol, Mode
 
 _DEFAULT_BACKLOG_MESSAGES: Final = 100_000
 _DEFAULT_BACKLOG_BYTES: Final = 128 << 20
@@ -77,8 +77,17 @@ def perf(
         ),
     ] = Mode.FLOW,
     uri: Annotated[
-        str, typer.Option(help="The broker: amqp://user:password@host:port/vhost")
-    ] = "amqp://guest:guest@127.0.0.1:5672/",
+        str,
+        typer.Option(help="The broker: amqp://user:password@host:port/vhost, or mqtt:// and stomp://; this machine's"),
+    ] = "",
+    protocol: Annotated[
+        LoadProtocol,
+        typer.Option(
+            help="flow: what is spoken. mqtt: QoS 1 with --confirms and with --ack, lasting sessions with --durable. "
+            "stomp: receipts with --confirms, durable subscriptions with --durable. Both have topics instead of "
+            "queues: each of their consumers has a copy"
+        ),
+    ] = LoadProtocol.AMQP,
     publishers: Annotated[int, typer.Option("--publishers", "-x", min=1, help="Publishing connections")] = 1,
     consumers: Annotated[int, typer.Option("--consumers", "-y", min=0, help="Consuming connections")] = 1,
     queues: Annotated[
@@ -144,18 +153,26 @@ def perf(
     ] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
-    """Load an AMQP 0-9-1 broker and report rates, latencies and, with --pid, what it cost."""
+    """Load a broker and report rates, latencies and, with --pid, what it cost."""
     from warren.perf import backlog as long_queues
     from warren.perf import footprint, report, round_trip
     from warren.perf.client import Address, BrokerError
+    from warren.perf.mqtt_flow import Mqtt
+    from warren.perf.protocol_run import Dialect, ProtocolRun
+    from warren.perf.stomp_flow import Stomp
     from warren.perf.workload import Run, Workload
 
     if not hasattr(select, "epoll"):
         # What it measures with besides, /proc, is nowhere else either.
         print("warren perf: it runs on Linux only", file=sys.stderr)
         raise typer.Exit(1)
+    dialects: dict[LoadProtocol, Dialect] = {LoadProtocol.MQTT: Mqtt(), LoadProtocol.STOMP: Stomp()}
     try:
-        address = Address.from_uri(uri)
+        dialect = dialects.get(protocol)
+        port = 5672 if dialect is None else dialect.port
+        address = Address.from_uri(uri or f"{protocol}://", protocol, port)
+        if dialect is not None and mode is not Mode.FLOW:
+            raise ValueError(f"--protocol {protocol} belongs to flow")
         queue_arguments = parse_queue_arguments(queue_argument or [])
         if mode is not Mode.FLOW and (queue_arguments or expiration or priority_levels or delay):
             raise ValueError("--queue-argument, --expiration, --priority-levels and --delay belong to flow")
@@ -218,7 +235,10 @@ def perf(
                     priority_levels=priority_levels,
                     delay_ms=delay,
                 )
-                run = Run(workload, address, pid=pid, on_tick=line.show)
+                if dialect is None:
+                    run = Run(workload, address, pid=pid, on_tick=line.show)
+                else:
+                    run = ProtocolRun(dialect, workload, address, pid=pid, on_tick=line.show)
                 with _stopped_by_signals(run.stop):
                     result = run.run()
     except (BrokerError, ProcessLookupError, ValueError) as error:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import Final
+from typing import Final, Protocol
 
 from warren.perf import frames, process_stats, topic_patterns
 from warren.perf.choices import ExchangeType
@@ -31,8 +31,8 @@ from warren.perf.meter import Histogram, Totals
 
 _LONGEST_WAIT_S: Final = 0.02
 _PATIENCE_NS: Final = 10_000_000_000
-_BATCH_BYTES: Final = 2 * SEND_BYTES
-_SMALLEST_BATCH_BYTES: Final = 16384
+BATCH_BYTES: Final = 2 * SEND_BYTES
+SMALLEST_BATCH_BYTES: Final = 16384
 _PATTERN_KEYS: Final = 1000
 _TICK_NS: Final = 1_000_000_000
 _LATE_NS: Final = 5_000_000
@@ -159,6 +159,21 @@ class Result:
         return found
 
 
+class Consuming(Protocol):
+    """One consuming connection, of whatever protocol."""
+
+    blocked: bool
+
+    def receive(self, now_ns: int) -> int:
+        """Receive once, count, acknowledge. Returns the number of deliveries."""
+
+    def flush(self) -> None:
+        """Send acknowledgements as far as the socket takes them; sets `blocked` when it took less."""
+
+    def acknowledge_rest(self) -> None:
+        """Acknowledge everything received, whatever the batch."""
+
+
 @dataclass
 class _Route:
     """What one publisher sends, and how many copies of each message of it consumers get."""
@@ -192,9 +207,9 @@ class Run:
         self._epoll = select.epoll()
         self._connections: list[Connection] = []
         self._publishers: list[Publisher] = []
-        self._consumers: list[Consumer] = []
+        self._consumers: list[Consuming] = []
         self._publisher_by_fd: dict[int, Publisher] = {}
-        self._consumer_by_fd: dict[int, Consumer] = {}
+        self._consumer_by_fd: dict[int, Consuming] = {}
         self._copies: list[list[int]] = []  # per publisher: deliveries after each message of its batch, cumulative
         self._per_round = 1.0
         self._received = 0
@@ -213,7 +228,7 @@ class Run:
 
     def run(self) -> Result:
         """Set up, drive, account, clean up. Raises BrokerError."""
-        with Connection.open(self._address) as control:
+        with self._open_control() as control:
             try:
                 self._declare(control)
                 self._connect()
@@ -236,6 +251,9 @@ class Run:
                     self._delete()
 
     # -- topology
+
+    def _open_control(self) -> Connection:
+        return Connection.open(self._address)
 
     def _declare(self, control: Connection) -> None:
         work = self.workload
@@ -329,7 +347,7 @@ class Run:
             )
             self._publishers.append(publisher)
             self._publisher_by_fd[connection.sock.fileno()] = publisher
-            self._copies.append(_cumulated(route.copies, len(messages)))
+            self._copies.append(cumulated(route.copies, len(messages)))
         for connection in opened:
             connection.sock.setblocking(False)
             self._epoll.register(connection.sock.fileno(), select.EPOLLIN)
@@ -351,7 +369,7 @@ class Run:
             for properties in self._properties(route)
             for key in route.routing_keys
         ]
-        wanted = max(LEAST_BURST, max(_SMALLEST_BATCH_BYTES, _BATCH_BYTES // work.publishers) // len(encoded[0]))
+        wanted = max(LEAST_BURST, max(SMALLEST_BATCH_BYTES, BATCH_BYTES // work.publishers) // len(encoded[0]))
         if work.confirms:
             wanted = min(wanted, work.confirms)
         return encoded * max(1, wanted // len(encoded))
@@ -509,7 +527,7 @@ class Run:
             else:
                 self._serve_publisher(self._publisher_by_fd[fd], fd, ready, now_ns)
 
-    def _serve_consumer(self, consumer: Consumer, fd: int, now_ns: int) -> None:
+    def _serve_consumer(self, consumer: Consuming, fd: int, now_ns: int) -> None:
         """Receive, unless acknowledgements wait for room in the socket: then those go first and nothing is
         received.
         """
@@ -563,7 +581,7 @@ class Run:
         return missing
 
 
-def _cumulated(copies: list[int], messages: int) -> list[int]:
+def cumulated(copies: list[int], messages: int) -> list[int]:
     """Return deliveries due after 0, 1, ... ``messages`` messages of a batch that repeats ``copies``."""
     return list(accumulate((copies[index % len(copies)] for index in range(messages)), initial=0))
 

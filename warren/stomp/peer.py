@@ -323,6 +323,17 @@ class StompPeer(Peer):
         self._frame = None
         self.check_outbox()
 
+    def details(self) -> dict[str, object]:
+        session = self._session
+        told: dict[str, object] = {
+            "version": VERSION_NAMES[self.version],
+            "session": self.session_name,
+            "heart_beat_sent_s": self.sent_heartbeat_s,
+            "heart_beat_expected_s": self.heartbeat_s,
+            "subscriptions": 0 if session is None else len(session.subscriptions),
+        }
+        return {"stomp": told}
+
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def _command(self, frame: Frame) -> None:

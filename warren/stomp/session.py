@@ -109,11 +109,13 @@ class Receipts(Confirms):
 
 
 class Subscription:
-    """One SUBSCRIBE: what the client calls it, and its queue."""
+    """One SUBSCRIBE: what the client calls it and subscribes to, its queue, and how it acknowledges."""
 
-    def __init__(self, name: str, queue: str) -> None:
+    def __init__(self, name: str, destination: str, queue: str, mode: str) -> None:
         self.name = name
+        self.destination = destination
         self.queue = queue
+        self.mode = mode
 
 
 class StompLedger(DeliveryLedger):
@@ -488,7 +490,19 @@ class StompSession(Session):
         consumer = self.ledger.consumers[tag]
         head = f"MESSAGE\nsubscription:{escaped(name, version)}\nmessage-id:".encode()
         consumer.deliver_head = head + self._ledger.session
-        self.subscriptions[tag] = Subscription(name, queue)
+        self.subscriptions[tag] = Subscription(name, frame.headers.get("destination", ""), queue, mode)
+
+    def subscribed(self) -> list[Any]:
+        return list(self.subscriptions.values())
+
+    def describe_subscription(self, subscription: Any) -> dict[str, object]:
+        assert isinstance(subscription, Subscription)
+        return {
+            "id": subscription.name,
+            "destination": subscription.destination,
+            "queue": subscription.queue,
+            "ack": subscription.mode,
+        }
 
     def unsubscribe(self, frame: Frame) -> None:
         """UNSUBSCRIBE; of a durable subscription that says so again, its queue goes.

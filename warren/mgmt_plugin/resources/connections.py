@@ -11,6 +11,7 @@ from warren.channels.event_values import port_of
 from warren.channels.peer import Peer
 from warren.channels.session import Session
 from warren.channels.shared import PAUSED_TURN
+from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
@@ -102,6 +103,7 @@ class ConnectionHandlers(Handlers):
             "recv_cnt": int(connection.received_reads),
             "send_cnt": int(connection.outbox.sent_writes),
             "send_pend": int(connection.outbox.waiting_bytes()),
+            **connection.details(),
         }
         shown = self._statistics.of(connection, CONNECTION_FIELDS, connection_row(connection))
         shown.add(described, CONNECTION_FIELDS, ranges.data)
@@ -251,6 +253,10 @@ class ConnectionHandlers(Handlers):
                 return described
         raise not_found()
 
+    async def list_subscriptions(self, call: Call) -> Rows:
+        found = [(each, it) for each in channels_of([self.the_connection(call)]) for it in each.subscribed()]
+        return Rows(found, lambda one: one[0].describe_subscription(one[1]))
+
     async def list_sessions(self, call: Call) -> list[Described]:
         self.the_connection(call)
         return []  # sessions are AMQP 1.0's
@@ -274,6 +280,13 @@ class ConnectionHandlers(Handlers):
             list_connection_channels,
             "Channels of a connection",
             query=_LIST_QUERY,
+        ),
+        Route(
+            "GET",
+            f"{_C}/subscriptions",
+            Access.USER,
+            list_subscriptions,
+            "What an MQTT or STOMP client has subscribed to",
         ),
         Route("GET", f"{_C}/sessions", Access.USER, list_sessions, "AMQP 1.0 sessions of a connection"),
         Route("GET", _U, Access.USER, list_user_connections, "Connections of a user", query=_LIST_QUERY),

@@ -12,6 +12,9 @@ const ROUTES = [
   [['applications'], ['name'], () => import('./pages/application.js'), anybody],
   [['channels'], [], () => import('./pages/channels.js'), anybody],
   [['channels'], ['name'], () => import('./pages/channel.js'), anybody],
+  [['mqtt-sessions'], [], () => import('./pages/mqtt_sessions.js'), anybody],
+  [['mqtt-sessions'], ['vhost', 'name'], () => import('./pages/mqtt_session.js'), anybody],
+  [['retained'], [], () => import('./pages/retained.js'), anybody],
   [['exchanges'], [], () => import('./pages/exchanges.js'), anybody],
   [['exchanges'], ['vhost', 'name'], () => import('./pages/exchange.js'), anybody],
   [['queues'], [], () => import('./pages/queues.js'), anybody],
@@ -43,6 +46,7 @@ export const MENU = [
     [
       [['connections'], 'Connections', anybody, 'c'],
       [['channels'], 'Channels', anybody, 'h'],
+      [['mqtt-sessions'], 'MQTT sessions', anybody],
     ],
   ],
   [
@@ -51,6 +55,7 @@ export const MENU = [
       [['queues'], 'Queues and streams', anybody, 'q'],
       [['exchanges'], 'Exchanges', anybody, 'e'],
       [['super-streams'], 'Super streams', anybody],
+      [['retained'], 'Retained messages', anybody],
       [['bulk'], 'Bulk data', anybody],
       [['routing'], 'Routing', anybody, 'r'],
     ],

@@ -1,16 +1,17 @@
 // One connection.
 
 import { del, path, withQuery } from '../api.js';
-import { Bytes, formatByteRate, formatTime, Num, When } from '../format.js';
+import { Bytes, Duration, formatByteRate, formatTime, Num, When } from '../format.js';
 import { Chart, lineOf, OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { FormDialog, openDialog } from '../parts/dialog.js';
 import { Field } from '../parts/forms.js';
 import { ApplicationLink, ConnectionUser, connectionTitle, isOwnLink, VhostLink } from '../parts/links.js';
 import { tell } from '../parts/notice.js';
 import { Card, Facts, Fields, Page, pending, State } from '../parts/page.js';
+import { Subscriptions } from '../parts/subscriptions.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
-import { listHref, place, setQuery } from '../router.js';
+import { href, listHref, place, setQuery } from '../router.js';
 import { mayAdminister } from '../session.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
@@ -40,6 +41,28 @@ function tlsFacts(each) {
     ['Certificate of the client', each.peer_cert_subject],
     ['Issued by', each.peer_cert_issuer],
     ['Valid', each.peer_cert_validity],
+  ];
+}
+
+const seconds = (value) => (value === 0 ? 'off' : `${value} s`);
+
+/** What an MQTT or STOMP client has agreed on with the broker. */
+function protocolFacts({ mqtt, stomp, vhost }) {
+  if (stomp) {
+    return [
+      ['Session', html`<span class="mono">${stomp.session}</span>`],
+      ['Heart-beats to the client', seconds(stomp.heart_beat_sent_s)],
+      ['Heart-beats of the client', seconds(stomp.heart_beat_expected_s)],
+    ];
+  }
+  if (!mqtt) return [];
+  return [
+    ['Client id', html`<a href=${href(['mqtt-sessions', vhost, mqtt.client_id])}>${mqtt.client_id}</a>`],
+    ['Keep alive', seconds(mqtt.keep_alive_s)],
+    ['Session kept for', mqtt.session_expiry_s === 0 ? 'ends with the connection' : html`<${Duration} ms=${mqtt.session_expiry_s * 1000} />`],
+    ['Receive maximum', html`<${Num} value=${mqtt.receive_maximum} />`],
+    ['Largest packet', mqtt.maximum_packet_bytes && html`<${Bytes} value=${mqtt.maximum_packet_bytes} />`],
+    ['Will', mqtt.will && html`<span class="mono">${mqtt.will.topic}</span>, QoS ${mqtt.will.qos}${mqtt.will.retain ? ', retained' : ''}`],
   ];
 }
 
@@ -74,6 +97,7 @@ export default function Connection({ name }) {
           ['Vhost', mayAdminister() ? html`<${VhostLink} name=${each.vhost} />` : each.vhost],
           ['Name given by the client', each.user_provided_name && html`${each.user_provided_name} <${ApplicationLink} name=${each.user_provided_name} label="(all its connections)" />`],
           ['Protocol', each.protocol],
+          ...protocolFacts(each),
           ['Authentication', each.auth_mechanism],
           ['Client', !isOwnLink(each) && each.peer_host && `${each.peer_host}:${each.peer_port}`],
           ['Broker', each.host && `${each.host}:${each.port}`],
@@ -89,6 +113,7 @@ export default function Connection({ name }) {
           ...tlsFacts(each),
         ]} />
       <//>
+      ${(each.mqtt || each.stomp) && html`<${Subscriptions} of=${each} />`}
       <${Card} title="Channels" wide>
         ${channels.data && html`<${LocalTable} caption="Channels of this connection" columns=${CHANNEL_COLUMNS} rows=${channels.data} rowKey=${(row) => row.name} empty="No channel is open." />`}
       <//>
