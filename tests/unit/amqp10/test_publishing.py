@@ -277,9 +277,8 @@ def test_malformed_messages_cost_their_link_only(harness: Harness) -> None:
     client = amqp10_client(harness)
     for handle, payload in enumerate(
         (
-            b"",
             b"x",
-            section(0x70, []),
+            b"\x00\x53\x60\x45",
             section(0x75, b"x") + section(0x73, []),
             section(0x75, "no binary"),
             b"\x00\x53\x74\xc1\x01\x00" + section(0x10, []),
@@ -373,6 +372,11 @@ def test_other_bodies_are_kept_as_they_are_encoded(harness: Harness) -> None:
         content = converted(harness, section(0x70, [True]) + sections + section(0x78, {Symbol("f"): 1}))
         assert content.body == sections
         assert content.properties.type == "amqp-1.0"
+
+
+def test_a_message_without_a_body_has_an_empty_one(harness: Harness) -> None:
+    for payload in (b"", section(0x70, []), section(0x73, ["id"])):
+        assert converted(harness, payload).body == b""
 
 
 def test_copies_go_to_other_keys(harness: Harness) -> None:
