@@ -56,6 +56,7 @@ from warren.amqp10.values import (
     value_end,
     write_value,
 )
+from warren.queues.retry import DELIVERY_COUNT
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -106,7 +107,7 @@ class Body:
         """Look into the sections between `pos` and `end`.
 
         Raises:
-            Amqp10Error: they are malformed, or there is no body.
+            Amqp10Error: they are malformed.
         """
         self.is_single = False
         while pos < end:
@@ -125,7 +126,11 @@ class Body:
             if code < HEADER:
                 raise malformed("a section that is none")
             pos = value_end(data, at, end)
-        raise malformed("a message without a body")
+        # None at all, as clients send it: it is stored as an empty one.
+        self.sections = end
+        self.is_single = True
+        self.start = end
+        self.end = end
 
     def _found(self, code: i64, data: bytes, pos: i64, at: i64, end: i64) -> None:
         self.sections = pos
@@ -385,13 +390,22 @@ def header_section(found: BasicProperties, ttl_ms: int | None, *, first: bool, d
     return encode(Described(ULong(HEADER), fields))
 
 
+def delivery_count_of(found: BasicProperties) -> int:
+    """Return how many deliveries of a stored message have failed, as its queue has counted them."""
+    headers = found.headers
+    if headers is None or DELIVERY_COUNT.encode() not in headers:
+        return 0
+    count = decode_table(headers).get(DELIVERY_COUNT)
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= 0xFFFFFFFF else 0
+
+
 def other_sections(found: BasicProperties, exchange: str, routing_key: str) -> bytes:
     """Return annotations, properties and application properties of a stored message."""
     headers: Table = {} if found.headers is None else decode_table(found.headers)
     annotations: dict[object, object] = {Symbol("x-exchange"): exchange, Symbol("x-routing-key"): routing_key}
     application: dict[object, object] = {}
     for name, value in headers.items():
-        if name in _OWN or name in ("", "BCC"):
+        if name in _OWN or name in ("", "BCC", DELIVERY_COUNT):
             continue
         if name == "x-death":
             deaths = _deaths(value)

@@ -21,6 +21,7 @@ from warren.amqp.properties import BasicProperties, decode_properties
 from warren.amqp10.conversion import (
     ENCODED_TYPE,
     data_head,
+    delivery_count_of,
     header_section,
     is_body,
     other_sections,
@@ -141,6 +142,7 @@ class Amqp10Ledger(DeliveryLedger):
         self._decoded = BasicProperties()
         self._first = b""  # for who is the first to have it
         self._expiration_ms: i64 = -1
+        self._failures: int = 0
         self._sections = b""
         self._is_encoded: bool = False
 
@@ -263,6 +265,7 @@ class Amqp10Ledger(DeliveryLedger):
         if found.expiration is not None and found.expiration.isdigit() and len(found.expiration) <= 12:
             self._expiration_ms = int(found.expiration)
         self._sections = other_sections(found, envelope.exchange, envelope.routing_key)
+        self._failures = delivery_count_of(found)
         self._first = header_section(found, None, first=True, delivery_count=0) + self._sections
 
     def _header_of(self, message: Message, redelivered: bool) -> bytes:
@@ -272,8 +275,8 @@ class Amqp10Ledger(DeliveryLedger):
             if 0 < message.time_ms < self._log.now_ms:
                 left -= self._log.now_ms - message.time_ms
             ttl_ms = int(left) if left > 0 else 0
-        count = int(message.attempts)
-        return header_section(self._decoded, ttl_ms, first=not redelivered and count == 0, delivery_count=count)
+        first = not redelivered and message.attempts == 0
+        return header_section(self._decoded, ttl_ms, first=first, delivery_count=self._failures)
 
     def close(self) -> None:
         super().close()

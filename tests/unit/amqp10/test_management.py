@@ -1,0 +1,218 @@
+"""Requests to /management and their responses."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from amqp10_harness import Amqp10Client, Frame, amqp10_client, section, sections
+from engine_harness import Harness
+
+from warren.amqp10.management import RESPONSES_MAX
+from warren.amqp10.values import Symbol, UInt, Uuid
+
+from .test_publishing import error_of
+
+PAIRED = {Symbol("paired"): True}
+
+
+class Response(NamedTuple):
+    status: str
+    body: Any
+    correlation: object
+
+
+class Manager:
+    """A client with a link pair."""
+
+    def __init__(self, harness: Harness, credit: int = 1000) -> None:
+        self.client: Amqp10Client = amqp10_client(harness)
+        name = "management"
+        assert len(self.client.sender(0, "/management", name=name, properties=PAIRED, mode=1)) == 2
+        assert len(self.client.receiver(1, "/management", name=name, properties=PAIRED, mode=1)) == 1
+        self.client.credit(1, credit)
+        self._number = 0
+
+    def payload(self, method: str, path: str, body: object = None) -> bytes:
+        self._number += 1
+        head = section(0x73, [Uuid(self._number.to_bytes(16, "big")), None, path, method, "$me"])
+        return head + section(0x77, body)
+
+    def ask(self, method: str, path: str, body: object = None) -> Response:
+        (found,) = self.client.transfer(0, self.payload(method, path, body), settled=True)
+        return self.response(found)
+
+    def response(self, found: Frame) -> Response:
+        assert found.name == "transfer" and found.field(0) == 1 and found.field(4) is True
+        parts = sections(found.payload)
+        assert parts[0x74] == {"http:response": "1.1"}
+        return Response(parts[0x73][3], parts[0x77], parts[0x73][5])
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def test_a_queue_is_declared_described_purged_and_deleted(harness: Harness) -> None:
+    manager = Manager(harness)
+    body = {"durable": True, "arguments": {"x-queue-type": "quorum", "x-max-length": 10}}
+    created = manager.ask("PUT", "/queues/a%2Fb", body)
+    assert created.status == "201" and created.correlation == Uuid((1).to_bytes(16, "big"))
+    assert created.body["name"] == "a/b" and created.body["type"] == "quorum"
+    assert manager.ask("PUT", "/queues/a%2Fb", body).status == "200"
+    assert manager.ask("PUT", "/queues/a%2Fb", {"durable": True}).status == "409"
+    harness.channel().publish("", "a/b", b"x")
+    found = manager.ask("GET", "/queues/a%2Fb")
+    assert found.status == "200"
+    assert (found.body["message_count"], found.body["consumer_count"], found.body["durable"]) == (1, 0, True)
+    assert found.body["arguments"] == {"x-queue-type": "quorum", "x-max-length": 10}
+    assert manager.ask("DELETE", "/queues/a%2Fb/messages")[:2] == ("200", {"message_count": 1})
+    assert manager.ask("DELETE", "/queues/a%2Fb")[:2] == ("200", {"message_count": 0})
+    assert manager.ask("GET", "/queues/a%2Fb").status == "404"
+    assert manager.ask("DELETE", "/queues/a%2Fb").status == "200"  # as in 0-9-1
+
+
+def test_exchanges_and_bindings(harness: Harness) -> None:
+    manager = Manager(harness)
+    manager.ask("PUT", "/queues/q", {})
+    assert manager.ask("PUT", "/exchanges/e", {"type": "topic", "durable": False})[:2] == ("204", None)
+    assert manager.ask("PUT", "/exchanges/e2", {}).status == "204"
+    assert manager.ask("PUT", "/exchanges/e2", {"type": "fanout"}).status == "409"
+    assert manager.ask("PUT", "/exchanges/e3", {"type": "none"}).status == "409"
+    for body in (
+        {"source": "e", "binding_key": "a.#", "destination_queue": "q"},
+        {"source": "e", "binding_key": "a.#", "destination_queue": "q", "arguments": {"x": 1}},
+        {"source": "e", "binding_key": "k", "destination_exchange": "e2", "arguments": {}},
+    ):
+        assert manager.ask("POST", "/bindings", body).status == "204"
+    listed = manager.ask("GET", "/bindings?src=e&dstq=q&key=a.%23")
+    assert listed.status == "200" and len(listed.body) == 2
+    for binding in listed.body:
+        assert (binding["source"], binding["binding_key"], binding["destination_queue"]) == ("e", "a.#", "q")
+    with_arguments = next(each for each in listed.body if each["arguments"])
+    assert with_arguments["arguments"] == {"x": 1}
+    assert manager.ask("DELETE", with_arguments["location"]).status == "204"
+    assert manager.ask("DELETE", with_arguments["location"]).status == "404"
+    assert manager.ask("DELETE", "/bindings/src=e;dstq=q;key=a.%23;args=").status == "204"
+    assert manager.ask("GET", "/bindings?src=e&dstq=q&key=a.%23").body == []
+    assert len(manager.ask("GET", "/bindings?src=e&dste=e2&key=k").body) == 1
+    assert manager.ask("DELETE", "/bindings/src=e;dste=e2;key=k;args=").status == "204"
+    assert manager.ask("DELETE", "/exchanges/e").status == "204"
+    assert "e" not in harness.vhost.exchanges
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/queues/none", None, "404"),
+        ("PUT", "/queues/amq.q", {}, "403"),
+        ("PUT", "/queues/q", None, "400"),
+        ("PUT", "/queues/q", "text", "400"),
+        ("PUT", "/queues/q", {"durable": "yes"}, "400"),
+        ("PUT", "/queues/q", {"arguments": []}, "400"),
+        ("PUT", "/queues/q", {"arguments": {"x-max-length": "many"}}, "409"),
+        ("POST", "/queues/q", {}, "405"),
+        ("PUT", "/queues/%zz", {}, "400"),
+        ("DELETE", "/queues/", None, "400"),
+        ("PUT", "/exchanges/amq.e", {}, "403"),
+        ("PUT", "/exchanges/e", {"type": 5}, "400"),
+        ("GET", "/exchanges/e", None, "405"),
+        ("POST", "/bindings", {}, "400"),
+        ("POST", "/bindings", {"source": "none", "binding_key": "", "destination_queue": "none"}, "404"),
+        ("POST", "/bindings", {"source": "x" * 256, "binding_key": "", "destination_queue": "q"}, "400"),
+        ("GET", "/bindings", None, "400"),
+        ("DELETE", "/bindings/src=e", None, "400"),
+        ("PUT", "/auth/tokens", b"token", "501"),
+        ("GET", "/", None, "404"),
+        ("", "", None, "404"),
+    ],
+)
+def test_what_is_wrong_is_told_by_the_status_and_costs_nothing(
+    harness: Harness, method: str, path: str, body: object, status: str
+) -> None:
+    manager = Manager(harness)
+    refused = manager.ask(method, path, body)
+    assert refused.status == status and isinstance(refused.body, str)
+    assert manager.ask("PUT", "/queues/good", {}).status == "201"
+
+
+def test_rights_are_asked_for(harness: Harness) -> None:
+    harness.channel().declare("q")
+    manager = Manager(harness)
+    harness.permit("guest", configure="own", write="own", read="own")
+    for method, path, body in (
+        ("PUT", "/queues/other", {}),
+        ("GET", "/queues/q", None),
+        ("DELETE", "/queues/q", None),
+        ("DELETE", "/queues/q/messages", None),
+        ("PUT", "/exchanges/other", {}),
+        ("POST", "/bindings", {"source": "amq.topic", "binding_key": "", "destination_queue": "q"}),
+        ("GET", "/bindings?src=amq.topic&dstq=q&key=", None),
+    ):
+        assert manager.ask(method, path, body).status == "403", path
+
+
+def test_responses_tell_what_is_durable_in_the_order_of_the_requests(harness: Harness) -> None:
+    manager = Manager(harness)
+    harness.store.hold = True
+    requests = [
+        manager.payload("PUT", "/queues/one", {"durable": True}),
+        manager.payload("PUT", "/queues/two", {"durable": False}),
+        manager.payload("GET", "/queues/none"),
+    ]
+    for request in requests:
+        assert manager.client.transfer(0, request, settled=True) == []
+    harness.store.hold = False
+    harness.settle()
+    found = [manager.response(each).status for each in manager.client.take()]
+    assert found == ["201", "201", "404"]
+
+
+def test_responses_wait_for_credit_and_are_not_too_many(harness: Harness) -> None:
+    manager = Manager(harness, credit=0)
+    for _ in range(3):
+        assert manager.client.transfer(0, manager.payload("GET", "/queues/none"), settled=True) == []
+    found = manager.client.credit(1, 2)
+    assert len(found) == 2
+    assert len(manager.client.credit(1, 5, count=2)) == 1
+    manager.client.credit(1, 0, count=3)
+    for _ in range(RESPONSES_MAX):
+        assert manager.client.transfer(0, manager.payload("GET", "/queues/none"), settled=True) == []
+    (end,) = manager.client.transfer(0, manager.payload("GET", "/queues/none"), settled=True)
+    assert end.name == "end" and error_of(end) == "amqp:resource-limit-exceeded"
+
+
+def test_an_unsettled_request_is_accepted(harness: Harness) -> None:
+    manager = Manager(harness)
+    accepted, found = manager.client.transfer(0, manager.payload("GET", "/queues/none"))
+    assert accepted.name == "disposition" and manager.response(found).status == "404"
+
+
+def test_deliveries_and_responses_share_the_ids_of_a_session(harness: Harness) -> None:
+    harness.channel().declare("q")
+    manager = Manager(harness)
+    manager.client.receiver(2, "/queues/q")
+    manager.client.credit(2, 10)
+    harness.channel().publish("", "q", b"x")
+    harness.settle()
+    (first,) = manager.client.take()
+    (second,) = manager.client.transfer(0, manager.payload("GET", "/queues/q"), settled=True)
+    harness.channel().publish("", "q", b"y")
+    harness.settle()
+    (third,) = manager.client.take()
+    assert [each.field(1) for each in (first, second, third)] == [0, 1, 2]
+    manager.client.settle(0, 2, 0x24)
+    assert harness.queue("q").message_count == 0
+    harness.check()
+
+
+def test_nothing_grows_while_memory_is_short(harness: Harness) -> None:
+    manager = Manager(harness)
+    harness.broker.set_alarm("memory", True)
+    harness.settle()
+    assert UInt(0) == 0
+    assert manager.client.transfer(0, manager.payload("GET", "/queues/none"), settled=True) == []
+    harness.broker.set_alarm("memory", False)
+    harness.settle()
+    assert [manager.response(each).status for each in manager.client.take()] == ["404"]
