@@ -395,6 +395,27 @@ def test_nothing_is_left_of_a_session_that_is_over() -> None:
     assert "mqtt-subscription-rqos2" not in harness.vhost.queues
 
 
+def test_what_a_session_is_can_be_seen_and_ended(harness: Harness) -> None:
+    reader, writer = ready(harness)
+    writer.publish("a", b"x", 2, packet_id=9)
+    (found,) = reader.messages()
+    session = reader.peer.session
+    assert session is not None
+    assert (reader.peer.client_id, reader.peer.version, session.expiry_s) == ("r", 5, 100)
+    assert {each.filter: each.qos for each in session.subscriptions.values()} == {"a": 2}
+    assert session.in_flight() == (0, 1)
+    reader.answer(PUBREC, found.packet_id)
+    assert session.in_flight() == (0, 1)
+    assert writer.peer.session is not None and writer.peer.session.in_flight() == (1, 0)
+    kept = sessions(harness)
+    assert not kept.end_away("r"), "its client is connected"
+    reader.hang_up()
+    assert (kept.sessions["r"].is_connected, kept.sessions["w"].is_connected) == (False, True)
+    assert kept.end_away("r") and not kept.end_away("r")
+    assert "mqtt-subscription-rqos2" not in harness.vhost.queues
+    kept.check_invariants()
+
+
 def test_an_earlier_session_needs_the_rights_that_its_queues_need(harness: Harness) -> None:
     harness.add_user("other", configure="^x", write=".*", read="^x")
     lasting(harness, "w")[0].hang_up()
