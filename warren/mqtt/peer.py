@@ -153,6 +153,16 @@ class MqttPeer(Peer):
         self._have: i64 = 0
         self._needed: i64 = 0
 
+    @property
+    def client_id(self) -> str:
+        """What the client calls itself, or was called; "" before it has logged in."""
+        return self._client_id
+
+    @property
+    def session(self) -> MqttSession | None:
+        """Its session, None before the login: subscriptions, what is on its way, until when it is kept."""
+        return self._session
+
     # --- in ---------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:

@@ -194,7 +194,8 @@ class MqttSession(Session):
                 self.confirms = receipts
             if qos == 2 and packet_id in self.kept.received:
                 if not receipts.expect_again(packet_id):
-                    self.write_receipt(packet_id, 2, 0)
+                    # It was taken over in another connection: the log need not have it yet.
+                    self._answer(acknowledgement(PUBREC, packet_id, self._mqtt.version))
                 return
             self._check_room(receipts, qos)
             route = prepared.find_route(self)
@@ -303,8 +304,10 @@ class MqttSession(Session):
 
     def release_again(self) -> None:
         """Send PUBREL again for what has had none of its PUBCOMP: behind CONNACK, before anything else."""
-        for packet_id in self.kept.released:
-            self._mqtt.outbox.write(acknowledgement(PUBREL, packet_id, self._mqtt.version))
+        version = self._mqtt.version
+        released = [acknowledgement(PUBREL, packet_id, version) for packet_id in self.kept.released]
+        if released:
+            self._answer(b"".join(released))  # the log may have none of them yet, when the session was taken over
 
     def _find_subscriptions(self, queue: Queue, qos: int) -> None:
         binding: Binding | None = self.vhost.exchange(EXCHANGE).by_destination.get(queue)
@@ -537,7 +540,7 @@ class MqttSession(Session):
         self._answer(acknowledgement(PUBCOMP, packet_id, self._mqtt.version, reason))
 
     def _answer(self, packet: bytes) -> None:
-        """Send PUBREL or PUBCOMP: when the log has what it says, if the session lasts."""
+        """Send an answer of QoS 2 when the log has what it says, if the session lasts."""
         if self.kept.stored is None:
             self._mqtt.outbox.write(packet)
         else:

@@ -156,6 +156,15 @@ class KeptSessions:
         session.ends_ms = self._log.now_ms + session.expiry_s * 1000
         self._set_timer(session)
 
+    def end_away(self, name: str) -> bool:
+        """End the session called `name`, as an administrator asks; False when there is none, or its client is here."""
+        session = self.sessions.get(name)
+        if session is None or session.is_connected:
+            return False
+        self.session_over(session)
+        self.end(session)
+        return True
+
     def end(self, session: KeptSession) -> None:
         """The session is over: nothing is left of it. A will that waits goes out."""
         if session.owner is None:

@@ -48,5 +48,11 @@ def mqtt_packet_in_pieces(meter: Meter, n: int) -> Act:
 
 
 @case(None, LINEAR)
+def mqtt_publishes_of_qos_2(meter: Meter, n: int) -> Act:
+    client = mqtt_client(meter, clean=False)
+    return feeding(client, (publish_packet("a", b"x", 2, 7) + packet(6, 2, b"\0\7")) * n)
+
+
+@case(None, LINEAR)
 def mqtt_publishes(meter: Meter, n: int) -> Act:
     return feeding(mqtt_client(meter), publish_packet("a", b"x") * n)

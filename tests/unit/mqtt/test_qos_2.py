@@ -144,6 +144,24 @@ def test_pubcomp_waits_for_the_disk() -> None:
     assert writer.take() == [(PUBCOMP, 0, b"\0\x09")]
 
 
+def test_who_takes_a_session_over_is_told_nothing_that_is_not_on_disk() -> None:
+    harness = DurableHarness()
+    reader, writer = ready(harness)
+    writer.publish("a", b"x", 2, packet_id=1)
+    (found,) = reader.messages()
+    harness.store.hold = True
+    assert reader.answer(PUBREC, found.packet_id) == []
+    reader, came = lasting(harness, "r")
+    assert came == [], "PUBREL waits as it did in the connection before"
+    writer.peer.feed(publish_packet("a", b"y", 2, 2, version=5))
+    writer, _ = lasting(harness, "w")
+    assert writer.publish("a", b"y", 2, packet_id=2, dup=True) == [], "and PUBREC"
+    harness.store.hold = False
+    harness.settle()
+    assert sorted(each.kind for each in reader.take()) == [p.PUBLISH, PUBREL]
+    assert [each.kind for each in writer.take()] == [PUBREC]
+
+
 def test_an_unknown_packet_id_is_told_in_5_0(harness: Harness) -> None:
     client = mqtt_client(harness, 5)
     assert client.answer(PUBREL, 7) == [(PUBCOMP, 0, b"\0\x07\x92")]
@@ -218,8 +236,8 @@ def test_it_is_sent_again_with_its_packet_id_until_pubrec(harness: Harness) -> N
     reader.answer(PUBREC, first[1].packet_id)
     reader.hang_up()
     _, came = lasting(harness, "r")
-    assert came[0] == (PUBREL, 2, first[1].packet_id.to_bytes(2, "big"))
-    again = [message(each, 5) for each in came[1:]]
+    assert (PUBREL, 2, first[1].packet_id.to_bytes(2, "big")) in came
+    again = [message(each, 5) for each in came if each.kind == p.PUBLISH]
     assert [(each.packet_id, each.body, each.dup) for each in again] == [
         (each.packet_id, each.body, True) for each in (first[0], first[2])
     ]
@@ -375,6 +393,27 @@ def test_nothing_is_left_of_a_session_that_is_over() -> None:
     assert len(harness.vhost.records) == 0
     assert (sessions(harness).ids, sessions(harness).sessions) == (0, {})
     assert "mqtt-subscription-rqos2" not in harness.vhost.queues
+
+
+def test_what_a_session_is_can_be_seen_and_ended(harness: Harness) -> None:
+    reader, writer = ready(harness)
+    writer.publish("a", b"x", 2, packet_id=9)
+    (found,) = reader.messages()
+    session = reader.peer.session
+    assert session is not None
+    assert (reader.peer.client_id, reader.peer.version, session.expiry_s) == ("r", 5, 100)
+    assert {each.filter: each.qos for each in session.subscriptions.values()} == {"a": 2}
+    assert session.in_flight() == (0, 1)
+    reader.answer(PUBREC, found.packet_id)
+    assert session.in_flight() == (0, 1)
+    assert writer.peer.session is not None and writer.peer.session.in_flight() == (1, 0)
+    kept = sessions(harness)
+    assert not kept.end_away("r"), "its client is connected"
+    reader.hang_up()
+    assert (kept.sessions["r"].is_connected, kept.sessions["w"].is_connected) == (False, True)
+    assert kept.end_away("r") and not kept.end_away("r")
+    assert "mqtt-subscription-rqos2" not in harness.vhost.queues
+    kept.check_invariants()
 
 
 def test_an_earlier_session_needs_the_rights_that_its_queues_need(harness: Harness) -> None:

@@ -13,6 +13,7 @@ from warren.mqtt import packets as p
 from warren.mqtt.packets import packet
 from warren.mqtt.sessions import restore_sessions, sessions_of
 from warren.vhosts import kept_sessions
+from warren.vhosts.metadata import VhostDelete, VhostPut
 
 
 @pytest.fixture
@@ -49,6 +50,7 @@ def test_a_will_has_its_qos_and_its_properties(harness: Harness, qos: int, delay
         harness.pass_time(2)
     (found,) = reader.messages()
     assert (found.topic, found.body, found.qos, found.properties) == ("will", b"gone", qos, b"\x03\0\x01t")
+    assert harness.vhost.retained().count == 0
 
 
 @pytest.mark.parametrize("delay_s", [0, 10])
@@ -138,6 +140,17 @@ def test_a_delayed_will_needs_the_permission_when_it_goes_out(harness: Harness) 
     harness.pass_time(11)
     assert reader.bodies() == []
     assert "mqtt.will_refused" in harness.events()
+
+
+def test_nothing_goes_out_of_a_vhost_that_is_deleted(harness: Harness) -> None:
+    harness.broker.administer(VhostPut("other"))
+    harness.permit("guest", vhost="other")
+    with_will(harness, user="other:guest").hang_up()
+    harness.broker.administer(VhostDelete("other"))
+    harness.settle()
+    harness.pass_time(101)
+    assert harness.broker.timers.next_ms() > harness.broker.now_ms() + 1_000_000
+    assert "mqtt.will_refused" not in harness.events()
 
 
 def test_too_much_does_not_wait(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
