@@ -54,7 +54,7 @@ def client_of(node: Node, user: str = "guest") -> BrokerClient:
     return BrokerClient(f"http://127.0.0.1:{node.process.http_port}", user, password, retries=8)
 
 
-def fill(leader: Node) -> None:
+def fill(leader: Node, query: str = "fill") -> None:
     api = Api(leader.process.http_port)
     api.put(f"/queues/%2F/{STREAM}", {"durable": True, "arguments": {"x-queue-type": "stream"}})
     api.close()
@@ -63,7 +63,7 @@ def fill(leader: Node) -> None:
             properties = encode_properties({"message_id": pa.array([f"m{n % 7}" for n in range(10_000)])}, 10_000)
             frames = encode_publishes("", STREAM, properties, pa.array(BODIES[first : first + 10_000]))
             client.put_stage(f"s{first}", 0, b"".join(frames.to_pylist()))
-            client.commit_stages("fill", first, [f"s{first}"])
+            client.commit_stages(query, first, [f"s{first}"])
 
 
 def plan_of(node: Node) -> Plan:
@@ -162,7 +162,8 @@ def test_what_is_deleted_and_made_again_is_another_stream_and_rights_are_those_o
         api.put("/permissions/%2F/ann", EVERYTHING)
 
         api.delete(f"/queues/%2F/{STREAM}")
-        fill(leader)
+        fill(leader, "again")
+        wait_until(lambda: plan_of(leader).sealed > 0, "the new stream to be sealed")
         again = plan_of(leader).id
         assert again != identifier
         wait_until(lambda: is_another(ann, identifier), "the follower to know of the new stream")
