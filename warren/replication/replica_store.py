@@ -319,6 +319,7 @@ class ReplicaStore(FailStop):
                 self._sync_up_to(entry.after_lsn)
                 self._store.drop_sealed(DropJob(entry.stream_id, list(entry.segments)))
             case Swap():
+                self.generation += 1
                 self._sync_up_to(entry.after_lsn)
                 self._store.swap_sealed(entry.stream_id, list(entry.segments))
             case Unmake():
