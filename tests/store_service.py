@@ -21,7 +21,7 @@ from warren.msgstore.log.log_position import LogPosition
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.server import message_store
-from warren.server.message_store import Gate, MessageStoreService
+from warren.server.message_store import Gate, Mender, MessageStoreService
 from warren.server.settings import StoreSettings
 
 # A content header frame of an empty body: type, channel, size, class, weight, body size, flags, end.
@@ -208,7 +208,7 @@ class WatchedWorker(message_store.Worker):
 class ServiceFixture:
     """A service with a reactor that only turns when it is woken."""
 
-    def __init__(self, settings: StoreSettings, gate: Gate | None = None) -> None:
+    def __init__(self, settings: StoreSettings, gate: Gate | None = None, mender: Mender | None = None) -> None:
         self.files = FakeFiles()
         self.engine = FakeEngine()
         self.log = self.engine.log
@@ -229,6 +229,7 @@ class ServiceFixture:
                 self.abandoned.set,
                 lambda: 42,
                 gate=gate,
+                mender=mender,
             )
         self._index = self.log.new_index(1, "/", "q", 0, False)
         self._number = 0
@@ -280,11 +281,12 @@ def run(
     *,
     tasks: bool = False,
     gate: Gate | None = None,
+    mender: Mender | None = None,
 ) -> ServiceFixture:
     """Run `test`: with the service's tasks on a clock that jumps over every wait, or without and in real time."""
     if settings is None:
         settings = StoreSettings(scrub_bytes_per_s=0)
-    fixture = ServiceFixture(settings, gate)
+    fixture = ServiceFixture(settings, gate, mender)
     if tasks:
         fixture.poll_s = 0.05
 

@@ -38,6 +38,8 @@ ARGUED = {
     ("replication/leader.py", "serve", "self.wire.send"): "sends what the kernel did not take at once",
     ("replication/leader.py", "serve", "self._end_when_asked"): "ends the connection",
     ("replication/leader.py", "serve", "self._lose_patience"): "gives up a follower that catches up too slowly",
+    ("replication/leader.py", "serve", "self._wanted.run"): "answers what the follower asks for",
+    ("replication/follower.py", "run", "self._wanted.run"): "answers what the leader asks for",
     ("replication/elected_node.py", "drive", "self._driver.run"): "ends the process",
     ("replication/elected_node.py", "drive", "self.node.watch_disk"): "ends the process",
     ("replication/follower.py", "run", "self._wire.send"): "sends what the kernel did not take at once",

@@ -35,7 +35,7 @@ class ClusterAction(StrEnum):
     PROMOTE = "promote"
 
 
-_FOLLOWER_COLUMNS: Final = ("node", "state", "in_sync", "lag", "lag_s", "synced_lsn", "address")
+_FOLLOWER_COLUMNS: Final = ("node", "state", "in_sync", "lag", "lag_s", "synced_lsn", "address", "version")
 
 
 def cluster(
@@ -231,6 +231,7 @@ def _show(current: Session) -> None:
             "in sync": ", ".join(str(name) for name in in_sync),
             "min_in_sync": found.get("min_in_sync"),
             "committed": found.get("committed_lsn"),
+            "format": found.get("format_level"),
             "trouble": found.get("trouble") or "none",
             **_etcd(found),
             **{name: ", ".join(map(str, found[name])) for name in ("drained", "forgotten") if found.get(name)},

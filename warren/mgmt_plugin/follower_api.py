@@ -49,6 +49,8 @@ _GAUGES: Final = (
     ("committed_lsn", "up to where the leader has said that the log is committed"),
     ("lag_bytes", "what is committed and not synced here"),
     ("epoch", "of the leader that is followed"),
+    ("mended", "places on disk that were damaged, and mended from the leader"),
+    ("damaged", "places on disk that are damaged, and could not be mended"),
     ("served_bytes", "of sealed chunks of streams, which this follower has answered readers itself"),
 )
 

@@ -24,7 +24,7 @@ from warren.mgmt_plugin.resources.ranges import Wanted, incarnation
 from warren.mgmt_plugin.routes import parse_query
 from warren.msgstore.log.columns import Piece, without_parts
 from warren.server.management import Following, ReadableCopy
-from warren.server.threads import CHUNKS, Stuck, in_thread
+from warren.server.threads import SNAPSHOTS, Stuck, in_thread
 from warren.vhosts.pattern import Pattern
 
 PREFIX: Final = "/api/warren/data/"
@@ -55,7 +55,7 @@ async def maybe_chunks(following: Following, request: Request, user: str) -> Res
     if pattern is None or not _pattern(pattern).matches(name):
         return None
     try:
-        blocks, size, at = await in_thread(CHUNKS, _read, copy, stream_id, first, end, wanted, abandon=True)
+        blocks, size, at = await in_thread(SNAPSHOTS, _read, copy, stream_id, first, end, wanted, abandon=True)
     except (OSError, Stuck):
         return None
     if at == first:

@@ -25,7 +25,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i64
 
 from warren.msgstore.log.batch import written_bytes
-from warren.msgstore.log.jobs import LARGE_RECORD_BYTES, ReadJob, RecordsRead
+from warren.msgstore.log.jobs import LARGE_RECORD_BYTES, RecordsRead, WholeRecordsRead
 from warren.msgstore.log.message import MESSAGE_OVERHEAD_BYTES, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
@@ -46,7 +46,7 @@ READ_GAP_BYTES: Final = 4096
 HEAD_GAP_MAX: Final = 4096
 
 
-class PageLoad(ReadJob):
+class PageLoad(WholeRecordsRead):
     """Index pages on their way back into memory."""
 
     def __init__(self, backlog: Backlog, pages: list[IndexPage]) -> None:
@@ -72,6 +72,14 @@ class MessageLoad(RecordsRead):
         self.bodies = vec[i64]()
         self.places = vec[i64]()
         self.reserved_bytes: i64 = 0  # taken from the memory of all queues until the messages are here
+
+    def damaged(self, checksum: Callable[[bytes, int], int]) -> list[int]:
+        found: list[int] = []
+        for at in range(len(self.numbers)):
+            place = int(self.places[at])
+            if self.is_damaged(place, int(self.lsns[at]) - self.ranges[place][0], int(self.lengths[at])):
+                found.append(int(self.lsns[at]))
+        return found
 
     def finished(self) -> None:
         self.backlog.messages_read(self)

@@ -13,13 +13,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from librt.strings import read_i64_be
 from librt.vecs import append, vec
 from mypy_extensions import i64, mypyc_attr
 
-from warren.msgstore.log.jobs import LARGE_RECORD_BYTES, ReadJob, RecordsRead
+from warren.msgstore.log.jobs import LARGE_RECORD_BYTES, ReadJob, RecordsRead, WholeRecordsRead
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
@@ -229,7 +230,7 @@ class Fetch(IndexOwner):
         return any(number not in read and self.index.lsn_of_resident(number) != 0 for number in self.numbers)
 
 
-class _PagesRead(ReadJob):
+class _PagesRead(WholeRecordsRead):
     def __init__(self, fetch: Fetch, pages: list[IndexPage], numbers: list[int]) -> None:
         super().__init__([(int(page.lsn), int(page.length)) for page in pages])
         self.fetch = fetch
@@ -248,6 +249,14 @@ class _MessagesRead(RecordsRead):
         self.fetch = fetch
         self.found = found
         self.places = places
+
+    def damaged(self, checksum: Callable[[bytes, int], int]) -> list[int]:
+        places = self.places
+        return [
+            lsn
+            for at, (lsn, length, _) in enumerate(self.found)
+            if self.is_damaged(int(places.places[at]), int(places.starts[at]), length)
+        ]
 
     def finished(self) -> None:
         self.fetch.messages_read(self)

@@ -37,6 +37,12 @@ entries. All integers are big-endian.
                    as changes that make it, with all changes below `applied`. With the last piece it takes the place of
                    what the follower has
                    flags 0x02 MORE         the next of this kind has more of it
+    both ways, to who has said that it answers (``format_level``)
+    49 WANT_BYTES  number u64, stream_id u64, segment u64, position u64, length u32: bytes of the file of a stream, with
+                   stream_id 0 of a segment of the log, which the sender has found damaged
+    50 HAVE_BYTES  number u64, then the bytes that were asked for by that number; fewer, or none, where there are none
+
+    from the leader, too
     16 IMAGE       lsn u64: what follows is a whole log that ends there, to take the place of the follower's: pieces of
                    its segments, then those of its checkpoint. With the last one it does
     17 IMAGE_PIECE number u64, position u64, then bytes of that segment's file; the pieces come in their order, and the
@@ -105,6 +111,7 @@ _EPOCH: Final = Struct(">IQ")
 _FILE: Final = Struct(">QQQI")
 _IMAGE_PIECE: Final = Struct(">QQ")
 _ACK: Final = Struct(">QQQQI")
+_WANT: Final = Struct(">QQQQI")
 _REPLACEMENT: Final = 0x01
 _MORE: Final = 0x02
 
@@ -522,6 +529,51 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class WantBytes:
+    """Bytes of a file that the sender has found damaged: of a segment of the log, or with a `stream_id` of a stream's.
+
+    Only to who has said that it answers (``mending``). `number` counts the questions of a link.
+    """
+
+    KIND: ClassVar[int] = 49
+    LENGTHS: ClassVar[tuple[int, int]] = (_WANT.size, _WANT.size)
+
+    number: int
+    stream_id: int
+    segment: int
+    position: int
+    length: int
+
+    def body(self) -> list[Piece]:
+        return [_WANT.pack(self.number, self.stream_id, self.segment, self.position, self.length)]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        wanted = cls(*_WANT.unpack(body))
+        if not 0 < wanted.length <= PIECE_BYTES or wanted.position >= 1 << 62 or wanted.segment >= 1 << 62:
+            raise ValueError("what it asks for is nowhere")
+        return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class HaveBytes:
+    """The answer to question `number`: what is there of the bytes, nothing when the sender does not have them."""
+
+    KIND: ClassVar[int] = 50
+    LENGTHS: ClassVar[tuple[int, int]] = (8, 8 + PIECE_BYTES)
+
+    number: int
+    data: Piece
+
+    def body(self) -> list[Piece]:
+        return [self.number.to_bytes(8, "big"), self.data]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        return cls(int.from_bytes(body[:8], "big"), body[8:])
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The sender ends the link. `text`: why, for people; what is longer than `TEXT_BYTES_MAX` is cut."""
 
@@ -559,7 +611,8 @@ FromLeader = (
     | Stop
 )
 FromFollower = Position | SealedList | Ack | Stop
-Entry = FromLeader | FromFollower
+OfBoth = WantBytes | HaveBytes
+Entry = FromLeader | FromFollower | OfBoth
 EntryType = type[Entry]
 
 FROM_LEADER: Final[tuple[EntryType, ...]] = (
@@ -581,8 +634,10 @@ FROM_LEADER: Final[tuple[EntryType, ...]] = (
     BeginImage,
     ImagePiece,
     Stop,
+    WantBytes,
+    HaveBytes,
 )
-FROM_FOLLOWER: Final[tuple[EntryType, ...]] = (Position, SealedList, Ack, Stop)
+FROM_FOLLOWER: Final[tuple[EntryType, ...]] = (Position, SealedList, Ack, Stop, WantBytes, HaveBytes)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

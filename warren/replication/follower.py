@@ -42,17 +42,22 @@ from warren.replication.entries import (
     PREAMBLE,
     Ack,
     Beacon,
+    HaveBytes,
+    OfBoth,
     Stop,
     Truncate,
     encoded,
     sealed_lists,
 )
+from warren.replication.format_level import ANSWERS_FROM, LEVEL, LEVEL_TOLD, told_level
 from warren.replication.handshake import FollowerSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.intake import Intake
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.passage import connect, meet_leader, pass_on, some
+from warren.replication.questions import Answering, Questions
 from warren.replication.replica_copy import ReplicaCopy
+from warren.replication.replica_scrub import ReplicaScrub
 from warren.replication.replica_store import NO_STORE, EntryRefusedError, ReplicaStore
 from warren.replication.wire import Wire
 from warren.server.client_of_node import ClientOfNode
@@ -130,6 +135,7 @@ class Follower:
         self._state = state
         self._replica = replica
         self._copy = ReplicaCopy(replica, metadata)
+        self.scrub = ReplicaScrub(replica, self._copy.sealed, self.askable)
         self._link: _Link | None = None
         self._election: Election | None = None
         self._elected_epoch = 0
@@ -158,7 +164,10 @@ class Follower:
             "lag_bytes": max(0, self.leader_committed_lsn - replica.synced_lsn),
             "disconnected_s": None if link is not None else round(time.monotonic() - self._lost_s, 3),
             "min_in_sync": self._state.min_in_sync,
+            "format_level": LEVEL,
             "served_bytes": self._copy.served_bytes,
+            "mended": self.scrub.mended,
+            "damaged": self.scrub.damaged,
             "trouble": "" if link is not None else self.reason,
         }
 
@@ -231,6 +240,11 @@ class Follower:
         if link is None or not link.has_begun or self._replica.is_catching_up or self.over.is_set():
             return None
         return self._copy
+
+    def askable(self) -> list[Questions]:
+        """Return the link to a leader that answers questions, while this node is in sync with it. Any thread."""
+        link = self._link
+        return [link.questions] if link is not None and link.may_be_asked and self.readable() is not None else []
 
     def next_epoch(self) -> int:
         """Return the epoch of this node as a leader: the one it was elected for, or one that its leader has not taken
@@ -361,6 +375,7 @@ class Follower:
             link = _Link(wire, self._replica, epoch, store.store_id, self)
             if self._election is None:
                 link.begin()
+            link.may_be_asked = store.level >= ANSWERS_FROM
             self._link = link
             self._told = ""
             log.info("following", leader=str(leader), address=str(self._endpoint), epoch=epoch)
@@ -410,7 +425,9 @@ class Follower:
         """
         store_id = self._replica.store_id
         known = "" if store_id == NO_STORE else store_id.hex()
-        wire.put([side.prove({"store": known, "applied": self.metadata.applied(store_id), "http": self.urls})])
+        wire.put(
+            [side.prove({"store": known, "applied": self.metadata.applied(store_id), "http": self.urls} | LEVEL_TOLD)]
+        )
         while (store := side.welcomed()) is None:
             side.feed(await some(wire))
         return _StoreOfLeader(store)
@@ -439,6 +456,7 @@ class _StoreOfLeader:
         self.epoch = epoch
         self.min_in_sync = min_in_sync
         self.store_id = bytes.fromhex(store_id)
+        self.level = told_level(store.get("level"))
 
 
 class _Link:
@@ -446,6 +464,7 @@ class _Link:
 
     def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int, store_id: bytes, follower: Follower) -> None:
         self.reason = ""
+        self.may_be_asked = False
         self.epoch = epoch
         self._store_id = store_id
         self._has_begun = False
@@ -454,7 +473,9 @@ class _Link:
         self._follower = follower
         self._token = trio.lowlevel.current_trio_token()
         self._changed = trio.Event()  # nothing more comes
-        self._intake = Intake(wire, self._on_beacon, self._on_end)
+        self.questions = Questions(wire.put)
+        self._wanted = Answering(replica.file_system, wire.put)
+        self._intake = Intake(wire, self._on_beacon, self._on_end, self._on_question)
         self._worker = _Worker(wire, replica, epoch, self._intake)
 
     @property
@@ -502,9 +523,11 @@ class _Link:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._wire.send)
+                nursery.start_soon(self._wanted.run)
                 self.reason = await self._watch()
                 nursery.cancel_scope.cancel()
         finally:
+            self.questions.close()
             self._intake.end("the link has ended")
             with trio.CancelScope(shield=True):
                 await in_thread(REPLICATION, worker.finish)
@@ -535,6 +558,12 @@ class _Link:
 
     def _on_beacon(self, entry: Beacon) -> None:
         self._soon(partial(self._follower.heard, self, entry))
+
+    def _on_question(self, entry: OfBoth) -> None:
+        if isinstance(entry, HaveBytes):
+            self.questions.told(entry)  # at once: a thread waits for it
+        else:
+            self._soon(partial(self._wanted.take, entry, self.questions))
 
     def _on_end(self) -> None:
         self._soon(self._changed.set)

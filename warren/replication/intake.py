@@ -4,7 +4,8 @@
     loop     reads while the thread is at the disk, or has not begun: `maybe_read`
 
 1. One of them reads at a time, and what comes is handed out in its order.
-2. A beacon is told at once, by whoever reads it; it is nothing to be carried out. While the thread is at the disk it
+2. A beacon is told at once, by whoever reads it, and so is a question or an answer to one (``questions.py``): that is
+   nothing to be carried out. While the thread is at the disk it
    waits for the loop to look, at most.
 3. The loop reads ahead of the thread by `QUEUED_BYTES_MAX` and one read more. The thread reads when nothing is left.
 4. After the end nothing more is read, and what was read is still handed out.
@@ -18,16 +19,22 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Final
 
-from warren.replication.entries import FROM_LEADER, Beacon, Decoder, EntryError, FromLeader, Stop
+from warren.replication.entries import FROM_LEADER, Beacon, Decoder, EntryError, FromLeader, OfBoth, Stop
 from warren.replication.wire import Wire
 
 QUEUED_BYTES_MAX: Final = 64 << 20
 
 
 class Intake:
-    """What comes over `wire`. Both are called by whoever reads: `on_beacon`, and `on_end` when nothing more comes."""
+    """What comes over `wire`. What it calls is called by whoever reads; `on_end` when nothing more comes."""
 
-    def __init__(self, wire: Wire, on_beacon: Callable[[Beacon], None], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        on_beacon: Callable[[Beacon], None],
+        on_end: Callable[[], None],
+        on_question: Callable[[OfBoth], None],
+    ) -> None:
         self.is_over = False
         self.reason = ""  # why it is over
         self.is_left = False  # the leader has ended the link, and said why
@@ -36,6 +43,7 @@ class Intake:
         self._wire = wire
         self._on_beacon = on_beacon
         self._on_end = on_end
+        self._on_question = on_question
         self._decoder = Decoder(FROM_LEADER)
         self._reading = Lock()
         self._entries: deque[tuple[FromLeader, int]] = deque()  # and how many bytes they have
@@ -120,6 +128,8 @@ class Intake:
                     self._is_over(entry.text)
                 elif isinstance(entry, Beacon):
                     self._on_beacon(entry)
+                elif isinstance(entry, OfBoth):
+                    self._on_question(entry)
                 else:
                     assert isinstance(entry, FromLeader)
                     self.put(entry)

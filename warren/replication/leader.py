@@ -64,6 +64,7 @@ from warren.replication.entries import (
     Decoder,
     Entry,
     EntryError,
+    OfBoth,
     Position,
     SealedFile,
     SealedList,
@@ -71,10 +72,13 @@ from warren.replication.entries import (
     Truncate,
     encoded,
 )
+from warren.replication.format_level import ANSWERS_FROM, LEVEL, LEVEL_TOLD, told_level, told_version
 from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.in_sync import InSyncSet, Replica
+from warren.replication.leader_mender import LeaderMender
 from warren.replication.passage import some
+from warren.replication.questions import Answering, Questions
 from warren.replication.shipping import Attachment, BulkNeededError, Pieces, ShippedStore, Shipping
 from warren.replication.wire import TlsWire, Wire, shake_hands
 from warren.server.client_of_node import ClientOfNode
@@ -158,6 +162,7 @@ class Leader:
         self.has_begun = False  # what begins this life is synced here
         self.shipping = Shipping(fs, EpochTable())  # until `files` is called
         self._fs = fs
+        self._mender = LeaderMender(fs, self.askable, self.store_id)
         self.identity = identity
         self._endpoint = endpoint
         self._directory = directory
@@ -310,6 +315,19 @@ class Leader:
             for listener in listeners:
                 listener.close()
 
+    def mender(self) -> LeaderMender:
+        """Return what mends the files of its store."""
+        return self._mender
+
+    def askable(self) -> list[Questions]:
+        """Return the links of followers in sync that answer questions. Any thread."""
+        there = list(self._followers.items())
+        return [
+            follower.questions
+            for node, follower in there
+            if node in self.in_sync.members and follower.level >= ANSWERS_FROM
+        ]
+
     def readers(self) -> list[str]:
         """Return where sealed chunks can be read of followers in sync, by the names of these."""
         there = [node for node in self._followers if node in self.in_sync.members]
@@ -329,6 +347,8 @@ class Leader:
             "min_in_sync": self.in_sync.min_in_sync,
             "in_sync": sorted(node.name for node in self.in_sync.members),
             "trouble": self.trouble(),
+            "mended": self._mender.mended,
+            "format_level": min([LEVEL, *(follower.level for follower in self._followers.values())]),
             "followers": rows,
         }
         return self.describe(status)
@@ -346,6 +366,8 @@ class Leader:
             "catching_up": replica.is_connected and not replica.is_noted,
             "waits_s": 0.0 if catching_up is None else round(catching_up.waits_s(now_s), 3),
             "trouble": "" if catching_up is None else catching_up.given_up,
+            "version": None if follower is None else follower.version,
+            "format_level": None if follower is None else follower.level,
             "received_lsn": replica.received_lsn,
             "synced_lsn": replica.synced_lsn,
             "lag_bytes": max(0, end_lsn - replica.synced_lsn) if replica.is_connected else None,
@@ -366,6 +388,11 @@ class Leader:
         """Its message log."""
         assert self._log is not None
         return self._log
+
+    @property
+    def file_system(self) -> FileSystem:
+        """Where its store is."""
+        return self._fs
 
     def stop_broker(self) -> None:
         """Have the broker around it stop."""
@@ -576,10 +603,17 @@ class Leader:
             wire.put([refused.tell])
             raise
         store_id = self.store_id().hex()
-        wire.put([side.welcome({"store": store_id, "epoch": self.epoch(), "min_in_sync": self.in_sync.min_in_sync})])
+        wire.put(
+            [
+                side.welcome(
+                    {"store": store_id, "epoch": self.epoch(), "min_in_sync": self.in_sync.min_in_sync} | LEVEL_TOLD
+                )
+            ]
+        )
         wire.put([PREAMBLE])
         follower = Follower(self, wire, side.follower, address, about.get("applied"))
         follower.urls = told_urls(about.get("http"))
+        follower.level, follower.version = told_level(about.get("level")), told_version(about.get("version"))
         self.add(follower)
         follower.feed(side.rest())
         return follower
@@ -651,6 +685,10 @@ class Follower:
         self.address = address
         self.stopped = ""  # why it has ended the connection, as it says
         self.urls: tuple[str, ...] = ()  # of its management API
+        self.level = 1
+        self.version: str | None = None
+        self.questions = Questions(wire.put)
+        self._wanted = Answering(leader.file_system, wire.put)
         self.replica = leader.in_sync.connected(node, time.monotonic())
         self._leader = leader
         self._applied = applied
@@ -681,6 +719,7 @@ class Follower:
         log.info("a follower has connected", node=str(self.node), address=self.address)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.wire.send)
+            nursery.start_soon(self._wanted.run)
             try:
                 nursery.start_soon(self._end_when_asked, nursery.cancel_scope)
                 nursery.start_soon(self._lose_patience)
@@ -694,6 +733,7 @@ class Follower:
             finally:
                 if self._attachment is not None and not self._attachment.is_behind:
                     self._leader.shipping.detach(self._attachment)
+                self.questions.close()
                 self.wire.close()
                 nursery.cancel_scope.cancel()
         reason = self.stopped or self._reason or self.wire.failure
@@ -820,7 +860,7 @@ class Follower:
             if not data:
                 return False
             self._decoder.feed(data)
-        if isinstance(entry, Ack | Stop):
+        if isinstance(entry, Ack | Stop | OfBoth):
             self._take(entry)
         elif len(self._came) < SAID_MAX:
             self._came.append(entry)
@@ -913,6 +953,9 @@ class Follower:
         if isinstance(entry, Stop):
             self.stopped = entry.text
             self._ended.set()
+            return
+        if isinstance(entry, OfBoth):
+            self._wanted.take(entry, self.questions)
             return
         if not isinstance(entry, Ack):
             raise EntryError(f"{type(entry).__name__} while it is fed")

@@ -242,6 +242,9 @@ async def _run(
                     places += await nursery.start(tasks.begin, name, plugin.follow, following)
             _announce(settings, leader, places, manager)
             nursery.start_soon(tasks.keep, "following", follower.run, ESSENTIAL)
+            if settings.store.scrub_bytes_per_s:
+                scrub = partial(follower.scrub.run, settings.store.scrub_bytes_per_s)
+                nursery.start_soon(tasks.keep, "scrubbing", scrub)
             await follower.over.wait()
             if follower.is_promoted and not settings.etcd:
                 await trio.sleep(ANSWER_S)

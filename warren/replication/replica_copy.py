@@ -19,7 +19,7 @@ class ReplicaCopy:
         self.served_bytes = 0
         self._replica = replica
         self._metadata = metadata
-        self._sealed = SealedCopy(replica.file_system)
+        self.sealed = SealedCopy(replica.file_system)
 
     @property
     def store_id(self) -> bytes:
@@ -34,4 +34,4 @@ class ReplicaCopy:
         return None if permission is None else permission.read
 
     def read(self, stream_id: int, first: int, end: int, most_bytes: int) -> tuple[list[bytes], int]:
-        return self._sealed.read(self.store_id, stream_id, first, end, most_bytes)
+        return self.sealed.read(self.store_id, stream_id, first, end, most_bytes)

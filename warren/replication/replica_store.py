@@ -40,6 +40,7 @@ import errno
 import zlib
 from collections.abc import Callable
 from struct import Struct
+from threading import Lock
 from typing import Final, assert_never
 
 from warren.msgstore.files.errors import StoreError, StoreFailedError
@@ -91,6 +92,7 @@ from warren.replication.entries import (
     Unmake,
 )
 from warren.replication.incoming_image import COMPLETE, IncomingImage, finish
+from warren.replication.mending import put_in_place
 from warren.replication.segment_frames import SegmentFrames
 
 NO_STORE: Final = bytes(16)
@@ -142,6 +144,8 @@ class ReplicaStore(FailStop):
         self.committed_lsn = 0  # as far as the leader has said in this life
         self.done = 0  # entries of this link that are carried out
         self.epoch = 0  # of the last segment
+        self.generation = 0  # another one since files may have become others than they were
+        self._changing = Lock()  # while an entry is carried out, or a file is mended
         self._clock_ms = clock_ms
         self._store = Store(fs, clock_ms)
         self._on_catalogue = on_catalogue
@@ -172,6 +176,8 @@ class ReplicaStore(FailStop):
             StoreError: it cannot be used, the text says why: it is corrupt, or a newer Warren has written it.
         """
         self._check()
+        with self._changing:
+            self.generation += 1
         self.close()
         try:
             finish(self._fs, self._sync_directory)
@@ -254,6 +260,11 @@ class ReplicaStore(FailStop):
         self._close_current()
         self._store.close()
 
+    def mend(self, generation: int, path: str, position: int, data: bytes) -> bool:
+        """Put bytes into a file, if it is surely the one that it was in `generation`; tell whether they are there."""
+        with self._changing:
+            return generation == self.generation and put_in_place(self._fs, path, position, data)
+
     # --- entries ----------------------------------------------------------------------------------------------------
 
     def ack(self, beacon: int = 0) -> Ack:
@@ -272,7 +283,8 @@ class ReplicaStore(FailStop):
         if epoch != self._leader_epoch:
             raise EntryRefusedError(f"an entry of the leader of epoch {epoch}, which is not followed any more")
         try:
-            self._carry_out(entry)
+            with self._changing:
+                self._carry_out(entry)
         except OSError as error:
             self._raise(f"carry out {type(entry).__name__}", error)
         except StoreFailedError as error:
@@ -307,6 +319,7 @@ class ReplicaStore(FailStop):
                 self._sync_up_to(entry.after_lsn)
                 self._store.drop_sealed(DropJob(entry.stream_id, list(entry.segments)))
             case Swap():
+                self.generation += 1
                 self._sync_up_to(entry.after_lsn)
                 self._store.swap_sealed(entry.stream_id, list(entry.segments))
             case Unmake():
@@ -499,6 +512,7 @@ class ReplicaStore(FailStop):
 
     def _take_over(self, image: IncomingImage) -> None:
         """All of it is there: go on with it, and with nothing that was here."""
+        self.generation += 1
         image.end_segment()
         self._sync_directory(LOG)
         self._sync(self._tmp_handle, CHECKPOINT_TMP)
@@ -599,6 +613,7 @@ class ReplicaStore(FailStop):
             self._fs.truncate(handle, length)
 
     def _truncate(self, entry: Truncate) -> None:
+        self.generation += 1
         kept = max(self._checkpoint.lsn, self.committed_lsn)
         if entry.lsn < kept:
             raise EntryRefusedError(

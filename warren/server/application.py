@@ -311,6 +311,7 @@ class Application:
             in_thread=in_thread,
             tasks=self.tasks,
             gate=None if replication is None else replication.gate,
+            mender=None if replication is None else replication.mender(),
         )
         limits = settings.limits
         self._reactor = Reactor(

@@ -22,6 +22,8 @@ does what nobody waits for: checkpoints, spare segments, copies for the quaranti
 8. The engine learns of a commit when the gate lets it pass: at once on a single node, and with followers when those
    that have to have it do. One commit waits there at most, since one is under way at a time. The loop is not woken for
    one that has to wait there anyway: what opens the gate wakes it.
+9. What a read finds damaged is mended before the engine takes it, where there is somebody to mend it (`Mender`): it was
+   damage to nobody then.
 """
 
 from __future__ import annotations
@@ -137,6 +139,14 @@ class QuarantineJob:
         self.segment = segment
 
 
+class MendJob:
+    """Mend a segment in which corruption was found."""
+
+    def __init__(self, segment: int, lsn: int) -> None:
+        self.segment = segment
+        self.lsn = lsn
+
+
 class PinJob:
     """Hold the files of a log that ends at a position, for `holder`."""
 
@@ -156,7 +166,9 @@ class UnpinJob:
         self.holder = holder
 
 
-Job = CommitJob | Errand | CheckpointJob | UnlinkJob | SpareJob | ReleaseJob | QuarantineJob | PinJob | UnpinJob
+Job = (
+    CommitJob | Errand | CheckpointJob | UnlinkJob | SpareJob | ReleaseJob | QuarantineJob | MendJob | PinJob | UnpinJob
+)
 
 
 class Shortage:
@@ -188,6 +200,16 @@ class Gate(Protocol):
 
     def trouble(self) -> str:
         """Return why commits wait, in a few words; empty when they do not."""
+
+
+class Mender(Protocol):
+    """Mends what is damaged on disk, where other nodes have the same. Called in the threads; blocks for seconds."""
+
+    def mend(self, job: Errand, places: list[int]) -> bool:
+        """Mend what `job` has met, in the log at these places; tell whether it is to be carried out again."""
+
+    def mend_segment(self, number: int, lsn: int) -> None:
+        """Mend the frame at `lsn`."""
 
 
 class OpenGate:
@@ -290,6 +312,7 @@ class MessageStoreService:
         in_thread: InThread = in_thread,
         tasks: Supervision | None = None,
         gate: Gate | None = None,
+        mender: Mender | None = None,
     ) -> None:
         self.failed = ""  # why the store has failed
         self.commit_times = Histogram()  # of writing and syncing a batch; the committer's
@@ -313,6 +336,7 @@ class MessageStoreService:
         self._in_thread = in_thread
         self._tasks = Supervision() if tasks is None else tasks
         self._gate: Gate = OpenGate() if gate is None else gate
+        self._mender = mender
         self._held: CommitJob | None = None  # at the gate
         self._compaction = Compaction(broker.log)
         self._pace = CommitPace()  # the committer's
@@ -508,6 +532,10 @@ class MessageStoreService:
         for segment in hurt - self._quarantined:
             self._quarantined.add(segment)
             self._housekeeper.put(QuarantineJob(segment))
+        if self._mender is not None:
+            for damage in damages[:_DAMAGES_LOGGED_MAX]:
+                if damage.segment >= 0:
+                    self._housekeeper.put(MendJob(damage.segment, damage.lsn))
 
     # --- in the threads ---------------------------------------------------------------------------------------------
 
@@ -526,6 +554,11 @@ class MessageStoreService:
             return
         assert isinstance(job, Errand)
         job.carry_out(store)
+        if self._mender is not None:
+            places = job.damaged(self._log.checksum)
+            is_missing = isinstance(job, SealedRead) and job.chunk is None
+            if (places or is_missing) and self._mender.mend(job, places):
+                job.carry_out(store)
         for problem in store.take_read_problems():
             log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
 
@@ -547,6 +580,9 @@ class MessageStoreService:
                 job.error = error
         elif isinstance(job, UnpinJob):
             store.unpin(job.holder)
+        elif isinstance(job, MendJob):
+            assert self._mender is not None
+            self._mender.mend_segment(job.segment, job.lsn)
         else:
             assert isinstance(job, QuarantineJob)
             store.quarantine(job.segment)
@@ -863,6 +899,8 @@ def _kind(job: Job) -> str:
             return "release"
         case QuarantineJob():
             return "quarantine"
+        case MendJob():
+            return "mend"
         case PinJob() | UnpinJob():
             return "pin"
 

@@ -17,7 +17,7 @@ from warren.channels.broker import Broker
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.message_log import MessageLog
 from warren.server.client_of_node import ClientOfNode
-from warren.server.message_store import Gate, StoreFiles
+from warren.server.message_store import Gate, Mender, StoreFiles
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import MetadataChange
 
@@ -106,6 +106,9 @@ class Replication(Protocol):
         Raises:
             ClusterRefusal: it may not, and why.
         """
+
+    def mender(self) -> Mender:
+        """Return what mends damage on disk from followers."""
 
     def readers(self) -> list[str]:
         """Return the URLs of the management API of followers in sync, which serve sealed chunks of streams."""

@@ -6,7 +6,14 @@ import signal
 from pathlib import Path
 
 import pika
+import pyarrow as pa
+import pytest
 from broker_process import wait_until
+
+from warren.spark_bridge.control import BrokerClient
+from warren.spark_bridge.errors import NotFound
+from warren.spark_bridge.frames import encode_publishes
+from warren.spark_bridge.properties import encode_properties
 
 from .nodes import PERSISTENT, Node, drained
 
@@ -145,3 +152,24 @@ def test_a_leader_that_was_replaced_follows_and_gives_up_what_it_alone_had(tmp_p
     _, queues = one.ask("GET", "/api/queues")
     assert [queue["name"] for queue in queues] == ["orders"]
     one.process.stop()
+
+
+def test_whoever_commits_a_stage_that_stayed_on_the_lost_leader_is_told_what_to_do(tmp_path: Path) -> None:
+    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two")
+    leader.lead()
+    follower.follow(leader)
+    leader.await_in_sync("two")
+    leader.publish("orders", [])
+    frames = b"".join(encode_publishes("", "orders", encode_properties({}, 1), pa.array([b"staged"])).to_pylist())
+    with BrokerClient(f"http://127.0.0.1:{leader.process.http_port}") as client:
+        client.put_stage("s", 0, frames)
+    leader.process.kill()
+    follower.await_lost()
+    follower.promote()
+    with BrokerClient(f"http://127.0.0.1:{follower.process.http_port}") as client:
+        with pytest.raises(NotFound, match=r"no stage 's' .* another node led .* write it again"):
+            client.commit_stages("query", 1, ["s"])
+        client.put_stage("s", 0, frames)
+        assert client.commit_stages("query", 1, ["s"]).committed
+    assert follower.drain("orders") == [b"staged"]
+    follower.process.kill()

@@ -8,10 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from broker_process import wait_until
+from cluster.etcd_processes import running_etcd
 
 from integration.management.client import EVERYTHING, Api
 from warren import lake
-from warren.spark_bridge import local_files, nodes
+from warren.spark_bridge import local_files
+from warren.spark_bridge import nodes as reading_nodes
 from warren.spark_bridge.control import BrokerClient, Plan
 from warren.spark_bridge.errors import AnotherQueue, BrokerError
 from warren.spark_bridge.frames import encode_publishes
@@ -21,6 +23,7 @@ from warren.spark_bridge.properties import encode_properties
 from warren.spark_bridge.schema import arrow_schema
 
 from .nodes import Node
+from .test_election import NAMES, ElectingNode, await_all, leader_of
 
 STREAM = "events"
 ROWS = 60_000
@@ -31,7 +34,7 @@ BODIES = [b"body %d" % number for number in range(ROWS)]
 def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Node]]:
     """A leader with a stream of `ROWS` messages, most of them sealed, and two followers in sync."""
     leader, one, two = found = [Node(tmp_path, name) for name in ("leader", "one", "two")]
-    nodes._resting.clear()
+    reading_nodes._resting.clear()
     monkeypatch.setattr(local_files, "_maybe_boot_id", lambda: None)  # as on a machine of its own
     try:
         leader.lead()
@@ -44,7 +47,7 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Node
             await_served(node, plan_of(leader).sealed)
         yield found
     finally:
-        nodes._resting.clear()
+        reading_nodes._resting.clear()
         for node in found:
             node.process.kill()
 
@@ -54,7 +57,7 @@ def client_of(node: Node, user: str = "guest") -> BrokerClient:
     return BrokerClient(f"http://127.0.0.1:{node.process.http_port}", user, password, retries=8)
 
 
-def fill(leader: Node) -> None:
+def fill(leader: Node, query: str = "fill") -> None:
     api = Api(leader.process.http_port)
     api.put(f"/queues/%2F/{STREAM}", {"durable": True, "arguments": {"x-queue-type": "stream"}})
     api.close()
@@ -63,7 +66,7 @@ def fill(leader: Node) -> None:
             properties = encode_properties({"message_id": pa.array([f"m{n % 7}" for n in range(10_000)])}, 10_000)
             frames = encode_publishes("", STREAM, properties, pa.array(BODIES[first : first + 10_000]))
             client.put_stage(f"s{first}", 0, b"".join(frames.to_pylist()))
-            client.commit_stages("fill", first, [f"s{first}"])
+            client.commit_stages(query, first, [f"s{first}"])
 
 
 def plan_of(node: Node) -> Plan:
@@ -162,13 +165,46 @@ def test_what_is_deleted_and_made_again_is_another_stream_and_rights_are_those_o
         api.put("/permissions/%2F/ann", EVERYTHING)
 
         api.delete(f"/queues/%2F/{STREAM}")
-        fill(leader)
+        fill(leader, "again")
+        wait_until(lambda: plan_of(leader).sealed > 0, "the new stream to be sealed")
         again = plan_of(leader).id
         assert again != identifier
         wait_until(lambda: is_another(ann, identifier), "the follower to know of the new stream")
         data, _ = ann.chunks(STREAM, 0, 10, again)
         assert data.size > 0
     api.close()
+
+
+def test_elected_nodes_serve_readers_and_the_next_leader_is_one_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_files, "_maybe_boot_id", lambda: None)
+    reading_nodes._resting.clear()
+    with running_etcd(tmp_path / "etcd") as etcd:
+        elected = [ElectingNode(tmp_path, name, etcd) for name in NAMES]
+        try:
+            for node in elected:
+                node.take_part()
+            leader = leader_of(elected)
+            await_all(leader, elected)
+            fill(leader)
+            others = [node for node in elected if node is not leader]
+            wait_until(lambda: plan_of(leader).sealed > ROWS // 2, "the stream to be sealed")
+            for node in others:
+                await_served(node, plan_of(leader).sealed)
+            pieces = pieces_of(leader)
+            urls = {f"http://127.0.0.1:{node.process.http_port}" for node in others}
+            assert set(plan_of(leader).nodes) == urls
+            assert bodies_of(leader, pieces) == BODIES
+            leader.process.kill()
+            second = leader_of(others)
+            reading_nodes._resting.clear()
+            assert bodies_of(second, pieces) == BODIES, "the same plan, and one of its nodes leads by now"
+        finally:
+            reading_nodes._resting.clear()
+            for node in elected:
+                if node.process.is_running():
+                    node.process.kill()
 
 
 def refused(client: BrokerClient, identifier: str) -> bool:

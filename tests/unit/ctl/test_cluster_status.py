@@ -9,7 +9,14 @@ from warren.ctl.cluster import _cell
 from .conftest import Ctl
 from .fake_api import FakeApi
 
-LINKS = {"lag_bytes": 0, "lag_s": 0.0, "synced_lsn": 144, "address": "192.0.2.12", "catching_up": False}
+LINKS = {
+    "lag_bytes": 0,
+    "lag_s": 0.0,
+    "synced_lsn": 144,
+    "address": "192.0.2.12",
+    "version": "0.1.0",
+    "catching_up": False,
+}
 STATUS = {
     "role": "leader",
     "node": "rabbit@one",
@@ -18,6 +25,7 @@ STATUS = {
     "min_in_sync": 2,
     "committed_lsn": 144,
     "trouble": "",
+    "format_level": 1,
     "followers": [{"node": "rabbit@two", "connected": True, "in_sync": True} | LINKS],
     "members": [
         {"node": "rabbit@one", "state": "leading", "in_sync": True},
@@ -32,10 +40,11 @@ def test_a_member_that_is_gone_has_a_line_though_its_leader_never_met_it(api: Fa
     api.answer("GET", "cluster/status", STATUS)
     lines = ctl("cluster", "status").out.splitlines()
     assert lines[-2:] == [
-        "rabbit@two\tfollowing\tyes\t0 B\t0\t144\t192.0.2.12",
-        "rabbit@three\tgone\tno\t\t\t\tthree:25672",
+        "rabbit@two\tfollowing\tyes\t0 B\t0\t144\t192.0.2.12\t0.1.0",
+        "rabbit@three\tgone\tno\t\t\t\tthree:25672\t",
     ]
     assert not any("etcd" in line for line in lines)
+    assert any(line.split() == ["format", "1"] for line in lines), "that of the oldest node"
 
 
 def test_what_keeps_a_node_from_its_etcd_is_said(api: FakeApi, ctl: Ctl) -> None:

@@ -28,6 +28,8 @@ STATUS: dict[str, Any] = {
     "lag_bytes": 0,
     "epoch": 3,
     "served_bytes": 0,
+    "mended": 0,
+    "damaged": 0,
     "members": [
         {"node": "rabbit@two", "role": "follower", "state": "waiting", "running": True},
         {"node": "rabbit@one", "role": "follower", "state": "gone", "running": False, "gone_since_ms": 7},

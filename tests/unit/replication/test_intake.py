@@ -14,7 +14,7 @@ from unittest import mock
 import trio
 
 from warren.replication import intake as module
-from warren.replication.entries import PREAMBLE, Beacon, Committed, Entry, Stop, encoded
+from warren.replication.entries import PREAMBLE, Beacon, Committed, Entry, HaveBytes, Stop, WantBytes, encoded
 from warren.replication.intake import Intake
 from warren.replication.wire import Wire
 
@@ -29,8 +29,11 @@ class Place:
     def __init__(self, ours: socket.socket, theirs: socket.socket) -> None:
         self.sock = theirs
         self.beacons: list[int] = []
+        self.asked: list[Entry] = []
         self.ends = 0
-        self.intake = Intake(Wire(ours), lambda beacon: self.beacons.append(beacon.number), self._on_end)
+        self.intake = Intake(
+            Wire(ours), lambda beacon: self.beacons.append(beacon.number), self._on_end, self.asked.append
+        )
         self.sock.sendall(PREAMBLE)
 
     def _on_end(self) -> None:
@@ -172,3 +175,19 @@ def test_bytes_that_are_no_entries_are_the_end_and_so_is_that_of_the_connection(
 
     with_place(refused)
     with_place(closed)
+
+
+def test_questions_and_answers_are_told_at_once_and_are_nothing_to_be_carried_out() -> None:
+    """(2)"""
+
+    def test(place: Place) -> None:
+        question, answer = WantBytes(1, 0, 2, 64, 8), HaveBytes(7, b"12345678")
+        place.sock.sendall(sent(Committed(64), question, answer, Committed(72)))
+        until(lambda: place.intake.maybe_read() and len(place.asked) == 2)
+        assert place.asked == [question, answer]
+        place.sock.sendall(sent(Stop("over")))
+        with place.thread() as taken:
+            pass
+        assert taken == [Committed(64), Committed(72)]
+
+    with_place(test)

@@ -47,6 +47,7 @@ class Leader:
         self.told: list[Event] = []
         self.elected = self.in_sync = ElectedSet(ME, self.told.append, 0.0)
         self.shipping = self
+        self.file_system = SimulatedFileSystem()
         self.has_begun = False
         self.attached = trio.Event()
         self.remembered = CatchingUp()

@@ -15,7 +15,17 @@ from warren.replication.entries import Catalogue as CatalogueEntry
 from warren.replication.entries import CatalogueCopy
 from warren.replication.metadata_copy import MetadataCopy
 from warren.server.catalogue.catalogue import Catalogue
-from warren.vhosts.metadata import MetadataChange, QueueDelete, QueuePut, UserDelete, UserPut, VhostPut
+from warren.vhosts.metadata import (
+    MetadataChange,
+    PermissionDelete,
+    PermissionPut,
+    QueueDelete,
+    QueuePut,
+    UserDelete,
+    UserPut,
+    VhostDelete,
+    VhostPut,
+)
 from warren.vhosts.metadata_lane import encode_change
 
 STORE = b"s" * 16
@@ -111,3 +121,27 @@ def test_what_a_newer_leader_has_written_ends_the_follower_and_is_not_skipped(pl
     with pytest.raises(StoreFailedError, match="newer Warren"):
         place.copy.apply(CatalogueEntry(0, 0, (b'{"v":1,"change":"SomethingNewPut"}',)))
     assert place.copy.applied(STORE) == 0
+
+
+def test_who_may_read_what_and_which_streams_there_are_is_known_without_sql(place: Place) -> None:
+    """(4)"""
+    stream = QueuePut("/", "events", False, b"\0\0\0\x1b\x0cx-queue-typeS\0\0\0\x06stream", 7)
+    may = PermissionPut("anna", "/", "", "", "^ev")
+    bob = PermissionPut("bob", "/", "", "", ".*")
+    place.copied(3, [VhostPut("/"), ANNA], [may, bob, stream, queue("orders")])
+    assert place.copy.streams == {("/", "events"): 7}, "a queue is none"
+    assert place.copy.permissions == {("anna", "/"): may, ("bob", "/"): bob}
+    place.copy.close()
+    place.open()
+    assert (place.copy.streams, len(place.copy.permissions)) == ({("/", "events"): 7}, 2), "after a restart, too"
+
+    place.changed(3, QueueDelete("/", "events"), PermissionDelete("bob", "/"))
+    assert (place.copy.streams, list(place.copy.permissions)) == ({}, [("anna", "/")])
+    again = QueuePut("/", "events", False, stream.arguments, 9)
+    place.changed(5, again, PermissionPut("anna", "/", "", "", ""))
+    assert place.copy.streams == {("/", "events"): 9}
+    assert place.copy.permissions["anna", "/"].read == ""
+    place.changed(7, UserDelete("anna"))
+    assert place.copy.permissions == {}
+    place.changed(8, VhostPut("other"), QueuePut("other", "events", False, stream.arguments, 10), VhostDelete("/"))
+    assert place.copy.streams == {("other", "events"): 10}

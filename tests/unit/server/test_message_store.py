@@ -11,7 +11,8 @@ import trio.testing
 from store_service import ServiceFixture, run
 
 from warren.msgstore.files.store import ReadProblem
-from warren.msgstore.log.jobs import CommitJob, ReadJob, UnlinkJob
+from warren.msgstore.log.checksum import checksum_function, default_algorithm
+from warren.msgstore.log.jobs import CommitJob, Errand, ReadJob, RecordsRead, UnlinkJob, WholeRecordsRead
 from warren.msgstore.log.message_log import LINGER_S, Damage
 from warren.server.message_store import IDLE_CHECKPOINT_EVERY_S
 from warren.server.settings import StoreSettings
@@ -306,3 +307,72 @@ def test_a_store_with_nothing_to_do_hardly_ever_wakes() -> None:
         assert counter.steps < 3 * 100
 
     run(test, StoreSettings(), tasks=True)
+
+
+class FakeMender:
+    """Says that it has mended what it is asked for, so often."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.asked: list[tuple[str, list[int]]] = []
+
+    def mend(self, job: Errand, places: list[int]) -> bool:
+        self.asked.append((type(job).__name__, places))
+        self.times -= 1
+        return self.times >= 0
+
+    def mend_segment(self, number: int, lsn: int) -> None:
+        self.asked.append(("segment", [number, lsn]))
+
+
+@pytest.mark.parametrize(("times", "reads"), [(1, 2), (0, 1)])
+def test_what_a_read_finds_damaged_is_read_again_when_it_is_mended_before_the_engine_is_told(
+    times: int, reads: int
+) -> None:
+    """(9)"""
+    mender = FakeMender(times)
+
+    async def test(f: ServiceFixture) -> None:
+        f.publish()
+        await f.until_written()
+        f.log.read_jobs.append(WholeRecordsRead([(64, 8)]))
+        f.settle()
+        await f.until(lambda: len(f.engine.told) == 2)
+        assert [entry for entry in f.files.diary if entry.startswith("read")] == ["read 64"] * reads
+
+    run(test, mender=mender)
+    assert mender.asked == [("WholeRecordsRead", [64])]
+
+
+def test_what_scrubbing_finds_is_mended_behind_its_copy() -> None:
+    """(9)"""
+    mender = FakeMender(0)
+
+    async def test(f: ServiceFixture) -> None:
+        f.publish()
+        await f.until_written()
+        f.log.damages += [Damage(200, 1, "", "", -1), Damage(-1, -1, "/", "a stream", 7)]
+        f.log.read_jobs.append(ReadJob([(64, 8)]))
+        f.settle()
+        await f.until(lambda: len(mender.asked) == 1)
+        assert "quarantine 1" in f.files.diary
+
+    run(test, mender=mender)
+    assert mender.asked == [("segment", [1, 200])]
+
+
+def test_a_record_is_damaged_when_its_length_or_a_bit_is_not_what_was_written() -> None:
+    checksum = checksum_function(default_algorithm())
+    rest = (24).to_bytes(4, "big") + bytes(range(16))
+    record = checksum(rest, 0).to_bytes(4, "big") + rest
+    job = RecordsRead([(64, 24), (128, 48)], [], checksum)
+    job.data = [record, bytes(24) + record]
+    assert not job.is_damaged(0, 0, 24) and not job.is_damaged(1, 24, 24)
+    assert job.is_damaged(0, 0, 16) and job.is_damaged(1, 0, 24) and job.is_damaged(1, 32, 24)
+    whole = WholeRecordsRead([(64, 24), (128, 24), (192, 24), (256, 24)])
+    whole.data = [record, record[:-1] + b"x", record[:20], b""]
+    assert whole.damaged(checksum) == [128, 192, 256]
+    assert ReadJob([(64, 8)]).damaged(checksum) == [], "nothing is known of what it reads"
+    large = RecordsRead([(64, 24)], [0], checksum)
+    large.large = {0: []}
+    assert large.is_damaged(0, 0, 24)

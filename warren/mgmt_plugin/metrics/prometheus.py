@@ -567,6 +567,7 @@ class Metrics:
             ("committed_lsn", "Up to where every node in sync has synced the log", status["committed_lsn"]),
             ("in_sync", "Nodes that have every confirmed message", len(status["in_sync"])),
             ("min_in_sync", "How many there have to be", status["min_in_sync"]),
+            ("mended", "Places on the leader's disk that were damaged, and mended from a follower", status["mended"]),
             ("short", "1 while confirms wait because there are fewer", int(bool(status["trouble"]))),
         ):
             yield Metric(f"replication_{name}", GAUGE, text), _one(value)

@@ -14,7 +14,7 @@ Everything here blocks. Several threads may call it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from contextlib import suppress
 from threading import Lock
 from typing import Final, NamedTuple
@@ -26,6 +26,7 @@ from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES
 
 HEADS_MAX: Final = 100_000
 STREAMS_MAX: Final = 10_000
+SUSPECTS_MAX: Final = 16
 
 
 class Place(NamedTuple):
@@ -47,6 +48,7 @@ class SealedCopy:
         self._segments: dict[int, list[int]] = {}  # first offsets, ascending, by stream
         self._places: OrderedDict[tuple[int, int], list[Place]] = OrderedDict()  # by stream and segment
         self._heads = 0
+        self.suspects: deque[tuple[int, int]] = deque(maxlen=SUSPECTS_MAX)  # streams and segments, for who can tell
 
     def read(self, store_id: bytes, stream_id: int, first: int, end: int, most_bytes: int) -> tuple[list[bytes], int]:
         """Return the chunks from offset `first` on up to `end`, and where they end; nothing and `first`: not here.
@@ -105,7 +107,10 @@ class SealedCopy:
             and head.mark == chunk_mark(store_id, stream_id, segment, place.position)
             and is_whole(head, data)
         )
-        return (data, place.end) if is_meant else None
+        if not is_meant:
+            self._suspect(stream_id, segment)
+            return None
+        return data, place.end
 
     def _places_in(self, handle: int, store_id: bytes, stream_id: int, segment: int, offset: int) -> list[Place]:
         """Return the chunks of a file, as far as to those that have `offset`."""
@@ -117,6 +122,7 @@ class SealedCopy:
         while at + CHUNK_HEAD_BYTES <= size and not (places and places[-1].first > offset):
             head = maybe_head(read_exactly(self._fs, handle, CHUNK_HEAD_BYTES, at))
             if head is None or head.mark != chunk_mark(store_id, stream_id, segment, at):
+                self._suspect(stream_id, segment)
                 break
             places.append(Place(int(head.first), int(head.end), at, int(head.chunk_bytes)))
             self._heads += 1
@@ -124,6 +130,10 @@ class SealedCopy:
         while self._heads > self._heads_max and len(self._places) > 1:
             self._heads -= len(self._places.popitem(last=False)[1])
         return places
+
+    def _suspect(self, stream_id: int, segment: int) -> None:
+        if (stream_id, segment) not in self.suspects:
+            self.suspects.append((stream_id, segment))
 
     def _look_again(self, stream_id: int) -> None:
         """Forget what is known of a stream, and find its files."""

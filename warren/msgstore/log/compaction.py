@@ -17,7 +17,7 @@ from typing import Final
 from librt.strings import read_i64_be
 from mypy_extensions import i64
 
-from warren.msgstore.log.jobs import ReadJob
+from warren.msgstore.log.jobs import ReadJob, WholeRecordsRead
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.msgstore.log.records import (
@@ -58,7 +58,7 @@ class PieceRead(ReadJob):
         self.compaction.piece_read(self.data[0])
 
 
-class PagesRead(ReadJob):
+class PagesRead(WholeRecordsRead):
     """The index pages that a piece concerns."""
 
     def __init__(self, compaction: Compaction, pages: list[tuple[QueueIndex, int, IndexPage]]) -> None:

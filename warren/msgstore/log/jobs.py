@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mypy_extensions import i64
 
-from warren.msgstore.log.records import FRAME_HEADER_BYTES
+from warren.msgstore.log.records import FRAME_HEADER_BYTES, is_intact, record_length
 
 if TYPE_CHECKING:
     from warren.msgstore.log.columns import Columns
@@ -79,6 +79,13 @@ class Errand:
         """Do it. Called in a thread; what it finds it keeps in itself."""
         raise AssertionError("overridden")
 
+    def damaged(self, checksum: Callable[[bytes, int], int]) -> list[int]:
+        """Return places in the log where what was read is damaged, as far as that can be told before it is taken.
+
+        In the thread that has carried it out, where there is somebody who may mend it.
+        """
+        return []
+
     def finished(self) -> None:
         """Take the outcome back into the engine. Called on the loop."""
         raise AssertionError("overridden")
@@ -93,6 +100,17 @@ class ReadJob(Errand):
 
     def carry_out(self, files: Files) -> None:
         self.data = files.read(self.ranges)
+
+
+class WholeRecordsRead(ReadJob):
+    """Read records, each a range of its own."""
+
+    def damaged(self, checksum: Callable[[bytes, int], int]) -> list[int]:
+        found: list[int] = []
+        for data, (lsn, length) in zip(self.data, self.ranges, strict=True):
+            if record_length(data, 0) != length or not is_intact(checksum, data, 0, length):
+                found.append(lsn)
+        return found
 
 
 class RecordsRead(ReadJob):
@@ -119,6 +137,13 @@ class RecordsRead(ReadJob):
                 self.data.append(b"")
             else:
                 self.data += files.read([(lsn, length)])
+
+    def is_damaged(self, place: int, start: int, length: int) -> bool:
+        """Tell whether the record that lies at `start` of range `place` is not what was written."""
+        if place in self.large:
+            return not self.large[place]
+        data = self.data[place]
+        return record_length(data, start) != length or not is_intact(self._checksum, data, start, length)
 
     def _read_large(self, files: Files, lsn: int, length: int) -> list[bytes]:
         ranges: list[tuple[int, int]] = []

@@ -397,7 +397,7 @@ class Stages:
                 raise DamagedPart(f"a part of stage '{name}' in vhost '{vhost.name}' is damaged; write it again")
             stage = self._stages.get((vhost.name, name))
             if stage is None or stage.user != user:
-                raise NoStage(f"no stage '{name}' of user '{user}' in vhost '{vhost.name}'")
+                raise NoStage(self._why_missing(vhost, name, user, order))
             if stage.needed_by not in (None, order.query):
                 raise Conflict(f"stage '{name}' is being committed by query '{stage.needed_by}'")
             needed.append(stage)
@@ -410,6 +410,19 @@ class Stages:
         self._commits[vhost.name, order.query] = commit
         self._nursery.start_soon(self._management.tasks.once, "commit of stages", self._carry_out, commit, needed)
         return commit
+
+    def _why_missing(self, vhost: VirtualHost, name: str, user: str, order: Order) -> str:
+        """Say that a stage is not there, and with several nodes, which do not copy them, what is to be done."""
+        text = f"no stage '{name}' of user '{user}' in vhost '{vhost.name}'"
+        if self._management.replication is None:
+            return text
+        text += ". If another node led when it was written, it is there"
+        if CommitNotes(vhost.records).maybe_plan(order.query) is None:
+            return f"{text}: write it again"
+        return (
+            f"{text}, and a part of batch {order.batch} of query '{order.query}' is published: have that node lead for "
+            "the rest, or forget the query (DELETE …/commits/QUERY) and write the batch again"
+        )
 
     async def _carry_out(self, commit: _Commit, needed: list[Stage]) -> None:
         order = commit.order

@@ -1,0 +1,30 @@
+"""What a node understands of links and files, as one number: each level is all of the one before, and more.
+
+    1    version 0.1.0
+    2    answers WANT_BYTES
+
+A node says its level when it proves itself, or takes a follower in; who says none has level 1. Nothing is sent to a
+node that it does not understand: so nodes of two versions go together while one after the other is upgraded. In files
+there is nothing yet that a node of level 1 does not understand.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren import __version__
+
+LEVEL: Final = 2
+ANSWERS_FROM: Final = 2
+LEVEL_TOLD: Final = {"level": LEVEL, "version": __version__}
+VERSION_CHARS_MAX: Final = 64
+
+
+def told_version(value: object) -> str | None:
+    """Return the version that another node has told, if it is one."""
+    return value if isinstance(value, str) and 0 < len(value) <= VERSION_CHARS_MAX else None
+
+
+def told_level(value: object) -> int:
+    """Return the level that another node has told; 1 when it has told none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else 1

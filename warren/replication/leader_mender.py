@@ -1,0 +1,55 @@
+"""What a leader's reads and its scrubbing find damaged, mended from a follower in sync; see ``mending``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from warren.msgstore.files.file_system import FileSystem
+from warren.msgstore.files.segment_names import LOG, maybe_segment_number, segment_path
+from warren.msgstore.files.store import parsed_header
+from warren.msgstore.log.jobs import Errand, SealedRead
+from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
+from warren.replication.mending import Mender
+from warren.replication.questions import Questions
+
+
+class LeaderMender:
+    """Mends the store in the root directory of `fs`; see ``server.message_store.Mender``."""
+
+    def __init__(self, fs: FileSystem, peers: Callable[[], Sequence[Questions]], store_id: Callable[[], bytes]) -> None:
+        self._fs = fs
+        self._store_id = store_id
+        self._mender = Mender(fs, peers)
+
+    @property
+    def mended(self) -> int:
+        """How many places were mended."""
+        return self._mender.mended
+
+    def mend(self, job: Errand, places: list[int]) -> bool:
+        if isinstance(job, SealedRead):
+            return self._mender.mend_chunk(self._store_id(), job.stream_id, job.segment, job.position, job.length)
+        # What is damaged in one frame is mended together.
+        mended = [self._mender.mend_frames(number, lsn) for lsn in places if (number := self._segment_of(lsn))]
+        return any(mended)
+
+    def mend_segment(self, number: int, lsn: int) -> None:
+        self._mender.mend_frames(number, lsn)
+
+    def _segment_of(self, lsn: int) -> int:
+        """Return the number of the segment that an LSN is in, 0 when there is none."""
+        for name in reversed(self._fs.names(LOG)):
+            number = maybe_segment_number(name)
+            if number is None:
+                continue
+            try:
+                handle = self._fs.open(segment_path(number), writable=False)
+                try:
+                    header = parsed_header(self._fs.read(handle, SEGMENT_HEADER_BYTES, 0), 0, name)
+                finally:
+                    self._fs.close(handle)
+            except OSError:
+                continue
+            if not isinstance(header, str) and header.base_lsn <= lsn < header.base_lsn + header.capacity:
+                return number
+        return 0

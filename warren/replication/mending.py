@@ -1,0 +1,291 @@
+"""Rot mended from a peer: what is damaged in a file of this node is asked of others, checked, and put in its place.
+
+    damaged frames of a segment  ->  from the end of the intact frame before to the intact one behind
+    damaged chunk of a stream    ->  the chunk
+                                 ->  the same bytes of another node  ->  checked  ->  the damaged ones are kept in
+                                     ``quarantine/``, the others written over them and synced, and read again
+
+1. Nothing is written that does not prove itself. Frames are of this store, each whole at its LSN, and continue the
+   chain from the frame before to the one behind. A chunk has its mark, which is of this stream, file and place, its
+   checksums hold, and it fills the place between the one before and the one behind.
+2. No intact byte is written over, and no file becomes longer. Whoever dies in the middle leaves damage where damage
+   was: what reads it next finds it, and asks again.
+3. What cannot be mended is left as it is, and reported by who has found it. When nobody has answered nobody is asked
+   for `REST_S`: who reads is not held up again and again.
+4. Sealed and current segments are the same bytes on all nodes (``shipping``). Of files of streams that is not so while
+   one of them has compacted a file: hence the mark and the places.
+
+All of it blocks, and may be called in several threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Final, NamedTuple
+
+from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
+from warren.msgstore.files.sealed_files import chunk_mark, sealed_path
+from warren.msgstore.files.segment_names import segment_path
+from warren.msgstore.files.store import QUARANTINE, parsed_header, wall_time_ms
+from warren.msgstore.log.checksum import checksum_function
+from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, ChunkHead, is_whole, maybe_head
+from warren.msgstore.log.records import FRAME_MAGIC, SEGMENT_HEADER_BYTES, STORE_TAG_BYTES, Checksum
+from warren.msgstore.log.replay import maybe_frame
+from warren.replication.questions import Questions
+from warren.server.logs import get_logger
+
+REST_S: Final = 30.0
+_ALIGNMENT: Final = 8
+_BLOCK_BYTES: Final = 4096
+_PIECE_BYTES: Final = 1 << 20
+
+Write = Callable[[str, int, bytes], bool]
+
+log = get_logger("replication")
+
+
+class Region(NamedTuple):
+    """Damage in a segment: bytes [start, end) of its file, and the crcs of the frames on both sides, if there are any.
+
+    `before`: of the frame that ends at `start`. `behind`: what the frame at `end` says of the one before it.
+    """
+
+    start: int
+    end: int
+    before: int | None
+    behind: int | None
+
+
+class Mender:
+    """Mends the files in the root directory of `fs`. `peers`: over which links others can be asked, best first.
+
+    `write` puts bytes into a file durably, and tells whether it did; the default does it here and now.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        peers: Callable[[], Sequence[Questions]],
+        write: Write | None = None,
+        clock_ms: Callable[[], int] = wall_time_ms,
+    ) -> None:
+        self.mended = 0  # places
+        self._fs = fs
+        self._peers = peers
+        self._write = self._write_here if write is None else write
+        self._clock_ms = clock_ms
+        self._lock = Lock()
+        self._rests_until_s = 0.0
+
+    def mend_frames(self, number: int, lsn: int | None = None) -> bool:
+        """Mend the damage in a segment that `lsn` is in, all there is for None; tell whether there is none any more."""
+        with self._lock:
+            path = segment_path(number)
+            found = self._maybe_segment(path)
+            if found is None:
+                return False
+            data, base_lsn, checksum, tag = found
+            regions = damaged_regions(data, base_lsn, checksum, tag)
+            if lsn is not None:
+                regions = [region for region in regions if region.start <= lsn - base_lsn < region.end]
+            are_mended = True
+            for region in regions:
+
+                def is_right(data: bytes, region: Region = region) -> bool:
+                    return is_continuous(data, region, base_lsn, checksum, tag)
+
+                place = (0, number, region.start, region.end - region.start)
+                are_mended &= self._mended(path, place, is_right)
+            return are_mended
+
+    def mend_chunk(self, store_id: bytes, stream_id: int, segment: int, position: int, size: int = 0) -> bool:
+        """Mend the chunk at `position` of a file of a stream, of `size` bytes if that is known; tell whether it is."""
+        with self._lock:
+            path = sealed_path(stream_id, segment)
+            mark = chunk_mark(store_id, stream_id, segment, position)
+            size = size or self._size_by_peers(stream_id, segment, position, mark)
+            if not size or not self._is_followed(path, store_id, stream_id, segment, position + size):
+                return False
+
+            def is_right(data: bytes) -> bool:
+                head = maybe_head(data)
+                return head is not None and head.mark == mark and is_whole(head, data)
+
+            return self._mended(path, (stream_id, segment, position, size), is_right)
+
+    def _size_by_peers(self, stream_id: int, segment: int, position: int, mark: bytes) -> int:
+        """Return how many bytes a chunk has of which the head cannot be read here; 0: nobody knows."""
+        for questions in self._asked():
+            head = maybe_head(questions.ask(stream_id, segment, position, CHUNK_HEAD_BYTES) or b"")
+            if head is not None and head.mark == mark:
+                return int(head.chunk_bytes)
+        return 0
+
+    def _is_followed(self, path: str, store_id: bytes, stream_id: int, segment: int, end: int) -> bool:
+        """Tell whether another chunk begins at `end` of a file, or the file ends there."""
+        try:
+            handle = self._fs.open(path, writable=False)
+            try:
+                size = self._fs.size(handle)
+                data = read_exactly(self._fs, handle, CHUNK_HEAD_BYTES, end) if end < size else b""
+            finally:
+                self._fs.close(handle)
+        except OSError:
+            return False
+        head = maybe_head(data)
+        return end == size or (head is not None and head.mark == chunk_mark(store_id, stream_id, segment, end))
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    def _asked(self) -> Sequence[Questions]:
+        return self._peers() if time.monotonic() >= self._rests_until_s else ()
+
+    def _mended(self, path: str, place: tuple[int, int, int, int], is_right: Callable[[bytes], bool]) -> bool:
+        """Have the bytes of a place be what somebody else has, if they are right; tell whether they are."""
+        _, _, position, length = place
+        has_answered = False
+        for questions in self._asked():
+            data = questions.ask(*place)
+            has_answered |= data is not None
+            if not data or not is_right(data):
+                continue
+            self._keep(path, position, length)
+            if self._write(path, position, data) and is_right(self._read(path, position, length)):
+                self.mended += 1
+                log.error("damage on disk was mended from another node", file=path, position=position, bytes=length)
+                return True
+        if not has_answered:
+            self._rests_until_s = time.monotonic() + REST_S
+        return False
+
+    def _keep(self, path: str, position: int, length: int) -> None:
+        """Keep the damaged bytes for those who will look at them. That it does not succeed is in nobody's way."""
+        name = path.rpartition("/")[2]
+        with suppress(OSError):
+            handle = self._fs.create(f"{QUARANTINE}/mended-{name}-{position}-{self._clock_ms()}", 0)
+            try:
+                write_all(self._fs, handle, [self._read(path, position, length)], 0)
+                self._fs.sync(handle)
+            finally:
+                self._fs.close(handle)
+            self._fs.sync_directory(QUARANTINE)
+
+    def _write_here(self, path: str, position: int, data: bytes) -> bool:
+        return put_in_place(self._fs, path, position, data)
+
+    def _read(self, path: str, position: int, length: int) -> bytes:
+        """Return the bytes there, with zeros where the disk cannot read."""
+        try:
+            handle = self._fs.open(path, writable=False)
+        except OSError:
+            return b""
+        try:
+            return readable(self._fs, handle, position, length)
+        finally:
+            self._fs.close(handle)
+
+    def _maybe_segment(self, path: str) -> tuple[bytes, int, Checksum, bytes] | None:
+        """Return a whole segment: its bytes, base LSN, checksum and tag; None when its header cannot be read."""
+        try:
+            handle = self._fs.open(path, writable=False)
+            try:
+                data = readable(self._fs, handle, 0, self._fs.size(handle))
+            finally:
+                self._fs.close(handle)
+        except OSError:
+            return None
+        header = parsed_header(data[:SEGMENT_HEADER_BYTES], len(data), path)
+        if isinstance(header, str):
+            return None
+        return data, header.base_lsn, checksum_function(header.algorithm), header.store_id[:STORE_TAG_BYTES]
+
+
+def damaged_regions(data: bytes, base_lsn: int, checksum: Checksum, tag: bytes) -> list[Region]:
+    """Return where in a segment no intact frame is; zeros at its end are space that is not used."""
+    found: list[Region] = []
+    at, crc = SEGMENT_HEADER_BYTES, None
+    while at < len(data):
+        frame = maybe_frame(checksum, tag, data, at, base_lsn + at)
+        if frame is not None:
+            at, crc = int(frame.end), frame.crc
+            continue
+        end = _next_frame(data, at, base_lsn, checksum, tag)
+        if end == len(data) and not any(data[at:]):
+            break
+        behind = maybe_frame(checksum, tag, data, end, base_lsn + end)
+        found.append(Region(at, end, crc, None if behind is None else behind.previous_crc))
+        at = end
+    return found
+
+
+def _next_frame(data: bytes, at: int, base_lsn: int, checksum: Checksum, tag: bytes) -> int:
+    """Return where the next intact frame behind `at` begins, the end of the segment when there is none."""
+    found = data.find(FRAME_MAGIC, at + 1)
+    while found >= 0:
+        if found % _ALIGNMENT == 0 and maybe_frame(checksum, tag, data, found, base_lsn + found) is not None:
+            return found
+        found = data.find(FRAME_MAGIC, found + 1)
+    return len(data)
+
+
+def is_continuous(data: bytes, region: Region, base_lsn: int, checksum: Checksum, tag: bytes) -> bool:
+    """Tell whether `data` are the frames that belong into `region`."""
+    if len(data) != region.end - region.start:
+        return False
+    at, crc = 0, region.before
+    while at < len(data):
+        frame = maybe_frame(checksum, tag, data, at, base_lsn + region.start + at)
+        if frame is None or (crc is not None and frame.previous_crc != crc):
+            return False
+        at, crc = int(frame.end), frame.crc
+    return region.behind is None or crc == region.behind
+
+
+def put_in_place(fs: FileSystem, path: str, position: int, data: bytes) -> bool:
+    """Write over bytes of a file that is there, durably; tell whether that was possible. No file becomes longer."""
+    try:
+        handle = fs.open(path, writable=True)
+        try:
+            if fs.size(handle) < position + len(data):
+                return False
+            write_all(fs, handle, [data], position)
+            fs.sync(handle)
+        finally:
+            fs.close(handle)
+    except OSError:
+        return False
+    return True
+
+
+def readable(fs: FileSystem, handle: int, position: int, length: int) -> bytes:
+    """Return bytes of a file, with zeros where the disk cannot read."""
+    pieces: list[bytes] = []
+    for at in range(position, position + length, _PIECE_BYTES):
+        size = min(_PIECE_BYTES, position + length - at)
+        try:
+            pieces.append(read_exactly(fs, handle, size, at))
+        except OSError:
+            for block in range(at, at + size, _BLOCK_BYTES):
+                wanted = min(_BLOCK_BYTES, at + size - block)
+                try:
+                    pieces.append(read_exactly(fs, handle, wanted, block))
+                except OSError:
+                    pieces.append(bytes(wanted))
+    return b"".join(pieces)
+
+
+def chunk_places(fs: FileSystem, handle: int, mark_of: Callable[[int], bytes]) -> list[tuple[int, ChunkHead | None]]:
+    """Return the chunks of a file of a stream: their places and heads, at last None where none can be read."""
+    found: list[tuple[int, ChunkHead | None]] = []
+    at, size = SEGMENT_HEADER_BYTES, fs.size(handle)
+    while at < size:
+        head = maybe_head(readable(fs, handle, at, CHUNK_HEAD_BYTES))
+        if head is None or head.mark != mark_of(at):
+            found.append((at, None))
+            break
+        found.append((at, head))
+        at += int(head.chunk_bytes)
+    return found
