@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.msgstore.log.checksum import CRC32, checksum_function
+from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function
 from warren.msgstore.log.records import frame_header
+from warren.replication import entries as entries_module
 from warren.replication.entries import (
     EPOCHS_MAX,
     FILES_MAX,
@@ -133,6 +135,29 @@ def test_entries_come_out_as_they_went_in_however_they_are_cut(sent: list[Entry]
         decoder.feed(data[start:end])
         found += received(decoder)
     assert found == sent
+
+
+@thorough(100)
+@given(st.lists(entries, max_size=6), st.integers(1, 100), st.integers(1, 40))
+def test_entries_come_out_as_they_went_in_whatever_counts_as_large(sent: list[Entry], step: int, large: int) -> None:
+    data = bytes_of(sent)
+    found: list[Entry] = []
+    with mock.patch.object(entries_module, "_CHUNK_BYTES", large):
+        decoder = Decoder(ALL)
+        for start in range(0, len(data), step):
+            decoder.feed(data[start : start + step])
+            found += received(decoder)
+    assert found == sent
+
+
+def test_a_piece_of_an_image_has_a_crc_of_its_own_by_either_algorithm() -> None:
+    for algorithm in (CRC32, CRC32C):
+        with mock.patch.object(entries_module, "default_algorithm", lambda algorithm=algorithm: algorithm):
+            data = bytes_of([ImagePiece(1, 64, b"bytes of a file")])
+        assert list(entries_of(data, ALL)) == [ImagePiece(1, 64, b"bytes of a file")]
+        for damaged in (len(data) - 1, len(PREAMBLE) + 12 + 7, len(PREAMBLE) + 12 + 19, len(PREAMBLE) + 12 + 23):
+            with pytest.raises(EntryError, match="checksum"):
+                list(entries_of(data[:damaged] + bytes([data[damaged] ^ 1]) + data[damaged + 1 :], ALL))
 
 
 def test_every_kind_is_drawn_and_has_a_number_of_its_own() -> None:

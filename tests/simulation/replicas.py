@@ -67,6 +67,7 @@ class Link:
         self.epoch = epoch
         self.attachment = attachment
         self.catch_up: Iterator[list[Piece]] | None = attachment.catch_up()
+        self.is_behind = False  # too much was written meanwhile
         self.entries: deque[bytes] = deque([PREAMBLE])
         self.acks: deque[Ack] = deque()
         self.acked = Ack(0, 0, 0, 0, epoch)
@@ -87,7 +88,7 @@ class Link:
             self.put(pieces)
         else:
             self.catch_up = None
-            assert self.attachment.go_live(self.put)
+            self.is_behind = not self.attachment.go_live(self.put)
         return True
 
     def deliver(self, replica: ReplicaStore) -> bool:
@@ -416,6 +417,24 @@ class ReplicatedLife(Life):
         replica = self._running(node)
         replica.open()
         replica.follow(self.leading.epoch, STORE_ID)
+        self._attach_here(node, replica)
+
+    def _attach_again(self, node: Node) -> None:
+        """A follower says where it is, over the same link, and gets what was written while it caught up."""
+        link, replica = node.link, node.replica
+        assert link is not None and replica is not None
+        while link.deliver(replica):
+            pass
+        if link.entries or link._entry is not None:
+            return  # there is no room
+        replica.apply(Truncate(link.attachment.end_lsn, self.leading.epoch), self.leading.epoch)
+        self.counts["again"] += 1
+        self._attach_here(node, replica)
+        self.leading.shipping.detach(link.attachment)
+        if node.link is link:
+            node.link = None  # it gets a copy
+
+    def _attach_here(self, node: Node, replica: ReplicaStore) -> None:
         for _ in range(3):
             try:
                 found = self.leading.shipping.attach(
@@ -454,6 +473,8 @@ class ReplicatedLife(Life):
                 pass
             if node.link.catch_up is None:
                 node.needs_image = False
+            if node.link.is_behind:
+                self._on(node, partial(self._attach_again, node))
         except BulkNeededError:
             node.link.entries.clear()
             self._lose_link(node)
@@ -498,7 +519,7 @@ class ReplicatedLife(Life):
         """Have commits wait for a follower that is live; it joins when it has what there is by now."""
         node = node or self._follower()
         link = node.link
-        if link is not None and link.catch_up is None and link.join_lsn < 0:
+        if link is not None and link.catch_up is None and not link.is_behind and link.join_lsn < 0:
             link.join_lsn = self.leading.shipping.end_lsn()
             link.attachment.publish(encoded(Sync(link.join_lsn)))
             self._acked(node, link)

@@ -20,7 +20,17 @@ GROUPS: Final = 4
 LIVES: Final = max(40, STATES // 100)  # of a group
 STEPS: Final = 150
 # What happens in every group, so that nothing is held to be right because it never comes.
-HAPPENS: Final = ("take-overs", "restarts", "truncations", "joins", "images", "follower crashes", "chunks", "refused")
+HAPPENS: Final = (
+    "take-overs",
+    "restarts",
+    "truncations",
+    "joins",
+    "images",
+    "follower crashes",
+    "chunks",
+    "refused",
+    "again",
+)
 pytestmark = pytest.mark.timeout(900 + LIVES)
 
 
@@ -35,6 +45,7 @@ def test_what_was_confirmed_is_on_every_member_whoever_leads(group: int) -> None
             small_limits(),
             mock.patch.object(entries, "PIECE_BYTES", 300),
             mock.patch.object(shipping, "PIECE_BYTES", 700),
+            mock.patch.object(shipping, "WAITING_BYTES_MAX", 700 if number % 4 == 0 else 1 << 20),
         ):
             life.run(STEPS)
         counts += life.counts

@@ -7,8 +7,9 @@ entries. All integers are big-endian.
          0   4  length                of the body
          4   1  kind
          5   3  zero
-         8   4  crc                   CRC-32 (zlib) of bytes 0..7 and the body; of FRAME without the body, for a frame
-                                      has a crc of its own, which the follower checks before it writes
+         8   4  crc                   CRC-32 (zlib) of bytes 0..7 and the body. Of FRAME without the body, for a frame
+                                      has a crc of its own, which the follower checks before it writes; of IMAGE_PIECE
+                                      with the first 24 bytes of it, which have a crc of the others
         12      body, by kind:
 
     from the leader
@@ -45,8 +46,9 @@ entries. All integers are big-endian.
     from the leader, too
     16 IMAGE       lsn u64: what follows is a whole log that ends there, to take the place of the follower's: pieces of
                    its segments, then those of its checkpoint. With the last one it does
-    17 IMAGE_PIECE number u64, position u64, then bytes of that segment's file; the pieces come in their order, and the
-                   segments by number
+    17 IMAGE_PIECE number u64, position u64, algorithm u32, crc u32, then bytes of that segment's file, with their crc
+                   by one of the algorithms of the store's files (``msgstore.log.checksum``): the one that is fast where
+                   they come from. The pieces come in their order, and the segments by number
 
     from the follower
     32 POSITION    store_id 16, segment u64, lsn u64, checkpoint_lsn u64, crc u32, count u32, then epochs, each epoch
@@ -76,12 +78,13 @@ entries from there on; nothing more is said about where they begin.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, cast
 
+from warren.msgstore.log.checksum import checksum_function, default_algorithm, table_crc32c
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 
 VERSION: Final = 1
@@ -109,9 +112,10 @@ _TRUNCATE: Final = Struct(">QI")
 _POSITION: Final = Struct(">16sQQQII")
 _EPOCH: Final = Struct(">IQ")
 _FILE: Final = Struct(">QQQI")
-_IMAGE_PIECE: Final = Struct(">QQ")
+_IMAGE_PIECE: Final = Struct(">QQII")
 _ACK: Final = Struct(">QQQQI")
 _WANT: Final = Struct(">QQQQI")
+_CHUNK_BYTES: Final = 1 << 12
 _REPLACEMENT: Final = 0x01
 _MORE: Final = 0x02
 
@@ -147,7 +151,7 @@ class Frame:
     LENGTHS: ClassVar[tuple[int, int]] = (FRAME_HEADER_BYTES, LENGTH_MAX)
 
     head: bytes
-    payload: tuple[bytes, ...]
+    payload: tuple[Piece, ...]
 
     @property
     def lsn(self) -> int:
@@ -168,10 +172,10 @@ class Frame:
         return [self.head, *self.payload]
 
     @classmethod
-    def parse(cls, body: bytes) -> Self:
+    def parse(cls, body: Piece) -> Self:
         if int.from_bytes(body[4:8], "big") != len(body) - FRAME_HEADER_BYTES:
             raise ValueError("the frame in it has another length")
-        return cls(body[:FRAME_HEADER_BYTES], (body[FRAME_HEADER_BYTES:],))
+        return cls(bytes(body[:FRAME_HEADER_BYTES]), (body[FRAME_HEADER_BYTES:],))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +220,7 @@ class CheckpointPiece:
         return [_CHECKPOINT.pack(self.lsn, self.total_bytes, self.offset), self.data]
 
     @classmethod
-    def parse(cls, body: bytes) -> Self:
+    def parse(cls, body: Piece) -> Self:
         lsn, total_bytes, offset = _CHECKPOINT.unpack_from(body)
         data = body[_CHECKPOINT.size :]
         if offset + len(data) > total_bytes:
@@ -262,7 +266,7 @@ class ChunkPiece:
         return [_CHUNK.pack(self.stream_id, self.segment, self.position, flags), self.data]
 
     @classmethod
-    def parse(cls, body: bytes) -> Self:
+    def parse(cls, body: Piece) -> Self:
         stream_id, segment, position, flags = _CHUNK.unpack_from(body)
         known = _known_flags(flags, _REPLACEMENT | _MORE)
         is_replacement, has_more = bool(known & _REPLACEMENT), bool(known & _MORE)
@@ -432,12 +436,17 @@ class ImagePiece:
     data: Piece
 
     def body(self) -> list[Piece]:
-        return [_IMAGE_PIECE.pack(self.number, self.position), self.data]
+        algorithm = default_algorithm()
+        crc = checksum_of(algorithm, self.data)
+        return [_IMAGE_PIECE.pack(self.number, self.position, algorithm, crc), self.data]
 
     @classmethod
-    def parse(cls, body: bytes) -> Self:
-        number, position = _IMAGE_PIECE.unpack_from(body)
-        return cls(number, position, body[_IMAGE_PIECE.size :])
+    def parse(cls, body: Piece) -> Self:
+        number, position, algorithm, crc = _IMAGE_PIECE.unpack_from(body)
+        data = body[_IMAGE_PIECE.size :]
+        if checksum_of(algorithm, data) != crc:
+            raise ValueError("its bytes have a wrong checksum")
+        return cls(number, position, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -638,6 +647,11 @@ FROM_LEADER: Final[tuple[EntryType, ...]] = (
     HaveBytes,
 )
 FROM_FOLLOWER: Final[tuple[EntryType, ...]] = (Position, SealedList, Ack, Stop, WantBytes, HaveBytes)
+# Those that have bytes of files: they keep what has arrived, and no copy of it.
+_VIEWS: Final[frozenset[EntryType]] = frozenset({Frame, CheckpointPiece, ChunkPiece, ImagePiece})
+# What the crc of the entry covers of the body; all of it where nothing is said.
+_COVERED_BYTES: Final[dict[EntryType, int]] = {Frame: 0, ImagePiece: _IMAGE_PIECE.size}
+_COVERED_PIECES: Final[dict[EntryType, int]] = {Frame: 0, ImagePiece: 1}
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -649,7 +663,7 @@ def encoded(entry: Entry) -> list[Piece]:
     length = sum(map(len, body))
     least, most = entry.LENGTHS
     assert least <= length <= most, f"{type(entry).__name__} of {length} bytes"
-    covered = () if isinstance(entry, Frame) else body
+    covered = body[: _COVERED_PIECES.get(type(entry))]
     return [_HEAD.pack(length, entry.KIND, _crc(length, entry.KIND, covered)), *body]
 
 
@@ -687,19 +701,39 @@ class Decoder:
 
     def __init__(self, accepted: Iterable[EntryType]) -> None:
         self._types: dict[int, EntryType] = {entry_type.KIND: entry_type for entry_type in accepted}
-        self._buffer = bytearray()
+        self._buffer = b""
         self._at = 0  # what is before was taken
         self._passed = 0  # how many bytes of the link lie before the buffer
+        self._chunks: list[bytes | bytearray] = []  # what has arrived behind it
+        self._chunks_bytes = 0
         self._begun = False  # the preamble was there
         self._error = ""
+        self.entry_bytes = 0  # of the body of the last entry
 
-    def feed(self, data: Piece) -> None:
+    def feed(self, data: bytes) -> None:
         """Take bytes as they have arrived."""
-        if self._at:
-            del self._buffer[: self._at]
+        chunks = self._chunks
+        if chunks and isinstance(chunks[-1], bytearray) and len(chunks[-1]) < _CHUNK_BYTES:
+            chunks[-1] += data
+        else:
+            # An object for each would take many times the space of small ones.
+            chunks.append(data if len(data) >= _CHUNK_BYTES else bytearray(data))
+        self._chunks_bytes += len(data)
+
+    def _has(self, count: int) -> bool:
+        """Have so many bytes in one piece, from what comes next on; False when they have not arrived.
+
+        What is large is put together once, and not each time that some of it has come.
+        """
+        left = len(self._buffer) - self._at
+        if left < count and left + self._chunks_bytes >= count:
+            self._buffer = b"".join([memoryview(self._buffer)[self._at :], *self._chunks])
             self._passed += self._at
             self._at = 0
-        self._buffer += data
+            self._chunks.clear()
+            self._chunks_bytes = 0
+            return True
+        return left >= count
 
     def maybe_entry(self) -> Entry | None:
         """Return the next entry; None while it is not complete.
@@ -715,11 +749,13 @@ class Decoder:
             return self._maybe_entry()
         except EntryError as error:
             self._error = str(error)
-            self._buffer.clear()
+            self._buffer = b""
+            self._chunks.clear()
             raise
 
     def _take_preamble(self) -> bool:
-        found = bytes(self._buffer[: len(PREAMBLE)])
+        self._has(min(len(PREAMBLE), len(self._buffer) + self._chunks_bytes))
+        found = self._buffer[: len(PREAMBLE)]
         if found[: len(_MAGIC)] != _MAGIC[: len(found)]:
             raise EntryError(f"the link begins with {found.hex()}: that is no broker that replicates")
         if len(found) < len(PREAMBLE):
@@ -732,29 +768,31 @@ class Decoder:
         return True
 
     def _maybe_entry(self) -> Entry | None:
-        buffer, at = self._buffer, self._at
-        if len(buffer) - at < _HEAD.size:
+        if not self._has(_HEAD.size):
             return None
-        length, kind, crc = _HEAD.unpack_from(buffer, at)
+        length, kind, crc = _HEAD.unpack_from(self._buffer, self._at)
         entry_type = self._types.get(kind)
         if entry_type is None:
             raise self._wrong(f"an entry of kind {kind}, which does not belong here")
         least, most = entry_type.LENGTHS
         if not least <= length <= most:
             raise self._wrong(f"{entry_type.__name__} of {length} bytes: it has {least} to {most}")
-        end = at + _HEAD.size + length
-        if len(buffer) < end:
+        if not self._has(_HEAD.size + length):
             return None
+        buffer, at = self._buffer, self._at
+        end = at + _HEAD.size + length
         if any(buffer[at + 5 : at + 8]):
             raise self._wrong(f"{entry_type.__name__} with a head that has other bytes where zeros belong")
-        body = bytes(memoryview(buffer)[at + _HEAD.size : end])
-        if _crc(length, kind, () if entry_type is Frame else (body,)) != crc:
+        view = memoryview(buffer)[at + _HEAD.size : end]
+        body: Any = view if entry_type in _VIEWS else bytes(view)
+        if _crc(length, kind, (body[: _COVERED_BYTES.get(entry_type)],)) != crc:
             raise self._wrong(f"{entry_type.__name__} with a wrong checksum")
         try:
             entry = entry_type.parse(body)
         except ValueError as error:
             raise self._wrong(f"{entry_type.__name__}: {error}") from None
         self._at = end
+        self.entry_bytes = length
         return entry
 
     def _wrong(self, what: str) -> EntryError:
@@ -767,6 +805,13 @@ def entries_of(data: bytes, accepted: Iterable[EntryType]) -> Iterator[Entry]:
     decoder.feed(data)
     while (entry := decoder.maybe_entry()) is not None:
         yield entry
+
+
+def checksum_of(algorithm: int, piece: Piece, previous: int = 0) -> int:
+    """Return the checksum of a piece by an algorithm of the store's files. Raises ValueError: there is none of it."""
+    function: Callable[[Piece, int], int] = cast("Any", checksum_function(algorithm))
+    # Where there is no wheel, the table wants bytes.
+    return function(bytes(piece) if function is table_crc32c else piece, previous)
 
 
 def _crc(length: int, kind: int, pieces: Iterable[Piece]) -> int:

@@ -132,14 +132,13 @@ class Intake:
                     self._on_question(entry)
                 else:
                     assert isinstance(entry, FromLeader)
-                    self.put(entry)
+                    self.put(entry, self._decoder.entry_bytes)
         except EntryError as error:
             self.is_refused = True
             self._is_over(str(error))
 
-    def put(self, entry: FromLeader) -> None:
-        """Have `entry` be carried out."""
-        size = sum(map(len, entry.body()))
+    def put(self, entry: FromLeader, size: int) -> None:
+        """Have `entry` be carried out, which has so many bytes."""
         self._queued_bytes += size
         self._entries.append((entry, size))
 

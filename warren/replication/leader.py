@@ -20,7 +20,8 @@
 6. What a follower acknowledges counts once it is known to have the same log: before that its LSNs may be those of
    another history.
 7. A follower that catches up is given up when it stands still, or when too much is kept for it, and waits before it is
-   given anything again (``catching_up``).
+   given anything again (``catching_up``). When more is written meanwhile than may wait in memory it says where it is
+   again, over the same link, and gets that from the files, too.
 8. A client of a follower comes over a connection of its own, which belongs to the broker from the handshake on. While
    clients are not served none is taken: followers may have to connect first, and nothing waits in their way.
 """
@@ -95,9 +96,10 @@ BEACON_S: Final = 0.25
 WATCH_S: Final = 0.1
 HANDSHAKE_S: Final = 5.0
 NEWCOMERS_MAX: Final = 16
-# A follower that catches up is sent more when less than this waits, so much at a time.
-AHEAD_BYTES: Final = 4 << 20
+# A follower that catches up is sent so much at a time, by a thread that is asked again after so long.
 AT_ONCE_BYTES: Final = 1 << 20
+AT_ONCE_S: Final = 0.05
+AHEAD_BYTES: Final = 4 << 20  # of the metadata
 DRAINED_S: Final = 0.005
 PATIENCE_S: Final = 1.0  # how often it is looked whether a follower that catches up gets on
 REMEMBERED_MAX: Final = 64  # nodes that catch up
@@ -776,10 +778,19 @@ class Follower:
 
     async def _feed_it(self) -> None:
         attachment = await self._attach()
-        if attachment is None:
-            return
-        self._attachment = attachment
-        self._catching_up.begin(self.wire.sent_bytes, time.monotonic())
+        while attachment is not None:
+            before, self._attachment = self._attachment, attachment
+            if before is not None:
+                self._leader.shipping.detach(before)  # not earlier: what is kept for it is kept for this one
+            self._catching_up.begin(self.wire.sent_bytes, time.monotonic())
+            if await self._feed_until_behind(attachment):
+                return
+            log.info("too much was written while a follower caught up: it gets that, too", node=str(self.node))
+            self.wire.put(encoded(Truncate(attachment.end_lsn, self._leader.epoch())))  # to say where it is
+            attachment = await self._attach()
+
+    async def _feed_until_behind(self, attachment: Attachment) -> bool:
+        """Give it what it lacks, and then what is written; False when too much of that has come meanwhile."""
         leader = self._leader
         fd = self.wire.fileno()
         leader.host.watch(fd, self._readable)
@@ -792,14 +803,15 @@ class Follower:
                 self._catching_up.needs_image = True
                 raise
             self._catching_up.needs_image = False
-            if attachment.go_live(self.wire.put):
-                leader.has_caught_up(self.node)
-                self.replica.is_live = True
-                await in_thread(REPLICATION, leader.shipping.settle)
-                await trio.sleep_forever()
-            self.end("too much was written while it caught up: it is to connect again")
+            if not attachment.go_live(self.wire.put):
+                return False
+            leader.has_caught_up(self.node)
+            self.replica.is_live = True
+            await in_thread(REPLICATION, leader.shipping.settle)
+            await trio.sleep_forever()
         finally:
             leader.host.unwatch(fd)
+        return True
 
     # --- before it is fed -------------------------------------------------------------------------------------------
 
@@ -874,6 +886,7 @@ class Follower:
         applied, changes = await leader.host.copy_metadata()
         if applied == self._applied:
             return
+        self._applied = applied
         records: list[bytes] = []
         size = 0
         for change in changes:
@@ -890,19 +903,24 @@ class Follower:
         """Send what is in the files."""
 
         def some() -> bool:
-            """Read some of it, and send what the kernel takes at once: neither is done on the loop."""
-            taken: Pieces = []
-            size = 0
-            for pieces in entries:
-                taken += pieces
-                size += sum(map(len, pieces))
-                if size >= AT_ONCE_BYTES:
-                    break
-            self.wire.put(taken)
-            return bool(taken)
+            """Read and send some of it; False when there is no more. Neither is done on the loop."""
+            give_up_s = time.monotonic() + AT_ONCE_S
+            is_sent = self.wire.push(())
+            while is_sent and time.monotonic() < give_up_s:
+                taken: Pieces = []
+                size = 0
+                for pieces in entries:
+                    taken += pieces
+                    size += sum(map(len, pieces))
+                    if size >= AT_ONCE_BYTES:
+                        break
+                if not taken:
+                    return False
+                is_sent = self.wire.push(taken)
+            return True
 
-        while await in_thread(REPLICATION, some):
-            await self._drained()
+        while not self._ended.is_set() and await in_thread(REPLICATION, some):
+            pass
 
     def _put(self, attachment: Attachment, entry: Entry) -> None:
         """Send an entry that comes before those of the files."""

@@ -90,6 +90,7 @@ from warren.replication.entries import (
     Truncate,
     Unlink,
     Unmake,
+    checksum_of,
 )
 from warren.replication.incoming_image import COMPLETE, IncomingImage, finish
 from warren.replication.mending import put_in_place
@@ -193,7 +194,7 @@ class ReplicaStore(FailStop):
         return Position(self.store_id, number, self.received_lsn, self._checkpoint.lsn, self._crc, self._epochs())
 
     def sealed_files(self) -> list[SealedFile]:
-        """Return what there was of files of streams when `follow` was called."""
+        """Return what there was of files of streams when `follow` was called, or the log was cut last."""
         return self._sealed
 
     @property
@@ -428,10 +429,9 @@ class ReplicaStore(FailStop):
 
     @staticmethod
     def _is_intact(entry: Frame, segment: SegmentHeader) -> bool:
-        checksum = checksum_function(segment.algorithm)
-        crc = checksum(entry.head[:-4], 0)
+        crc = checksum_of(segment.algorithm, entry.head[:-4])
         for piece in entry.payload:
-            crc = checksum(piece, crc)
+            crc = checksum_of(segment.algorithm, piece, crc)
         is_ours = entry.head[44 : 44 + STORE_TAG_BYTES] == segment.store_id[:STORE_TAG_BYTES]
         return is_ours and crc == entry.crc and int.from_bytes(entry.head[4:8], "big") % 8 == 0
 
@@ -620,8 +620,12 @@ class ReplicaStore(FailStop):
                 f"the log is to be cut at LSN {entry.lsn}, and up to {kept} it is committed: the leader has another "
                 "history. Make this follower anew, in an empty directory"
             )
-        self._close_current()
         self._mark(entry.lsn)
+        if entry.lsn == self.received_lsn and self.epoch <= entry.epoch:
+            self._sync_log(entry.lsn)  # nothing is behind it: the leader wants to know what is here
+            self._read_sealed()
+            return
+        self._close_current()
         store = self._store
         for number, header in sorted(self._segments.items(), reverse=True):
             if header.epoch <= entry.epoch and header.base_lsn < entry.lsn:
@@ -632,6 +636,7 @@ class ReplicaStore(FailStop):
             store.set_aside(number)
         self._current = None
         self._read_log()
+        self._read_sealed()
 
     def _cut_file(self, header: SegmentHeader, lsn: int) -> None:
         handle = self._fs.open(segment_path(header.number), writable=True)

@@ -18,7 +18,7 @@
    the log gone on without it each time. It goes when nobody is left for whom it was kept; how much space it takes is
    counted (`kept_bytes`), together with the files of streams that a follower may still be reading.
 5. While a follower catches up, what is live waits in memory, at most `WAITING_BYTES_MAX` of it. Beyond that the
-   attachment is of no use when it has caught up with the files: the follower connects again, with less to catch up.
+   attachment is of no use when it has caught up with the files: the follower gets another one, with less to catch up.
 6. A follower that has what the leader never had has to cut that off (`Truncate`), at the end of the largest epoch that
    both have. One from which the log here does not go on, since segments of it are gone, gets an image: the whole log as
    it is, and its checkpoint. What not even that can serve gets `BulkNeededError`.
@@ -118,7 +118,7 @@ class Attachment:
     def __init__(self, fs: FileSystem, number: int = 0) -> None:
         self.number = number  # later ones have greater numbers
         self.sent = 0
-        self.is_behind = False  # too much came while it caught up: connect again
+        self.is_behind = False  # too much came while it caught up: it needs another one
         self._fs = fs
         self._put: Callable[[Pieces], None] | None = None
         self._waiting: list[tuple[Pieces, int]] = []  # and how many entries they are
@@ -207,7 +207,7 @@ class Attachment:
                     head, data = found
                     if head.previous_crc != crc:
                         raise BulkNeededError(f"the log here does not go on at LSN {lsn} from what the follower has")
-                    yield Frame(data[:FRAME_HEADER_BYTES], (data[FRAME_HEADER_BYTES:],))
+                    yield Frame(data[:FRAME_HEADER_BYTES], (memoryview(data)[FRAME_HEADER_BYTES:],))
                     lsn, crc = lsn + head.end, head.crc
         if lsn != self.end_lsn:
             raise BulkNeededError(f"the log here cannot be read from LSN {lsn} to {self.end_lsn}")
@@ -229,7 +229,7 @@ class Attachment:
     def go_live(self, put: Callable[[Pieces], None]) -> bool:
         """Have `put` called with everything that has come since `attach`, and with what will; not to block or fail.
 
-        Returns False when too much has come: end the link, and let the follower connect again.
+        Returns False when too much has come: what is missing has to be caught up with, too.
         """
         with self._lock:
             if self.is_behind:

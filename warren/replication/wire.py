@@ -5,7 +5,9 @@
    what it misses from the files when it connects again, and no frame waits for it in memory.
 3. What waits is sent on the loop in passes of about `SEND_AT_ONCE_BYTES`, and everything else on the loop has its turn
    between them: else who reads as fast as this side sends, and much of it, would hold up all clients.
-4. After a failure nothing more is sent, and `receive` says that the other side is gone. Whoever puts is told nothing:
+4. Who has much to send, and a thread to do it in, pushes it: then that thread waits for the other side, and not the
+   loop.
+5. After a failure nothing more is sent, and `receive` says that the other side is gone. Whoever puts is told nothing:
    the committer goes on, and the task that reads finds out.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +30,7 @@ Piece = bytes | memoryview
 BACKLOG_BYTES_MAX: Final = 64 << 20
 RECEIVE_BYTES: Final = 1 << 18
 SEND_AT_ONCE_BYTES: Final = 1 << 19
+PUSH_S: Final = 0.1
 # What one call of the system takes.
 _PIECES_MAX: Final = 512
 _TLS_PIECE_BYTES: Final = 1 << 16
@@ -45,6 +49,7 @@ class Wire:
         self.backlog_bytes = 0
         self._sock = sock
         self._backlog_bytes_max = backlog_bytes_max
+        self._is_pushed = False  # a thread sends what waits
         self._backlog: deque[memoryview] = deque()
         self._lock = Lock()
         self._token = trio.lowlevel.current_trio_token()
@@ -70,15 +75,37 @@ class Wire:
                 self._fail(f"{self.backlog_bytes} bytes wait to be sent: the other node or the network is too slow")
             if not self._backlog:
                 return
-        if was_empty:
+        if was_empty and not self._is_pushed:
             self._token.run_sync_soon(self._wake)
+
+    def push(self, pieces: Sequence[Piece]) -> bool:
+        """Send `pieces`, and wait until they are with the kernel; tell whether they are. Not on the loop.
+
+        What is not sent after `PUSH_S` waits as that of `put` does; push nothing to go on waiting.
+        """
+        self._is_pushed = True
+        try:
+            self.put(pieces)
+            give_up_s = time.monotonic() + PUSH_S
+            poll = select.poll()
+            poll.register(self._sock, select.POLLOUT)
+            while self._backlog and not self.failure and (left_s := give_up_s - time.monotonic()) > 0:
+                poll.poll(left_s * 1000)
+                with self._lock:
+                    self._send_some(SEND_AT_ONCE_BYTES)
+        finally:
+            self._is_pushed = False
+        is_sent = not self._backlog
+        if not is_sent:
+            self._token.run_sync_soon(self._wake)
+        return is_sent
 
     async def send(self) -> None:
         """Send what waits, until the wire fails."""
         while not self.failure:
             await self._waiting.wait()
             self._waiting = trio.Event()
-            while self._backlog and not self.failure:
+            while self._backlog and not self.failure and not self._is_pushed:
                 await trio.lowlevel.wait_writable(self._sock)
                 with self._lock:
                     self._send_some(SEND_AT_ONCE_BYTES)

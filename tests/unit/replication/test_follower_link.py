@@ -163,7 +163,7 @@ def test_bytes_are_queued_until_the_thread_has_carried_them_out(tmp_path: Path) 
             replica = ReplicaStore(OsFileSystem(str(tmp_path / "messages")))
             wire = Wire(ours)
             link = _Link(wire, replica, 7, STORE, Metadata())  # type: ignore[arg-type]
-            link._intake.put(Committed(100))
+            link._intake.put(Committed(100), 8)
             assert link._intake.queued_bytes == 8
             wire.close()
 

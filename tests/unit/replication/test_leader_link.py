@@ -22,7 +22,19 @@ from warren.replication import leader as leader_module
 from warren.replication.catching_up import CatchingUp
 from warren.replication.cluster_state import ClusterState
 from warren.replication.elected_set import ElectedSet, recorded
-from warren.replication.entries import PREAMBLE, Ack, Decoder, EntryError, Position, SealedList, Stop, Truncate, encoded
+from warren.replication.entries import (
+    PREAMBLE,
+    Ack,
+    CatalogueCopy,
+    Decoder,
+    EntryError,
+    Position,
+    SealedList,
+    Stop,
+    Sync,
+    Truncate,
+    encoded,
+)
 from warren.replication.handshake import Node
 from warren.replication.identity import Identity
 from warren.replication.leader import Follower
@@ -173,6 +185,78 @@ def test_what_is_counted_begins_anew_when_the_follower_has_cut_its_log() -> None
             attachment = await follower._attach()
             assert attachment is not None and attachment.sent == 0
             follower.wire.close()
+
+    trio.run(main)
+
+
+def test_a_follower_for_which_too_much_was_written_gets_that_over_the_same_link() -> None:
+    """(7)"""
+
+    class Behind(Leader):
+        def __init__(self) -> None:
+            super().__init__()
+            self.has_begun = True
+            self.host = self
+            self.first, self.second = Attachment(SimulatedFileSystem(), 1), Attachment(SimulatedFileSystem(), 2)
+            self.first.is_behind = True
+            self.first.end_lsn = self.second.end_lsn = 64
+            self.first.position = self.second.position = Position(bytes(16), 1, 64, 0, 0, ())
+            self.answers = [self.first, self.second]
+            self.detached: list[Attachment] = []
+            self.is_settled = trio.Event()
+
+        def attach(self, position: Position, files: object, *, needs_image: bool) -> object:
+            assert not self.detached, "what is kept for the first one is kept until there is the second"
+            return self.answers.pop(0)
+
+        def detach(self, attachment: Attachment) -> None:
+            self.detached.append(attachment)
+
+        def watch(self, fd: int, on_readable: object) -> None:
+            pass
+
+        def unwatch(self, fd: int) -> None:
+            pass
+
+        async def copy_metadata(self) -> tuple[int, list[object]]:
+            return 5, []
+
+        def has_caught_up(self, node: Node) -> None:
+            pass
+
+        def settle(self) -> None:
+            trio.from_thread.run_sync(self.is_settled.set)
+
+    async def main() -> None:
+        leader = Behind()
+        follower, sock = link(leader)
+        said: list[Position | SealedList] = [Position(NO_STORE, 0, 0, 0, 0, ((EPOCH, 64),)), SealedList((), False)]
+        position = b"".join(piece for entry in said for piece in encoded(entry))
+        follower.feed(PREAMBLE + position)
+        decoder = Decoder((CatalogueCopy, Sync, Truncate))
+        decoder.feed(PREAMBLE)
+
+        async def next_entry() -> object:
+            while (entry := decoder.maybe_entry()) is None:
+                decoder.feed(await trio.to_thread.run_sync(sock.recv, 1 << 16))
+            return entry
+
+        with sock, trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follower.serve)
+                assert [await next_entry() for _ in range(3)] == [
+                    CatalogueCopy(5, False, ()),
+                    Sync(64),
+                    Truncate(64, EPOCH),
+                ]
+                sock.sendall(position)
+                assert await next_entry() == Sync(64), "it has the metadata already"
+                await leader.is_settled.wait()
+                assert leader.detached == [leader.first]
+                assert leader.second.is_live
+                assert follower.replica.is_live
+                nursery.cancel_scope.cancel()
+        assert leader.detached == [leader.first, leader.second]
 
     trio.run(main)
 

@@ -174,6 +174,25 @@ def test_what_is_committed_is_never_cut_off() -> None:
     assert replica.received_lsn == log.shipping.end_lsn()
 
 
+def test_to_cut_where_the_log_ends_is_to_say_again_what_is_here() -> None:
+    log = ShippedLog()
+    log.commit(3)
+    fs = SimulatedFileSystem()
+    replica = follower(log, fs)
+    wire = Wire(log, replica)
+    log.commit(1, sync=False)
+    before, position = segments(fs), replica.position()
+    assert replica.synced_lsn < replica.received_lsn
+    replica.apply(Truncate(position.lsn, 1), 1)
+    assert (replica.done, replica.position(), segments(fs)) == (0, position, before)
+    assert replica.synced_lsn == replica.received_lsn
+    assert fs.names("quarantine") == []
+    log.shipping.detach(wire.attachment)
+    log.commit(2)
+    Wire(log, replica)
+    assert segments(fs) == segments(log.fs)
+
+
 def test_what_is_cut_off_is_in_the_quarantine_and_entries_are_counted_anew() -> None:
     log = ShippedLog()
     log.commit(10)

@@ -8,17 +8,19 @@ from __future__ import annotations
 import socket
 import threading
 from itertools import pairwise
+from unittest import mock
 
 import trio
 import trio.testing
 
+from warren.replication import wire
 from warren.replication.wire import SEND_AT_ONCE_BYTES, Wire
 
 
-async def received(wire: Wire, count: int) -> bytes:
+async def received(receiver: Wire, count: int) -> bytes:
     data = b""
     while len(data) < count:
-        some = await wire.received()
+        some = await receiver.received()
         assert some
         data += some
     return data
@@ -91,23 +93,23 @@ async def _gone() -> None:
 
 
 def test_who_sends_to_nobody_is_not_told_but_who_reads_is() -> None:
-    """(4)"""
+    """(5)"""
     trio.run(_gone)
 
 
 async def _failed() -> None:
     left, right = socket.socketpair()
-    wire = Wire(left)
+    failing = Wire(left)
 
     async def read() -> None:
-        assert await wire.received() == b""
+        assert await failing.received() == b""
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await trio.testing.wait_all_tasks_blocked()
-        threading.Thread(target=wire.fail, args=("the disk is full",)).start()
-    assert wire.failure == "the disk is full"
-    wire.close()
+        threading.Thread(target=failing.fail, args=("the disk is full",)).start()
+    assert failing.failure == "the disk is full"
+    failing.close()
     right.close()
 
 
@@ -144,3 +146,52 @@ async def _passes() -> None:
 def test_much_that_waits_is_sent_bit_by_bit_and_others_have_their_turns_between() -> None:
     """(3)"""
     trio.run(_passes)
+
+
+async def _pushed() -> None:
+    left, right = socket.socketpair()
+    sender, receiver = Wire(left), Wire(right)
+    whole = bytes(range(256)) * 40_000
+    woken: list[bool] = []
+
+    def push() -> None:
+        is_sent = sender.push([whole[:1000], whole[1000:]])
+        woken.append(sender._waiting.is_set())
+        while not is_sent:
+            is_sent = sender.push(())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, push)
+        assert await received(receiver, len(whole)) == whole
+    assert sender.backlog_bytes == 0
+    assert sender.sent_bytes == len(whole)
+    assert woken == [False], "the loop has nothing to do with it"
+    sender.close()
+    receiver.close()
+
+
+def test_a_thread_that_pushes_sends_all_of_it_by_itself() -> None:
+    """(4)"""
+    with mock.patch.object(wire, "PUSH_S", 30.0):
+        trio.run(_pushed)
+
+
+async def _stands_still() -> None:
+    left, right = socket.socketpair()
+    sender, receiver = Wire(left), Wire(right)
+    whole = bytes(8 << 20)
+    assert not await trio.to_thread.run_sync(sender.push, [whole])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sender.send)
+        assert await received(receiver, len(whole)) == whole
+        nursery.cancel_scope.cancel()
+    right.close()
+    assert await trio.to_thread.run_sync(sender.push, [whole]), "of a wire that has failed nothing waits"
+    sender.close()
+    receiver._sock.close()
+
+
+def test_what_is_pushed_to_a_side_that_does_not_read_waits_as_what_is_put_does() -> None:
+    """(4)"""
+    with mock.patch.object(wire, "PUSH_S", 0.01):
+        trio.run(_stands_still)
