@@ -40,6 +40,7 @@ from warren.replication.entries import (
     Entry,
     EntryError,
     Frame,
+    HaveBytes,
     ImagePiece,
     Position,
     SealedFile,
@@ -50,6 +51,7 @@ from warren.replication.entries import (
     Truncate,
     Unlink,
     Unmake,
+    WantBytes,
     checkpoint_pieces,
     chunk_pieces,
     encoded,
@@ -112,6 +114,15 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     positions(),
     st.builds(SealedList, st.lists(st.builds(SealedFile, u64, u64, u64, u32), max_size=4).map(tuple), st.booleans()),
     st.builds(Ack, u64, u64, u64, u64, u32),
+    st.builds(
+        WantBytes,
+        u64,
+        u64,
+        st.integers(0, 2**62 - 1),
+        st.integers(0, 2**62 - 1),
+        st.integers(1, PIECE_BYTES),
+    ),
+    st.builds(HaveBytes, u64, st.binary(max_size=40)),
     st.builds(Stop, st.text(st.characters(exclude_categories=["Cs"]), max_size=30)),
 )
 
@@ -161,7 +172,7 @@ def test_a_piece_of_an_image_has_a_crc_of_its_own_by_either_algorithm() -> None:
 
 
 def test_every_kind_is_drawn_and_has_a_number_of_its_own() -> None:
-    assert len({entry_type.KIND for entry_type in ALL}) == len(set(ALL)) == 21
+    assert len({entry_type.KIND for entry_type in ALL}) == len(set(ALL)) == 23
 
 
 @thorough(300)
