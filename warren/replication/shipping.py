@@ -76,6 +76,7 @@ _CHECKPOINT_LSN_AT: Final = 32
 _CHECKPOINT_LSN_END: Final = 40
 
 WAITING_BYTES_MAX: Final = 64 << 20
+JOINED_BYTES: Final = 4 << 20
 
 Pieces = list[Piece]
 
@@ -282,7 +283,8 @@ class Shipping:
 
     def frame(self, head: bytes, payload: list[bytes], *, sync: bool) -> None:
         """A frame is written, and synced when `sync`."""
-        entry = Frame(head, tuple(payload))
+        size = int.from_bytes(head[4:8], "big")
+        entry = Frame(head, _joined(payload, size) if self._attachments else tuple(payload))
         self._end_lsn = entry.end_lsn
         if sync:
             # In one piece: a follower that finds nothing behind a frame acknowledges it, and again when it is synced.
@@ -698,6 +700,15 @@ class ShippedStore:
             shipping.publish(Unmake(shipping.end_lsn(), stream_id, segment))
             self._store.unmake_sealed(stream_id, segment)
             shipping.replaced()
+
+
+def _joined(pieces: list[bytes], size: int) -> tuple[bytes, ...]:
+    """Return the same bytes, `size` of them, in fewer pieces of about `JOINED_BYTES`.
+
+    Each costs something at every follower, and a message has two.
+    """
+    step = max(1, JOINED_BYTES * len(pieces) // max(1, size))
+    return tuple(b"".join(pieces[at : at + step]) for at in range(0, len(pieces), step))
 
 
 def _checkpoint_lsn(content: bytes) -> int:
