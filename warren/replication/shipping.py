@@ -56,6 +56,7 @@ from warren.replication.entries import (
     Drop,
     Entry,
     Frame,
+    ImageBytes,
     ImagePiece,
     Position,
     SealedFile,
@@ -129,6 +130,7 @@ class Attachment:
         self.position = Position(bytes(16), 0, 0, 0, 0, ())  # from where on
         self.end_lsn = 0  # up to where
         self.is_image = False  # the log does not go on from there: the follower gets all of it
+        self.image_piece: type[ImagePiece] = ImageBytes  # which it understands
         self.files = HeldFiles(fs, f"follower{number}")
         self.segments: list[tuple[SegmentHeader, HeldFile]] = []  # ascending
         self.sealed: list[_SealedSource] = []
@@ -187,7 +189,7 @@ class Attachment:
                 for at in range(0, end, PIECE_BYTES):
                     data = read_exactly(self._fs, handle, min(PIECE_BYTES, end - at), at)
                     if data:
-                        yield ImagePiece(header.number, at, data)
+                        yield self.image_piece(header.number, at, data)
         yield from self._checkpoint()
 
     def _checkpoint(self) -> Iterator[Entry]:
