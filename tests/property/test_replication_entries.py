@@ -41,6 +41,7 @@ from warren.replication.entries import (
     EntryError,
     Frame,
     HaveBytes,
+    ImageBytes,
     ImagePiece,
     Position,
     SealedFile,
@@ -111,6 +112,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(CaughtUp, u64),
     st.builds(BeginImage, u64),
     st.builds(ImagePiece, u64, u64, some),
+    st.builds(ImageBytes, u64, u64, some),
     positions(),
     st.builds(SealedList, st.lists(st.builds(SealedFile, u64, u64, u64, u32), max_size=4).map(tuple), st.booleans()),
     st.builds(Ack, u64, u64, u64, u64, u32),
@@ -164,15 +166,15 @@ def test_entries_come_out_as_they_went_in_whatever_counts_as_large(sent: list[En
 def test_a_piece_of_an_image_has_a_crc_of_its_own_by_either_algorithm() -> None:
     for algorithm in (CRC32, CRC32C):
         with mock.patch.object(entries_module, "default_algorithm", lambda algorithm=algorithm: algorithm):
-            data = bytes_of([ImagePiece(1, 64, b"bytes of a file")])
-        assert list(entries_of(data, ALL)) == [ImagePiece(1, 64, b"bytes of a file")]
+            data = bytes_of([ImageBytes(1, 64, b"bytes of a file")])
+        assert list(entries_of(data, ALL)) == [ImageBytes(1, 64, b"bytes of a file")]
         for damaged in (len(data) - 1, len(PREAMBLE) + 12 + 7, len(PREAMBLE) + 12 + 19, len(PREAMBLE) + 12 + 23):
             with pytest.raises(EntryError, match="checksum"):
                 list(entries_of(data[:damaged] + bytes([data[damaged] ^ 1]) + data[damaged + 1 :], ALL))
 
 
 def test_every_kind_is_drawn_and_has_a_number_of_its_own() -> None:
-    assert len({entry_type.KIND for entry_type in ALL}) == len(set(ALL)) == 23
+    assert len({entry_type.KIND for entry_type in ALL}) == len(set(ALL)) == 24
 
 
 @thorough(300)

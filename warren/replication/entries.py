@@ -8,7 +8,7 @@ entries. All integers are big-endian.
          4   1  kind
          5   3  zero
          8   4  crc                   CRC-32 (zlib) of bytes 0..7 and the body. Of FRAME without the body, for a frame
-                                      has a crc of its own, which the follower checks before it writes; of IMAGE_PIECE
+                                      has a crc of its own, which the follower checks before it writes; of IMAGE_BYTES
                                       with the first 24 bytes of it, which have a crc of the others
         12      body, by kind:
 
@@ -46,9 +46,11 @@ entries. All integers are big-endian.
     from the leader, too
     16 IMAGE       lsn u64: what follows is a whole log that ends there, to take the place of the follower's: pieces of
                    its segments, then those of its checkpoint. With the last one it does
-    17 IMAGE_PIECE number u64, position u64, algorithm u32, crc u32, then bytes of that segment's file, with their crc
-                   by one of the algorithms of the store's files (``msgstore.log.checksum``): the one that is fast where
-                   they come from. The pieces come in their order, and the segments by number
+    17 IMAGE_PIECE number u64, position u64, then bytes of that segment's file; the pieces come in their order, and the
+                   segments by number
+    18 IMAGE_BYTES number u64, position u64, algorithm u32, crc u32, then the same, with their crc by one of the
+                   algorithms of the store's files (``msgstore.log.checksum``): the one that is fast where they come
+                   from. For nodes that understand it (``format_level``)
 
     from the follower
     32 POSITION    store_id 16, segment u64, lsn u64, checkpoint_lsn u64, crc u32, count u32, then epochs, each epoch
@@ -112,7 +114,8 @@ _TRUNCATE: Final = Struct(">QI")
 _POSITION: Final = Struct(">16sQQQII")
 _EPOCH: Final = Struct(">IQ")
 _FILE: Final = Struct(">QQQI")
-_IMAGE_PIECE: Final = Struct(">QQII")
+_IMAGE_PIECE: Final = Struct(">QQ")
+_IMAGE_BYTES: Final = Struct(">QQII")
 _ACK: Final = Struct(">QQQQI")
 _WANT: Final = Struct(">QQQQI")
 _CHUNK_BYTES: Final = 1 << 12
@@ -436,14 +439,30 @@ class ImagePiece:
     data: Piece
 
     def body(self) -> list[Piece]:
-        algorithm = default_algorithm()
-        crc = checksum_of(algorithm, self.data)
-        return [_IMAGE_PIECE.pack(self.number, self.position, algorithm, crc), self.data]
+        return [_IMAGE_PIECE.pack(self.number, self.position), self.data]
 
     @classmethod
     def parse(cls, body: Piece) -> Self:
-        number, position, algorithm, crc = _IMAGE_PIECE.unpack_from(body)
-        data = body[_IMAGE_PIECE.size :]
+        number, position = _IMAGE_PIECE.unpack_from(body)
+        return cls(number, position, body[_IMAGE_PIECE.size :])
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBytes(ImagePiece):
+    """The same, with a crc that costs less."""
+
+    KIND: ClassVar[int] = 18
+    LENGTHS: ClassVar[tuple[int, int]] = (_IMAGE_BYTES.size + 1, _IMAGE_BYTES.size + PIECE_BYTES)
+
+    def body(self) -> list[Piece]:
+        algorithm = default_algorithm()
+        crc = checksum_of(algorithm, self.data)
+        return [_IMAGE_BYTES.pack(self.number, self.position, algorithm, crc), self.data]
+
+    @classmethod
+    def parse(cls, body: Piece) -> Self:
+        number, position, algorithm, crc = _IMAGE_BYTES.unpack_from(body)
+        data = body[_IMAGE_BYTES.size :]
         if checksum_of(algorithm, data) != crc:
             raise ValueError("its bytes have a wrong checksum")
         return cls(number, position, data)
@@ -617,6 +636,7 @@ FromLeader = (
     | CaughtUp
     | BeginImage
     | ImagePiece
+    | ImageBytes
     | Stop
 )
 FromFollower = Position | SealedList | Ack | Stop
@@ -642,16 +662,17 @@ FROM_LEADER: Final[tuple[EntryType, ...]] = (
     CaughtUp,
     BeginImage,
     ImagePiece,
+    ImageBytes,
     Stop,
     WantBytes,
     HaveBytes,
 )
 FROM_FOLLOWER: Final[tuple[EntryType, ...]] = (Position, SealedList, Ack, Stop, WantBytes, HaveBytes)
 # Those that have bytes of files: they keep what has arrived, and no copy of it.
-_VIEWS: Final[frozenset[EntryType]] = frozenset({Frame, CheckpointPiece, ChunkPiece, ImagePiece})
+_VIEWS: Final[frozenset[EntryType]] = frozenset({Frame, CheckpointPiece, ChunkPiece, ImagePiece, ImageBytes})
 # What the crc of the entry covers of the body; all of it where nothing is said.
-_COVERED_BYTES: Final[dict[EntryType, int]] = {Frame: 0, ImagePiece: _IMAGE_PIECE.size}
-_COVERED_PIECES: Final[dict[EntryType, int]] = {Frame: 0, ImagePiece: 1}
+_COVERED_BYTES: Final[dict[EntryType, int]] = {Frame: 0, ImageBytes: _IMAGE_BYTES.size}
+_COVERED_PIECES: Final[dict[EntryType, int]] = {Frame: 0, ImageBytes: 1}
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

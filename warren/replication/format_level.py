@@ -1,7 +1,7 @@
 """What a node understands of links and files, as one number: each level is all of the one before, and more.
 
     1    version 0.1.0
-    2    answers WANT_BYTES
+    2    answers WANT_BYTES, understands IMAGE_BYTES
 
 A node says its level when it proves itself, or takes a follower in; who says none has level 1. Nothing is sent to a
 node that it does not understand: so nodes of two versions go together while one after the other is upgraded. In files
@@ -16,6 +16,7 @@ from warren import __version__
 
 LEVEL: Final = 2
 ANSWERS_FROM: Final = 2
+IMAGE_BYTES_FROM: Final = 2
 LEVEL_TOLD: Final = {"level": LEVEL, "version": __version__}
 VERSION_CHARS_MAX: Final = 64
 

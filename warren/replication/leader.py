@@ -65,6 +65,8 @@ from warren.replication.entries import (
     Decoder,
     Entry,
     EntryError,
+    ImageBytes,
+    ImagePiece,
     OfBoth,
     Position,
     SealedFile,
@@ -73,7 +75,7 @@ from warren.replication.entries import (
     Truncate,
     encoded,
 )
-from warren.replication.format_level import ANSWERS_FROM, LEVEL, LEVEL_TOLD, told_level, told_version
+from warren.replication.format_level import ANSWERS_FROM, IMAGE_BYTES_FROM, LEVEL, LEVEL_TOLD, told_level, told_version
 from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.in_sync import InSyncSet, Replica
@@ -797,6 +799,7 @@ class Follower:
         try:
             self._readable()
             await self._copy_metadata(attachment)
+            attachment.image_piece = ImageBytes if self.level >= IMAGE_BYTES_FROM else ImagePiece
             try:
                 await self._catch_up(attachment.catch_up())
             except BulkNeededError:

@@ -56,6 +56,7 @@ from warren.replication.entries import (
     Drop,
     Entry,
     Frame,
+    ImageBytes,
     ImagePiece,
     Position,
     SealedFile,
@@ -76,6 +77,7 @@ _CHECKPOINT_LSN_AT: Final = 32
 _CHECKPOINT_LSN_END: Final = 40
 
 WAITING_BYTES_MAX: Final = 64 << 20
+JOINED_BYTES: Final = 4 << 20
 
 Pieces = list[Piece]
 
@@ -128,6 +130,7 @@ class Attachment:
         self.position = Position(bytes(16), 0, 0, 0, 0, ())  # from where on
         self.end_lsn = 0  # up to where
         self.is_image = False  # the log does not go on from there: the follower gets all of it
+        self.image_piece: type[ImagePiece] = ImageBytes  # which it understands
         self.files = HeldFiles(fs, f"follower{number}")
         self.segments: list[tuple[SegmentHeader, HeldFile]] = []  # ascending
         self.sealed: list[_SealedSource] = []
@@ -186,7 +189,7 @@ class Attachment:
                 for at in range(0, end, PIECE_BYTES):
                     data = read_exactly(self._fs, handle, min(PIECE_BYTES, end - at), at)
                     if data:
-                        yield ImagePiece(header.number, at, data)
+                        yield self.image_piece(header.number, at, data)
         yield from self._checkpoint()
 
     def _checkpoint(self) -> Iterator[Entry]:
@@ -282,7 +285,8 @@ class Shipping:
 
     def frame(self, head: bytes, payload: list[bytes], *, sync: bool) -> None:
         """A frame is written, and synced when `sync`."""
-        entry = Frame(head, tuple(payload))
+        size = int.from_bytes(head[4:8], "big")
+        entry = Frame(head, _joined(payload, size) if self._attachments else tuple(payload))
         self._end_lsn = entry.end_lsn
         if sync:
             # In one piece: a follower that finds nothing behind a frame acknowledges it, and again when it is synced.
@@ -698,6 +702,15 @@ class ShippedStore:
             shipping.publish(Unmake(shipping.end_lsn(), stream_id, segment))
             self._store.unmake_sealed(stream_id, segment)
             shipping.replaced()
+
+
+def _joined(pieces: list[bytes], size: int) -> tuple[bytes, ...]:
+    """Return the same bytes, `size` of them, in fewer pieces of about `JOINED_BYTES`.
+
+    Each costs something at every follower, and a message has two.
+    """
+    step = max(1, JOINED_BYTES * len(pieces) // max(1, size))
+    return tuple(b"".join(pieces[at : at + step]) for at in range(0, len(pieces), step))
 
 
 def _checkpoint_lsn(content: bytes) -> int:

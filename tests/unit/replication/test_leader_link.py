@@ -28,6 +28,7 @@ from warren.replication.entries import (
     CatalogueCopy,
     Decoder,
     EntryError,
+    ImagePiece,
     Position,
     SealedList,
     Stop,
@@ -254,6 +255,7 @@ def test_a_follower_for_which_too_much_was_written_gets_that_over_the_same_link(
                 await leader.is_settled.wait()
                 assert leader.detached == [leader.first]
                 assert leader.second.is_live
+                assert leader.second.image_piece is ImagePiece, "it has told no level"
                 assert follower.replica.is_live
                 nursery.cancel_scope.cancel()
         assert leader.detached == [leader.first, leader.second]
