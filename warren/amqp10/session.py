@@ -110,6 +110,7 @@ class Amqp10Session(Session):
         self._flow = Flow()
         self._body = Body()
         self._next_incoming_id: i64 = next_incoming_id
+        self._kept_count: i64 = 0  # heads that its links keep
         self._window: i64 = WINDOW  # how many transfers its peer may send
         self._outcomes: Outcomes | None = None
         self._ticket: int = 0  # of the latest change that this session has made
@@ -392,10 +393,17 @@ class Amqp10Session(Session):
         encoded = sections.encode()
         prepared = PreparedPublish(exchange, key, encoded, number=self.number, mandatory=mandatory)
         if len(head) <= HEAD_KEPT_BYTES:
-            if len(kept) >= HEADS_MAX:
-                kept.clear()
+            if self._kept_count >= HEADS_MAX:
+                self._forget_heads()
+            self._kept_count += 1
             kept[head] = prepared
         return prepared
+
+    def _forget_heads(self) -> None:
+        for link in self.links.values():
+            if isinstance(link, ReceivingLink):
+                link.forget_heads()
+        self._kept_count = 0
 
     # --- what the client says of deliveries -------------------------------------------------------------------------
 

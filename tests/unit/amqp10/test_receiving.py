@@ -251,6 +251,17 @@ def test_a_large_message_comes_in_frames_that_the_client_takes(harness: Harness)
     assert sections(frames[-1].payload)[0x75] == b"small"
 
 
+def test_a_message_of_many_pieces_is_read_where_it_lies(harness: Harness) -> None:
+    body = bytes(range(256)) * 8000
+    publisher = harness.channel()
+    publisher.publish("", "q", body)
+    assert harness.queue("q").ready_count == 1
+    client = receiving(harness)
+    frames = client.credit(0, 1)
+    assert len(frames) > 10
+    assert sections(b"".join(each.payload for each in frames))[0x75] == body
+
+
 def test_a_link_that_ends_gives_back_what_was_not_answered(harness: Harness) -> None:
     fill(harness, 5)
     client = receiving(harness)
