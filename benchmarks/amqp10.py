@@ -153,7 +153,7 @@ def await_code(reader: Reader, code: int) -> None:
 def flow_1_0(port: int, pid: int, durable: bool) -> tuple[float, float]:
     """Publish and consume with AMQP 1.0."""
     ends = [described(SOURCE, ["/queues/bench"]), described(TARGET, ["/queues/bench"])]
-    attach = ["link", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)]
+    attach: list[object] = ["link", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)]
     writer, answers = session(port, frame(0, ATTACH, attach))
     attach[2] = True
     taker, deliveries = session(port, frame(0, ATTACH, attach))

@@ -87,7 +87,7 @@ def test_messages_pass_between_the_two_protocols(connection: BlockingConnection,
     receiver = connection.create_receiver("/queues/passing", credit=10)
     channel.basic_publish("", "passing", b"x" * 500_000, pika.BasicProperties(content_type="text/plain"))
     message = receiver.receive(timeout=TIMEOUT_S)
-    assert bytes(message.body) == b"x" * 500_000 and message.content_type == "text/plain"
+    assert bytes(cast(bytes, message.body)) == b"x" * 500_000 and message.content_type == "text/plain"
     receiver.release(delivered=False)
     again = receiver.receive(timeout=TIMEOUT_S)
     assert again.first_acquirer is False
@@ -106,7 +106,7 @@ def test_bodies_and_properties_of_every_type_come_back(connection: BlockingConne
         assert message.body == body
         assert (message.subject, message.address, message.user_id) == ("s", "/queues/types", b"guest")
     sender.send(Message())  # it has no body at all
-    assert bytes(receiver.receive(timeout=TIMEOUT_S).body) == b""
+    assert bytes(cast(bytes, receiver.receive(timeout=TIMEOUT_S).body)) == b""
     channel.queue_delete("types")
 
 
@@ -125,7 +125,7 @@ def test_outcomes_and_errors_reach_the_client(connection: BlockingConnection, ch
     channel.queue_delete("full")
 
 
-class Answers(MessagingHandler):  # type: ignore[misc]
+class Answers(MessagingHandler):
     """A server of requests, and a client with a dynamic queue for the answers."""
 
     def __init__(self, url: str) -> None:
@@ -210,7 +210,7 @@ class Enough(Exception):
     """All that was awaited has come."""
 
 
-class Collector(AMQPMessagingHandler):  # type: ignore[misc]
+class Collector(AMQPMessagingHandler):
     """Takes so many messages and accepts them."""
 
     def __init__(self, count: int) -> None:
