@@ -69,6 +69,7 @@ from warren.channels.session import Session
 from warren.channels.topology import handle_topology
 from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES, Message
 from warren.queues.arguments import STREAM
+from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer
 
 if TYPE_CHECKING:
@@ -793,6 +794,10 @@ class Amqp10Session(Session):
         while link.responses and link.credit > 0 and not self.transfers.is_shut:
             link.credit -= 1
             self.transfers.send_own(link.handle, link.responses.popleft())
+
+    def add_counts(self, counts: MessageCounts) -> None:
+        super().add_counts(counts)
+        counts.deliver_no_ack -= self.transfers.own  # responses, which are from no queue
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
