@@ -494,9 +494,9 @@ class Amqp10Peer(Peer):
     def drained(self) -> None:
         super().drained()
         if self.running:
-            for session in self.channels.values():
+            for session in list(self.channels.values()):
                 if isinstance(session, Amqp10Session):
-                    session.tick_drains()
+                    session.go_on_draining()
 
     def tick(self, now_s: float) -> None:
         super().tick(now_s)

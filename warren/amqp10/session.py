@@ -86,6 +86,8 @@ LINK_NAME_MAX_BYTES: Final = 1024
 HEAD_BYTES: Final = 262144
 # Pieces of a delivery smaller than this are joined as they come.
 PIECE_BYTES: Final = 16384
+# What has begun to come while publishers of large messages wait, as of a channel.
+STOPPED_MAX_BYTES: Final = 1 << 20
 STREAM_PREFETCH: Final = 65535
 SETTLED: Final = 1  # a settle mode of senders
 SECOND: Final = 1  # and of receivers
@@ -313,7 +315,10 @@ class Amqp10Session(Session):
             cost = size
         else:
             pieces.append(piece)
-        self.shared.inbound.hold(self, cost)
+        shared = self.shared
+        shared.inbound.hold(self, cost)
+        if shared.large_stopped and self.connection.inbound_bytes > STOPPED_MAX_BYTES:
+            self.connection.publisher_blocked()
 
     def _count_pieces(self) -> None:
         """Count what is held again: a link holds nothing any more, others may."""
@@ -555,6 +560,12 @@ class Amqp10Session(Session):
         link.is_draining = False
         link.grant(link.limit, 0)
         self._write_sending_flow(link, drain=True)
+
+    def go_on_draining(self) -> None:
+        """The client has taken what waited for it: there is room for more."""
+        for link in list(self.links.values()):
+            if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
+                self.connection.begin(DrainRun(self, link))
 
     def tick_drains(self) -> None:
         """Time has passed: what could not be sent for a while is not waited for."""

@@ -532,6 +532,21 @@ def test_a_client_that_does_not_read_is_not_sent_for_ever(harness: Harness) -> N
     assert harness.queue("q").ready_count == 0
 
 
+def test_a_drain_goes_on_when_the_client_reads_again(harness: Harness) -> None:
+    publisher = harness.channel()
+    for _ in range(100):
+        publisher.publish("", "q", b"x" * 50_000)
+    client = receiving(harness)
+    client.stall(stalled=True)
+    client.credit(0, 1000, drain=True)
+    assert 50 < harness.queue("q").ready_count < 100
+    client.stall(stalled=False)
+    assert harness.queue("q").ready_count == 0
+    harness.pass_time(1)  # others have had their turn on the connection meanwhile
+    flow = client.take()[-1]
+    assert flow.name == "flow" and flow.fields[4:7] == [0, 1000, 0]
+
+
 def test_each_of_two_clients_gets_its_share(harness: Harness) -> None:
     clients = [receiving(harness, credit=100) for _ in range(2)]
     fill(harness, 100)
