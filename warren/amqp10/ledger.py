@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # What a transfer has before its payload: with `more` a byte more.
 WHOLE_BYTES: Final = 29
 PART_BYTES: Final = 30
+# A body of this size is read where it lies, and not joined. It has to take several transfers.
+LARGE_MIN_BYTES: Final = 1 << 20
 # So much of a delivery of several frames is made at a time.
 PIECE_BYTES: Final = 1 << 18
 
@@ -49,17 +51,21 @@ def transfer_head(channel: int, handle: int) -> bytes:
 class Outgoing:
     """A delivery that takes several transfers, of which `frames_left` are not to be sent yet."""
 
-    def __init__(self, head: bytes, handle: i64, tag: bytes, settled: bool, prefix: bytes, body: bytes, room: i64):
-        self.handle: i64 = handle
-        self.frames_left: i64 = (len(prefix) + len(body) + room - 1) // room
+    def __init__(
+        self, head: bytes, tag: bytes, settled: bool, prefix: bytes, body: list[memoryview], size: i64, room: i64
+    ) -> None:
+        self.handle: i64 = head[11]
+        self.frames_left: i64 = (len(prefix) + size + room - 1) // room
         self._head = head
         self._more_head = head[:8] + b"\x11\x06" + head[10:]
         self._tag = tag
         self._settled: bool = settled
         self._prefix = prefix
-        self._body = body
+        self._body = body  # where it lies
+        self._part: i64 = 0  # which of its parts is next, and from where on
+        self._pos: i64 = 0
         self._room: i64 = room
-        self._left: i64 = len(prefix) + len(body)  # of the payload, to be made
+        self._left: i64 = len(prefix) + size  # of the payload, to be made
         self._promised: i64 = self._left  # of the payload, not to be sent yet
 
     def take(self, frames: i64) -> Transfers:
@@ -88,21 +94,28 @@ class Outgoing:
         out.append(0x41 if self._settled else 0x42)
         if not is_last:
             out.append(0x41)
-        prefix = self._prefix
-        at: i64 = len(prefix) + len(self._body) - self._left
         self._left -= size
-        if at < len(prefix):
-            of_prefix: i64 = len(prefix) - at
-            if of_prefix > size:
-                of_prefix = size
-            out.write(prefix[at : at + of_prefix])
-            at += of_prefix
-            size -= of_prefix
-        if size > 0:
-            at -= len(prefix)
-            out.write(self._body[at : at + size])
+        prefix = self._prefix
+        if len(prefix) > 0:
+            taken: i64 = len(prefix)
+            if taken > size:
+                taken = size
+            out.write(prefix[:taken])
+            self._prefix = prefix[taken:]
+            size -= taken
+        while size > 0:
+            part = self._body[self._part]
+            have: i64 = len(part) - self._pos
+            if have > size:
+                have = size
+            out.write(bytes(part[self._pos : self._pos + have]))
+            self._pos += have
+            size -= have
+            if self._pos == len(part):
+                self._part += 1
+                self._pos = 0
         if self._left == 0:
-            self._body = b""
+            self._body = []
 
 
 class Transfers(Supply):
@@ -159,6 +172,10 @@ class Amqp10Ledger(DeliveryLedger):
             prefix = self._header_of(message, redelivered) + self._sections
         size: i64 = message.body_bytes
         body_at: i64 = header_end + HEADER_AT
+        if size >= LARGE_MIN_BYTES and not self._is_encoded:
+            parts = message.body_parts(size)
+            self._send_parts(consumer.deliver_head, tag, consumer.no_ack, prefix + data_head(size), parts, size)
+            return
         if size == 0:
             body = b""
         elif message.pieces is None and body_at + size + 1 == len(content):
@@ -190,10 +207,7 @@ class Amqp10Ledger(DeliveryLedger):
         delivery_id: i64 = tag - 1
         size: i64 = len(prefix) + len(body)
         if size + WHOLE_BYTES > self.frame_bytes:
-            room: i64 = self.frame_bytes - PART_BYTES
-            tag_bytes = int(delivery_id & 0xFFFFFFFF).to_bytes(4, "big")
-            self._held = Outgoing(head, head[11], tag_bytes, settled, prefix, body, room)
-            self._go_on()
+            self._send_parts(head, tag, settled, prefix, [memoryview(body)], len(body))
             return
         outbox.touch()
         out = outbox.writer
@@ -218,6 +232,17 @@ class Amqp10Ledger(DeliveryLedger):
         self.window -= 1
         if self.window <= 0:
             self.is_shut = True
+
+    def _send_parts(
+        self, head: bytes, tag: i64, settled: bool, prefix: bytes, body: list[memoryview], size: i64
+    ) -> None:
+        """Send a delivery that takes several transfers."""
+        if self.outbox is NOWHERE:
+            return
+        number = int((tag - 1) & 0xFFFFFFFF).to_bytes(4, "big")
+        room: i64 = self.frame_bytes - PART_BYTES
+        self._held = Outgoing(head, number, settled, prefix, body, size, room)
+        self._go_on()
 
     def _go_on(self) -> None:
         """Send of what is held as much as the window allows."""

@@ -58,10 +58,14 @@ class ReceivingLink(Link):
             return wanted
         return 0
 
-    def forget(self) -> None:
-        """It has ended."""
+    def forget_heads(self) -> None:
+        """Keep none of them."""
         self.kept.clear()
         self.kept_settled.clear()
+
+    def forget(self) -> None:
+        """It has ended."""
+        self.forget_heads()
         self.pieces = []
         self.size = 0
 

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
 
 RESPONSES_MAX: Final = 64
-LISTED_MAX: Final = 1000  # bindings in a response
+LOOKS_MAX: Final = 10_000  # at bindings, for a request
 _OK: Final = "200"
 _CREATED: Final = "201"
 _NO_CONTENT: Final = "204"
@@ -118,7 +118,7 @@ class Management:
             AmqpError: it is malformed, or there are too many.
         """
         session = self._session
-        if session.waiting_responses() + session.peer.held_responses() >= RESPONSES_MAX:
+        if session.waiting_responses() >= RESPONSES_MAX:
             raise SessionError(LIMIT_EXCEEDED, f"more than {RESPONSES_MAX} responses wait for credit")
         request = _read(link, sections)
         try:
@@ -300,11 +300,19 @@ class Management:
             return []
         session.authorize(READ, "exchange", source.name)
         session.authorize(WRITE, "queue" if "dstq" in given else "exchange", name)
-        session.connection.units_left -= len(source.bindings)
         found: list[Binding] = []
-        for binding in source.bindings.values():
-            if binding.destination is destination and binding.routing_key == key and len(found) < LISTED_MAX:
+        looks = 0
+        binding = source.by_destination.get(destination)
+        while binding is not None:
+            looks += 1
+            if looks > LOOKS_MAX:
+                raise _Refused(
+                    _BAD, f"there are more than {LOOKS_MAX} bindings between the two: ask for them over HTTP"
+                )
+            if binding.routing_key == key:
                 found.append(binding)
+            binding = binding.next_to_destination
+        session.connection.units_left -= looks
         return found
 
     def _list(self, request: Request, given: dict[str, str]) -> None:

@@ -38,6 +38,7 @@ from warren.amqp10.errors import (
     Amqp10Error,
     condition_of,
 )
+from warren.amqp10.management import RESPONSES_MAX
 from warren.amqp10.performatives import (
     AMQP_HEADER,
     ATTACH,
@@ -282,6 +283,9 @@ class Amqp10Peer(Peer):
                 if self.shared.stopped or vhost.is_crowded:
                     self.publisher_blocked()
                     return False
+                if len(self._responses) >= RESPONSES_MAX:
+                    self.pause(PAUSED_COMMIT)  # it asks faster than the disk answers
+                    return False
                 session.transfer(data, pos, end)
                 self.check_outbox()
                 return True
@@ -490,9 +494,9 @@ class Amqp10Peer(Peer):
     def drained(self) -> None:
         super().drained()
         if self.running:
-            for session in self.channels.values():
+            for session in list(self.channels.values()):
                 if isinstance(session, Amqp10Session):
-                    session.tick_drains()
+                    session.go_on_draining()
 
     def tick(self, now_s: float) -> None:
         super().tick(now_s)
@@ -512,10 +516,6 @@ class Amqp10Peer(Peer):
     def _is_durable(self, ticket: int, batch: int) -> bool:
         broker = self.broker
         return ticket <= broker.journal.committed_ticket and batch <= broker.log.done_batch
-
-    def held_responses(self) -> int:
-        """Return how many wait for the disk."""
-        return len(self._responses)
 
     def open_gate(self) -> bool:
         responses = self._responses

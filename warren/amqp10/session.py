@@ -69,6 +69,7 @@ from warren.channels.session import Session
 from warren.channels.topology import handle_topology
 from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES, Message
 from warren.queues.arguments import STREAM
+from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ LINK_NAME_MAX_BYTES: Final = 1024
 HEAD_BYTES: Final = 262144
 # Pieces of a delivery smaller than this are joined as they come.
 PIECE_BYTES: Final = 16384
+# What has begun to come while publishers of large messages wait, as of a channel.
+STOPPED_MAX_BYTES: Final = 1 << 20
 STREAM_PREFETCH: Final = 65535
 SETTLED: Final = 1  # a settle mode of senders
 SECOND: Final = 1  # and of receivers
@@ -110,6 +113,7 @@ class Amqp10Session(Session):
         self._flow = Flow()
         self._body = Body()
         self._next_incoming_id: i64 = next_incoming_id
+        self._kept_count: i64 = 0  # heads that its links keep
         self._window: i64 = WINDOW  # how many transfers its peer may send
         self._outcomes: Outcomes | None = None
         self._ticket: int = 0  # of the latest change that this session has made
@@ -311,7 +315,10 @@ class Amqp10Session(Session):
             cost = size
         else:
             pieces.append(piece)
-        self.shared.inbound.hold(self, cost)
+        shared = self.shared
+        shared.inbound.hold(self, cost)
+        if shared.large_stopped and self.connection.inbound_bytes > STOPPED_MAX_BYTES:
+            self.connection.publisher_blocked()
 
     def _count_pieces(self) -> None:
         """Count what is held again: a link holds nothing any more, others may."""
@@ -392,10 +399,17 @@ class Amqp10Session(Session):
         encoded = sections.encode()
         prepared = PreparedPublish(exchange, key, encoded, number=self.number, mandatory=mandatory)
         if len(head) <= HEAD_KEPT_BYTES:
-            if len(kept) >= HEADS_MAX:
-                kept.clear()
+            if self._kept_count >= HEADS_MAX:
+                self._forget_heads()
+            self._kept_count += 1
             kept[head] = prepared
         return prepared
+
+    def _forget_heads(self) -> None:
+        for link in self.links.values():
+            if isinstance(link, ReceivingLink):
+                link.forget_heads()
+        self._kept_count = 0
 
     # --- what the client says of deliveries -------------------------------------------------------------------------
 
@@ -546,6 +560,12 @@ class Amqp10Session(Session):
         link.is_draining = False
         link.grant(link.limit, 0)
         self._write_sending_flow(link, drain=True)
+
+    def go_on_draining(self) -> None:
+        """The client has taken what waited for it: there is room for more."""
+        for link in list(self.links.values()):
+            if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
+                self.connection.begin(DrainRun(self, link))
 
     def tick_drains(self) -> None:
         """Time has passed: what could not be sent for a while is not waited for."""
@@ -785,6 +805,10 @@ class Amqp10Session(Session):
         while link.responses and link.credit > 0 and not self.transfers.is_shut:
             link.credit -= 1
             self.transfers.send_own(link.handle, link.responses.popleft())
+
+    def add_counts(self, counts: MessageCounts) -> None:
+        super().add_counts(counts)
+        counts.deliver_no_ack -= self.transfers.own  # responses, which are from no queue
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

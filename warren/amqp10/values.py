@@ -472,25 +472,29 @@ def _unsigned(value: int, size: int) -> bytes:
         raise ValueError(f"{value} has no room in {size} bytes without a sign") from None
 
 
+def _is_int(value: object) -> bool:
+    # A function of its own: once narrowed to an int, compiled code has lost what kind of int it was.
+    return isinstance(value, int)
+
+
 def write_value(out: BytesWriter, value: object) -> None:
     """Encode `value` behind what is in `out`."""
     if value is None:
         out.append(NULL)
     elif isinstance(value, bool):
         out.append(TRUE if value else FALSE)
-    elif isinstance(value, int):
+    elif _is_int(value):
         _write_int(out, value)
     elif isinstance(value, str):
         _write_text(out, value)
     elif isinstance(value, bytes):
         _write_bytes(out, value)
+    elif isinstance(value, Float):
+        out.append(0x72)
+        write_f32_be(out, float(value))
     elif isinstance(value, float):
-        if isinstance(value, Float):
-            out.append(0x72)
-            write_f32_be(out, float(value))
-        else:
-            out.append(0x82)
-            write_f64_be(out, value)
+        out.append(0x82)
+        write_f64_be(out, value)
     elif isinstance(value, list):
         write_list(out, value)
     elif isinstance(value, dict):
@@ -535,7 +539,6 @@ def _write_compound(out: BytesWriter, code: i64, count: i64, content: bytes) -> 
 
 
 def _write_int(out: BytesWriter, value: object) -> None:
-    # Asked in this order: once narrowed to an int, compiled code has lost what kind of int it was.
     if isinstance(value, UInt):
         if value == 0:
             out.append(UINT_0)

@@ -10,6 +10,7 @@ from engine_harness import Harness
 
 from warren.amqp10.management import RESPONSES_MAX
 from warren.amqp10.values import Symbol, UInt, Uuid
+from warren.queues.counters import MessageCounts
 
 from .test_publishing import error_of
 
@@ -202,6 +203,9 @@ def test_deliveries_and_responses_share_the_ids_of_a_session(harness: Harness) -
     harness.settle()
     (third,) = manager.client.take()
     assert [each.field(1) for each in (first, second, third)] == [0, 1, 2]
+    counts = MessageCounts()
+    manager.client.peer.channels[1].add_counts(counts)
+    assert (counts.deliver, counts.deliver_no_ack) == (2, 0)
     manager.client.settle(0, 2, 0x24)
     assert harness.queue("q").message_count == 0
     harness.check()

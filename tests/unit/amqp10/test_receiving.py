@@ -251,6 +251,17 @@ def test_a_large_message_comes_in_frames_that_the_client_takes(harness: Harness)
     assert sections(frames[-1].payload)[0x75] == b"small"
 
 
+def test_a_message_of_many_pieces_is_read_where_it_lies(harness: Harness) -> None:
+    body = bytes(range(256)) * 8000
+    publisher = harness.channel()
+    publisher.publish("", "q", body)
+    assert harness.queue("q").ready_count == 1
+    client = receiving(harness)
+    frames = client.credit(0, 1)
+    assert len(frames) > 10
+    assert sections(b"".join(each.payload for each in frames))[0x75] == body
+
+
 def test_a_link_that_ends_gives_back_what_was_not_answered(harness: Harness) -> None:
     fill(harness, 5)
     client = receiving(harness)
@@ -519,6 +530,21 @@ def test_a_client_that_does_not_read_is_not_sent_for_ever(harness: Harness) -> N
     assert harness.queue("q").ready_count > 50
     client.stall(stalled=False)
     assert harness.queue("q").ready_count == 0
+
+
+def test_a_drain_goes_on_when_the_client_reads_again(harness: Harness) -> None:
+    publisher = harness.channel()
+    for _ in range(100):
+        publisher.publish("", "q", b"x" * 50_000)
+    client = receiving(harness)
+    client.stall(stalled=True)
+    client.credit(0, 1000, drain=True)
+    assert 50 < harness.queue("q").ready_count < 100
+    client.stall(stalled=False)
+    assert harness.queue("q").ready_count == 0
+    harness.pass_time(1)  # others have had their turn on the connection meanwhile
+    flow = client.take()[-1]
+    assert flow.name == "flow" and flow.fields[4:7] == [0, 1000, 0]
 
 
 def test_each_of_two_clients_gets_its_share(harness: Harness) -> None:

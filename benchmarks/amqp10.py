@@ -1,0 +1,295 @@
+"""CPU of Warren per message, AMQP 1.0 beside 0-9-1: one publisher, one consumer, raw sockets, 100 B.
+
+    .venv/bin/python -m benchmarks.amqp10
+
+Both in turns, over the same broker: unsettled deliveries, with 1,000 on their way to the broker and a credit of 1,000
+from it; for 0-9-1 confirms, and acks with a prefetch of 1,000. Each figure is the CPU of the broker's process divided
+by the messages that came through.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from benchmarks.brokers import free_port
+from benchmarks.stomp import cpu_s
+from warren.amqp import methods as m
+from warren.amqp.codec import frame as frame_0_9_1
+from warren.amqp.codec import method_frame
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp10.performatives import (
+    AMQP_HEADER,
+    ATTACH,
+    BEGIN,
+    DISPOSITION,
+    FLOW,
+    FRAME_SASL,
+    OPEN,
+    SASL_HEADER,
+    SASL_INIT,
+    SOURCE,
+    TARGET,
+    TRANSFER,
+    described,
+    frame,
+)
+from warren.amqp10.values import Described, Symbol, UByte, UInt, ULong, encode
+
+ROUNDS: Final = 5
+SECONDS: Final = 3.0
+IN_FLIGHT: Final = 1000
+CHUNK: Final = 100
+START_S: Final = 60.0
+BODY: Final = b"x" * 100
+PERSISTENT: Final = 2
+READ_BYTES: Final = 262144
+
+Flow = Callable[[int, int, bool], tuple[float, float]]
+
+
+def connect(port: int) -> socket.socket:
+    """Return a socket to the broker, as soon as it listens."""
+    give_up_at = time.monotonic() + START_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=10)
+        except OSError:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.1)
+
+
+class Reader:
+    """Cuts what comes into frames; `size_of` tells how long the one at a place is, 0: that cannot be said yet."""
+
+    def __init__(self, sock: socket.socket, size_of: Callable[[bytes, int], int]) -> None:
+        self._sock = sock
+        self._size_of = size_of
+        self._rest = b""
+
+    def frames(self) -> Iterator[bytes]:
+        """Read once; yield whole frames, none when nothing comes for a while."""
+        try:
+            data = self._rest + self._sock.recv(READ_BYTES)
+        except TimeoutError:
+            return
+        pos = 0
+        while (size := self._size_of(data, pos)) and pos + size <= len(data):
+            yield data[pos : pos + size]
+            pos += size
+        self._rest = data[pos:]
+
+
+def size_1_0(data: bytes, pos: int) -> int:
+    if data[pos : pos + 4] == b"AMQP":
+        return 8
+    return int.from_bytes(data[pos : pos + 4], "big") if len(data) - pos >= 4 else 0
+
+
+def size_0_9_1(data: bytes, pos: int) -> int:
+    return 8 + int.from_bytes(data[pos + 3 : pos + 7], "big") if len(data) - pos >= 7 else 0
+
+
+class Counts:
+    """What the two ends of a flow tell each other."""
+
+    def __init__(self) -> None:
+        self.confirmed = 0
+        self.received = 0
+        self.is_over = False
+
+
+def measure(pid: int, publish: Callable[[Counts], int], consume: Callable[[Counts], None]) -> tuple[float, float]:
+    """Run both ends for a while; return CPU in us for each message, and messages for each second."""
+    counts = Counts()
+    sent = 0
+
+    def run() -> None:
+        nonlocal sent
+        sent = publish(counts)
+
+    thread = threading.Thread(target=run)
+    begin, cpu = time.monotonic(), cpu_s(pid)
+    thread.start()
+    while thread.is_alive() or counts.received < sent:
+        consume(counts)
+        counts.is_over = time.monotonic() - begin > SECONDS
+    thread.join()
+    spent, seconds = cpu_s(pid) - cpu, time.monotonic() - begin
+    return spent * 1e6 / counts.received, counts.received / seconds
+
+
+# --- AMQP 1.0 -----------------------------------------------------------------------------------------------------
+
+
+def session(port: int, link: bytes) -> tuple[socket.socket, Reader]:
+    """Return a connection with one session and one link, attached."""
+    sock = connect(port)
+    login = frame(0, SASL_INIT, [Symbol("PLAIN"), b"\0guest\0guest"], frame_type=FRAME_SASL)
+    sock.sendall(SASL_HEADER + login)
+    reader = Reader(sock, size_1_0)
+    await_code(reader, 0x44)
+    opening = frame(0, OPEN, ["bench", "vhost:/", UInt(131072)])
+    sock.sendall(AMQP_HEADER + opening + frame(0, BEGIN, [None, UInt(0), UInt(1 << 30), UInt(1 << 30)]) + link)
+    await_code(reader, ATTACH)
+    return sock, reader
+
+
+def await_code(reader: Reader, code: int) -> None:
+    while not any(len(each) > 10 and each[10] == code for each in reader.frames()):
+        pass
+
+
+def flow_1_0(port: int, pid: int, durable: bool) -> tuple[float, float]:
+    """Publish and consume with AMQP 1.0."""
+    ends = [described(SOURCE, ["/queues/bench"]), described(TARGET, ["/queues/bench"])]
+    attach: list[object] = ["link", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)]
+    writer, answers = session(port, frame(0, ATTACH, attach))
+    attach[2] = True
+    taker, deliveries = session(port, frame(0, ATTACH, attach))
+    payload = encode(Described(ULong(0x70), [durable])) + encode(Described(ULong(0x75), BODY))
+    # Delivery id and tag are patched into a transfer that is made once.
+    made = frame(0, TRANSFER, [UInt(0), UInt(0x7FFFFFFF), b"\x7f\xff\xff\xff", UInt(0), False]) + payload
+    made = len(made).to_bytes(4, "big") + made[4:]
+    first, middle, last = made.split(b"\x7f\xff\xff\xff")
+
+    def publish(counts: Counts) -> int:
+        sent = 0
+        while not counts.is_over:
+            while sent - counts.confirmed <= IN_FLIGHT - CHUNK:
+                numbers = [struct.pack(">I", number) for number in range(sent, sent + CHUNK)]
+                writer.sendall(b"".join([first + each + middle + each + last for each in numbers]))
+                sent += CHUNK
+            for each in answers.frames():
+                if each[10] == DISPOSITION:
+                    counts.confirmed = int.from_bytes(each[21:25], "big") + 1
+        return sent
+
+    credited = 0
+
+    def consume(counts: Counts) -> None:
+        nonlocal credited
+        before = counts.received
+        counts.received += sum(each[10] == TRANSFER for each in deliveries.frames())
+        if counts.received > before:
+            done = [True, UInt(before), UInt(counts.received - 1), True, described(0x24, [])]
+            out = frame(0, DISPOSITION, done)
+            if counts.received + IN_FLIGHT - credited >= IN_FLIGHT // 4:
+                credited = counts.received + IN_FLIGHT
+                window = [UInt(counts.received), UInt(1 << 30), UInt(0), UInt(1 << 30)]
+                out += frame(0, FLOW, [*window, UInt(0), UInt(counts.received), UInt(IN_FLIGHT)])
+            taker.sendall(out)
+
+    taker.sendall(frame(0, FLOW, [UInt(0), UInt(1 << 30), UInt(0), UInt(1 << 30), UInt(0), UInt(0), UInt(IN_FLIGHT)]))
+    credited = IN_FLIGHT
+    taker.settimeout(0.1)
+    try:
+        return measure(pid, publish, consume)
+    finally:
+        writer.close()
+        taker.close()
+
+
+# --- AMQP 0-9-1 ---------------------------------------------------------------------------------------------------
+
+
+def channel(port: int) -> tuple[socket.socket, Reader]:
+    """Return a connection with channel 1 open."""
+    sock = connect(port)
+    reader = Reader(sock, size_0_9_1)
+    sock.sendall(m.PROTOCOL_HEADER)
+    for calls in (
+        [m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")],
+        [m.ConnectionTuneOk(2047, 131072, 0), m.ConnectionOpen("/", "", False)],
+    ):
+        while not list(reader.frames()):
+            pass
+        sock.sendall(b"".join([method_frame(0, call) for call in calls]))
+    while not list(reader.frames()):
+        pass
+    call(sock, reader, m.ChannelOpen(""))
+    return sock, reader
+
+
+def call(sock: socket.socket, reader: Reader, method: object) -> None:
+    """Send a method, and await its answer."""
+    sock.sendall(method_frame(1, method))
+    while not list(reader.frames()):
+        pass
+
+
+def flow_0_9_1(port: int, pid: int, durable: bool) -> tuple[float, float]:
+    """Publish with confirms and consume with acks."""
+    writer, answers = channel(port)
+    call(writer, answers, m.ConfirmSelect(False))
+    taker, deliveries = channel(port)
+    call(taker, deliveries, m.BasicQos(0, IN_FLIGHT, False))
+    call(taker, deliveries, m.BasicConsume(0, "bench", "c", False, False, False, False, EMPTY_TABLE))
+    properties = b"\x10\x00\x02" if durable else b"\x00\x00"
+    header = struct.pack(">HHQ", 60, 0, len(BODY)) + properties
+    one = method_frame(1, m.BasicPublish(0, "", "bench", False, False))
+    one += frame_0_9_1(m.FRAME_HEADER, 1, header) + frame_0_9_1(m.FRAME_BODY, 1, BODY)
+    chunk = one * CHUNK
+
+    def publish(counts: Counts) -> int:
+        sent = 0
+        while not counts.is_over:
+            while sent - counts.confirmed <= IN_FLIGHT - CHUNK:
+                writer.sendall(chunk)
+                sent += CHUNK
+            for each in answers.frames():
+                counts.confirmed = int.from_bytes(each[11:19], "big")
+        return sent
+
+    def consume(counts: Counts) -> None:
+        before = counts.received
+        counts.received += sum(each[0] == m.FRAME_BODY for each in deliveries.frames())
+        if counts.received > before:
+            taker.sendall(method_frame(1, m.BasicAck(counts.received, True)))
+
+    taker.settimeout(0.1)
+    try:
+        return measure(pid, publish, consume)
+    finally:
+        writer.close()
+        taker.close()
+
+
+def main() -> None:
+    """Measure in turns, and print the medians."""
+    flows: dict[str, Flow] = {"AMQP 1.0": flow_1_0, "AMQP 0-9-1": flow_0_9_1}
+    port = free_port()
+    with tempfile.TemporaryDirectory() as temporary:
+        output = Path(temporary) / "output.log"
+        command = [sys.executable, "-m", "warren", "serve", "--data-dir", str(Path(temporary) / "data")]
+        command += ["--amqp", f"127.0.0.1:{port}", "--http", "off", "--prometheus", "off"]
+        with output.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as broker:
+            try:
+                sock, reader = channel(port)
+                call(sock, reader, m.QueueDeclare(0, "bench", False, True, False, False, False, EMPTY_TABLE))
+                sock.close()
+                for durable in (False, True):
+                    found: dict[str, list[tuple[float, float]]] = {name: [] for name in flows}
+                    for _ in range(ROUNDS):
+                        for name, flow in flows.items():
+                            found[name].append(flow(port, broker.pid, durable))
+                    for name, rounds in found.items():
+                        cpu_us, rate = median(each[0] for each in rounds), median(each[1] for each in rounds)
+                        what = "durable" if durable else "transient"
+                        print(f"{name:10} {what:9} {cpu_us:8.2f} us/message {rate:10,.0f} messages/s")
+            finally:
+                broker.terminate()
+
+
+if __name__ == "__main__":
+    main()
