@@ -69,6 +69,7 @@ CONNECTIONS: Final = {
     "in B/s": "recv_oct_details.rate",
     "out B/s": "send_oct_details.rate",
 }
+APPLICATION: Final = "user_provided_name"  # what a client calls itself
 _TEXTS: Final = ("vhost", "queue", "user", "connection", "state")
 _RATES: Final = {"publish": "publish", "confirm": "confirm", "deliver_get": "deliver", "ack": "ack"}
 
@@ -134,7 +135,8 @@ def look(current: Session, sort: Order, limit: int) -> Seen:
 
 
 def _most(current: Session, segments: tuple[str, ...], columns: dict[str, str], sort: str, limit: int) -> list[Object]:
-    query = {"sort": sort, "sort_reverse": "true", "columns": ",".join(columns.values())}
+    wanted = [*columns.values(), APPLICATION] if columns is CONNECTIONS else columns.values()
+    query = {"sort": sort, "sort_reverse": "true", "columns": ",".join(wanted)}
     return next(current.client.pages(*segments, query=query, page_size=limit))[:limit]
 
 
@@ -167,6 +169,10 @@ def _totals(seen: Seen) -> dict[str, object]:
 
 def _row(columns: dict[str, str], item: Object) -> list[object]:
     found = [value_at(item, path) for path in columns.values()]
+    application = item.get(APPLICATION)
+    if columns is CONNECTIONS and application:
+        # What it calls itself says more than where it comes from, and is not the only one of that name.
+        found[list(columns).index("connection")] = f"{application} ({item.get('name')})"
     return [0 if value is None and name not in _TEXTS else value for name, value in zip(columns, found, strict=True)]
 
 

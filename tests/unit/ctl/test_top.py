@@ -27,7 +27,8 @@ QUEUES = [
     {"vhost": "/", "name": "red\x1b[31m", "messages": 3, "message_stats": {"publish_details": {"rate": 7.5}}},
 ]
 CONNECTIONS = [
-    {"user": "bob", "name": "1.2.3.4:5 -> 6.7.8.9:5672", "state": "running", "recv_oct_details": {"rate": 5}}
+    {"user": "bob", "name": "1.2.3.4:5 -> 6.7.8.9:5672", "state": "running", "recv_oct_details": {"rate": 5}},
+    {"user": "bob", "name": "1.2.3.4:6 -> 6.7.8.9:5672", "user_provided_name": "billing\x1b", "state": "running"},
 ]
 
 
@@ -49,8 +50,11 @@ def test_once_is_whole_in_a_pipe(broker: FakeApi, ctl: Ctl) -> None:
     assert f"/\t{LONG}\t8\t1\t9\t0\t0\t2" in lines
     assert "/\tred\\x1b[31m\t0\t0\t3\t7.5\t0\t0" in lines
     assert "bob\t1.2.3.4:5 -> 6.7.8.9:5672\t\trunning\t0\t5\t0" in lines
+    assert "bob\tbilling\\x1b (1.2.3.4:6 -> 6.7.8.9:5672)\t\trunning\t0\t0\t0" in lines
     (queues,) = [asked.path for asked in broker.asked if asked.path.startswith("/api/queues")]
     assert "sort=message_stats.publish_details.rate&sort_reverse=true" in queues and "page_size=7" in queues
+    (connections,) = [asked.path for asked in broker.asked if asked.path.startswith("/api/connections")]
+    assert "user_provided_name" in connections
     whole = json.loads(ctl("top", "--once", "--formatter", "json").out)
     assert (whole["queues"], whole["connections"]) == (QUEUES, CONNECTIONS)
     assert (whole["overview"], whole["node"]) == (OVERVIEW, NODE)
