@@ -644,6 +644,12 @@ class MqttPeer(Peer):
         due_ms = self.broker.now_ms() + delay_s * 1000
         return session.sessions.delay_will(session.kept, encode_will(self.user_name, will), due_ms)
 
+    def drained(self) -> None:
+        super().drained()
+        session = self._session
+        if session is not None and self.running:
+            session.go_on_sending()
+
     def _give_up(self, reason: str) -> None:
         if self.version == V5 and self.running:
             self._write_disconnect(KEEP_ALIVE, reason)

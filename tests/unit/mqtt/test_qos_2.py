@@ -299,6 +299,19 @@ def test_publish_and_pubrel_wait_for_the_disk() -> None:
     assert reader.take() == [(PUBREL, 2, found.packet_id.to_bytes(2, "big"))]
 
 
+def test_who_does_not_read_gets_all_when_it_does() -> None:
+    limit = 1 << 16
+    harness = Harness(outbox_soft_bytes=limit)
+    reader, writer = ready(harness)
+    reader._client.stalled = True
+    for number in range(1, 101):
+        writer.peer.feed(publish_packet("a", b"%d" % number + b" " * 10_000, 2, number, version=5))
+    harness.settle()
+    assert reader.peer.outbox.waiting_bytes() < 2 * limit
+    harness.wake(reader._client)
+    assert [int(each.body) for each in reader.messages()] == list(range(1, 101))
+
+
 def test_what_a_client_does_not_want_is_not_sent_again(harness: Harness) -> None:
     reader, writer = ready(harness)
     writer.publish("a", b"x", 2)
