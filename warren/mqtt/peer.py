@@ -562,7 +562,7 @@ class MqttPeer(Peer):
         else:
             expiry_s = 0 if connect.clean else SESSION_EXPIRY_MAX_S
         sessions = sessions_of(self.broker, usable)
-        if not sessions.has_room(self._client_id):
+        if expiry_s > 0 and not sessions.has_room(self._client_id):
             raise MqttError(QUOTA, "this virtual host has as many sessions as it may have")
         earlier = sessions.sessions.get(self._client_id)
         if earlier is not None:
