@@ -9,7 +9,8 @@
    or after a crash its place and so its packet id would be those of another one; and that the packet id is free.
 3. A packet id of QoS 2 is not given out while it waits for its PUBREC or PUBCOMP. What would have it waits, and what is
    behind it. Of QoS 1 another one is taken.
-4. What waits here is unacknowledged like all others: there is never more of it than the client takes.
+4. What waits here is unacknowledged like all others: there is never more of it than the client takes, nor, but for
+   one message, than an outbox.
 5. A message of QoS 0 from a queue of a higher one goes out with QoS 0, and is settled at once.
 """
 
@@ -92,6 +93,8 @@ class MqttLedger(DeliveryLedger):
         self._log = peer.broker.log
         self._tags: dict[int, int] = {}  # by packet id
         self._held: deque[Held] = deque()
+        self._held_bytes: i64 = 0  # of their bodies
+        self._is_full: bool = False  # deliveries have stopped, because too much is held
         self._waiter: HeldWaiter | None = None
         self._awaited_batch: i64 = 0
         # What the last delivery came to, for the next one with the same consumer, envelope and properties.
@@ -198,6 +201,10 @@ class MqttLedger(DeliveryLedger):
         elif not self._held and self._is_free(tag):
             return False
         self._held.append(Held(consumer, message, tag, redelivered, batch))
+        self._held_bytes += message.body_bytes
+        if self._held_bytes > self.outbox.soft_limit_bytes:
+            self.outbox.writable = False
+            self._is_full = True
         return True
 
     def _is_free(self, tag: i64) -> bool:
@@ -207,6 +214,11 @@ class MqttLedger(DeliveryLedger):
     def send_held(self) -> None:
         """Send what has nothing more to wait for, as far as the outbox takes it."""
         held = self._held
+        if self._is_full and self.outbox.waiting_bytes() == 0:
+            # Nobody else would start deliveries again: the outbox has had nothing to send.
+            self._is_full = False
+            self.outbox.writable = True
+            self.turns.wake()
         while held and self.outbox.writable:
             first = held[0]
             if first.batch > self._log.done_batch:
@@ -221,6 +233,7 @@ class MqttLedger(DeliveryLedger):
                 self._envelope = None  # it was looked at without its properties
                 self._write(message, content, header_end, first.tag, 2, first.redelivered, False)
             held.popleft()
+            self._held_bytes -= first.message.body_bytes
 
     def held_count(self) -> int:
         """Return how many deliveries wait."""

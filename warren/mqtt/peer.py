@@ -562,7 +562,7 @@ class MqttPeer(Peer):
         else:
             expiry_s = 0 if connect.clean else SESSION_EXPIRY_MAX_S
         sessions = sessions_of(self.broker, usable)
-        if not sessions.has_room(self._client_id):
+        if expiry_s > 0 and not sessions.has_room(self._client_id):
             raise MqttError(QUOTA, "this virtual host has as many sessions as it may have")
         earlier = sessions.sessions.get(self._client_id)
         if earlier is not None:
@@ -643,6 +643,12 @@ class MqttPeer(Peer):
             return False
         due_ms = self.broker.now_ms() + delay_s * 1000
         return session.sessions.delay_will(session.kept, encode_will(self.user_name, will), due_ms)
+
+    def drained(self) -> None:
+        super().drained()
+        session = self._session
+        if session is not None and self.running:
+            session.go_on_sending()
 
     def _give_up(self, reason: str) -> None:
         if self.version == V5 and self.running:

@@ -546,6 +546,10 @@ class MqttSession(Session):
         else:
             self._mqtt.write_when_stored(packet, syncs=self.sync_confirms)
 
+    def go_on_sending(self) -> None:
+        """The client has taken everything: what has waited for that goes on."""
+        self._ledger.send_held()
+
     def in_flight(self) -> tuple[int, int]:
         """Return how many messages wait for an answer for good: of the client's, and sent to it."""
         receipts = self._receipts

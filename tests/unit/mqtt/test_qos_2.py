@@ -12,6 +12,7 @@ from mqtt_harness import Message, MqttClient, Packet, connect_packet, message, m
 from warren.mqtt import packets as p
 from warren.mqtt.session import UNANSWERED_MAX
 from warren.mqtt.sessions import MqttSessions, restore_sessions, sessions_of
+from warren.vhosts import kept_sessions
 
 PUBREC, PUBREL, PUBCOMP = 5, 6, 7
 LASTS: dict[str, Any] = {"clean": False, "given": properties({p.SESSION_EXPIRY: 100})}
@@ -299,6 +300,40 @@ def test_publish_and_pubrel_wait_for_the_disk() -> None:
     assert reader.take() == [(PUBREL, 2, found.packet_id.to_bytes(2, "big"))]
 
 
+def test_who_does_not_read_gets_all_when_it_does() -> None:
+    limit = 1 << 16
+    harness = Harness(outbox_soft_bytes=limit)
+    reader, writer = ready(harness)
+    reader._client.stalled = True
+    for number in range(1, 101):
+        writer.peer.feed(publish_packet("a", b"%d" % number + b" " * 10_000, 2, number, version=5))
+    harness.settle()
+    assert reader.peer.outbox.waiting_bytes() < 2 * limit
+    harness.wake(reader._client)
+    assert [int(each.body) for each in reader.messages()] == list(range(1, 101))
+
+
+def test_no_more_waits_for_the_disk_than_an_outbox() -> None:
+    limit = 1 << 16
+    harness = Harness(outbox_soft_bytes=limit)
+    reader, writer = ready(harness)
+    reader.hang_up()
+    for number in range(1, 101):
+        writer.peer.feed(publish_packet("a", b"%d" % number + b" " * 10_000, 2, number, version=5))
+    harness.settle()
+    harness.store.hold = True
+    writer.publish("a", b"101", 2, packet_id=101)
+    reader = MqttClient(harness, 5)
+    reader.peer.feed(connect_packet(5, "r", **LASTS))
+    harness.settle()
+    queue = harness.queue("mqtt-subscription-rqos2")
+    assert queue.unacked_bytes < 2 * limit
+    harness.store.hold = False
+    harness.settle()
+    came = [each for each in reader.take() if each.kind == p.PUBLISH]
+    assert [int(message(each, 5).body) for each in came] == list(range(1, 102))
+
+
 def test_what_a_client_does_not_want_is_not_sent_again(harness: Harness) -> None:
     reader, writer = ready(harness)
     writer.publish("a", b"x", 2)
@@ -414,6 +449,15 @@ def test_what_a_session_is_can_be_seen_and_ended(harness: Harness) -> None:
     assert kept.end_away("r") and not kept.end_away("r")
     assert "mqtt-subscription-rqos2" not in harness.vhost.queues
     kept.check_invariants()
+
+
+def test_there_is_an_end_to_the_sessions_that_last(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_sessions, "SESSIONS_MAX", 1)
+    lasting(harness, "w")[0].hang_up()
+    lasting(harness, "w")
+    assert MqttClient(harness, 5).connect("x", **LASTS).body[:2] == b"\0\x97"
+    assert MqttClient(harness, 4).connect("y", clean=False).body == b"\0\x03"
+    mqtt_client(harness, 5, "z")
 
 
 def test_an_earlier_session_needs_the_rights_that_its_queues_need(harness: Harness) -> None:
