@@ -63,7 +63,7 @@ def run_node(node_modules: Path) -> RunNode:
 
     def run(arguments: list[str], environment: Mapping[str, str]) -> Any:
         command = [node, str(HERE / arguments[0]), *arguments[1:]]
-        known = os.environ | {"NODE_PATH": str(node_modules)} | environment
+        known = os.environ | {"NODE_PATH": str(node_modules)} | dict(environment)
         done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=DEADLINE_S)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

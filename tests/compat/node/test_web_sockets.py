@@ -5,10 +5,11 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 
-import paho.mqtt.client as mqtt
 import pytest
 from broker_process import WarrenProcess
 from integration.management.client import Api
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from ..broker import DEADLINE_S
 from .conftest import RunNode
@@ -58,16 +59,23 @@ def test_amqp_client_js_publishes_and_consumes(process: WarrenProcess, run_node:
     assert told == {"first": [5, 300_000], "count": 102}
 
 
-@pytest.mark.parametrize("version", [mqtt.MQTTv311, mqtt.MQTTv5])
-def test_paho_publishes_and_subscribes(process: WarrenProcess, version: mqtt.MQTTProtocolVersion) -> None:
+@pytest.mark.parametrize("version", [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5])
+def test_paho_publishes_and_subscribes(process: WarrenProcess, version: MQTTProtocolVersion) -> None:
     received: queue.Queue[tuple[str, bytes]] = queue.Queue()
     subscribed: queue.Queue[None] = queue.Queue()
-    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="paho", protocol=version, transport="websockets")
+
+    def on_connect(client: Client, *_: object) -> None:
+        client.subscribe("told/#", qos=1)
+
+    def on_message(_client: Client, _data: object, message: MQTTMessage) -> None:
+        received.put((message.topic, bytes(message.payload)))
+
+    client = Client(CallbackAPIVersion.VERSION2, client_id="paho", protocol=version, transport="websockets")
     client.ws_set_options(path="/ws")
     client.username_pw_set("guest", "guest")
-    client.on_connect = lambda *_: client.subscribe("told/#", qos=1)
+    client.on_connect = on_connect
     client.on_subscribe = lambda *_: subscribed.put(None)
-    client.on_message = lambda _client, _data, message: received.put((message.topic, message.payload))
+    client.on_message = on_message
     client.connect("127.0.0.1", process.mqtt_ws_port)
     client.loop_start()
     try:
