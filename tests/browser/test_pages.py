@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pika
 import pytest
+from broker_process import WarrenProcess
 from integration.management.client import Api, q
+from mqtt_harness import publish_packet
+from mqtt_socket import MqttSocket, subscribe
+from mqtt_socket import connect as mqtt_connect
 from playwright.sync_api import expect
+from web_socket_peer import WebSocketOn
 
 from .conftest import Connect, Open
 from .ui import Ui
@@ -49,16 +55,27 @@ def _fill(channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
     channel.basic_publish("amq.topic", "a.long.routing.key.that.has.many.words.x", b'{"a": 1}')
     channel.basic_publish("", "q", b"later", pika.BasicProperties(headers={"x-delay": 600_000}))
     channel.basic_publish("", "a queue with a name that is longer than a telephone is wide", bytes(range(256)) * 20)
-    channel.queue_declare("mqtt-subscription-a client id of some lengthqos1", durable=True)
-    channel.queue_bind("mqtt-subscription-a client id of some lengthqos1", "amq.topic", "a.topic.*")
     channel.basic_consume("a queue with a name that is longer than a telephone is wide", lambda *_: None)
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
 def test_every_page_is_whole_silent_and_within_its_width(
-    open_ui: Open, api: Api, amqp: Connect, logged_in: Any, vhost: str, width: int, colours: str
+    open_ui: Open,
+    api: Api,
+    amqp: Connect,
+    broker: WarrenProcess,
+    logged_in: Any,
+    vhost: str,
+    width: int,
+    colours: str,
 ) -> None:
+    away = MqttSocket(WebSocketOn(socket.create_connection(("127.0.0.1", broker.mqtt_ws_port)), "mqtt"))
+    away.call(mqtt_connect("a client id of some length", clean=False, user=f"{vhost}:guest"))
+    away.call(subscribe("a/topic/with/many/levels/+/and/a/long/filter/#"))
+    away.call(publish_packet("a/topic/with/many/levels/and/something/retained", b"{}", 1, retain=True))
+    away.close()
+    api.eventually(f"/vhosts/{q(vhost)}/connections", lambda rows: not rows)
     called = "a client with a name of some length"
     connection = amqp(client_properties={"connection_name": called})
     _fill(connection.channel())

@@ -100,6 +100,12 @@ def _messages() -> _Commands:
     return messages.COMMANDS
 
 
+def _mqtt() -> _Commands:
+    from warren.ctl import mqtt
+
+    return mqtt.COMMANDS
+
+
 def _streams() -> _Commands:
     from warren.ctl import streams
 
@@ -215,6 +221,8 @@ GROUPS: Final = (
         "add_super_stream delete_super_stream reset_stream_group delete_stream_group stream_offset",
         _streams,
     ),
+    Group("MQTT", "list_mqtt_sessions list_retained", _listings),
+    Group("MQTT", "end_mqtt_session clear_retained", _mqtt),
     Group("Connections", "list_connections list_channels list_consumers", _listings),
     Group("Connections", "close_connection close_all_connections close_all_user_connections", _connections),
     Group("Definitions", "export_definitions import_definitions", _definitions),

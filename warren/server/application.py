@@ -108,9 +108,10 @@ COLLECT_S: Final = 60.0
 SWITCH_INTERVAL_S: Final = 0.0005
 # What clients may speak, by the name of the setting that says where; what is behind it there, `WAYS` has.
 PROTOCOLS: Final[dict[str, PeerMaker]] = {"amqp": Connection, "mqtt": MqttPeer, "stomp": StompPeer}
-# Over WebSockets: its names there, whether a client may name none, and whether it is text. stomp.js used to name none.
+# Over WebSockets: its names there, whether a client may name none, and whether it is text. Some name none:
+# the first stomp.js, CloudAMQP's client for browsers.
 WEB_SUBPROTOCOLS: Final[dict[str, tuple[tuple[str, ...], bool, bool]]] = {
-    "amqp": (("amqp",), False, False),
+    "amqp": (("amqp",), True, False),
     "mqtt": (("mqtt", "mqttv3.1"), False, False),
     "stomp": (("v12.stomp", "v11.stomp", "v10.stomp"), True, True),
 }

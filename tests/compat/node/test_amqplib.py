@@ -1,79 +1,25 @@
-"""Node's amqplib, the version package-lock.json pins: one script per scenario, judged here by the JSON it prints.
-
-1. amqplib is installed into the ignored .cache folder of the checkout, never beside the sources.
-2. Without node and npm the tests are skipped by hand and fail under CI=true.
-"""
+"""Node's amqplib, the version package-lock.json pins: one script per scenario, judged here by the JSON it prints."""
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import shutil
-import subprocess
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..broker import DEADLINE_S, Broker, in_ci
+from ..broker import Broker
+from .conftest import RunNode
 
-HERE = Path(__file__).parent
-FOLDER = HERE.parents[2] / ".cache" / "node"
 Scenario = Callable[[str], Any]
 
 
-def _require(tool: str, package: str) -> str:
-    path = shutil.which(tool)
-    if path is None:
-        text = f"`{tool}` is not on this machine; on Debian: apt-get install {package}"
-        if in_ci():
-            pytest.fail(text)
-        pytest.skip(text)
-    return path
-
-
-@pytest.fixture(scope="session")
-def node_modules() -> Path:
-    """The folder amqplib is installed in, by the set-up of `make test` or else here."""
-    npm = _require("npm", "npm")
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "installing").open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        if not _is_installed():
-            for name in ("package.json", "package-lock.json"):
-                shutil.copy(HERE / name, FOLDER / name)
-            command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True)
-            assert done.returncode == 0, f"npm ci failed:\n{done.stdout}{done.stderr}"
-    return FOLDER / "node_modules"
-
-
-def _is_installed() -> bool:
-    copy = FOLDER / "package-lock.json"
-    installed = (FOLDER / "node_modules" / ".package-lock.json").exists()
-    return installed and copy.read_bytes() == (HERE / "package-lock.json").read_bytes()
-
-
 @pytest.fixture
-def scenario(broker: Broker, node_modules: Path) -> Scenario:
+def scenario(broker: Broker, run_node: RunNode) -> Scenario:
     """Run a scenario by name and return what it printed."""
-    node = _require("node", "nodejs")
-
-    def run(name: str) -> Any:
-        environment = os.environ | {
-            "AMQP_URL": broker.url,
-            "PREFIX": f"amqplib-{name}-{uuid.uuid4().hex[:8]}",
-            "NODE_PATH": str(node_modules),
-        }
-        command = [node, str(HERE / "run.js"), name]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
+    return lambda name: run_node(
+        ["run.js", name], {"AMQP_URL": broker.url, "PREFIX": f"amqplib-{name}-{uuid.uuid4().hex[:8]}"}
+    )
 
 
 def test_amqplib_connects_and_sees_who_answers(scenario: Scenario) -> None:

@@ -211,6 +211,11 @@ CASES = (
         )
     ),
     Case(
+        ["end_mqtt_session", "a/b"],
+        ("DELETE", "warren/mqtt-sessions/%2F/a%2Fb", None),
+        'Ended the MQTT session of "a/b" in vhost "/"',
+    ),
+    Case(
         ["delete_stream_group", "s", "g"],
         ("DELETE", "warren/streams/%2F/s/groups/g", None),
         'Deleted group "g" of stream "s" in vhost "/"',

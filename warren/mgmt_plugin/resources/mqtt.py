@@ -38,7 +38,8 @@ CLEARED_AT_ONCE: Final = 20
 _PROPERTIES_AT: Final = 12
 
 _S: Final = "/api/warren/mqtt-sessions"
-_R: Final = "/api/warren/retained/{vhost}"
+_ALL: Final = "/api/warren/retained"
+_R: Final = f"{_ALL}/{{vhost}}"
 
 
 def _principal(call: Call) -> Principal:
@@ -141,29 +142,39 @@ class MqttHandlers(Handlers):
     # --- retained messages --------------------------------------------------------------------------------------------
 
     async def list_retained(self, call: Call) -> Response:
-        principal = _principal(call)
-        principal.authorize(READ, "exchange", "amq.topic")
-        retained = the_vhost(call).retained()
-        topics = await _matching(call, retained, call.query.get("filter", "#"))
-        keys: dict[str, Callable[[str], object]] = {"name": lambda topic: topic, "topic": lambda topic: topic}
+        if "vhost" in call.params:
+            _principal(call).authorize(READ, "exchange", "amq.topic")
+        found: list[tuple[VirtualHost, Principal, str]] = []
+        for vhost in visible_vhosts(call):
+            principal = call.operator.access.maybe_principal(call.operator.name, vhost.name)
+            if principal is not None and principal.may(READ, "amq.topic"):
+                topics = await _matching(call, vhost.retained(), call.query.get("filter", "#"))
+                found += [(vhost, principal, topic) for topic in topics]
 
-        def maybe(topic: str) -> Retained | None:
-            return retained.maybe(topic, self._broker.now_ms()) if _may(principal, READ, topic) else None
+        def maybe(item: tuple[VirtualHost, Principal, str]) -> Retained | None:
+            vhost, principal, topic = item
+            return vhost.retained().maybe(topic, self._broker.now_ms()) if _may(principal, READ, topic) else None
 
-        def describe(topic: str) -> Described:
-            found = maybe(topic)
-            assert found is not None
-            return _described(topic, found)
+        def describe(item: tuple[VirtualHost, Principal, str]) -> Described:
+            retained = maybe(item)
+            assert retained is not None
+            return _described(item[0], item[2], retained)
 
-        return await answer_list(call, topics, describe, keys, lambda topic: maybe(topic) is None)
+        keys: dict[str, Callable[[tuple[VirtualHost, Principal, str]], object]] = {
+            "name": lambda item: item[2],
+            "topic": lambda item: item[2],
+            "vhost": lambda item: item[0].name,
+        }
+        return await answer_list(call, found, describe, keys, lambda item: maybe(item) is None)
 
     async def show_retained(self, call: Call) -> Described:
         topic = call.params["topic"]
         authorize_topic(_principal(call), READ, topic)
-        found = the_vhost(call).retained().maybe(topic, self._broker.now_ms())
+        vhost = the_vhost(call)
+        found = vhost.retained().maybe(topic, self._broker.now_ms())
         if found is None:
             raise not_found()
-        described = _described(topic, found)
+        described = _described(vhost, topic, found)
         described["payload"], described["payload_encoding"] = await encode_payload((found.body,))
         return described
 
@@ -217,6 +228,7 @@ class MqttHandlers(Handlers):
             end_session,
             "End a session: close its connection, delete its queues; X-Reason says why",
         ),
+        Route("GET", _ALL, Access.USER, list_retained, "Retained messages", query=(*QUERY, "filter")),
         Route("GET", _R, Access.VHOST, list_retained, "Retained messages of a vhost", query=(*QUERY, "filter")),
         Route("DELETE", _R, Access.VHOST, clear_retained, "Clear the retained messages of a filter", query=("filter",)),
         Route("GET", f"{_R}/{{topic}}", Access.VHOST, show_retained, "What is retained for a topic, with its payload"),
@@ -224,12 +236,13 @@ class MqttHandlers(Handlers):
     )
 
 
-def _described(topic: str, retained: Retained) -> Described:
+def _described(vhost: VirtualHost, topic: str, retained: Retained) -> Described:
     header = bytes(_PROPERTIES_AT) + retained.properties
     properties = properties_to_json(decode_properties(header, 0, len(header)))
     qos = 1 if properties.get("delivery_mode") == 2 else 0
     return {
         "topic": topic,
+        "vhost": vhost.name,
         "payload_bytes": len(retained.body),
         "published_at": retained.published_ms,
         "expires_at": retained.expires_ms or None,
