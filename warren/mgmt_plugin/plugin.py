@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -60,6 +61,7 @@ from warren.server.data_dir import MESSAGES
 from warren.server.draining.drains import Drains
 from warren.server.management import Following, Listening, Management
 from warren.server.network.tls import ServerTls
+from warren.server.settings import Settings
 from warren.server.staging.stages import Stages
 
 HANDLERS: Final[tuple[type[Handlers], ...]] = (
@@ -119,7 +121,14 @@ class Services:
         self.snapshots = Snapshots(management, data_dir)
         self.drains = Drains(management)
         self.backups = Backups(management)
-        self.tokens = DataTokens(key_of(data_dir, management.settings.cluster_secret_file), management.broker.access)
+        self.tokens = DataTokens(_token_key(management.settings), management.broker.access)
+
+
+def _token_key(settings: Settings) -> bytes:
+    """Return the key of tokens; without a listener for them none is made that would last."""
+    if settings.data is None and settings.datas is None:
+        return secrets.token_bytes(32)
+    return key_of(settings.data_dir, settings.cluster_secret_file)
 
 
 def handlers_of(management: Management, services: Services, nursery: trio.Nursery) -> tuple[Handlers, ...]:
