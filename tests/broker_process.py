@@ -37,6 +37,7 @@ DEADLINE_S = 60.0
 POLL_S = 0.02
 # Under which names a broker says where it listens: those of the settings.
 SCHEMES = [f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in ("", "s", "_ws", "_wss")] + ["http", "https"]
+SCHEMES += ["data", "datas"]
 OWN_PORTS = (20000, 32000)  # below those that Linux gives to outgoing connections
 _PAGE_BYTES = resource.getpagesize()
 
@@ -94,6 +95,8 @@ class WarrenProcess:
         self.mqtt_wss_port = 0
         self.stomp_ws_port = 0
         self.stomp_wss_port = 0
+        self.data_port = 0
+        self.datas_port = 0
         self.http_port = 0
         self.https_port = 0
         self._health_url = ""

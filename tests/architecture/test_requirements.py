@@ -22,21 +22,23 @@ GROUPS: dict[str, list[str]] = runpy.run_path(str(ROOT / "scripts" / "requiremen
 FILES = {
     "run": ["broker"],
     "build": ["build"],
-    "test": ["broker", "build", "dev", "lake", "sql", "postgresql", "spark", "demo", "pipeline"],
+    "test": ["broker", "build", "dev", "lake", "schemas", "sql", "postgresql", "spark", "demo", "pipeline"],
     "demo": ["demo"],
-    "lake": ["lake", "sql"],
+    "lake": ["lake", "schemas", "sql"],
     "pipeline": ["postgresql", "spark", "pipeline"],
     "postgresql": ["postgresql"],
     "dist": ["dist"],
     "docs": ["docs"],
     "guides": ["guides"],
     "objects": ["objects"],
+    "connect": ["connect"],
+    "dbt": ["dbt"],
     "records": ["records"],
 }
 
 
 # Those that are installed into environments of their own.
-APART = ("dist", "docs", "guides", "objects")
+APART = ("connect", "dbt", "dist", "docs", "guides", "objects")
 
 
 def pins_of(name: str, *, here: bool = False) -> dict[str, list[tuple[Version, int]]]:

@@ -264,6 +264,7 @@ listed("GET /api/warren/data/{vhost}", "/api/warren/data/%2F")
 one("GET /api/warren/data/{vhost}/{queue}", "/api/warren/data/%2F/s")
 listed("POST /api/warren/data/{vhost}/{queue}/plan", "/api/warren/data/%2F/s/plan",
     lambda n: {"from": 0, "to": n, "piece_bytes": 100})  # fmt: skip
+one("POST /api/warren/data/{vhost}/{queue}/token", "/api/warren/data/%2F/s/token", {"ttl_s": 60})
 listed("GET /api/warren/data/{vhost}/{queue}/files", "/api/warren/data/%2F/s/files?from=0&to={n}")
 listed("GET /api/warren/data/{vhost}/{queue}/chunks", "/api/warren/data/%2F/s/chunks?from=0&to={n}")
 

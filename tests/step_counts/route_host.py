@@ -200,7 +200,7 @@ class Host:
             replication=cast(Replication, FakeCluster()),
         )
         management = self.management
-        management.listening.append(Listening("amqp", "127.0.0.1", 5672))
+        management.listening += [Listening("amqp", "127.0.0.1", 5672), Listening("data", "127.0.0.1", 15680)]
         doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset())
         self.services = Services(management, doorkeeper=doorkeeper, traffic=HttpTraffic(), links=FakeLinks(links))
         self.api = Api(table_of(handlers_of(management, self.services, nursery)), doorkeeper, management, StaticFiles())

@@ -36,7 +36,7 @@ ANYTHING = "…"
 END_DEADLINE_S = 6 * DEADLINE_S
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
-_PROGRAM = re.compile(r"(?:#|//) ([\w/.-]+\.(?:py|js|ts))\n")
+_PROGRAM = re.compile(r"(?:#|//|--) ([\w/.-]+\.(?:py|js|ts|yml|sql))\n")
 _MEASURED = re.compile(r"\b\d[\d,.]*(?=/s\b| s\b| ms\b)")
 
 

@@ -1,6 +1,7 @@
 """The guides: their examples run with the frameworks that requirements/guides.txt names, and print what pages say.
 
-The set-up of `make test` installs the frameworks into .cache/guides and .cache/nestjs, apart from what the tests need.
+The set-up of `make test` installs the frameworks into .cache/guides, .cache/dbt and .cache/nestjs, apart from what the
+tests need.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ GUIDES = ROOT / "docs" / "guides"
 PYTHON = ["celery", "django", "dramatiq", "faststream", "fastapi", "taskiq"]
 NOT_RUN = ["spring"]
 FRAMEWORKS = ROOT / ".cache" / "guides" / "bin"
+DBT = ROOT / ".cache" / "dbt" / "bin"
 NODE_MODULES = ROOT / ".cache" / "nestjs" / "node_modules"
 
 
@@ -39,6 +41,13 @@ def test_the_example_of_a_guide_does_what_the_page_says(name: str, tmp_path: Pat
         Reader(page, tmp_path, broker, [FRAMEWORKS], environment, sees_errors=True).follow()
 
 
+def test_the_example_for_dbt_does_what_the_page_says(tmp_path: Path) -> None:
+    require_installed(DBT)
+    with WarrenProcess(tmp_path / "broker") as broker:
+        environment = {"NO_COLOR": "1", "DBT_SEND_ANONYMOUS_USAGE_STATS": "false", "PYTHONWARNINGS": "ignore"}
+        Reader(read_page(GUIDES / "dbt.md"), tmp_path, broker, [DBT], environment, sees_errors=True).follow()
+
+
 def test_the_example_for_nestjs_does_what_the_page_says(tmp_path: Path) -> None:
     require("node", "nodejs")
     require_installed(NODE_MODULES)
@@ -50,7 +59,7 @@ def test_the_example_for_nestjs_does_what_the_page_says(tmp_path: Path) -> None:
 
 def test_each_guide_is_run_or_says_that_it_was_not() -> None:
     pages = {path.stem for path in GUIDES.glob("*.md")} - {"README"}
-    assert pages == {*PYTHON, "nestjs", *NOT_RUN}
+    assert pages == {*PYTHON, "dbt", "nestjs", *NOT_RUN}
     for name in pages:
         text = (GUIDES / f"{name}.md").read_text()
         assert ("**This page was not run by us**" in text) == (name in NOT_RUN), name

@@ -67,25 +67,30 @@ class Api:
         if audit.is_change(route):
             request.concluded = audit.line_of(request, operator.name)
         query = parse_query(request.query)
-        return await self._carry_out(
-            route, Call(request, params, operator, self._vhosts, self._acting, query, route.limits)
-        )
+        call = Call(request, params, operator, self._vhosts, self._acting, query, route.limits)
+        return await carry_out(route, call, self._vhosts)
 
-    async def _carry_out(self, route: Route, call: Call) -> Response:
-        check(route, call.operator, call.params.get("vhost"), self._vhosts)
-        try:
-            result = await route.handler(call)
-        except AmqpError as error:
-            raise refused(error) from None
-        except CheckFailed as failure:
-            return Response(failure.status, msgspec.json.encode(failure.document))
-        except CommitTimeout:
-            raise HttpError(503, "unavailable", "the change is not on disk yet") from None
-        except Stuck as stuck:
-            raise HttpError(503, "unavailable", str(stuck)) from None
-        if route.method == "GET" and isinstance(result, dict):
-            result = with_columns(result, call.query)
-        return as_response(result)
+
+async def carry_out(route: Route, call: Call, vhosts: Container[str]) -> Response:
+    """Let a call through to the handler of its route, and return its result as an answer.
+
+    Raises:
+        HttpError: it is refused.
+    """
+    check(route, call.operator, call.params.get("vhost"), vhosts)
+    try:
+        result = await route.handler(call)
+    except AmqpError as error:
+        raise refused(error) from None
+    except CheckFailed as failure:
+        return Response(failure.status, msgspec.json.encode(failure.document))
+    except CommitTimeout:
+        raise HttpError(503, "unavailable", "the change is not on disk yet") from None
+    except Stuck as stuck:
+        raise HttpError(503, "unavailable", str(stuck)) from None
+    if route.method == "GET" and isinstance(result, dict):
+        result = with_columns(result, call.query)
+    return as_response(result)
 
 
 def check(route: Route, operator: Operator, vhost: str | None, vhosts: Container[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -10,6 +11,8 @@ from typing import Final
 import trio
 
 from warren.mgmt_plugin.api import Api
+from warren.mgmt_plugin.data_listener import DataListener
+from warren.mgmt_plugin.data_tokens import DataTokens, key_of
 from warren.mgmt_plugin.follower_api import FollowerApi
 from warren.mgmt_plugin.http.server import HttpTraffic, Load, Port, converse_through_node, serve_http
 from warren.mgmt_plugin.http.static_files import StaticFiles
@@ -58,6 +61,7 @@ from warren.server.data_dir import MESSAGES
 from warren.server.draining.drains import Drains
 from warren.server.management import Following, Listening, Management
 from warren.server.network.tls import ServerTls
+from warren.server.settings import Settings
 from warren.server.staging.stages import Stages
 
 HANDLERS: Final[tuple[type[Handlers], ...]] = (
@@ -117,6 +121,14 @@ class Services:
         self.snapshots = Snapshots(management, data_dir)
         self.drains = Drains(management)
         self.backups = Backups(management)
+        self.tokens = DataTokens(_token_key(management.settings), management.broker.access)
+
+
+def _token_key(settings: Settings) -> bytes:
+    """Return the key of tokens; without a listener for them none is made that would last."""
+    if settings.data is None and settings.datas is None:
+        return secrets.token_bytes(32)
+    return key_of(settings.data_dir, settings.cluster_secret_file)
 
 
 def handlers_of(management: Management, services: Services, nursery: trio.Nursery) -> tuple[Handlers, ...]:
@@ -147,6 +159,8 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
             sources,
             services.snapshots,
             settings.data_dir.resolve() / MESSAGES,
+            services.tokens,
+            listening,
             list if management.replication is None else management.replication.readers,
         ),
         SnapshotHandlers(services.snapshots, log, nursery),
@@ -235,32 +249,31 @@ class ManagementPlugin:
         services = Services(management, doorkeeper=doorkeeper, traffic=load.traffic, links=self._links)
         opened: list[Listening] = []
         async with trio.open_nursery() as nursery:
-            table = table_of(handlers_of(management, services, nursery))
-            api = Api(table, doorkeeper, management, StaticFiles())
-            if settings.http is not None:
-                host, port = settings.http.host, settings.http.port
-                place = await nursery.start(
-                    begin, "http", serve_http, "http", host, port, api.respond, None, load, tasks, below
-                )
-                opened.append(Listening("http", *place))
+            handlers = handlers_of(management, services, nursery)
+            api = Api(table_of(handlers), doorkeeper, management, StaticFiles())
             tls = management.tls
-            if settings.https is not None and tls is not None:
-                host, port = settings.https.host, settings.https.port
 
-                def wrap(stream: trio.SocketStream) -> TlsStream:
-                    return TlsStream(stream, tls.context)
+            def wrap(stream: trio.SocketStream) -> TlsStream:
+                assert tls is not None
+                return TlsStream(stream, tls.context)
 
+            data_port = next(each for each in handlers if isinstance(each, DataPortHandlers))
+            data = DataListener(data_port, services.tokens, management).respond
+            metrics = MetricsPort(services.metrics, management).respond
+            for name, endpoint, respond, wrapped in (
+                ("http", settings.http, api.respond, None),
+                ("https", settings.https, api.respond, wrap),
+                ("prometheus", settings.prometheus, metrics, None),
+                ("data", settings.data, data, None),
+                ("datas", settings.datas, data, wrap),
+            ):
+                if endpoint is None:
+                    continue
+                host, port = endpoint.host, endpoint.port
                 place = await nursery.start(
-                    begin, "https", serve_http, "https", host, port, api.respond, wrap, load, tasks, below
+                    begin, name, serve_http, name, host, port, respond, wrapped, load, tasks, below
                 )
-                opened.append(Listening("https", *place))
-            if settings.prometheus is not None:
-                host, port = settings.prometheus.host, settings.prometheus.port
-                respond = MetricsPort(services.metrics, management).respond
-                place = await nursery.start(
-                    begin, "prometheus", serve_http, "prometheus", host, port, respond, None, load, tasks, below
-                )
-                opened.append(Listening("prometheus", *place))
+                opened.append(Listening(name, *place))
             of_nodes = Port(api.respond, load)
 
             def pass_on(sock: socket.socket, client: ClientOfNode) -> None:

@@ -40,6 +40,8 @@ SERVE_OPTIONS: Final = {
     "--http": "http",
     "--https": "https",
     "--prometheus": "prometheus",
+    "--data": "data",
+    "--datas": "datas",
     "--metadata-url": "metadata_url",
     "--cluster-listen": "cluster_listen",
     "--follow": "follow",

@@ -71,6 +71,10 @@ _StompWssFlag = Annotated[
 _HttpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where the management API is, or "off"')]
 _HttpsFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='The same with TLS, or "off"')]
 _PrometheusFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Metrics without a login, or "off"')]
+_DataFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where readers with a token get messages alone, or off")
+]
+_DatasFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The same with TLS, or off")]
 _MetadataUrlFlag = Annotated[
     str | None,
     typer.Option(metavar="URL", help="postgresql+psycopg://… instead of SQLite in the data directory"),
@@ -138,6 +142,8 @@ def serve(
     http: _HttpFlag = None,
     https: _HttpsFlag = None,
     prometheus: _PrometheusFlag = None,
+    data: _DataFlag = None,
+    datas: _DatasFlag = None,
     metadata_url: _MetadataUrlFlag = None,
     cluster_listen: _ClusterListenFlag = None,
     follow: _FollowFlag = None,
@@ -183,6 +189,8 @@ def show_config(
     http: _HttpFlag = None,
     https: _HttpsFlag = None,
     prometheus: _PrometheusFlag = None,
+    data: _DataFlag = None,
+    datas: _DatasFlag = None,
     metadata_url: _MetadataUrlFlag = None,
     cluster_listen: _ClusterListenFlag = None,
     follow: _FollowFlag = None,

@@ -60,12 +60,14 @@ _STOMP_WS_PORT: Final = 15674
 _STOMP_WSS_PORT: Final = 15673
 _HTTP_PORT: Final = 15672
 _HTTPS_PORT: Final = 15671
+_DATA_PORT: Final = 15680
+_DATAS_PORT: Final = 15681
 _PROMETHEUS_PORT: Final = 15692
 _CLUSTER_PORT: Final = 25672
 # How clients of a protocol come: what is behind its name in the name of the setting, and whether that is with TLS.
 WAYS: Final = {"": False, "s": True, "_ws": False, "_wss": True}
 LISTENERS: Final = tuple(f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in WAYS)
-WITH_TLS: Final = (*(f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in ("s", "_wss")), "https")
+WITH_TLS: Final = (*(f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in ("s", "_wss")), "https", "datas")
 _SIZE: Final = re.compile(r"([0-9]+)\s*(B|kB|MB|GB|KiB|MiB|GiB)?")
 _SIZE_UNITS: Final = {
     None: 1,
@@ -649,6 +651,16 @@ class Settings:
         default=Endpoint("127.0.0.1", _PROMETHEUS_PORT),
         metadata=_about(_endpoint(_PROMETHEUS_PORT), "where metrics are without a login, or off", absent="off"),
     )
+    data: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_DATA_PORT), "where readers with a token get messages alone, or off", absent="off"),
+    )
+    datas: Endpoint | None = field(
+        default=None,
+        metadata=_about(
+            _endpoint(_DATAS_PORT), "where readers with a token get messages alone with TLS, or off", absent="off"
+        ),
+    )
     metadata_url: str = field(
         default="",
         metadata=_about(
@@ -956,7 +968,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield wrong("tls.client_certificates", "needs tls.ca")
     yield from _cluster_contradictions(settings, wrong)
     taken: dict[Endpoint, str] = {}
-    for key in (*LISTENERS, "http", "https", "prometheus", "cluster_listen"):
+    for key in (*LISTENERS, "http", "https", "prometheus", "data", "datas", "cluster_listen"):
         endpoint: Endpoint | None = getattr(settings, key)
         if endpoint is not None and endpoint.port and taken.setdefault(endpoint, key) != key:
             yield wrong(key, f"{endpoint} is also the address of {taken[endpoint]}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from warren.spark_bridge.helpers import (
         dlq_summary,
         infer_json_schema,
+        lag_of,
         make_archive,
         read,
         read_stream,
@@ -31,6 +32,7 @@ __all__ = [
     "SchemaRegistry",
     "dlq_summary",
     "infer_json_schema",
+    "lag_of",
     "make_archive",
     "read",
     "read_stream",

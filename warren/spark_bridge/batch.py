@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -21,7 +22,7 @@ from pyspark.sql.types import StructType
 from warren.spark_bridge.control import BrokerClient
 from warren.spark_bridge.filters import Filters, maybe_condition
 from warren.spark_bridge.options import FIRST, LOG, NEXT, OptionError, ReadOptions
-from warren.spark_bridge.pieces import Range, cut, read
+from warren.spark_bridge.pieces import Range, client_of_task, cut, read
 from warren.spark_bridge.spark_types import to_arrow
 from warren.spark_bridge.topology import Missing, Part, look, offset_of
 
@@ -35,6 +36,9 @@ class BatchReader(DataSourceReader):
         self.load_id = load_id
         self.filters: Filters | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "options": self.options.for_tasks()}
+
     def partitions(self) -> list[InputPartition]:
         """Return the pieces to read, one for each task."""
         with self.options.connection.client() as client:
@@ -47,9 +51,8 @@ class BatchReader(DataSourceReader):
         """Yield the rows of one piece; Spark makes a task without one when there is nothing."""
         if partition.value is None:
             return iter(())
-        return read(
-            self.options.connection.client(), self.options, partition.value, to_arrow(self.schema), self.filters
-        )
+        piece = partition.value
+        return read(client_of_task(self.options, piece), self.options, piece, to_arrow(self.schema), self.filters)
 
 
 class FilteringReader(BatchReader):

@@ -44,6 +44,7 @@ __all__ += ["DataLoss", "Description", "Failed", "Fenced", "Gone", "NoDrain", "N
 __all__ += ["Plan", "Refused", "Session", "Snapshot", "Unreachable"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:15672"
+NO_DATA_LISTENER: Final = "no_data_listener"
 NEXT_HEADER: Final = "X-Warren-Next"
 PIECE_BYTES: Final = 64 << 20
 RETRY_PAUSE_MAX_S: Final = 10.0
@@ -92,6 +93,13 @@ class Plan(NamedTuple):
     bytes: tuple[int, ...]
     sealed: int = 0
     nodes: tuple[str, ...] = ()
+
+
+class DataToken(NamedTuple):
+    """What a task may read its queue with, at the listener of data alone at `url`."""
+
+    token: str
+    url: str
 
 
 class SealedChunk(NamedTuple):
@@ -164,7 +172,8 @@ class BrokerClient:
     """One user in one vhost of a broker. Not for use by several threads at once.
 
     `url`: of the management API, ``http://HOST:PORT`` or https; user and password may stand in it. `cacert`: a file
-    with the CAs to trust, `certificate` and `key` files to prove who we are, `insecure`: take any certificate.
+    with the CAs to trust, `certificate` and `key` files to prove who we are, `insecure`: take any certificate. `token`:
+    instead of user and password, for the listener of data alone at `url`.
     """
 
     def __init__(
@@ -178,6 +187,7 @@ class BrokerClient:
         certificate: str | None = None,
         key: str | None = None,
         insecure: bool = False,
+        token: str | None = None,
         connect_timeout_s: float = 10.0,
         timeout_s: float = 60.0,
         retries: int = 5,
@@ -199,7 +209,9 @@ class BrokerClient:
         if password is None:
             password = unquote(parts.password) if parts.password is not None else "guest"
         credentials = base64.b64encode(f"{self.username}:{password}".encode()).decode()
-        self._authorization = f"Basic {credentials}"
+        self._authorization = f"Basic {credentials}" if token is None else f"Bearer {token}"
+        self._tokens: dict[str, tuple[float, DataToken]] = {}
+        self._has_data_listener = True  # as far as is known
         self._tls = (cacert, certificate, key, insecure)
         self._connect_timeout_s = connect_timeout_s
         self._timeout_s = timeout_s
@@ -403,6 +415,37 @@ class BrokerClient:
                 ),
             )
         )
+
+    def maybe_token(self, queue: str, ttl_s: int, url: str | None = None) -> DataToken | None:
+        """Return a token to read `queue` with, good for half of `ttl_s` at least; None: there is no listener for it.
+
+        `url`: of the listener; None: its port on the host of this client, with TLS if this client has that.
+        """
+        if not self._has_data_listener:
+            return None
+        now = time.monotonic()
+        ends, token = self._tokens.get(queue, (now, None))
+        if token is not None and now < ends:
+            return token
+        try:
+            found = self._object("POST", ("warren", "data", self.vhost, queue, "token"), {"ttl_s": ttl_s})
+        except NotFound as error:  # also of a queue that there is not, which whoever reads it is told
+            self._has_data_listener = error.error != NO_DATA_LISTENER
+            return None
+        ports = found.get("ports")
+        if not isinstance(ports, dict):
+            raise self._unlike("an answer with a token has no ports")
+        if url is None:
+            # What is secret here is not sent in the clear there.
+            name = "datas" if self._secure or "data" not in ports else "data"
+            if name not in ports:
+                self._has_data_listener = False
+                return None
+            host = f"[{self._host}]" if ":" in self._host else self._host
+            url = f"{'https' if name == 'datas' else 'http'}://{host}:{ports[name]}"
+        made = self._made(lambda: DataToken(str(found["token"]), url))
+        self._tokens[queue] = (now + ttl_s / 2, made)
+        return made
 
     def resolve(self, queue: str, offset: int | str | None = None, *, time_ms: int | None = None) -> int:
         """Return the offset in a stream that a word (first, last, next, an age such as 1h) or a time stands for."""

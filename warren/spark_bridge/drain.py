@@ -39,7 +39,7 @@ from warren.spark_bridge.errors import AnotherQueue, DataLoss, Gone, NotFound
 from warren.spark_bridge.heartbeat import Heartbeat
 from warren.spark_bridge.offsets import CLAIMS, Position, begin, document, is_sentinel, positions_of, sentinel
 from warren.spark_bridge.options import DRAIN, ReadOptions
-from warren.spark_bridge.pieces import Range, cut, maybe_left_of, read, say
+from warren.spark_bridge.pieces import Range, client_of_task, cut, maybe_left_of, read, say
 from warren.spark_bridge.spark_types import to_arrow
 from warren.spark_bridge.stream import Offset, Pace
 
@@ -70,7 +70,7 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._claimed: set[str] = set()  # queues of which this driver has claimed something, or adopted it
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None, "_heartbeat": None}
+        return {**self.__dict__, "options": self.options.for_tasks(), "_client": None, "_heartbeat": None}
 
     @property
     def client(self) -> BrokerClient:
@@ -163,7 +163,8 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one piece."""
-        return read(self.options.connection.client(), self.options, partition.value, to_arrow(self.schema))
+        piece = partition.value
+        return read(client_of_task(self.options, piece), self.options, piece, to_arrow(self.schema))
 
     # --- sessions --------------------------------------------------------------------------------------------------
 

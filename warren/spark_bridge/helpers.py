@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from warren.spark_bridge.claims import Claims
 from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.offsets import STREAMS, positions_of
 from warren.spark_bridge.source import FORMAT, PushingDataSource, WarrenDataSource
 from warren.spark_bridge.typed_bodies import (
     BodyFormat,
@@ -224,6 +226,33 @@ def _settled(
     if claims is None:
         raise UsageError("on_corrupt dead_letter: claims says which session has them, as in claims=Claims('nightly')")
     return claims.without(with_value, is_bad)
+
+
+def lag_of(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many offsets of each stream are behind where a query is, as ``query.lastProgress`` says.
+
+    Drains, and sources of others, are left out: what waits in a queue is not in the progress.
+    """
+    found: dict[str, int] = {}
+    for source in progress["sources"]:
+        latest, end = (_maybe_offset(source[name]) for name in ("latestOffset", "endOffset"))
+        if latest is None or end is None:
+            continue
+        read_up_to = positions_of(end)
+        for name, position in positions_of(latest).items():
+            at = read_up_to.get(name)
+            is_same = at is not None and at.id == position.id
+            found[name] = max(0, position.next - (at.next if at is not None and is_same else 0))
+    return found
+
+
+def _maybe_offset(value: object) -> Mapping[str, Any] | None:
+    """Return an offset of streams of ours as the progress has it; None: it is none."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    return found if isinstance(found, Mapping) and STREAMS in found else None
 
 
 def infer_json_schema(

@@ -107,12 +107,16 @@ READ_OPTIONS: Final = (
     "storeOffsets",
     "localFiles",
     "nodes",
+    "dataPort",
+    "dataUrl",
+    "tokenTtl",
     "pushdown",
 )
 
 MAX_ROWS: Final = 1_000_000
 DRAIN_BYTES: Final = 256 << 20
 PARTITION_BYTES: Final = 64 << 20
+TOKEN_TTL_MAX_S: Final = 24 * 3600
 CLAIM_TTL_MAX_S: Final = 30 * 24 * 3600
 _CONSUMER_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|D)?")
@@ -197,6 +201,7 @@ class Connection:
     timeout_s: float = 60.0
     retries: int = 5
     backoff_s: float = 0.2
+    token: str | None = field(default=None, repr=False)  # of the listener of data alone, instead of user and password
 
     def with_password(self) -> Connection:
         """Return the same with the password out of its file, which is only where the driver runs.
@@ -224,6 +229,7 @@ class Connection:
             certificate=connection.certificate_file,
             key=connection.key_file,
             insecure=connection.insecure,
+            token=connection.token,
             connect_timeout_s=connection.connect_timeout_s,
             timeout_s=connection.timeout_s,
             retries=connection.retries,
@@ -262,11 +268,20 @@ class ReadOptions:
     store_offsets: bool = True
     local_files: str = AUTO
     nodes: str = AUTO
+    data_port: str = AUTO  # whether tasks read with a token, from the listener of data alone
+    data_url: str | None = None
+    token_ttl_s: int = 3600
     pushdown: bool | None = None
 
     def with_password(self) -> ReadOptions:
         """Return the same with the password out of its file; see `Connection.with_password`."""
         return replace(self, connection=self.connection.with_password())
+
+    def for_tasks(self) -> ReadOptions:
+        """Return what executors are told: with dataPort always no password."""
+        if self.data_port != ALWAYS:
+            return self
+        return replace(self, connection=replace(self.connection, password="", password_file=None))
 
     def placed(self) -> str | None:
         """Return the option that says where to begin or to end, if there is one."""
@@ -334,6 +349,9 @@ def read_options(
         store_offsets=given.flag("storeOffsets", True),
         local_files=given.word("localFiles", LOCAL_FILES) or AUTO,
         nodes=given.word("nodes", NODES) or AUTO,
+        data_port=given.word("dataPort", (AUTO, NEVER, ALWAYS)) or AUTO,
+        data_url=_data_url(given),
+        token_ttl_s=_token_ttl_s(given),
         pushdown=None
         if given.word("pushdown", ("auto", "true", "false")) in (None, "auto")
         else given.flag("pushdown"),
@@ -481,6 +499,27 @@ class Given:
         if not isinstance(found, dict) or not found:
             raise OptionError(f'option {name}: must be a JSON object such as {{"orders": 23}}, not {text!r}')
         return found
+
+
+def _data_url(given: Given) -> str | None:
+    text = given.text("dataUrl")
+    if text is None:
+        return None
+    parts = urlsplit(text)
+    try:
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and bool(parts.port) and "@" not in text
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise OptionError(f"option dataUrl: must be http://HOST:PORT or https://HOST:PORT, not {text!r}")
+    return text
+
+
+def _token_ttl_s(given: Given) -> int:
+    seconds = round(given.duration_s("tokenTtl", 3600.0))
+    if not 60 <= seconds <= TOKEN_TTL_MAX_S:
+        raise OptionError("option tokenTtl: must be from 1m to 24h")
+    return seconds
 
 
 def _subscription(given: Given) -> tuple[tuple[str, ...], str | None, Mapping[str, tuple[int, ...]] | None]:

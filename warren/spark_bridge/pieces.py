@@ -1,6 +1,7 @@
 """Ranges of offsets cut into what single tasks read, and the reading of one of them.
 
-1. A piece says all that its task needs to know of the queue; where the broker is and who asks, the reader knows.
+1. A piece says all that its task needs to know of the queue, and has a token for it where the broker has a listener of
+   data alone; else the reader knows where the broker is and who asks.
 2. Reading a piece again gives the same rows in the same order, or fails; less what compaction by key has removed.
 3. A piece is read whole or its task fails: rows that are missing without a word, of a range that was there when it
    was planned, are a loss of data, unless compaction has removed them. With failOnDataLoss false they are passed over,
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -20,12 +22,12 @@ from pyspark.sql.datasource import InputPartition
 
 from warren.spark_bridge import nodes
 from warren.spark_bridge.columns import Chunk, Context, to_record_batches
-from warren.spark_bridge.control import BrokerClient, Plan
+from warren.spark_bridge.control import BrokerClient, DataToken, Plan
 from warren.spark_bridge.errors import DataLoss, Gone, NotFound
 from warren.spark_bridge.filters import Filters
 from warren.spark_bridge.local_files import read_chunks_here
 from warren.spark_bridge.nodes import in_turn
-from warren.spark_bridge.options import NEVER, ReadOptions
+from warren.spark_bridge.options import ALWAYS, NEVER, OptionError, ReadOptions
 from warren.spark_bridge.schema import FROM_PROPERTIES
 from warren.spark_bridge.worker_pipe import end_quietly_when_nobody_reads
 
@@ -37,7 +39,8 @@ class Range(NamedTuple):
 
     Its rows are said to be of `queue` and `partition`. `in_files`: whether the broker may have some of it in files.
     `failures`, `limit`: how often a reader has failed with claims, and how often it may: see ``drain``.
-    `nodes`: which are asked before the broker itself (``nodes.py``).
+    `nodes`: which are asked before the broker itself (``nodes.py``). `token`: with which a task reads it, and asks no
+    other node; None: as the reader itself.
     """
 
     queue: str
@@ -51,6 +54,7 @@ class Range(NamedTuple):
     failures: int = 0
     limit: int | None = None
     nodes: tuple[str, ...] = ()
+    token: DataToken | None = None
 
 
 class Piece(InputPartition):
@@ -83,11 +87,36 @@ def cut(client: BrokerClient, options: ReadOptions, ranges: Iterable[Range]) -> 
             ]
     pieces: list[Piece] = []
     for each, plan in zip(ranges, plans, strict=True):
+        token = _maybe_token(client, options, each.name)
         others = plan.nodes if options.nodes != NEVER and each.in_files and each.snapshot is None else ()
         for first, end in pairwise(_with_rows(plan.bounds, options.max_partition_rows)):
-            asked = in_turn(others, len(pieces)) if first < plan.sealed else ()
-            pieces.append(Piece(each._replace(first=first, end=end, nodes=asked)))
+            asked = in_turn(others, len(pieces)) if first < plan.sealed and token is None else ()
+            pieces.append(Piece(each._replace(first=first, end=end, nodes=asked, token=token)))
     return pieces
+
+
+def _maybe_token(client: BrokerClient, options: ReadOptions, name: str) -> DataToken | None:
+    """Return what tasks read `name` with; None: they ask as the planner does.
+
+    Raises:
+        OptionError: they must not, and the broker has no listener for them.
+    """
+    if options.data_port == NEVER:
+        return None
+    found = client.maybe_token(name, options.token_ttl_s, options.data_url)
+    if found is None and options.data_port == ALWAYS:
+        raise OptionError(
+            f"option dataPort: {client.url} has no listener of data alone for {name!r} (setting data or datas)"
+        )
+    return found
+
+
+def client_of_task(options: ReadOptions, piece: Range) -> BrokerClient:
+    """Return the client of a task, which is given back when it has read `piece`."""
+    token = piece.token
+    if token is None:
+        return options.connection.client()
+    return replace(options.connection, url=token.url, password="", password_file=None, token=token.token).client()
 
 
 def maybe_left_of(client: BrokerClient, wanted: Range) -> Range | None:

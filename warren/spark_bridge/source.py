@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from pyspark.sql.datasource import (
@@ -44,6 +44,11 @@ class WarrenDataSource(DataSource):
         super().__init__(options)
         check_names(options, _KNOWN)
         self.load_id = uuid4().hex
+        self._for_tasks = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark sends the source along with a reader, and no task needs its options.
+        return {**self.__dict__, "options": {}} if self._for_tasks else self.__dict__
 
     @classmethod
     def name(cls) -> str:
@@ -83,6 +88,7 @@ class WarrenDataSource(DataSource):
 
     def _checked(self, schema: StructType, *, streaming: bool) -> ReadOptions:
         check_schema(schema)
+        self._for_tasks = True
         options = read_options(self.options, streaming=streaming)
         # A file with a password is read here, on the driver: executors may not have it.
         return options.with_password()

@@ -34,7 +34,7 @@ from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Gone
 from warren.spark_bridge.limits import shares, within_bytes
 from warren.spark_bridge.offsets import Position, begin, document, is_sentinel, positions_of, sentinel
 from warren.spark_bridge.options import DRAIN, LATEST, NEXT, OptionError, ReadOptions
-from warren.spark_bridge.pieces import Range, cut, maybe_left_of, read, say
+from warren.spark_bridge.pieces import Range, client_of_task, cut, maybe_left_of, read, say
 from warren.spark_bridge.spark_types import to_arrow
 from warren.spark_bridge.topology import Missing, Part, is_asked_for, look, offset_of
 
@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._turn = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        return {**self.__dict__, "options": self.options.for_tasks(), "_client": None}
 
     @property
     def client(self) -> BrokerClient:
@@ -157,7 +157,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one piece."""
-        return read(self.options.connection.client(), self.options, partition.value, to_arrow(self.schema))
+        piece = partition.value
+        return read(client_of_task(self.options, piece), self.options, piece, to_arrow(self.schema))
 
     # --- what there is -----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,17 @@ from pyspark.sql.datasource import InputPartition
 from unit.spark_bridge.chunks import Sent, chunk_of
 
 from warren.spark_bridge.columns import Chunk, read_chunks
-from warren.spark_bridge.control import BrokerClient, Claim, Description, Failed, Plan, SealedFiles, Session, Snapshot
+from warren.spark_bridge.control import (
+    BrokerClient,
+    Claim,
+    DataToken,
+    Description,
+    Failed,
+    Plan,
+    SealedFiles,
+    Session,
+    Snapshot,
+)
 from warren.spark_bridge.errors import AnotherQueue, Fenced, Gone, NotFound
 from warren.spark_bridge.options import Connection, ReadOptions, read_options
 from warren.spark_bridge.pieces import Range
@@ -89,6 +99,9 @@ class MemoryBroker(BrokerClient):
         if id is not None and found.id != id:
             raise AnotherQueue(f"{name}: another queue", 409)
         return found
+
+    def maybe_token(self, queue: str, ttl_s: int, url: str | None = None) -> DataToken | None:
+        return None
 
     def describe(self, queue: str) -> Description:
         self.asked.append(f"describe {queue}")

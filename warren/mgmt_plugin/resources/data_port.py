@@ -10,13 +10,14 @@
 4. It needs no tag: a user who may read the queue over AMQP may read it here.
 5. Of a stream with followers descriptions and plans say up to where it is sealed, and which nodes serve that, too
    (``follower_chunks.py``).
+6. A planner gets tokens for those that read, for the listener of data alone (``data_listener.py``).
 
 The form of a chunk is in ``msgstore.log.columns``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -24,6 +25,7 @@ import msgspec
 
 from warren.channels.access import READ
 from warren.exchanges.exchange import Exchange
+from warren.mgmt_plugin.data_tokens import TTL_MAX_S, DataTokens
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
@@ -37,10 +39,12 @@ from warren.msgstore.log.columns import Piece
 from warren.queues.claims import ClaimQueue
 from warren.queues.queue import Queue
 from warren.server.copies.snapshots import Snapshots
+from warren.server.management import Listening
 from warren.vhosts.super_streams import partitions_of
 
 ANSWER_BYTES: Final = 8 << 20
 PIECE_BYTES: Final = 64 << 20
+DATA_PROTOCOLS: Final = ("data", "datas")
 SUPER_STREAM: Final = "super-stream"
 
 
@@ -65,6 +69,12 @@ class Range(msgspec.Struct):
     max_rows: int | None = None
     max_bytes: int | None = None
     piece_bytes: int = PIECE_BYTES
+
+
+class TokenWanted(msgspec.Struct):
+    """How long a token is to be good for."""
+
+    ttl_s: int = 3600
 
 
 def _authorized_name(queue: Queue) -> str:
@@ -143,7 +153,8 @@ _FILES: Final = ("from", "to", "id")
 class DataPortHandlers(Handlers):
     """Handlers of the data port. `directory` has the files of the message log, and `sources` gives ranges of queues.
 
-    `readers` returns the URLs of followers that serve what is sealed.
+    `tokens` are those of the listener of data alone, which is among those `listening` if there is one; `readers` returns
+    the URLs of followers that serve what is sealed.
     """
 
     def __init__(
@@ -151,8 +162,12 @@ class DataPortHandlers(Handlers):
         sources: Sources,
         snapshots: Snapshots,
         directory: Path,
+        tokens: DataTokens,
+        listening: Sequence[Listening],
         readers: Callable[[], list[str]] = list,
     ) -> None:
+        self._tokens = tokens
+        self._listening = listening
         self._readers = readers
         self._sources = sources
         self._snapshots = snapshots
@@ -276,10 +291,37 @@ class DataPortHandlers(Handlers):
         described = {"id": ranges.id, "boot": _BOOT_ID, "directory": str(self._directory)}
         return {**described, "files": inodes, "chunks": chunks}
 
+    async def make_token(self, call: Call) -> Described:
+        wanted = await call.body(TokenWanted)
+        ports = {each.protocol: each.port for each in self._listening if each.protocol in DATA_PROTOCOLS}
+        if not ports or call.request.node:
+            raise HttpError(404, "no_data_listener", "there is no listener of data alone here; see the setting data")
+        if not 1 <= wanted.ttl_s <= TTL_MAX_S:
+            raise bad_request(f"ttl_s must be from 1 to {TTL_MAX_S}")
+        queue = the_queue(call)
+        call.authorize(READ, "queue", _authorized_name(queue))
+        token = self._tokens.issue(call.operator.name, queue.vhost_name, queue.name, wanted.ttl_s)
+        return {"token": token, "expires_in_s": wanted.ttl_s, "ports": ports}
+
+    def token_routes(self) -> Iterator[Route]:
+        """Yield the routes that a token lets in, answered by this object."""
+        for route in self.routes():
+            if route.template in (_D, f"{_D}/files", f"{_D}/chunks"):
+                yield route
+
     ROUTES: ClassVar = (
         Route("GET", _V, Access.CLIENT, list_readable, "The queues that the user may read"),
         Route("GET", _D, Access.CLIENT, describe, "What a queue holds, for who reads many messages at a time"),
         Route("POST", f"{_D}/plan", Access.CLIENT, plan, "Where a range of offsets can be cut into pieces", Range),
+        Route(
+            "POST",
+            f"{_D}/token",
+            Access.CLIENT,
+            make_token,
+            "A token that lets who has it read the queue from the listener of data alone",
+            TokenWanted,
+            is_use=True,
+        ),
         Route(
             "GET",
             f"{_D}/files",

@@ -41,6 +41,8 @@ PROTOCOLS: Final = {
     "stomp_wss": {"stomp_wss", "https/web-stomp"},
     "http": {"http", "management", "mgmt", "rabbitmq_management"},
     "https": {"https", "https/management"},
+    "data": {"data"},
+    "datas": {"datas", "data/ssl"},
     "prometheus": {"prometheus", "http/prometheus", "rabbitmq_prometheus"},
 }
 SECONDS_OF: Final = {"days": 86400, "weeks": 7 * 86400, "months": 30 * 86400, "years": 365 * 86400}

@@ -63,7 +63,7 @@ const LISTENER_COLUMNS = [
   { key: 'protocol', label: 'Protocol', sort: 'protocol', render: (listener) => listener.protocol },
   { key: 'address', label: 'Address', sort: 'ip_address', render: (listener) => html`<span class="mono">${listener.ip_address}</span>` },
   { key: 'port', label: 'Port', sort: 'port', num: true, render: (listener) => listener.port },
-  { key: 'tls', label: 'TLS', render: (listener) => (listener.tls || /ssl|https/.test(listener.protocol) ? 'yes' : 'no') },
+  { key: 'tls', label: 'TLS', render: (listener) => (listener.tls || /ssl|https|datas/.test(listener.protocol) ? 'yes' : 'no') },
 ];
 
 function Counts({ overview }) {

@@ -1,0 +1,47 @@
+"""The listener of data alone: what readers on other machines need of the data port, and nothing of management.
+
+    GET  /api/warren/data/{vhost}/{queue}              what the queue has
+    GET  /api/warren/data/{vhost}/{queue}/files        which of it is in files
+    GET  /api/warren/data/{vhost}/{queue}/chunks       messages
+
+1. There are no other paths here, no pages and no logins: a name and a password are refused unread.
+2. A request is let in by a token (``data_tokens.py``) of the very queue that it names, before its queue is looked up.
+   The rest is as on the management port, by the same handlers and with the same limits.
+"""
+
+from __future__ import annotations
+
+from warren.mgmt_plugin.api import carry_out
+from warren.mgmt_plugin.data_tokens import DataTokens
+from warren.mgmt_plugin.http.server import HttpError, Request, Response
+from warren.mgmt_plugin.operators import NOBODY_TAGS, Operator
+from warren.mgmt_plugin.resources.data_port import DataPortHandlers
+from warren.mgmt_plugin.routes import Acting, Call, RouteTable, parse_query
+from warren.server.management import Management
+
+
+class DataListener:
+    """Answers every request on the ports `data` and `datas`."""
+
+    def __init__(self, handlers: DataPortHandlers, tokens: DataTokens, management: Management) -> None:
+        self._table = RouteTable(handlers.token_routes())
+        self._tokens = tokens
+        self._access = management.broker.access
+        self._vhosts = management.broker.vhosts
+        self._acting = Acting(management.clients, management.administer)
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request.
+
+        Raises:
+            HttpError: it is refused.
+        """
+        route, params = self._table.find(request.method, request.path)
+        grant = self._tokens.grant_of(request)
+        if (params["vhost"], params["queue"]) != (grant.vhost, grant.queue):
+            raise HttpError(403, "forbidden", "the token is of another queue")
+        request.identified(grant.user)
+        operator = Operator(grant.user, NOBODY_TAGS, self._access)
+        query = parse_query(request.query)
+        call = Call(request, params, operator, self._vhosts, self._acting, query, route.limits)
+        return await carry_out(route, call, self._vhosts)
