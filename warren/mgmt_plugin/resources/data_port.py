@@ -153,8 +153,8 @@ _FILES: Final = ("from", "to", "id")
 class DataPortHandlers(Handlers):
     """Handlers of the data port. `directory` has the files of the message log, and `sources` gives ranges of queues.
 
-    `tokens` are those of the listener of data alone, which is among those `listening` if there is one; `readers` returns
-    the URLs of followers that serve what is sealed.
+    `tokens` are those of the listener of data alone, which is among those `listening` if there is one; `readers`
+    returns the URLs of followers that serve what is sealed.
     """
 
     def __init__(
