@@ -297,7 +297,7 @@ LISTINGS: Final = (
         Scope.ONE,
         "warren/retained",
         ("topic", "payload_bytes", "qos"),
-        "published_at expires_at properties",
+        "vhost published_at expires_at properties",
         "warren/retained/{vhost}",
         paged=True,
     ),

@@ -123,7 +123,8 @@ class Totals:
     def add_connection(self, connection: Peer) -> None:
         """Count the bytes of a connection, and itself."""
         if connection.is_known:
-            self.protocols[connection.protocol_shown()] = self.protocols.get(connection.protocol_shown(), 0) + 1
+            shown = connection.protocol_shown()
+            self.protocols[shown] = self.protocols.get(shown, 0) + 1
         self.received_bytes += int(connection.received_bytes)
         self.sent_bytes += int(connection.outbox.sent_bytes)
         self.waiting_bytes += int(connection.outbox.waiting_bytes())

@@ -427,6 +427,12 @@ class Reactor:
         except OSError:
             self._lost(transport)
             return
+        except Exception as error:
+            # A defect of ours, or of what takes WebSockets apart, met by one connection: the others go on.
+            self.crashes += 1
+            self._on_crash(error)
+            self._lost(transport)
+            return
         self._units += transport.receiving_units
         if transport.is_behind():
             self.broker.resumed.append(connection)

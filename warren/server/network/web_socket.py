@@ -130,7 +130,9 @@ class WebSocket:
         return len(self._control) + len(self._pong)
 
     def received(self, data: bytes) -> None:
-        """Take what came next; not while `is_behind`."""
+        """Take what came next; not while `is_behind`. Behind the end nothing is listened to."""
+        if self._end is not None:
+            return
         connection = self._connection
         if connection is not None:
             connection.receive_data(data)

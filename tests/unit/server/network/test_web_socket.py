@@ -18,6 +18,7 @@ from warren.channels.broker import PeerMaker
 from warren.mqtt.packets import packet
 from warren.mqtt.peer import MqttPeer
 from warren.server.network.reactor import FEED_UNITS_MIN, TURN_UNITS, Listener, feed_units
+from warren.server.network.transport import WebSocketTransport
 from warren.server.network.web_socket import (
     FRAME_UNITS,
     FRAMES_MAX,
@@ -315,6 +316,69 @@ def test_what_came_before_a_close_is_heard_and_the_close_is_answered() -> None:
     assert client.close_code == 1000
 
 
+def test_nothing_is_listened_to_behind_the_end() -> None:
+    web, client = opened()
+    web.received(client.close())
+    assert end_of(web) == ""
+    web.received(frame(BINARY, b"too late"))
+    assert end_of(web) == ""
+    web = WebSocket(MQTT, "192.0.2.7")
+    web.received(request("/elsewhere"))
+    web.received(request())
+    assert end_of(web) == "no WebSocket: WebSockets are at /ws here"
+    assert b"".join(web.framed([])).count(b"HTTP/1.1") == 1
+
+
+HEADERS = [
+    b"Connection: upgrade, close",
+    b"Upgrade: h2c",
+    b"Host: [::1",
+    b"Host: a..b",
+    b"Content-Length: -1",
+    b"Expect: 100-continue",
+    b"Sec-WebSocket-Protocol: mqtt;q=1, \xff",
+    b'Sec-WebSocket-Extensions: permessage-deflate; x="',
+    b"Origin: ://",
+    b" folded",
+    b": nameless",
+    b"X: \x00",
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_changes_of_a_request_and_of_frames_are_answered_or_refused_and_never_break_us(seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(150):
+        lines = request(dice.choice(("/ws", "/", "*", "http://x/ws"))).split(b"\r\n")[:-2]
+        for _ in range(dice.randrange(3)):
+            lines.insert(dice.randrange(1, len(lines) + 1), dice.choice(HEADERS))
+        lines[0] = lines[0].replace(b"1.1", dice.choice((b"1.1", b"1.0", b"2.0")))
+        wire = bytearray(b"\r\n".join(lines) + b"\r\n\r\n")
+        wire += b"".join(
+            frame(
+                dice.choice((0, 1, 2, 2, 2, 3, 8, 9, 10)),
+                dice.randbytes(dice.choice((0, 2, 5, 125, 130))),
+                fin=dice.random() < 0.7,
+                masked=dice.random() < 0.95,
+            )
+            for _ in range(dice.randrange(6))
+        )
+        for _ in range(dice.choice((0, 0, 1, 3))):
+            wire[dice.randrange(len(wire))] = dice.randrange(256)
+        web = WebSocket(dice.choice((MQTT, STOMP)), "127.0.0.1")
+        while wire or web.is_behind:
+            if not web.is_behind:
+                size = dice.choice((1, 50, 5000))
+                web.received(bytes(wire[:size]))
+                del wire[:size]
+            try:
+                web.read(dice.randrange(1, 4))
+            except WebSocketEnd:
+                pass
+            web.framed(dice.choice(([], [b"x"])))
+        web.farewell()
+
+
 # --- on the reactor ---------------------------------------------------------------------------------------------------
 
 
@@ -420,6 +484,35 @@ def test_a_close_ends_the_session_and_is_answered(hall: Hall) -> None:
     hall.turns_until(lambda: peer.hear().close_code == 1000)
     assert connection.received_bytes == received + len(PINGREQ), "what came before it was heard"
     hall.turns_until(lambda: not hall.broker.connections)
+
+
+def test_what_comes_behind_a_close_while_the_last_bytes_cannot_be_sent_is_passed_over(hall: Hall) -> None:
+    (peer,) = hall.open()
+    peer.takes_bytes = 1
+    peer.say(peer.client.close())
+    hall.turn()
+    peer.say(frame(BINARY, PINGREQ) * 100)
+    hall.turn()
+    hall.turn()
+    peer.takes_bytes = 1 << 20
+    hall.reactor._flush(next(iter(hall.reactor._transports.values())))
+    assert peer.hear().close_code == 1000
+
+
+def test_a_defect_in_taking_frames_apart_costs_one_connection(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, other = hall.open(2)
+    transport = hall.reactor._transports[broken.fd]
+    assert isinstance(transport, WebSocketTransport)
+    monkeypatch.setattr(transport.web, "received", lambda data: 1 // 0)
+    broken.say(broken.client.said(PINGREQ))
+    other.say(other.client.said(PINGREQ))
+    for _ in range(10):
+        hall.reactor.turn(hall.reactor._selector.poll(0))
+    (crash,) = hall.crashes
+    assert isinstance(crash, ZeroDivisionError)
+    hall.crashes.clear()
+    assert hall.reactor.connection_count() == 1
+    hall.turns_until(lambda: other.hear().data == PINGRESP)
 
 
 def test_when_the_protocol_ends_the_web_socket_is_closed(hall: Hall) -> None:
