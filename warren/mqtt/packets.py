@@ -525,11 +525,15 @@ def connack(version: int, present: bool, code: int, properties: Properties) -> b
     return packet(CONNACK, 0, body + properties.encode() if version == V5 else body)
 
 
-def acknowledgement(kind: int, packet_id: int, version: int, reason: int = 0) -> bytes:
+def acknowledgement(kind: int, packet_id: int, version: int, reason: int = 0, explanation: str = "") -> bytes:
     """Return PUBACK, PUBREC, PUBREL or PUBCOMP."""
     body = packet_id.to_bytes(2, "big")
     if version == V5 and reason:
         body += bytes([reason])
+        if explanation:
+            properties = Properties()
+            properties.values[REASON_STRING] = explanation
+            body += properties.encode()
     return packet(kind, 2 if kind == PUBREL else 0, body)
 
 

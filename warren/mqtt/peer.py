@@ -66,6 +66,7 @@ from warren.mqtt.packets import (
     PUBREL,
     REASON_STRING,
     RECEIVE_MAX,
+    REQUEST_PROBLEM,
     SESSION_EXPIRY,
     SUBSCRIBE,
     UNSUBSCRIBE,
@@ -139,6 +140,7 @@ class MqttPeer(Peer):
         self.silent_intervals = 1.5
         self.receive_max: int = RECEIVE_MAX_OLD
         self.packet_max_bytes: int = 0  # what the client takes; 0: anything
+        self.tells_problems: bool = False  # answers that say no say why
         self._session: MqttSession | None = None
         self._connect: Connect | None = None
         self._will: Will | None = None
@@ -493,6 +495,7 @@ class MqttPeer(Peer):
         if self.version == V5:
             self.receive_max = properties.number(RECEIVE_MAX, 65535)
             self.packet_max_bytes = properties.number(PACKET_MAX, 0)
+            self.tells_problems = properties.number(REQUEST_PROBLEM, 1) == 1 and self._takes_words()
 
     def _take_over(self) -> None:
         """Become the one that has the client id: at once, or when who has it has let go of everything."""
@@ -676,7 +679,7 @@ class MqttPeer(Peer):
                 self._write_disconnect(reason, explanation)
         elif self.version == V5:
             properties = Properties()
-            if self.packet_max_bytes == 0 or self.packet_max_bytes > REASON_BYTES:
+            if self._takes_words():
                 properties.values[REASON_STRING] = explanation[:REASON_CHARACTERS]
             self.outbox.write(connack(V5, False, reason, properties))
         elif self.is_known or reason == BAD_VERSION:
@@ -686,8 +689,11 @@ class MqttPeer(Peer):
 
     def _write_disconnect(self, reason: int, explanation: str) -> None:
         """DISCONNECT, without words where the client does not take so much."""
-        takes_words = self.packet_max_bytes == 0 or self.packet_max_bytes > REASON_BYTES
-        self.outbox.write(disconnect(reason, explanation[:REASON_CHARACTERS] if takes_words else ""))
+        self.outbox.write(disconnect(reason, explanation[:REASON_CHARACTERS] if self._takes_words() else ""))
+
+    def _takes_words(self) -> bool:
+        """Tell whether a reason string fits into what the client takes."""
+        return self.packet_max_bytes == 0 or self.packet_max_bytes > REASON_BYTES
 
     def send_close(self, reply_code: int, explanation: str, method_id: int) -> None:
         if self.state < CLOSING:

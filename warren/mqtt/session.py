@@ -151,11 +151,14 @@ class MqttSession(Session):
 
     def refused(self, packet_id: int, qos: int) -> None:
         """A queue has refused a message."""
+        explanation = "a queue that is full has refused the message"
         if self._mqtt.version == V5:
-            self.write_receipt(packet_id, qos, QUOTA)
+            words = explanation if self._mqtt.tells_problems else ""
+            kind = PUBREC if qos == 2 else PUBACK
+            self._mqtt.outbox.write(acknowledgement(kind, packet_id, V5, QUOTA, words))
         else:
             # Nothing else tells it: without PUBACK it would wait, and block those behind.
-            self._mqtt.fail_later(MqttError(QUOTA, "a queue that is full has refused the message"))
+            self._mqtt.fail_later(MqttError(QUOTA, explanation))
 
     # --- PUBLISH ----------------------------------------------------------------------------------------------------
 

@@ -172,12 +172,15 @@ def test_an_unknown_packet_id_is_told_in_5_0(harness: Harness) -> None:
     assert old.answer(PUBREL, 7) == [(PUBCOMP, 0, b"\0\x07")]
 
 
-def test_what_is_refused_is_not_remembered(harness: Harness) -> None:
+@pytest.mark.parametrize("asks", [0, 1])
+def test_what_is_refused_is_not_remembered(harness: Harness, asks: int) -> None:
     amqp = harness.channel()
     amqp.declare("small", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
     amqp.bind("small", "amq.topic", "a")
-    client = mqtt_client(harness, 5)
-    assert client.publish("a", b"x", 2) == [(PUBREC, 0, b"\0\x01\x97")]
+    client = mqtt_client(harness, 5, given=properties({p.REQUEST_PROBLEM: asks}))
+    (reply,) = client.publish("a", b"x", 2)
+    assert (reply.kind, reply.body[:3]) == (PUBREC, b"\0\x01\x97")
+    assert (b"a queue that is full" in reply.body) is (asks == 1), "why is told to those who want to know"
     assert sessions(harness).sessions["c"].received == {}
     assert not client.ended
 
