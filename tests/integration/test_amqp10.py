@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +33,10 @@ from rabbitmq_amqp_python_client import (
 from rabbitmq_amqp_python_client import Event as RabbitEvent
 from rabbitmq_amqp_python_client import Message as RabbitMessage
 from rabbitmq_amqp_python_client.entities import OffsetSpecification
+from web_socket_peer import WebSocketOn
+
+from warren.amqp10.performatives import AMQP_HEADER, FRAME_SASL, OPEN, SASL_HEADER, SASL_INIT, frame
+from warren.amqp10.values import Symbol
 
 from .certificates import Authority
 from .management.client import Api
@@ -193,6 +198,26 @@ def test_what_was_accepted_is_there_after_a_kill(tmp_path: Path) -> None:
         receiver = made.create_receiver("/queues/kept", credit=20)
         assert [receiver.receive(timeout=TIMEOUT_S).body for _ in range(20)] == list(range(20))
         made.close()
+
+
+def test_it_is_spoken_over_a_web_socket(tmp_path: Path) -> None:
+    with (
+        WarrenProcess(tmp_path, flags={"amqp_ws": "127.0.0.1:0"}) as process,
+        socket.create_connection(("127.0.0.1", process.amqp_ws_port), timeout=TIMEOUT_S) as sock,
+    ):
+        web = WebSocketOn(sock, "amqp")
+        login = frame(0, SASL_INIT, [Symbol("PLAIN"), b"\0guest\0guest"], frame_type=FRAME_SASL)
+        web.sendall(SASL_HEADER + login)
+        received = b""
+        while b"\x00\x53\x44" not in received:  # the outcome of SASL
+            received += web.recv(65536)
+        web.sendall(AMQP_HEADER + frame(0, OPEN, ["web", "vhost:/"]))
+        while b"LINK_PAIR" not in received:
+            received += web.recv(65536)
+        api = Api(process.http_port)
+        rows = api.eventually("/connections", lambda rows: rows)
+        assert [each["protocol"] for each in rows] == ["Web AMQP 1.0"]
+        api.close()
 
 
 def test_where_it_is_turned_off_its_header_is_answered_with_that_of_0_9_1(tmp_path: Path) -> None:

@@ -215,6 +215,7 @@ class Broker:
         key, peer, address = connection.key, connection.peer, connection.address
         made = protocol(self, key, peer, connection.local, address, connection.certificate_user)
         made.is_tls = connection.is_tls
+        made.is_web = connection.is_web
         made.is_internal = connection.is_internal
         made.node_name = connection.node_name
         connection.give_way()

@@ -41,7 +41,7 @@ def test_the_first_bytes_say_which_protocol_it_is() -> None:
     harness.broker.other_protocols = {SASL_HEADER: Amqp10Peer}
     for cut in range(1, 8):
         connection = harness.broker.connect("127.0.0.1:1", "127.0.0.1:5672", "127.0.0.1", "somebody")
-        connection.is_tls = True
+        connection.is_tls = connection.is_web = True
         connection.feed(SASL_HEADER[:cut])
         assert harness.broker.take_switched() is None
         connection.feed(SASL_HEADER[cut:])
@@ -50,6 +50,7 @@ def test_the_first_bytes_say_which_protocol_it_is() -> None:
         peer, data = switched
         assert isinstance(peer, Amqp10Peer) and data == SASL_HEADER
         assert (peer.key, peer.is_tls, peer.certificate_user) == (connection.key, True, "somebody")
+        assert peer.protocol_shown() == "Web AMQP 1.0"
         assert harness.broker.connections[peer.key] is peer
         peer.feed(data)
         peer.lost()
