@@ -1,4 +1,4 @@
-"""The example of docs/spark-connect.md, with the client that .cache/connect has.
+"""The examples of docs/spark-connect.md, with the client that .cache/connect has.
 
 The set-up of `make test` installs what Spark Connect needs besides (grpcio, pandas) there: nothing else of Warren does.
 """
@@ -25,7 +25,7 @@ def test_batches_and_streaming_queries_work_from_a_thin_client(publisher: Publis
         pytest.skip(f"{PYTHON.relative_to(ROOT)} is not there: `make setup-test` installs it")
     publisher.stream("connect")
     publisher.bodies("connect", [b'{"id": 1}', b'{"id": 2}', b"?"])
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    block = "".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
     program = tmp_path / "program.py"
     program.write_text(block.replace('"orders"', '"connect"').replace('"lake/', f'"{tmp_path}/lake/'))
     environment = os.environ | {
@@ -35,4 +35,5 @@ def test_batches_and_streaming_queries_work_from_a_thin_client(publisher: Publis
     }
     done = subprocess.run([PYTHON, program], env=environment, capture_output=True, text=True, timeout=10 * DEADLINE_S)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "sum: 3\n" in done.stdout and "rows: 3 behind: {'connect': 0}" in done.stdout
+    assert "sum: 3\n" in done.stdout and "rows: 3 behind: {'connect': 0}\n" in done.stdout
+    assert "counts: [3]\n" in done.stdout
