@@ -46,7 +46,6 @@ from warren.server.network.handshakes import Handshakes
 from warren.server.network.readiness import READ, READABLE, WRITE, open_selector, open_wakeup
 from warren.server.network.transport import (
     RECEIVE_BYTES,
-    OverWebSocket,
     PassedOnTransport,
     TlsPassedOnTransport,
     TlsTransport,
@@ -637,7 +636,7 @@ class Reactor:
             )
         connection = self.broker.join(transport.protocol, client.peer, client.local, transport.address, client.user)
         connection.is_tls = client.is_tls
-        connection.is_web = isinstance(transport, OverWebSocket)
+        connection.is_web = transport.is_web
         connection.node_name = client.node
         transport.connection = connection
         self._by_key[connection.key] = transport

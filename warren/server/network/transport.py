@@ -46,6 +46,7 @@ class Transport:
         self.interest = 0  # what epoll watches
         self.receiving_units: i64 = 0  # what the last receive cost besides
         self.pre_auth = True  # counted by admission control
+        self.is_web = False  # a WebSocket
         self.linger_deadline_s = 0.0  # not 0: we have ended, and wait for the peer to
         self.unsent_deadline_s = 0.0  # not 0: the connection has ended, and its last bytes are not with the kernel
         self._backlog: list[bytes] = []
@@ -235,10 +236,13 @@ class TlsTransport(Transport):
         self.sock.shutdown(socket.SHUT_WR)
 
 
-class OverWebSocket(Transport):
-    """What WebSockets add to a transport: frames around what is sent, and off what is received."""
+class WebSocketTransport(Transport):
+    """A WebSocket on a plain TCP connection."""
 
-    web: WebSocket
+    def __init__(self, sock: socket.socket, address: str, protocol: PeerMaker, rules: WebRules) -> None:
+        super().__init__(sock, address, protocol)
+        self.web = WebSocket(rules, address)
+        self.is_web = True
 
     def is_behind(self) -> bool:
         return self.web.is_behind
@@ -246,31 +250,16 @@ class OverWebSocket(Transport):
     def receive(self, limit_bytes: int) -> bytes | None:
         if self.linger_deadline_s:
             return super().receive(limit_bytes)  # nobody listens any more
-        web = self.web
-        connection = self.connection
-        assert connection is not None
         self.receiving_units = 0
-        if not web.is_behind:
+        if not self.web.is_behind:
             data = super().receive(limit_bytes)
             if not data:
                 return data
-            web.received(data)
-        said = web.read(min(max(int(connection.shared.feed_units) // FRAME_UNITS, FRAMES_MIN), FRAMES_MAX))
-        self.receiving_units += web.units
-        if web.control_bytes():
-            connection.outbox.touch()
-        return said
+            self.web.received(data)
+        return _said(self, self.web)
 
     def _take(self, chunks: list[bytes]) -> list[bytes]:
-        web = self.web
-        connection = self.connection
-        assert connection is not None
-        # A pong is no sign of life of the protocol: heartbeats are sent as if there had been none.
-        connection.outbox.sent_bytes -= web.control_bytes()
-        framed = web.framed(chunks)
-        # The outbox counts what the socket takes.
-        connection.outbox.in_flight_bytes += sum(map(len, framed)) - sum(map(len, chunks))
-        return super()._take(framed)
+        return super()._take(_framed(self, self.web, chunks))
 
     def finish_sending(self) -> None:
         farewell = self.web.farewell()
@@ -279,15 +268,8 @@ class OverWebSocket(Transport):
         super().finish_sending()
 
 
-class WebSocketTransport(OverWebSocket):
-    """A WebSocket on a plain TCP connection."""
-
-    def __init__(self, sock: socket.socket, address: str, protocol: PeerMaker, rules: WebRules) -> None:
-        super().__init__(sock, address, protocol)
-        self.web = WebSocket(rules, address)
-
-
-class TlsWebSocketTransport(OverWebSocket, TlsTransport):
+# The same methods once more: compiled classes have one base class.
+class TlsWebSocketTransport(TlsTransport):
     """A WebSocket through TLS."""
 
     def __init__(
@@ -295,6 +277,53 @@ class TlsWebSocketTransport(OverWebSocket, TlsTransport):
     ) -> None:
         super().__init__(sock, address, context, protocol)
         self.web = WebSocket(rules, address)
+        self.is_web = True
+
+    def is_behind(self) -> bool:
+        return self.web.is_behind
+
+    def receive(self, limit_bytes: int) -> bytes | None:
+        if self.linger_deadline_s:
+            return super().receive(limit_bytes)  # nobody listens any more
+        self.receiving_units = 0
+        if not self.web.is_behind:
+            data = super().receive(limit_bytes)
+            if not data:
+                return data
+            self.web.received(data)
+        return _said(self, self.web)
+
+    def _take(self, chunks: list[bytes]) -> list[bytes]:
+        return super()._take(_framed(self, self.web, chunks))
+
+    def finish_sending(self) -> None:
+        farewell = self.web.farewell()
+        if farewell:
+            self._say_last(farewell)
+        super().finish_sending()
+
+
+def _said(transport: Transport, web: WebSocket) -> bytes | None:
+    """Return what the frames that `web` has received say, as many as a turn may have."""
+    connection = transport.connection
+    assert connection is not None
+    said = web.read(min(max(int(connection.shared.feed_units) // FRAME_UNITS, FRAMES_MIN), FRAMES_MAX))
+    transport.receiving_units += web.units
+    if web.control_bytes():
+        connection.outbox.touch()
+    return said
+
+
+def _framed(transport: Transport, web: WebSocket, chunks: list[bytes]) -> list[bytes]:
+    """Return `chunks` of the outbox in frames, behind the control frames that are due."""
+    connection = transport.connection
+    assert connection is not None
+    # A pong is no sign of life of the protocol: heartbeats are sent as if there had been none.
+    connection.outbox.sent_bytes -= web.control_bytes()
+    framed = web.framed(chunks)
+    # The outbox counts what the socket takes.
+    connection.outbox.in_flight_bytes += sum(map(len, framed)) - sum(map(len, chunks))
+    return framed
 
 
 class PassedOnTransport(Transport):
