@@ -119,6 +119,10 @@ class FakeCluster:
 
     drain = revive = forget
 
+    def readers(self) -> list[object]:
+        """No follower serves chunks."""
+        return []
+
 
 class Stretches(trio.abc.Instrument):
     """Counts what tasks do from one checkpoint to the next."""
