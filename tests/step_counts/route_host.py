@@ -114,6 +114,9 @@ class FakeCluster:
     def transfer(self, node: str | None) -> str:
         return "rabbit@other"
 
+    def readers(self) -> list[str]:
+        return []
+
     async def forget(self, node: str) -> None:
         await trio.lowlevel.checkpoint()
 
