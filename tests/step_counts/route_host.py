@@ -119,7 +119,7 @@ class FakeCluster:
 
     drain = revive = forget
 
-    def readers(self) -> list[object]:
+    def readers(self) -> list[str]:
         """No follower serves chunks."""
         return []
 
