@@ -17,6 +17,8 @@ import typer
 import typer.main
 
 from warren import __version__
+from warren.lake.commands import lake
+from warren.lake.sql_commands import sql
 from warren.perf.command import perf
 from warren.server import commands
 from warren.server.example_config import default_text
@@ -37,7 +39,7 @@ EXIT_CODES: Final = {
 def pages() -> dict[str, str]:
     """Return the pages by their names, such as ``warren.1``."""
     group = typer.main.get_command(commands.app)
-    own = {"perf": perf, **BRIDGE}
+    own = {"perf": perf, "lake": lake, "sql": sql, **BRIDGE}
     # Commands with options of their own, of which `warren` itself knows the names only.
     found = dict(group.commands) | {name: _command_of(function) for name, function in own.items()}  # type: ignore[attr-defined]
     names = [f"warren-{name}" for name in found]

@@ -314,7 +314,7 @@ def test_every_command_and_every_setting_has_its_place_in_the_manual(monkeypatch
 
     pages = script("man_pages", monkeypatch).pages()
     assert {"warren.1", "warren.toml.5"} <= set(pages)
-    commands = {"serve", "config", "ctl", "store", "perf", "export", "import", "hash-password"}
+    commands = {"serve", "config", "ctl", "store", "perf", "export", "import", "lake", "sql", "hash-password"}
     assert {name.removesuffix(".1").removeprefix("warren-") for name in pages if "-" in name} == commands
     for name in commands:
         assert f"warren\\-{name.replace('-', chr(92) + '-')}" in pages["warren.1"]

@@ -52,10 +52,10 @@ INSTALL: Final = "pip install 'warren-broker[lake]'"
 
 def main(arguments: Sequence[str], connect: Connect) -> int:
     """Run the command and return its exit code."""
-    return bridge.main("lake", arguments, connect, _lake, INSTALL)
+    return bridge.main("lake", arguments, connect, lake, INSTALL)
 
 
-def _lake(
+def lake(
     stream: Annotated[str | None, typer.Option(metavar="NAME", help="A stream or super stream to follow")] = None,
     queue: Annotated[str | None, typer.Option(metavar="NAME", help="A queue to drain: its messages leave it")] = None,
     to: Annotated[

@@ -40,10 +40,10 @@ INSTALL: Final = "pip install 'warren-broker[sql,lake]'"
 
 def main(arguments: Sequence[str], connect: Connect) -> int:
     """Run the command and return its exit code."""
-    return bridge.main("sql", arguments, connect, _sql, INSTALL, "interrupted")
+    return bridge.main("sql", arguments, connect, sql, INSTALL, "interrupted")
 
 
-def _sql(
+def sql(
     query: Annotated[
         str,
         typer.Argument(
