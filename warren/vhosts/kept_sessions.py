@@ -72,6 +72,8 @@ class KeptSessions:
         self.sessions: dict[str, KeptSession] = {}
         self.ids: int = 0  # received and released ones, of all
         self.will_bytes: int = 0
+        self.sessions_max: int = SESSIONS_MAX
+        self.will_bytes_max: int = WILL_BYTES_MAX
         self._records = records
         self._log = log
         self._timers = timers
@@ -115,7 +117,7 @@ class KeptSessions:
 
     def has_room(self, name: str) -> bool:
         """Tell whether there may be a session called `name`."""
-        return name in self.sessions or len(self.sessions) < SESSIONS_MAX
+        return name in self.sessions or len(self.sessions) < self.sessions_max
 
     def take_up(self, name: str) -> KeptSession:
         """Return the session called `name`, whose client is connected from now on: what there was, or a new one."""
@@ -219,7 +221,7 @@ class KeptSessions:
 
     def delay_will(self, session: KeptSession, will: bytes, due_ms: i64) -> bool:
         """Have a will wait; False when too much waits already. The session outlives its connection."""
-        if self.will_bytes + len(will) > WILL_BYTES_MAX or session.stored is None:
+        if self.will_bytes + len(will) > self.will_bytes_max or session.stored is None:
             return False
         self.will_bytes += len(will)
         session.will = will

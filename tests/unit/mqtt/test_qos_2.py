@@ -12,7 +12,6 @@ from mqtt_harness import Message, MqttClient, Packet, connect_packet, message, m
 from warren.mqtt import packets as p
 from warren.mqtt.session import UNANSWERED_MAX
 from warren.mqtt.sessions import MqttSessions, restore_sessions, sessions_of
-from warren.vhosts import kept_sessions
 
 PUBREC, PUBREL, PUBCOMP = 5, 6, 7
 LASTS: dict[str, Any] = {"clean": False, "given": properties({p.SESSION_EXPIRY: 100})}
@@ -454,8 +453,8 @@ def test_what_a_session_is_can_be_seen_and_ended(harness: Harness) -> None:
     kept.check_invariants()
 
 
-def test_there_is_an_end_to_the_sessions_that_last(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_sessions, "SESSIONS_MAX", 1)
+def test_there_is_an_end_to_the_sessions_that_last(harness: Harness) -> None:
+    sessions(harness).sessions_max = 1
     lasting(harness, "w")[0].hang_up()
     lasting(harness, "w")
     assert MqttClient(harness, 5).connect("x", **LASTS).body[:2] == b"\0\x97"

@@ -12,7 +12,6 @@ from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, prope
 from warren.mqtt import packets as p
 from warren.mqtt.packets import packet
 from warren.mqtt.sessions import restore_sessions, sessions_of
-from warren.vhosts import kept_sessions
 from warren.vhosts.metadata import VhostDelete, VhostPut
 
 
@@ -153,8 +152,8 @@ def test_nothing_goes_out_of_a_vhost_that_is_deleted(harness: Harness) -> None:
     assert "mqtt.will_refused" not in harness.events()
 
 
-def test_too_much_does_not_wait(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_sessions, "WILL_BYTES_MAX", 100)
+def test_too_much_does_not_wait(harness: Harness) -> None:
+    sessions_of(harness.broker, harness.vhost).will_bytes_max = 100
     reader = reader_of(harness)
     with_will(harness, will=("will", b"x" * 100, 1, False)).hang_up()
     assert reader.bodies() == [b"x" * 100]
