@@ -59,20 +59,21 @@ ACYCLIC_DEALLOC = re.compile(
         (?P<body> .*_clear\(.*\n .*tp_free.*\n) \s*CPy_TRASHCAN_END\(self\)\n""",
     re.VERBOSE,
 )
+# mypyc 2.4 takes some of its indentation never back: of 290 MB of the engine 260 were spaces.
+INDENTATION = re.compile(r"(?m)^[ \t]+")
 DEALLOC = re.compile(r"(?P<name>\w+_dealloc)\(\w+ \*self\)\n\s*\{(?P<body>.*?)\bdone: ;", re.DOTALL)
 
 
-def keep_acyclic_from_trashcan(path: Path) -> None:
-    """Mend what mypyc 2.4 gets wrong in the C file at `path`.
+def mend(path: Path) -> None:
+    """Mend what mypyc 2.4 gets wrong in the C file at `path`, and take its indentation away.
 
     The trashcan, where an interpreter puts what lies too deep to be freed at once, links its objects through the header
     for the collector. An object without one has its link written into whatever lies before it in memory. Our acyclic
     classes need no trashcan: they lead to nothing deep.
     """
-    text = path.read_text()
+    text = INDENTATION.sub("", path.read_text())
     mended = ACYCLIC_DEALLOC.sub(r"\g<head>\g<body>", text)
-    if mended != text:
-        path.write_text(mended)
+    path.write_text(mended)
     for dealloc in DEALLOC.finditer(mended):
         if "CPy_TRASHCAN_BEGIN" in dealloc["body"] and "PyObject_GC_UnTrack" not in dealloc["body"]:
             raise SystemExit(f"{dealloc['name']} of the compiled engine would use the trashcan without a header for it")
@@ -94,5 +95,5 @@ else:
         extension.extra_compile_args.append("-fvisibility=hidden")
         for source in extension.sources:
             if Path(source).name.startswith("__native"):
-                keep_acyclic_from_trashcan(Path(source))
+                mend(Path(source))
     setup(ext_modules=extensions)
