@@ -133,6 +133,8 @@ def test_a_stream_is_described_and_listed(place: Place, data: Data, channel: Any
         "messages": 0,
         "bytes": 0,
         "partitions": None,
+        "sealed": 0,
+        "nodes": [],
     }
     data.publish(channel, 5, size=10)
     channel.queue_declare("classic", durable=True)

@@ -65,6 +65,7 @@ ROUTES: Final[dict[tuple[str, str], Asked]] = {
     ("POST", f"{G}/offset"): Asked(LOCKED, {"offset": "first"}),
     ("GET", D): Asked(SHOWN),
     ("POST", f"{D}/plan"): Asked(LOCKED, RANGE),
+    ("POST", f"{D}/token"): Asked(LOCKED, {}),
     ("GET", f"{D}/files"): Asked(LOCKED, query="?from=0&to=1"),
     ("GET", f"{D}/chunks"): Asked(LOCKED, query="?from=0&to=1"),
     ("POST", S): Asked(LOCKED, {}),

@@ -293,13 +293,13 @@ class DataPortHandlers(Handlers):
 
     async def make_token(self, call: Call) -> Described:
         wanted = await call.body(TokenWanted)
+        queue = the_shared_queue(call)
+        call.authorize(READ, "queue", _authorized_name(queue))
         ports = {each.protocol: each.port for each in self._listening if each.protocol in DATA_PROTOCOLS}
         if not ports or call.request.node:
             raise HttpError(404, "no_data_listener", "there is no listener of data alone here; see the setting data")
         if not 1 <= wanted.ttl_s <= TTL_MAX_S:
             raise bad_request(f"ttl_s must be from 1 to {TTL_MAX_S}")
-        queue = the_queue(call)
-        call.authorize(READ, "queue", _authorized_name(queue))
         token = self._tokens.issue(call.operator.name, queue.vhost_name, queue.name, wanted.ttl_s)
         return {"token": token, "expires_in_s": wanted.ttl_s, "ports": ports}
 
