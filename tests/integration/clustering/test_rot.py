@@ -101,13 +101,13 @@ def test_a_damaged_chunk_of_a_stream_is_mended_on_either_node(pair: tuple[Node, 
         found = client.describe("events")
         names = [next((node.process.data_directory / "messages" / "streams").iterdir()) for node in (leader, follower)]
         wait_until(lambda: names[0].read_bytes() == names[1].read_bytes(), "the follower to have the same")
-        right = names[0].read_bytes()
+        right = names[0].read_bytes()  # more may be sealed, behind it
 
         flip(names[0], 64 + 192 + 50)
         assert sum(chunk.count for chunk in client.read("events", 0, found.sealed, found.id)) == found.sealed
-        assert names[0].read_bytes() == right
+        assert names[0].read_bytes().startswith(right)
 
         flip(names[1], 64 + 20)  # in the head of a chunk
         with BrokerClient(f"http://127.0.0.1:{follower.process.http_port}") as other:
             other.chunks("events", 0, 10, found.id)  # has the leader answer, and the follower look at its file
-        wait_until(lambda: names[1].read_bytes() == right, "the follower to mend its chunk")
+        wait_until(lambda: names[1].read_bytes().startswith(right), "the follower to mend its chunk")
