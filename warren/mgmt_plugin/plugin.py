@@ -27,6 +27,7 @@ from warren.mgmt_plugin.resources.browsing import BrowsingHandlers
 from warren.mgmt_plugin.resources.cluster import ClusterHandlers
 from warren.mgmt_plugin.resources.connections import ConnectionHandlers
 from warren.mgmt_plugin.resources.data_port import DataPortHandlers
+from warren.mgmt_plugin.resources.data_tokens import DataTokenHandlers
 from warren.mgmt_plugin.resources.definitions import DefinitionHandlers
 from warren.mgmt_plugin.resources.drains import DrainHandlers
 from warren.mgmt_plugin.resources.exchanges import ExchangeHandlers
@@ -84,6 +85,7 @@ HANDLERS: Final[tuple[type[Handlers], ...]] = (
     MqttHandlers,
     SuperStreamHandlers,
     DataPortHandlers,
+    DataTokenHandlers,
     SnapshotHandlers,
     DrainHandlers,
     StageHandlers,
@@ -159,10 +161,9 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
             sources,
             services.snapshots,
             settings.data_dir.resolve() / MESSAGES,
-            services.tokens,
-            listening,
             list if management.replication is None else management.replication.readers,
         ),
+        DataTokenHandlers(services.tokens, listening),
         SnapshotHandlers(services.snapshots, log, nursery),
         DrainHandlers(services.drains, log),
         StageHandlers(services.stages),

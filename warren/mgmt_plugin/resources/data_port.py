@@ -10,14 +10,14 @@
 4. It needs no tag: a user who may read the queue over AMQP may read it here.
 5. Of a stream with followers descriptions and plans say up to where it is sealed, and which nodes serve that, too
    (``follower_chunks.py``).
-6. A planner gets tokens for those that read, for the listener of data alone (``data_listener.py``).
+6. Those that read may have a token instead of a login, at the listener of data alone (``data_listener.py``).
 
 The form of a chunk is in ``msgstore.log.columns``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -25,7 +25,6 @@ import msgspec
 
 from warren.channels.access import READ
 from warren.exchanges.exchange import Exchange
-from warren.mgmt_plugin.data_tokens import TTL_MAX_S, DataTokens
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
@@ -39,12 +38,10 @@ from warren.msgstore.log.columns import Piece
 from warren.queues.claims import ClaimQueue
 from warren.queues.queue import Queue
 from warren.server.copies.snapshots import Snapshots
-from warren.server.management import Listening
 from warren.vhosts.super_streams import partitions_of
 
 ANSWER_BYTES: Final = 8 << 20
 PIECE_BYTES: Final = 64 << 20
-DATA_PROTOCOLS: Final = ("data", "datas")
 SUPER_STREAM: Final = "super-stream"
 
 
@@ -71,13 +68,7 @@ class Range(msgspec.Struct):
     piece_bytes: int = PIECE_BYTES
 
 
-class TokenWanted(msgspec.Struct):
-    """How long a token is to be good for."""
-
-    ttl_s: int = 3600
-
-
-def _authorized_name(queue: Queue) -> str:
+def authorized_name(queue: Queue) -> str:
     """Return the queue that a user must be allowed to read: of claims that is the one that they are of."""
     return queue.source_name if isinstance(queue, ClaimQueue) else queue.name
 
@@ -145,7 +136,7 @@ def _number(call: Call, name: str) -> int:
 
 
 _V: Final = "/api/warren/data/{vhost}"
-_D: Final = f"{_V}/{{queue}}"
+QUEUE_PATH: Final = f"{_V}/{{queue}}"
 _READ: Final = ("from", "to", "id", "columns", "snapshot")
 _FILES: Final = ("from", "to", "id")
 
@@ -153,8 +144,7 @@ _FILES: Final = ("from", "to", "id")
 class DataPortHandlers(Handlers):
     """Handlers of the data port. `directory` has the files of the message log, and `sources` gives ranges of queues.
 
-    `tokens` are those of the listener of data alone, which is among those `listening` if there is one; `readers`
-    returns the URLs of followers that serve what is sealed.
+    `readers` returns the URLs of followers that serve what is sealed.
     """
 
     def __init__(
@@ -162,12 +152,8 @@ class DataPortHandlers(Handlers):
         sources: Sources,
         snapshots: Snapshots,
         directory: Path,
-        tokens: DataTokens,
-        listening: Sequence[Listening],
         readers: Callable[[], list[str]] = list,
     ) -> None:
-        self._tokens = tokens
-        self._listening = listening
         self._readers = readers
         self._sources = sources
         self._snapshots = snapshots
@@ -182,7 +168,7 @@ class DataPortHandlers(Handlers):
             ranges: Ranges | None = SnapshotRanges(snapshot)
         else:
             queue = the_shared_queue(call)
-            call.authorize(READ, "queue", _authorized_name(queue))
+            call.authorize(READ, "queue", authorized_name(queue))
             ranges = self._sources.maybe_ranges(queue)
         if ranges is None:
             raise bad_request(f"queue '{call.params['queue']}' is not a stream: read a snapshot of it, or drain it")
@@ -196,7 +182,7 @@ class DataPortHandlers(Handlers):
         assert principal is not None
         found: list[Queue | Exchange] = []
         for queue in await sorted_queues(call, vhost):
-            if principal.may(READ, _authorized_name(queue)):
+            if principal.may(READ, authorized_name(queue)):
                 found.append(queue)
             await give_way()
         for exchange in list(vhost.exchanges.values()):
@@ -220,7 +206,7 @@ class DataPortHandlers(Handlers):
             call.authorize(READ, "queue", name)
             return _describe_super_stream(vhost.name, name, partitions)
         queue = the_queue(call)
-        call.authorize(READ, "queue", _authorized_name(queue))
+        call.authorize(READ, "queue", authorized_name(queue))
         return self._describe(queue)
 
     def _describe(self, queue: Queue) -> Described:
@@ -291,46 +277,32 @@ class DataPortHandlers(Handlers):
         described = {"id": ranges.id, "boot": _BOOT_ID, "directory": str(self._directory)}
         return {**described, "files": inodes, "chunks": chunks}
 
-    async def make_token(self, call: Call) -> Described:
-        wanted = await call.body(TokenWanted)
-        queue = the_shared_queue(call)
-        call.authorize(READ, "queue", _authorized_name(queue))
-        ports = {each.protocol: each.port for each in self._listening if each.protocol in DATA_PROTOCOLS}
-        if not ports or call.request.node:
-            raise HttpError(404, "no_data_listener", "there is no listener of data alone here; see the setting data")
-        if not 1 <= wanted.ttl_s <= TTL_MAX_S:
-            raise bad_request(f"ttl_s must be from 1 to {TTL_MAX_S}")
-        token = self._tokens.issue(call.operator.name, queue.vhost_name, queue.name, wanted.ttl_s)
-        return {"token": token, "expires_in_s": wanted.ttl_s, "ports": ports}
-
     def token_routes(self) -> Iterator[Route]:
         """Yield the routes that a token lets in, answered by this object."""
         for route in self.routes():
-            if route.template in (_D, f"{_D}/files", f"{_D}/chunks"):
+            if route.template in (QUEUE_PATH, f"{QUEUE_PATH}/files", f"{QUEUE_PATH}/chunks"):
                 yield route
 
     ROUTES: ClassVar = (
         Route("GET", _V, Access.CLIENT, list_readable, "The queues that the user may read"),
-        Route("GET", _D, Access.CLIENT, describe, "What a queue holds, for who reads many messages at a time"),
-        Route("POST", f"{_D}/plan", Access.CLIENT, plan, "Where a range of offsets can be cut into pieces", Range),
+        Route("GET", QUEUE_PATH, Access.CLIENT, describe, "What a queue holds, for who reads many messages at a time"),
         Route(
-            "POST",
-            f"{_D}/token",
-            Access.CLIENT,
-            make_token,
-            "A token that lets who has it read the queue from the listener of data alone",
-            TokenWanted,
-            is_use=True,
+            "POST", f"{QUEUE_PATH}/plan", Access.CLIENT, plan, "Where a range of offsets can be cut into pieces", Range
         ),
         Route(
             "GET",
-            f"{_D}/files",
+            f"{QUEUE_PATH}/files",
             Access.CLIENT,
             list_files,
             "Where in its files the sealed part of a range is",
             query=_FILES,
         ),
         Route(
-            "GET", f"{_D}/chunks", Access.CLIENT, read_chunks, "A range of offsets, as chunks of columns", query=_READ
+            "GET",
+            f"{QUEUE_PATH}/chunks",
+            Access.CLIENT,
+            read_chunks,
+            "A range of offsets, as chunks of columns",
+            query=_READ,
         ),
     )
