@@ -43,6 +43,10 @@ class TopicLevel:
         self.below: dict[str, TopicLevel] = {}
         self.topic: str | None = None
 
+    def is_empty(self) -> bool:
+        """Tell whether no topic ends here, and none goes through."""
+        return self.topic is None and not self.below
+
 
 class RetainedMessages:
     """Those of one vhost; made when the records have been read."""
@@ -104,7 +108,7 @@ class RetainedMessages:
             path.append((level, word))
             level = level.below[word]
         level.topic = None
-        while path and level.topic is None and not level.below:
+        while path and level.is_empty():  # not written out: compiled, it would still be the topic of the first one
             level, word = path.pop()
             del level.below[word]
         return True

@@ -10,6 +10,7 @@ from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, prope
 from warren.mqtt import packets as p
 from warren.mqtt.packets import packet
 from warren.vhosts.metadata import TopicPermissionPut, VhostPut
+from warren.vhosts.retained import Retained
 
 
 @pytest.fixture
@@ -426,6 +427,15 @@ def test_the_last_retained_message_comes_with_a_subscription(harness: Harness, v
     assert [each.body for each in reader.messages()] == [b"a/b"]
     writer.publish("a", b"new", retain=True)
     assert [each.retain for each in reader.messages()] == [False]
+
+
+def test_a_retained_message_goes_and_those_of_the_levels_above_and_below_stay(harness: Harness) -> None:
+    retained = harness.vhost.retained()
+    for topic in ("a", "a/b", "a/b/c", "a/b/c/d"):
+        assert retained.put(topic, Retained(0, 0, b"", b"x"))
+    for topic, left in (("a/b/c", 3), ("a/b/c/d", 2), ("a", 1), ("a/b", 0)):
+        assert retained.remove(topic) and retained.count == left
+    assert not retained.remove("a") and not retained.root.below
 
 
 def test_what_is_retained_survives_a_crash() -> None:
