@@ -57,6 +57,7 @@ class Life:
             broker=harness.broker,
             settings=settings,
             messages=SimpleNamespace(deleted=self._synced),
+            replication=None,
             clients=self.clients,
             settle=self.settle,
             commit=self._commit,
