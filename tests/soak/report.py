@@ -100,7 +100,7 @@ def plot(periods: list[dict[str, Any]], target: Path) -> bool:
             panel.set_yscale("log")
         panel.set_title(title, fontsize=9)
         panel.set_xlabel("minutes; dotted: started again", fontsize=8)
-        if panel.lines:
+        if panel.get_legend_handles_labels()[0]:
             panel.legend(fontsize=7)
     figure.savefig(target, dpi=80)
     pyplot.close(figure)

@@ -38,7 +38,7 @@ from warren.server.settings import Settings, load_settings
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import VhostPut
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
