@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import select
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -28,7 +29,7 @@ from warren.perf.workload import BATCH_BYTES, SMALLEST_BATCH_BYTES, Run, Workloa
 _LATENCIES_PER_BUFFER: Final = 8
 
 
-class FrameConsumer:
+class FrameConsumer(ABC):
     """One consuming connection: counts frames in runs of one length, and answers them if that is asked for."""
 
     def __init__(self, connection: Connection, *, body_bytes: int, stamped: bool, latency: Histogram) -> None:
@@ -84,21 +85,21 @@ class FrameConsumer:
 
     # -- what a protocol overrides
 
+    @abstractmethod
     def length_at(self, at: int) -> int:
         """Return the length of the frame that begins at ``at``; 0: that is still to come."""
-        raise NotImplementedError
 
+    @abstractmethod
     def body_at(self, at: int, length: int) -> int:
         """Return where the body of a delivery begins, which is as large as it is to be; -1: it is no delivery."""
-        raise NotImplementedError
 
+    @abstractmethod
     def alike(self, at: int, length: int) -> int:
         """Return how many deliveries of this length follow each other, this one included."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answers(self, at: int, length: int, count: int) -> bytes:
         """Return the acknowledgements that are due for these deliveries."""
-        raise NotImplementedError
 
     def last_answer(self) -> bytes:
         """Return the acknowledgement of everything that was received."""
