@@ -16,7 +16,7 @@ from .attacks import VHOST
 from .bystander import QUEUE, Bystander
 
 ATTACK_DEADLINE_S = 150.0
-REST_DEADLINE_S = 30.0
+REST_DEADLINE_S = 150.0
 SETTINGS = {
     "limits.memory_high_watermark": "2 GiB",
     "store.disk_free_min_bytes": 0,

@@ -32,6 +32,8 @@ def main(told: dict[str, Any]) -> None:
         print(json.dumps({"package": where[0]}), flush=True)
     lakes = lakes_of(told, spark)
     queries = [lake.start(available_now=told["finish"]) for lake in lakes]
+    if not told["finish"]:
+        spark.streams.awaitAnyTermination()  # which raises what has ended one of them
     for query in queries:
         query.awaitTermination()
     spark.stop()

@@ -13,7 +13,7 @@ from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
 
 COMPONENTS: Final = "#/components/schemas/{name}"
 NUMBERS: Final = frozenset(
-    {"page", "page_size", "offset", "count", "truncate", "limit"}
+    {"page", "page_size", "offset", "count", "scan_from", "truncate", "limit"}
     | {f"{prefix}_{end}" for prefix in ("lengths", "msg_rates", "data_rates", "node_stats") for end in ("age", "incr")}
 )
 FLAGS: Final = frozenset({"use_regex", "sort_reverse", "if-empty", "if-unused", "disable_stats", "enable_queue_totals"})

@@ -67,7 +67,7 @@ from warren.server.network.admission import Admission
 from warren.server.network.listening import open_sockets
 from warren.server.network.reactor import Listener, Reactor
 from warren.server.network.tls import ServerTls, maybe_user_of_certificate
-from warren.server.network.web_socket import Origins, WebRules
+from warren.server.network.web_rules import Origins, WebRules
 from warren.server.paging import Pager
 from warren.server.process_memory import resident_bytes, total_memory_bytes
 from warren.server.recovered_messages import Recovered, check_file_size_limit, messages_directory, recover_messages

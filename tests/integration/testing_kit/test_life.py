@@ -294,8 +294,7 @@ import sys
 from warren.testing import Broker
 with Broker() as broker:
     broker.declare_queue("q")
-# h11 is there: wsproto, by which the transports of WebSockets are made, has it.
-print(sorted({"sqlalchemy", "msgspec", "warren.mgmt_plugin"} & set(sys.modules)))
+print(sorted({"sqlalchemy", "msgspec", "h11", "wsproto", "warren.mgmt_plugin"} & set(sys.modules)))
 """
 
 

@@ -226,14 +226,13 @@ class Node:
         self._directory.mkdir()
 
     def has_in_sync(self, *names: str) -> bool:
-        """Tell whether these are on record, and have taken note of it."""
+        """Tell whether these and no others are on record beside this node, and have taken note of it."""
         if self.leader is None or not self.epoch:
             return False
-        rows = self.leader.in_sync.replicas()
-        there = {
-            replica.node.name for replica in rows if replica.is_noted and replica.node in self.leader.in_sync.members
-        }
-        return there == {f"rabbit@{name}" for name in names}
+        members = self.leader.in_sync.members
+        on_record = {node.name for node in members} - {self.name}
+        noted = {replica.node.name for replica in self.leader.in_sync.replicas() if replica.is_noted}
+        return on_record == {f"rabbit@{name}" for name in names} and on_record <= noted
 
     async def publish(self, bodies: Sequence[bytes]) -> None:
         """Publish to a queue, each message confirmed before the next one."""

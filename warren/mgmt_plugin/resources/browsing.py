@@ -124,10 +124,11 @@ async def describe_message(message: Message, truncate: int) -> Described:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a request asks to see."""
+    """What a request asks to see. `scan_from`: how many that wait are passed over before the filter looks at any."""
 
     state: str
     offset: int
+    scan_from: int
     count: int
     truncate: int
     filter: Filter
@@ -143,9 +144,13 @@ class Wanted:
         if state not in STATES:
             raise bad_request(f"state must be one of {', '.join(STATES)}")
         passes = Filter(query.get("routing_key", ""), query.get("header", ""), query.get("body", "").encode())
+        scan_from = _number(query, "scan_from", 0, 0, 1 << 62)
+        if scan_from and (state != "ready" or passes.is_open):
+            raise bad_request("scan_from goes on with a filter over the messages that are ready")
         return cls(
             state,
             _number(query, "offset", 0, 0, 1 << 62),
+            scan_from,
             _number(query, "count", 50, 1, COUNT_MAX),
             _number(query, "truncate", TRUNCATE_BYTES, 0, SHOWN_BYTES_MAX),
             passes,
@@ -221,6 +226,8 @@ class _Page:
             "offset": self._wanted.offset,
             "count": len(self.items),
             "scanned": self.scanned,
+            # The message that showed that there are more is looked at again.
+            "scan_to": self._wanted.scan_from + self.scanned - self.more,
             "total": total,
             "more": self.more or not complete,
             "items": self.items,
@@ -287,7 +294,7 @@ class BrowsingHandlers(Handlers):
 
     async def _browse_ready(self, call: Call, queue: Queue, wanted: Wanted) -> Described:
         unfiltered = wanted.filter.is_open
-        cursor = Cursor(wanted.offset if unfiltered else 0)
+        cursor = Cursor(wanted.offset if unfiltered else wanted.scan_from)
         page = _Page(call, wanted, 0 if unfiltered else wanted.offset)
         async for seen in looks(self._settle, queue, cursor):
             for each in seen:
@@ -365,7 +372,7 @@ class BrowsingHandlers(Handlers):
             Access.VHOST,
             browse,
             "Look at the messages of a queue; nothing happens to them",
-            query=("state", "offset", "count", "routing_key", "header", "body", "truncate"),
+            query=("state", "offset", "count", "scan_from", "routing_key", "header", "body", "truncate"),
         ),
         Route(
             "GET",

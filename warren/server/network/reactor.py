@@ -53,7 +53,7 @@ from warren.server.network.transport import (
     Transport,
     WebSocketTransport,
 )
-from warren.server.network.web_socket import WebRules, WebSocketEnd
+from warren.server.network.web_rules import WebRules, WebSocketEnd
 
 TURN_BUDGET_S: Final = 0.010
 TURN_UNITS: Final = 16384

@@ -21,11 +21,12 @@ from mypy_extensions import i64
 
 from warren.server.client_of_node import ClientOfNode
 from warren.server.network.tls_session import TlsSession
-from warren.server.network.web_socket import FRAME_UNITS, FRAMES_MAX, FRAMES_MIN, WebRules, WebSocket
+from warren.server.network.web_rules import FRAME_UNITS, FRAMES_MAX, FRAMES_MIN, WebRules
 
 if TYPE_CHECKING:
     from warren.channels.broker import PeerMaker
     from warren.channels.peer import Peer
+    from warren.server.network.web_socket import WebSocket
 
 RECEIVE_BYTES: Final = 262144
 # A flush ends when it has sent more than this: a peer that reads as fast as we write is not alone.
@@ -241,7 +242,7 @@ class WebSocketTransport(Transport):
 
     def __init__(self, sock: socket.socket, address: str, protocol: PeerMaker, rules: WebRules) -> None:
         super().__init__(sock, address, protocol)
-        self.web = WebSocket(rules, address)
+        self.web = _opened(rules, address)
         self.is_web = True
 
     def is_behind(self) -> bool:
@@ -276,7 +277,7 @@ class TlsWebSocketTransport(TlsTransport):
         self, sock: socket.socket, address: str, context: ssl.SSLContext, protocol: PeerMaker, rules: WebRules
     ) -> None:
         super().__init__(sock, address, context, protocol)
-        self.web = WebSocket(rules, address)
+        self.web = _opened(rules, address)
         self.is_web = True
 
     def is_behind(self) -> bool:
@@ -301,6 +302,13 @@ class TlsWebSocketTransport(TlsTransport):
         if farewell:
             self._say_last(farewell)
         super().finish_sending()
+
+
+def _opened(rules: WebRules, address: str) -> WebSocket:
+    # Imported by the first one: with wsproto, and what that needs, comes a megabyte.
+    from warren.server.network.web_socket import WebSocket
+
+    return WebSocket(rules, address)
 
 
 def _said(transport: Transport, web: WebSocket) -> bytes | None:

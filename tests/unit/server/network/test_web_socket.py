@@ -19,17 +19,8 @@ from warren.mqtt.packets import packet
 from warren.mqtt.peer import MqttPeer
 from warren.server.network.reactor import FEED_UNITS_MIN, TURN_UNITS, Listener, feed_units
 from warren.server.network.transport import WebSocketTransport
-from warren.server.network.web_socket import (
-    FRAME_UNITS,
-    FRAMES_MAX,
-    FRAMES_MIN,
-    HEAD_BYTES_MAX,
-    Origins,
-    WebRules,
-    WebSocket,
-    WebSocketEnd,
-    frame_head,
-)
+from warren.server.network.web_rules import FRAME_UNITS, FRAMES_MAX, FRAMES_MIN, Origins, WebRules, WebSocketEnd
+from warren.server.network.web_socket import HEAD_BYTES_MAX, WebSocket, frame_head
 from warren.stomp.peer import StompPeer
 
 MQTT = WebRules(("mqtt", "mqttv3.1"), False, False, Origins("https://app.example.com", "broker.example.com").admit)

@@ -45,14 +45,20 @@ function factsOf(item) {
 
 function Paging({ answer, offset, filtered }) {
   const turn = (next) => setQuery({ offset: next > 0 ? next : null });
+  // One request looks at so many messages and no more: what passes the filter may come behind them.
+  const stopped = filtered && answer.more && answer.items.length < COUNT;
   const until = offset + answer.items.length;
   return html`<nav class="pager" aria-label="Pages of messages">
     <span role="status">${answer.items.length === 0 ? 'No message' : `${formatNumber(offset + 1)}–${formatNumber(until)}`} of ${formatNumber(answer.total)}${
-      filtered ? `, ${formatNumber(answer.scanned)} looked at` : ''
+      filtered ? `, ${formatNumber(answer.scan_to)} looked at` : ''
     }</span>
     <span class="row">
       <button type="button" class="small" disabled=${offset === 0} onClick=${() => turn(offset - COUNT)}>Previous</button>
-      <button type="button" class="small" disabled=${!answer.more} onClick=${() => turn(offset + COUNT)}>Next</button>
+      ${
+        stopped
+          ? html`<button type="button" class="small" onClick=${() => setQuery({ scan: answer.scan_to, offset: null })}>Look further</button>`
+          : html`<button type="button" class="small" disabled=${!answer.more} onClick=${() => turn(offset + COUNT)}>Next</button>`
+      }
     </span>
   </nav>`;
 }
@@ -64,20 +70,20 @@ export function QueueMessages({ vhost, name }) {
   const offset = Number(query.offset) > 0 ? Number(query.offset) : 0;
   const filter = { routing_key: query.key, header: query.header, body: query.body };
   const poll = usePoll(
-    withQuery(path`warren/queues/${vhost}/${name}/messages`, { state, offset, count: COUNT, truncate: TRUNCATE_BYTES, ...filter }),
+    withQuery(path`warren/queues/${vhost}/${name}/messages`, { state, offset, scan_from: query.scan, count: COUNT, truncate: TRUNCATE_BYTES, ...filter }),
     { repeat: false, about: JSON.stringify([vhost, name, state, filter]) },
   );
   function onFilter(event) {
     event.preventDefault();
     const { key, header, body } = Object.fromEntries(new FormData(event.target));
-    setQuery({ key, header, body, offset: null });
+    setQuery({ key, header, body, offset: null, scan: null });
   }
   const filtered = Object.values(filter).some(Boolean);
-  const clear = () => setQuery({ key: null, header: null, body: null, offset: null });
+  const clear = () => setQuery({ key: null, header: null, body: null, offset: null, scan: null });
   return html`<${Card}>
     <div class="toolbar">
       <div class="segments" role="group" aria-label="State of messages">
-        ${STATES.map(([id, label]) => html`<button key=${id} type="button" aria-pressed=${id === state} onClick=${() => setQuery({ state: id === 'ready' ? null : id, offset: null })}>${label}</button>`)}
+        ${STATES.map(([id, label]) => html`<button key=${id} type="button" aria-pressed=${id === state} onClick=${() => setQuery({ state: id === 'ready' ? null : id, offset: null, scan: null })}>${label}</button>`)}
       </div>
       <button type="button" class="small" onClick=${poll.reload}>Look again</button>
       <span class="hint">Looking takes nothing out of the queue.</span>
@@ -97,7 +103,7 @@ export function QueueMessages({ vhost, name }) {
       poll.data &&
       html`
       <div class="messages" aria-busy=${poll.busy}>
-        ${poll.data.items.length === 0 && html`<p class="empty">${filtered ? 'No message matches.' : `No message is ${state}.`}</p>`}
+        ${poll.data.items.length === 0 && html`<p class="empty">${filtered ? (poll.data.more ? 'No message matches so far.' : 'No message matches.') : `No message is ${state}.`}</p>`}
         ${poll.data.items.map((item) => html`<${Message} key=${`${state} ${item.sequence_number ?? item.position}`} item=${item} marks=${marksOf(item)} facts=${factsOf(item)} />`)}
       </div>
       <${Paging} answer=${poll.data} offset=${offset} filtered=${filtered} />`

@@ -1,4 +1,4 @@
-// The retained messages of a vhost: looked at and cleared.
+// Retained messages, of one vhost or of all: looked at and cleared.
 
 import { del, path, withQuery } from '../api.js';
 import { Bytes, formatNumber, When } from '../format.js';
@@ -8,6 +8,7 @@ import { PagedList } from '../parts/list.js';
 import { tell } from '../parts/notice.js';
 import { Fields, Page, pending } from '../parts/page.js';
 import { Payload } from '../parts/payload.js';
+import { VhostSelect } from '../parts/vhost_select.js';
 import { usePoll } from '../refresh.js';
 import { currentVhost, place } from '../router.js';
 import { useStore } from '../store.js';
@@ -28,13 +29,14 @@ function LookDialog({ vhost, topic, titleId, close }) {
 
 function ClearDialog({ vhost, titleId, close }) {
   async function submit(form) {
-    const { cleared, refused } = await del(withQuery(path`warren/retained/${vhost}`, { filter: form.get('filter').trim() }));
+    const { cleared, refused } = await del(withQuery(path`warren/retained/${vhost || form.get('vhost')}`, { filter: form.get('filter').trim() }));
     const kept = refused > 0 ? `, and ${formatNumber(refused)} kept that you may not clear` : '';
     tell(`${formatNumber(cleared)} cleared${kept}.`);
     return true;
   }
   return html`<${FormDialog} title="Clear retained messages" titleId=${titleId} action="Clear" danger submit=${submit} close=${close}>
     <p>Clients that subscribe later get nothing for these topics until something is published there again.</p>
+    ${!vhost && html`<${VhostSelect} />`}
     <${Field} label="Topic filter" name="filter" required hint="sensors/+/temperature, or # for all" />
   <//>`;
 }
@@ -45,8 +47,9 @@ const columns = (look, clear) => [
     label: 'Topic',
     sort: 'topic',
     fixed: true,
-    render: (each) => html`<button type="button" class="link mono" onClick=${() => look(each.topic)}>${each.topic}</button>`,
+    render: (each) => html`<button type="button" class="link mono" onClick=${() => look(each)}>${each.topic}</button>`,
   },
+  { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (each) => each.vhost },
   { key: 'size', label: 'Payload', sort: 'payload_bytes', num: true, render: (each) => html`<${Bytes} value=${each.payload_bytes} />` },
   { key: 'qos', label: 'QoS', sort: 'qos', num: true, render: (each) => each.qos },
   { key: 'published', label: 'Published', sort: 'published_at', num: true, render: (each) => html`<${When} ms=${each.published_at} />` },
@@ -56,30 +59,30 @@ const columns = (look, clear) => [
     label: html`<span class="unseen">Actions</span>`,
     num: true,
     fixed: true,
-    render: (each) => html`<span class="row end"><button type="button" class="small danger" onClick=${() => clear(each.topic)}>Clear…</button></span>`,
+    render: (each) => html`<span class="row end"><button type="button" class="small danger" onClick=${() => clear(each)}>Clear…</button></span>`,
   },
 ];
 
 export default function Retained() {
   useStore(place);
-  const vhost = currentVhost() || '/';
+  const vhost = currentVhost();
   let reload = () => {};
-  const look = (topic) => openDialog(LookDialog, { vhost, topic, wide: true });
-  async function clear(topic) {
+  const look = (each) => openDialog(LookDialog, { vhost: each.vhost, topic: each.topic, wide: true });
+  async function clear(each) {
     const done = await confirmAction({
-      title: `Clear what is retained for ${topic}?`,
+      title: `Clear what is retained for ${each.topic}?`,
       text: 'Clients that subscribe later get nothing for this topic until something is published there again.',
       action: 'Clear',
-      done: `Nothing is retained for ${topic}.`,
-      run: () => del(path`warren/retained/${vhost}/${topic}`),
+      done: `Nothing is retained for ${each.topic}.`,
+      run: () => del(path`warren/retained/${each.vhost}/${each.topic}`),
     });
     if (done) reload();
   }
   const clearSome = async () => (await openDialog(ClearDialog, { vhost })) && reload();
-  return html`<${Page} title=${`Retained messages in ${vhost}`}>
+  return html`<${Page} title=${vhost ? `Retained messages in ${vhost}` : 'Retained messages'}>
     <${PagedList}
-      id="retained" caption="Retained messages" base=${path`warren/retained/${vhost}`} columns=${columns(look, clear)}
-      rowKey=${(each) => each.topic} firstSort=${{ by: 'topic', descending: false }} empty="Nothing is retained in this vhost."
+      id="retained" caption="Retained messages" base=${vhost ? path`warren/retained/${vhost}` : 'warren/retained'} columns=${columns(look, clear)}
+      rowKey=${(each) => JSON.stringify([each.vhost, each.topic])} firstSort=${{ by: 'topic', descending: false }} empty="Nothing is retained."
       tools=${(again) => {
         reload = again;
         return html`<button type="button" class="danger" onClick=${clearSome}>Clear by filter…</button>`;
