@@ -19,7 +19,7 @@ setup-check:
 run: setup ## set up and start the broker with embedded defaults (ARGS="--amqp 127.0.0.1:5673" to change them)
 	@exec .venv/bin/warren serve $(ARGS)
 
-test: setup-test ## set up and run all tests
+test: setup-check ## set up and run all tests
 	scripts/test $(ARGS)
 
 test-cluster-clients: setup-test ## what clients of others do, at a node of a cluster that does not lead (ARGS="compat/pika_client")

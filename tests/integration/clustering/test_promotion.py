@@ -173,3 +173,33 @@ def test_whoever_commits_a_stage_that_stayed_on_the_lost_leader_is_told_what_to_
         assert client.commit_stages("query", 1, ["s"]).committed
     assert follower.drain("orders") == [b"staged"]
     follower.process.kill()
+
+
+def test_what_was_staged_before_another_node_led_is_not_committed(tmp_path: Path) -> None:
+    """The stage was written anew at the other node, which is lost then, and the one that leads again still had it."""
+    one, two = Node(tmp_path, "one"), Node(tmp_path, "two")
+
+    def stage(node: Node, body: bytes) -> None:
+        frames = encode_publishes("", "orders", encode_properties({}, 1), pa.array([body])).to_pylist()
+        with BrokerClient(f"http://127.0.0.1:{node.process.http_port}") as client:
+            client.put_stage("s", 0, b"".join(frames))
+
+    one.lead()
+    two.follow(one)
+    one.await_in_sync("two")
+    one.publish("orders", [])
+    stage(one, b"old")
+    one.process.kill()
+    two.await_lost()
+    two.promote()
+    stage(two, b"new")
+    one.follow(two)
+    two.await_in_sync("one")
+    two.process.kill()
+    one.await_lost()
+    one.promote()
+    client = BrokerClient(f"http://127.0.0.1:{one.process.http_port}")
+    with client, pytest.raises(NotFound, match=r"no stage 's' .* write it again"):
+        client.commit_stages("query", 1, ["s"])
+    assert one.drain("orders") == []
+    one.process.kill()

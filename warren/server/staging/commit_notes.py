@@ -44,10 +44,14 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The parts of a batch in the order in which they are published: stage and number."""
+    """The parts of a batch in the order in which they are published: stage and number.
+
+    `fingerprints`: of each part (`PartHead.fingerprint`); none of a batch that version 0.1 began.
+    """
 
     batch: int
     parts: list[tuple[str, int]]
+    fingerprints: list[int] = []
 
 
 class CommitNotes:

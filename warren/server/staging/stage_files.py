@@ -2,6 +2,7 @@
 
     data directory
         stages/
+            epoch                of the log, when the broker started last; decimal
             <vhost>/             the first 32 hexadecimal digits of the SHA-256 of its name, as are those of a stage
                 <stage>/
                     0000000007          part 7
@@ -46,6 +47,7 @@ HEAD_BYTES_MAX: Final = 4 << 20
 
 _FIXED: Final = struct.Struct(">8sHHIQI")
 _FIXED_BYTES: Final = 32
+_EPOCH: Final = "epoch"
 
 
 class DamagedPart(Exception):
@@ -79,6 +81,10 @@ class PartHead(msgspec.Struct, frozen=True):
     def messages(self) -> int:
         """How many messages it has."""
         return sum(cell.messages for cell in self.cells)
+
+    def fingerprint(self) -> int:
+        """Return a CRC-32 of how its content is cut into cells, and of what is in them."""
+        return zlib.crc32(msgspec.json.encode(self.cells))
 
 
 class StageFiles:
@@ -175,6 +181,34 @@ class StageFiles:
     def is_damaged(self, vhost: str, stage: str) -> bool:
         """Tell whether `scan` found a part of a stage that cannot be used, and nobody has written it again since."""
         return bool(self._damaged.get(self._directory(vhost, stage)))
+
+    def maybe_epoch(self) -> int | None:
+        """Return the epoch that `note_epoch` was given last; None: no such is there, or there are no stages.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            return int((self.root / _EPOCH).read_text("ascii"))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def note_epoch(self, epoch: int) -> None:
+        """Note that stages are of a broker whose log has this epoch.
+
+        Raises:
+            OSError: there is no space, or the disk fails.
+        """
+        if self.root not in self._named:
+            self.root.mkdir(mode=0o700, exist_ok=True)
+            _sync_directory(self.root.parent)
+        new = self.root / f"{_EPOCH}{UNFINISHED}"
+        with new.open("wb") as file:
+            file.write(b"%d\n" % epoch)
+            file.flush()
+            sync_all(file.fileno())
+        new.rename(self.root / _EPOCH)
+        _sync_directory(self.root)
 
     def scan(self) -> Iterator[PartHead | DamagedPart]:
         """Yield the head of every part there is, and why one cannot be used; remove what was being written."""

@@ -119,9 +119,10 @@ class _Run(NamedTuple):
 
 
 class _Pieces:
-    """Cuts a batch into pieces, from a place on."""
+    """Cuts a batch into pieces, from a place on. `fingerprints`: those of the parts so far."""
 
-    def __init__(self, parts: Parts, vhost: str, plan: list[tuple[str, int]], place: _Place) -> None:
+    def __init__(self, parts: Parts, vhost: str, plan: Plan, place: _Place) -> None:
+        self.fingerprints: list[int] = []
         self._parts = parts
         self._vhost = vhost
         self._plan = plan
@@ -137,13 +138,13 @@ class _Pieces:
         """Return the next piece; nothing is left when it is empty.
 
         Raises:
-            DamagedPart: a part cannot be read.
+            DamagedPart: a part cannot be read. Conflict: it is another one than when the batch began.
         """
         runs: list[_Run] = []
         size = messages = 0
-        while self._part < len(self._plan):
+        while self._part < len(self._plan.parts):
             if self._head is None:
-                self._head = await self._parts.head(self._vhost, *self._plan[self._part])
+                self._head = await self._checked_head()
             head, first, full = self._head, self._cell, False
             for cell in head.cells[first:]:
                 full = messages > 0 and (size + cell.size > PIECE_BYTES or messages + cell.messages > PIECE_MESSAGES)
@@ -159,6 +160,18 @@ class _Pieces:
             self._part, self._cell, self._head = self._part + 1, 0, None
         return runs
 
+    async def _checked_head(self) -> PartHead:
+        stage, number = self._plan.parts[self._part]
+        head = await self._parts.head(self._vhost, stage, number)
+        found = head.fingerprint()
+        self.fingerprints.append(found)
+        if self._plan.fingerprints and self._plan.fingerprints[self._part] != found:
+            raise Conflict(
+                f"part {number} of stage '{stage}' was written anew after batch {self._plan.batch} had begun to be "
+                "published: forget the query, or have the node lead that has it as it was"
+            )
+        return head
+
 
 class BatchPublishing:
     """Publishes one batch."""
@@ -170,7 +183,7 @@ class BatchPublishing:
         vhost: VirtualHost,
         user: str,
         order: Order,
-        plan: list[tuple[str, int]],
+        parts_of_batch: list[tuple[str, int]],
         *,
         in_one_piece: bool,
     ) -> None:
@@ -179,7 +192,7 @@ class BatchPublishing:
         self._vhost = vhost
         self._user = user
         self._order = order
-        self._plan = plan
+        self._plan = Plan(order.batch, parts_of_batch)
         self._in_one_piece = in_one_piece
         self._notes = CommitNotes(vhost.records)
 
@@ -187,7 +200,7 @@ class BatchPublishing:
         """Publish what is not published yet.
 
         Raises:
-            Unroutable: nobody would get some of the messages. AmqpError, QueueFull, DamagedPart.
+            Unroutable: nobody would get some of the messages. AmqpError, QueueFull, DamagedPart, Conflict.
         """
         order = self._order
         note = self._notes.maybe_note(order.query)
@@ -204,11 +217,11 @@ class BatchPublishing:
                 until_ms=until_ms,
             )
             if not self._in_one_piece:
-                await self._try_out()
-                self._notes.begin(order.query, note, Plan(order.batch, self._plan))
+                self._plan = Plan(order.batch, self._plan.parts, await self._try_out())
+                self._notes.begin(order.query, note, self._plan)
                 await self._synced()
         else:
-            self._plan = plan.parts
+            self._plan = plan
         pieces = self._pieces(_Place(note.part, note.cell))
         while piece := await pieces.next():
             note = await self._publish(piece, note, pieces.place)
@@ -226,8 +239,12 @@ class BatchPublishing:
         await self._management.messages.deleted()
         await self._management.commit(self._management.broker.journal.last_ticket)
 
-    async def _try_out(self) -> None:
-        """Make sure that nothing would be refused, by publishing everything and rolling it back."""
+    async def _try_out(self) -> list[int]:
+        """Make sure that nothing would be refused, by publishing everything and rolling it back.
+
+        Returns:
+            The fingerprints of all parts.
+        """
         unroutable = 0
         pieces = self._pieces(_Place(0, 0))
         while piece := await pieces.next():
@@ -239,6 +256,7 @@ class BatchPublishing:
                 _raise_if_full(check)
         if unroutable and self._order.mandatory:
             raise Unroutable(unroutable)
+        return pieces.fingerprints
 
     async def _publish(self, piece: list[_Run], note: Note, following: _Place) -> Note:
         """Publish a piece together with the note of it, which is returned; `following`: where the next one begins."""
@@ -256,7 +274,7 @@ class BatchPublishing:
                 unroutable = int(check.unroutable)
                 further = msgspec.structs.replace(
                     note,
-                    done=following.part == len(self._plan),
+                    done=following.part == len(self._plan.parts),
                     messages=note.messages + published - unroutable,
                     unroutable=note.unroutable + unroutable,
                     part=following.part,

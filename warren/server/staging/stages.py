@@ -13,7 +13,7 @@ stages that the batch consists of, and publishes them as the user who commits wo
    it, too, and queues that may refuse publishes keep room for it meanwhile. A larger one is tried out first (published
    and rolled back, a piece at a time), then its plan is stored, then it is published a piece at a time, each with the
    note of how far that is. After a crash the broker goes on from there when it starts, before it answers anything about
-   that query.
+   that query. It goes on with the parts that it began with and no others: the plan has a fingerprint of each.
 3. When nobody would get one of the messages of a mandatory batch, nothing of it is published; the same when a queue
    would refuse one, or the user may not publish it. Once its plan is stored a batch that meets such a thing stops where
    it is; committing it again goes on from there, with the stages that it began with.
@@ -22,7 +22,9 @@ stages that the batch consists of, and publishes them as the user who commits wo
    There is one at a time for a query.
 6. A stage belongs to the user who made it. One that nobody has added to for `STAGE_TTL_S`, and that no commit needs, is
    removed. `BYTES_QUOTA`, `STAGES_QUOTA` and `PARTS_QUOTA` bound what a user, and all together, may have on disk.
-7. Memory: the messages of one piece for each commit under way, of which there are at most `COMMITS_MAX`, and
+7. Nodes of a cluster do not copy stages. When one leads again after another has led, what was staged may have been
+   staged there anew: of what it still has, only what a begun batch needs is kept.
+8. Memory: the messages of one piece for each commit under way, of which there are at most `COMMITS_MAX`, and
    `COMMITS_OF_USER_MAX` of one user; the others wait.
 
 Transient messages, and those for transient queues, are published once as well, but a crash loses them as it loses all.
@@ -154,6 +156,7 @@ class Stages:
         while self._management.broker.is_restoring():
             await trio.sleep(_POLL_S)
         self._go_on()
+        await self._remove_superseded()
         self._ready.set()
 
     async def _sweep_for_ever(self) -> None:
@@ -197,6 +200,25 @@ class Stages:
                     log.error("a commit cannot be resumed", vhost=vhost.name, query=query, reason=str(error))
                 else:
                     log.info("resuming a commit", vhost=vhost.name, query=query, batch=note.batch)
+
+    async def _remove_superseded(self) -> None:
+        """Remove what another node may have by the same name in a newer form, and note when what is left was ours."""
+        if self._management.replication is None:
+            return
+        epoch = int(self._management.broker.log.epoch)
+        try:
+            noted = await self._in_thread(self._files.maybe_epoch)
+            if noted is not None and noted != epoch - 1:
+                for stage in [each for each in self._stages.values() if each.needed_by is None]:
+                    log.info("removing a stage of before another node led", vhost=stage.vhost, stage=stage.name)
+                    await self._in_thread(partial(self._files.remove, stage.vhost, stage.name))
+                    self._forget(stage)
+            await self._in_thread(partial(self._files.note_epoch, epoch))
+        except OSError as error:
+            # They are there for nobody, and the next start finds them as old as they are.
+            log.error("stages of before another node led cannot be removed", reason=str(error))
+            for stage in [each for each in self._stages.values() if each.needed_by is None]:
+                self._forget(stage)
 
     async def _sweep(self) -> None:
         now_ms = self._management.clock_ms()
@@ -319,8 +341,11 @@ class Stages:
             except OSError as error:
                 log.error("a stage cannot be removed", vhost=stage.vhost, stage=stage.name, reason=str(error))
                 return
-            del self._stages[stage.vhost, stage.name]
-            self._count(stage.user, -1, -len(stage.parts), -stage.size)
+            self._forget(stage)
+
+    def _forget(self, stage: Stage) -> None:
+        del self._stages[stage.vhost, stage.name]
+        self._count(stage.user, -1, -len(stage.parts), -stage.size)
 
     async def listed(self, vhosts: Collection[str], user: str | None) -> list[Stage]:
         """Return the stages in these vhosts, of `user` or of all; the oldest first."""

@@ -255,6 +255,91 @@ def test_what_was_begun_is_finished_at_the_next_start_without_being_asked(tmp_pa
     assert again.bodies() == bodies
 
 
+# --- several nodes ----------------------------------------------------------------------------------------------------
+
+
+def in_cluster(life: Life, epoch: int) -> Life:
+    """Have a life lead in `epoch`."""
+    life.management.replication = object()
+    life.harness.broker.log.epoch = epoch
+    return life
+
+
+async def names_of(stages: Stages) -> list[str]:
+    return [each.name for each in await stages.listed(["/"], None)]
+
+
+def test_who_leads_again_has_its_stages_unless_another_node_has_led(tmp_path: Path) -> None:
+    async def write(stages: Stages) -> None:
+        await put(stages, "a", content(b"old"))
+
+    async def rewrite(stages: Stages) -> None:
+        assert await names_of(stages) == []
+        await put(stages, "a", content(b"new"))
+
+    first = in_cluster(with_queue(tmp_path), 4)
+    first.run(write)
+    again = in_cluster(first.after_a_crash(tmp_path), 5)
+    assert again.run(names_of) == ["a"]
+    after_another = in_cluster(again.after_a_crash(tmp_path), 7)
+    after_another.run(rewrite)
+    last = in_cluster(after_another.after_a_crash(tmp_path), 8)
+    last.run(lambda stages: commit(last, 0, "a"))
+    assert last.bodies() == [b"new"]
+
+
+def test_stages_that_cannot_be_removed_are_there_for_nobody_until_they_can_be(tmp_path: Path) -> None:
+    async def write(stages: Stages) -> None:
+        await put(stages, "a", content(b"old"))
+
+    first = in_cluster(with_queue(tmp_path), 4)
+    first.run(write)
+
+    def remove(vhost: str, stage: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    broken = in_cluster(first.after_a_crash(tmp_path), 6)
+    broken.stages._files.remove = remove  # type: ignore[method-assign]
+    assert broken.run(names_of) == []
+    # What the epoch before led has is not what was left then.
+    assert in_cluster(broken.after_a_crash(tmp_path), 7).run(names_of) == []
+    assert in_cluster(broken.after_a_crash(tmp_path), 8).run(names_of) == []
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("is_same", [False, True])
+def test_a_batch_that_has_begun_goes_on_with_the_parts_that_it_began_with(tmp_path: Path, is_same: bool) -> None:
+    """They are on another node: here they have been written anew, by a task that was asked to."""
+    bodies = [b"%d" % number for number in range(9)]
+    for crash_at in range(1, 60):
+        directory = tmp_path / str(crash_at)
+        life = with_queue(directory, crash_at=crash_at)
+
+        async def write(stages: Stages, life: Life = life) -> Outcome:
+            await put(stages, "a", content(*bodies))
+            return await commit(life, 0, "a")
+
+        assert life.dies(write), "no crash left a batch half done"
+        note = CommitNotes(life.harness.vhost.records).maybe_note("query")
+        if note is not None and 0 < note.messages < len(bodies):
+            break
+    other_node = life.after_a_crash(tmp_path / "other")
+
+    async def rewrite(stages: Stages) -> Outcome:
+        await put(stages, "a", content(*(bodies if is_same else reversed(bodies))))
+        return await commit(other_node, 0, "a")
+
+    if is_same:
+        assert other_node.run(rewrite).committed
+        assert other_node.bodies() == bodies
+    else:
+        with pytest.raises(BaseExceptionGroup) as failure:
+            other_node.run(rewrite)
+        assert "was written anew after batch 0 had begun" in str(failure.value.exceptions[0])
+        published = other_node.bodies()
+        assert published == bodies[: len(published)]
+
+
 # --- very many places -------------------------------------------------------------------------------------------------
 
 
