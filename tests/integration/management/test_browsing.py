@@ -9,8 +9,13 @@ from decimal import Decimal
 from typing import Any
 
 import pika
+import pyarrow as pa
 import pytest
 from broker_process import WarrenProcess
+
+from warren.spark_bridge.control import BrokerClient
+from warren.spark_bridge.frames import encode_publishes
+from warren.spark_bridge.properties import encode_properties
 
 from .client import AT_LEAST_ONCE, Api, Place, q
 from .conftest import Connect
@@ -383,13 +388,12 @@ def test_a_long_queue_on_disk_is_paged_through(tight: WarrenProcess) -> None:
     count = 100_000
     api = Api(tight.http_port)
     place = Place(api, "/")
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", tight.amqp_port))
-    channel = connection.channel()
-    channel.queue_declare("long", durable=True)
-    for number in range(count):
-        channel.basic_publish("", "long", b"%d" % number, PERSISTENT)
-    channel.confirm_delivery()
-    channel.basic_publish("", "long", b"last", PERSISTENT)
+    api.put("/queues/%2F/long", {"durable": True})
+    bodies = [*(b"%d" % number for number in range(count)), b"last"]
+    with BrokerClient(f"http://127.0.0.1:{tight.http_port}") as client:
+        properties = encode_properties({"delivery_mode": pa.array([2] * len(bodies), pa.int32())}, len(bodies))
+        client.put_stage("s", 0, b"".join(encode_publishes("", "long", properties, pa.array(bodies)).to_pylist()))
+        client.commit_stages("fill", 0, ["s"])
     store = api.eventually("/warren/store", lambda found: found["paged_messages"] > count // 2)
     for offset in (0, 1, 49_999, 77_777, 99_990):
         page = messages(place, "long", offset=offset, count=500)
@@ -401,7 +405,6 @@ def test_a_long_queue_on_disk_is_paged_through(tight: WarrenProcess) -> None:
     assert first_match(place, "long", body="last")["sequence_number"] == count
     after = api.get("/warren/store")
     assert after["resident_bytes"] <= max(store["resident_bytes"], 8 << 20)
-    connection.close()
     api.close()
 
 

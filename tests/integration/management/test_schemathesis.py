@@ -24,7 +24,7 @@ from .client import Api, connect, q
 schemathesis = pytest.importorskip("schemathesis", reason="it is part of the extra `dev`")
 
 SEED: Final = int(os.environ.get("WARREN_TEST_SCHEMATHESIS_SEED", "20221122"))
-EXAMPLES: Final = int(os.environ.get("WARREN_TEST_SCHEMATHESIS_EXAMPLES", "5"))
+EXAMPLES: Final = int(os.environ.get("WARREN_TEST_SCHEMATHESIS_EXAMPLES", "3"))
 VHOST: Final = "generated"
 # What is there. A connection and its channel have names of the moment.
 NAMES: Final = {
