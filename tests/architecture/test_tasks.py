@@ -35,10 +35,14 @@ ARGUED = {
     ("server/message_store.py", "__init__", "Thread"): "a thread of the message store",
     ("server/network/readiness.py", "fileno", "Thread"): "it waits in `poll`, and does nothing else",
     # Inside the connection of one follower, or to a leader, whose nursery ends with it: the failure of that connection.
-    ("replication/leader.py", "serve", "self.wire.send"): "sends what the kernel did not take at once",
-    ("replication/leader.py", "serve", "self._end_when_asked"): "ends the connection",
-    ("replication/leader.py", "serve", "self._lose_patience"): "gives up a follower that catches up too slowly",
-    ("replication/leader.py", "serve", "self._wanted.run"): "answers what the follower asks for",
+    ("replication/link_to_follower.py", "serve", "self.wire.send"): "sends what the kernel did not take at once",
+    ("replication/link_to_follower.py", "serve", "self._end_when_asked"): "ends the connection",
+    (
+        "replication/link_to_follower.py",
+        "serve",
+        "self._lose_patience",
+    ): "gives up a follower that catches up too slowly",
+    ("replication/link_to_follower.py", "serve", "self._wanted.run"): "answers what the follower asks for",
     ("replication/follower.py", "run", "self._wanted.run"): "answers what the leader asks for",
     ("replication/elected_node.py", "drive", "self._driver.run"): "ends the process",
     ("replication/elected_node.py", "drive", "self.node.watch_disk"): "ends the process",

@@ -1,26 +1,22 @@
 """What a leader believes of one follower, and when: an end of a socket stands for the follower.
 
-The numbers in parentheses are the invariants in the header of ``warren/replication/leader.py``.
+The numbers in parentheses are the invariants in the header of ``warren/replication/link_to_follower.py``.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
-from broker_process import free_port
 from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.cluster.events import BeaconAnswered, EpochRefused, Event, Heard
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.log.epoch_table import EpochTable
-from warren.replication import leader as leader_module
 from warren.replication.catching_up import CatchingUp
-from warren.replication.cluster_state import ClusterState
 from warren.replication.elected_set import ElectedSet, recorded
 from warren.replication.entries import (
     PREAMBLE,
@@ -37,16 +33,10 @@ from warren.replication.entries import (
     encoded,
 )
 from warren.replication.handshake import Node
-from warren.replication.identity import Identity
-from warren.replication.leader import Follower
-from warren.replication.passage import pass_on
+from warren.replication.link_to_follower import LinkToFollower
 from warren.replication.replica_store import NO_STORE
 from warren.replication.shipping import Attachment, Shipping
 from warren.replication.wire import Wire
-from warren.server.client_of_node import ClientOfNode
-from warren.server.management import NoLeader
-from warren.server.settings import Endpoint
-from warren.server.supervision import Supervision
 
 ME = Node("one", b"1" * 16)
 TWO = Node("two", b"2" * 16)
@@ -90,13 +80,13 @@ class Leader:
         raise StoreError("enough")
 
 
-def link(leader: Leader) -> tuple[Follower, socket.socket]:
+def link(leader: Leader) -> tuple[LinkToFollower, socket.socket]:
     ours, theirs = socket.socketpair()
-    return Follower(leader, Wire(ours), TWO, "nowhere", None), theirs  # type: ignore[arg-type]
+    return LinkToFollower(leader, Wire(ours), TWO, "nowhere", None), theirs  # type: ignore[arg-type]
 
 
 def test_acks_count_when_the_follower_is_known_to_have_the_same_log() -> None:
-    """(6)"""
+    """(1)"""
 
     async def main() -> None:
         follower, sock = link(Leader())
@@ -126,7 +116,7 @@ def test_the_member_hears_which_beacon_was_answered_and_of_a_greater_epoch() -> 
 
 
 def test_no_log_is_compared_before_what_begins_this_life_is_synced() -> None:
-    """(5)"""
+    """(4)"""
 
     async def main() -> None:
         leader = Leader()
@@ -145,7 +135,7 @@ def test_no_log_is_compared_before_what_begins_this_life_is_synced() -> None:
 
 
 def test_a_follower_that_has_come_while_the_leader_recovers_waits_for_its_first_commit() -> None:
-    """(5)"""
+    """(4)"""
 
     async def main() -> None:
         leader = Leader()
@@ -191,7 +181,7 @@ def test_what_is_counted_begins_anew_when_the_follower_has_cut_its_log() -> None
 
 
 def test_a_follower_for_which_too_much_was_written_gets_that_over_the_same_link() -> None:
-    """(7)"""
+    """(2)"""
 
     class Behind(Leader):
         def __init__(self) -> None:
@@ -286,28 +276,8 @@ def test_a_follower_that_reads_what_it_is_sent_is_heard_of() -> None:
     trio.run(main)
 
 
-def test_a_client_that_is_passed_on_to_a_leader_that_recovers_is_told_so(tmp_path: Path) -> None:
-    """(5), (7): it listens before it is a broker."""
-    identity = Identity(b"what the nodes of this test share")
-    state = ClusterState(ME.incarnation)
-    client = ClientOfNode("192.0.2.7:50412", "192.0.2.2:5671", False)
-
-    async def main() -> None:
-        leader = leader_module.Leader(
-            Endpoint("127.0.0.1", free_port()), identity, ME.name, tmp_path, state, SimulatedFileSystem()
-        )
-        async with trio.open_nursery() as nursery:
-            await nursery.start(leader.listen, tasks := Supervision(), b"s" * 16, EPOCH)
-            with pytest.raises(NoLeader, match="it does not take clients yet"):
-                await pass_on(leader._endpoint, identity, TWO, client)
-            assert not tasks.failing()
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
-
-
 def test_a_follower_for_which_too_much_is_kept_is_disconnected_and_told_why() -> None:
-    """(7)"""
+    """(2)"""
 
     async def main() -> None:
         leader = Leader()
@@ -330,7 +300,7 @@ def test_a_follower_for_which_too_much_is_kept_is_disconnected_and_told_why() ->
 
 
 def test_a_follower_that_was_given_up_stays_connected_and_is_attached_when_it_has_waited() -> None:
-    """(7)"""
+    """(2)"""
 
     async def main() -> None:
         leader = Leader()

@@ -1,0 +1,45 @@
+"""A leader, before the broker around it serves.
+
+The numbers in parentheses are the invariants in the header of ``warren/replication/leader.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from broker_process import free_port
+from simulation.simulated_file_system import SimulatedFileSystem
+
+from warren.replication.cluster_state import ClusterState
+from warren.replication.handshake import Node
+from warren.replication.identity import Identity
+from warren.replication.leader import Leader
+from warren.replication.passage import pass_on
+from warren.server.client_of_node import ClientOfNode
+from warren.server.management import NoLeader
+from warren.server.settings import Endpoint
+from warren.server.supervision import Supervision
+
+ME = Node("one", b"1" * 16)
+TWO = Node("two", b"2" * 16)
+EPOCH = 7
+
+
+def test_a_client_that_is_passed_on_to_a_leader_that_recovers_is_told_so(tmp_path: Path) -> None:
+    """(5), (6): it listens before it is a broker."""
+    identity = Identity(b"what the nodes of this test share")
+    state = ClusterState(ME.incarnation)
+    client = ClientOfNode("192.0.2.7:50412", "192.0.2.2:5671", False)
+
+    async def main() -> None:
+        leader = Leader(Endpoint("127.0.0.1", free_port()), identity, ME.name, tmp_path, state, SimulatedFileSystem())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(leader.listen, tasks := Supervision(), b"s" * 16, EPOCH)
+            with pytest.raises(NoLeader, match="it does not take clients yet"):
+                await pass_on(leader._endpoint, identity, TWO, client)
+            assert not tasks.failing()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)

@@ -1,0 +1,417 @@
+"""The leader's end of the link to one follower: what it is given, from its proof to its end.
+
+    Position, SealedList  ->  attach  ->  metadata, files  ->  what is written, as it is written  ->  gone
+                          <-  Truncate                     <-  too much was written meanwhile: once more
+
+1. What a follower acknowledges counts once it is known to have the same log: before that its LSNs may be those of
+   another history.
+2. A follower that catches up is given up when it stands still, or when too much is kept for it, and waits before it is
+   given anything again (``catching_up``). When more is written meanwhile than may wait in memory it says where it is
+   again, over the same link, and gets that from the files, too.
+3. Until it is fed a task reads what it says; from then on that is read in turns of the reactor.
+4. Nothing of the log is compared with it, or sent to it, before what begins the life of the leader is synced there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+import trio
+
+from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.file_system import FileSystem
+from warren.replication.catching_up import CatchingUp
+from warren.replication.elected_set import ElectedSet
+from warren.replication.entries import (
+    FROM_FOLLOWER,
+    Ack,
+    CatalogueCopy,
+    CaughtUp,
+    Decoder,
+    Entry,
+    EntryError,
+    ImageBytes,
+    ImagePiece,
+    OfBoth,
+    Position,
+    SealedFile,
+    SealedList,
+    Stop,
+    Truncate,
+    encoded,
+)
+from warren.replication.format_level import IMAGE_BYTES_FROM
+from warren.replication.handshake import Node
+from warren.replication.in_sync import InSyncSet
+from warren.replication.questions import Answering, Questions
+from warren.replication.shipping import Attachment, BulkNeededError, Pieces, Shipping
+from warren.replication.wire import Wire
+from warren.server.logs import get_logger
+from warren.server.replication import Host
+from warren.server.threads import REPLICATION, in_thread
+from warren.vhosts.metadata_lane import encode_change
+
+# A follower that catches up is sent so much at a time, by a thread that is asked again after so long.
+AT_ONCE_BYTES: Final = 1 << 20
+AT_ONCE_S: Final = 0.05
+AHEAD_BYTES: Final = 4 << 20  # of the metadata
+DRAINED_S: Final = 0.005
+PATIENCE_S: Final = 1.0  # how often it is looked whether a follower that catches up gets on
+SAID_MAX: Final = 1000  # entries of a follower that wait: each names thousands of files
+RETURN_S: Final = 10.0  # for a follower that is to connect again
+COPY_BYTES: Final = 1 << 20  # of the metadata, in one entry
+ATTACH_S: Final = 0.1  # how often it is looked whether it can be given anything
+
+Kind = TypeVar("Kind", Position, SealedList)
+
+log = get_logger("replication")
+
+
+class Feeder(Protocol):
+    """What a link needs of the leader. `has_begun`: what begins its life is synced there."""
+
+    in_sync: InSyncSet
+    elected: ElectedSet | None
+    shipping: Shipping  # one that was elected has another while it recovers
+    has_begun: bool
+
+    @property
+    def host(self) -> Host:
+        """The broker around the leader."""
+
+    @property
+    def file_system(self) -> FileSystem:
+        """Where its store is."""
+
+    def epoch(self) -> int:
+        """Return the epoch of this life."""
+
+    def catching_up(self, node: Node) -> CatchingUp:
+        """Return what is remembered of a node that begins to catch up."""
+
+    def has_caught_up(self, node: Node) -> None:
+        """A node is given what is written as it is written."""
+
+    def moved(self) -> None:
+        """The gate may have opened."""
+
+
+class LinkToFollower:
+    """The connection of one follower, from its proof to its end. `applied`: what its SQL has."""
+
+    def __init__(self, leader: Feeder, wire: Wire, node: Node, address: str, applied: object) -> None:
+        self.wire = wire
+        self.node = node
+        self.address = address
+        self.stopped = ""  # why it has ended the connection, as it says
+        self.urls: tuple[str, ...] = ()  # of its management API
+        self.level = 1
+        self.version: str | None = None
+        self.questions = Questions(wire.put)
+        self._wanted = Answering(leader.file_system, wire.put)
+        self.replica = leader.in_sync.connected(node, time.monotonic())
+        self._leader = leader
+        self._applied = applied
+        self._decoder = Decoder(FROM_FOLLOWER)
+        self._came: deque[Entry] = deque()  # what it has said of itself, and nobody has looked at
+        self._attachment: Attachment | None = None
+        self._ended = trio.Event()
+        self._reason = ""
+        self._catching_up = leader.catching_up(node)
+        self._is_given_up = False
+        self._noted_at = 0  # how many entries it has carried out when it has taken note
+        self._sent_bytes = 0
+        self._done = 0  # how many entries it has carried out
+
+    def feed(self, data: bytes) -> None:
+        """Take what came behind the handshake."""
+        self._decoder.feed(data)
+
+    def end(self, reason: str) -> None:
+        """End the connection; the follower is told why."""
+        if not self._ended.is_set():
+            self._reason = reason
+            self.wire.put(encoded(Stop(reason)))
+            self._ended.set()
+
+    async def serve(self) -> None:
+        """Feed the follower until it is gone."""
+        log.info("a follower has connected", node=str(self.node), address=self.address)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.wire.send)
+            nursery.start_soon(self._wanted.run)
+            try:
+                nursery.start_soon(self._end_when_asked, nursery.cancel_scope)
+                nursery.start_soon(self._lose_patience)
+                await self._feed_it()
+            except EntryError as error:
+                self.end(str(error))
+            except StoreError as error:
+                self.end(str(error))
+            except OSError as error:
+                self.end(f"the files of the leader cannot be read: {error.strerror or error}")
+            finally:
+                if self._attachment is not None and not self._attachment.is_behind:
+                    self._leader.shipping.detach(self._attachment)
+                self.questions.close()
+                self.wire.close()
+                nursery.cancel_scope.cancel()
+        reason = self.stopped or self._reason or self.wire.failure
+        log.info("a follower has gone", node=str(self.node), reason=reason)
+
+    async def forget(self) -> None:
+        """Let go of what the log keeps for it; a little later if it is to connect again at once."""
+        if self._attachment is not None:
+            try:
+                if self._attachment.is_behind and not self._is_given_up:
+                    await trio.sleep(RETURN_S)
+            finally:
+                self._leader.shipping.detach(self._attachment)
+            await in_thread(REPLICATION, self._leader.shipping.settle)
+
+    async def _end_when_asked(self, scope: trio.CancelScope) -> None:
+        await self._ended.wait()
+        scope.cancel()
+
+    async def _lose_patience(self) -> None:
+        """Give the follower up if it is of no use to go on, until it has caught up."""
+        while not self.replica.is_live:
+            await trio.sleep(PATIENCE_S)
+            if self._attachment is None:
+                continue
+            shipping = self._leader.shipping
+            kept_bytes = shipping.kept_bytes(self._attachment)
+            with suppress(OSError):
+                free_bytes = await in_thread(REPLICATION, shipping.free_bytes) if kept_bytes else 0
+                self._maybe_give_up(kept_bytes, free_bytes, time.monotonic())
+
+    def _maybe_give_up(self, kept_bytes: int, free_bytes: int, now_s: float) -> None:
+        self._catching_up.takes(self.wire.sent_bytes, self.wire.backlog_bytes, now_s)
+        reason = self._catching_up.reason_to_give_up(kept_bytes, free_bytes, now_s)
+        if reason and not self._ended.is_set():
+            self._is_given_up = True
+            waits_s = self._catching_up.give_up(reason, now_s)
+            log.warning("a follower that catches up is given up", node=str(self.node), reason=reason, waits_s=waits_s)
+            self.end(f"{reason}; it may begin again in {waits_s:g} s")
+
+    async def _feed_it(self) -> None:
+        attachment = await self._attach()
+        while attachment is not None:
+            before, self._attachment = self._attachment, attachment
+            if before is not None:
+                self._leader.shipping.detach(before)  # not earlier: what is kept for it is kept for this one
+            self._catching_up.begin(self.wire.sent_bytes, time.monotonic())
+            if await self._feed_until_behind(attachment):
+                return
+            log.info("too much was written while a follower caught up: it gets that, too", node=str(self.node))
+            self.wire.put(encoded(Truncate(attachment.end_lsn, self._leader.epoch())))  # to say where it is
+            attachment = await self._attach()
+
+    async def _feed_until_behind(self, attachment: Attachment) -> bool:
+        """Give it what it lacks, and then what is written; False when too much of that has come meanwhile."""
+        leader = self._leader
+        fd = self.wire.fileno()
+        leader.host.watch(fd, self._readable)
+        try:
+            self._readable()
+            await self._copy_metadata(attachment)
+            attachment.image_piece = ImageBytes if self.level >= IMAGE_BYTES_FROM else ImagePiece
+            try:
+                await self._catch_up(attachment.catch_up())
+            except BulkNeededError:
+                self._catching_up.needs_image = True
+                raise
+            self._catching_up.needs_image = False
+            if not attachment.go_live(self.wire.put):
+                return False
+            leader.has_caught_up(self.node)
+            self.replica.is_live = True
+            await in_thread(REPLICATION, leader.shipping.settle)
+            await trio.sleep_forever()
+        finally:
+            leader.host.unwatch(fd)
+        return True
+
+    # --- before it is fed -------------------------------------------------------------------------------------------
+
+    async def _attach(self) -> Attachment | None:
+        """Find out where the follower is, and have it cut what the leader never had; None when it has gone."""
+        leader = self._leader
+        position = await self._next(Position)
+        while not self._may_begin():
+            with trio.move_on_after(ATTACH_S):
+                if not await self._read_some():
+                    return None
+        shipping = leader.shipping
+        files: list[SealedFile] = []
+        while position is not None:
+            more = True
+            while more:
+                listed = await self._next(SealedList)
+                if listed is None:
+                    return None
+                files += listed.files
+                more = listed.has_more
+            attach = partial(shipping.attach, position, files, needs_image=self._catching_up.needs_image)
+            found = await in_thread(REPLICATION, attach)
+            if isinstance(found, Attachment):
+                if found.is_image:
+                    log.info("a follower gets a copy of everything", node=str(self.node), lsn=found.end_lsn)
+                self._applied = self._applied if leader.epoch() in dict(position.epochs) else None
+                return found
+            assert isinstance(found, Truncate)
+            log.warning("a follower cuts off what this leader never had", node=str(self.node), lsn=found.lsn)
+            self._applied = None
+            self.wire.put(encoded(found))
+            files = []
+            position = await self._next(Position)
+        return None
+
+    def _may_begin(self) -> bool:
+        """Tell whether it can be given anything now."""
+        leader = self._leader
+        has_begun = leader.has_begun and leader.shipping.written_lsn() > 0
+        return has_begun and not self._catching_up.waits_s(time.monotonic())
+
+    async def _next(self, kind: type[Kind]) -> Kind | None:
+        """Wait for an entry of this kind; None when the follower has gone."""
+        while True:
+            while self._came:
+                entry = self._came.popleft()
+                if isinstance(entry, kind):
+                    return entry
+                raise EntryError(f"{type(entry).__name__} where {kind.__name__} belongs")
+            if not await self._read_some():
+                return None
+
+    async def _read_some(self) -> bool:
+        """Take its answers to beacons, and keep what else it says of itself in `_came`; False when it has gone."""
+        while (entry := self._decoder.maybe_entry()) is None:
+            data = await self.wire.received()
+            if not data:
+                return False
+            self._decoder.feed(data)
+        if isinstance(entry, Ack | Stop | OfBoth):
+            self._take(entry)
+        elif len(self._came) < SAID_MAX:
+            self._came.append(entry)
+        else:
+            raise EntryError("too much is said of the files of streams")
+        return True
+
+    async def _copy_metadata(self, attachment: Attachment) -> None:
+        """Send all that SQL has, unless the follower has it from this leader."""
+        leader = self._leader
+        applied, changes = await leader.host.copy_metadata()
+        if applied == self._applied:
+            return
+        self._applied = applied
+        records: list[bytes] = []
+        size = 0
+        for change in changes:
+            record = encode_change(change)
+            records.append(record)
+            size += len(record)
+            if size > COPY_BYTES:
+                self._put(attachment, CatalogueCopy(applied, True, tuple(records)))
+                records, size = [], 0
+                await self._drained()
+        self._put(attachment, CatalogueCopy(applied, False, tuple(records)))
+
+    async def _catch_up(self, entries: Iterator[Pieces]) -> None:
+        """Send what is in the files."""
+
+        def some() -> bool:
+            """Read and send some of it; False when there is no more. Neither is done on the loop."""
+            give_up_s = time.monotonic() + AT_ONCE_S
+            is_sent = self.wire.push(())
+            while is_sent and time.monotonic() < give_up_s:
+                taken: Pieces = []
+                size = 0
+                for pieces in entries:
+                    taken += pieces
+                    size += sum(map(len, pieces))
+                    if size >= AT_ONCE_BYTES:
+                        break
+                if not taken:
+                    return False
+                is_sent = self.wire.push(taken)
+            return True
+
+        while not self._ended.is_set() and await in_thread(REPLICATION, some):
+            pass
+
+    def _put(self, attachment: Attachment, entry: Entry) -> None:
+        """Send an entry that comes before those of the files."""
+        attachment.sent += 1
+        self.wire.put(encoded(entry))
+
+    async def _drained(self) -> None:
+        while self.wire.backlog_bytes > AHEAD_BYTES:
+            await trio.sleep(DRAINED_S)
+
+    # --- while it is fed --------------------------------------------------------------------------------------------
+
+    def caught_up(self) -> None:
+        """Have it take note that it has caught up."""
+        attachment = self._attachment
+        assert attachment is not None
+        attachment.publish(encoded(CaughtUp(self.replica.synced_lsn)))
+        self._noted_at = attachment.sent
+
+    def has_carried_out_all(self) -> bool:
+        """Tell whether it has done all that it was sent."""
+        return self._attachment is not None and self._done >= self._attachment.sent
+
+    def note_progress(self, now_s: float) -> None:
+        """See whether it reads what it is sent: its answers to beacons come behind that."""
+        if self.wire.backlog_bytes and self.wire.sent_bytes > self._sent_bytes:
+            self._leader.in_sync.takes(self.replica, now_s)
+        self._sent_bytes = self.wire.sent_bytes
+
+    def _readable(self) -> None:
+        """Read what has arrived. In a turn of the reactor, and raises nothing."""
+        try:
+            data = self.wire.receive()
+            if data == b"":
+                self._ended.set()
+                return
+            if data is not None:
+                self._decoder.feed(data)
+            while (entry := self._decoder.maybe_entry()) is not None:
+                self._take(entry)
+        except EntryError as error:
+            self.end(str(error))
+        except Exception as error:
+            log.error("internal error, the connection is closed", follower=str(self.node), exception=error)
+            self.end("the leader has met a fault of its own")
+
+    def _take(self, entry: Entry) -> None:
+        if isinstance(entry, Stop):
+            self.stopped = entry.text
+            self._ended.set()
+            return
+        if isinstance(entry, OfBoth):
+            self._wanted.take(entry, self.questions)
+            return
+        if not isinstance(entry, Ack):
+            raise EntryError(f"{type(entry).__name__} while it is fed")
+        leader = self._leader
+        if entry.epoch not in (0, leader.epoch()):
+            if leader.elected is not None:
+                leader.elected.refused(self.replica, entry.epoch)
+            raise EntryError(f"an acknowledgement for the leader of epoch {entry.epoch}")
+        has_our_log = self._attachment is not None
+        received_lsn, synced_lsn = (entry.received_lsn, entry.synced_lsn) if has_our_log else (0, 0)
+        leader.in_sync.acknowledged(self.replica, received_lsn, synced_lsn, time.monotonic())
+        if leader.elected is not None and entry.beacon:
+            leader.elected.answered(self.replica, leader.epoch(), entry.beacon)
+        self._done = entry.done
+        if self._noted_at and not self.replica.is_noted and entry.done >= self._noted_at:
+            leader.in_sync.noted(self.replica)
+        leader.moved()
