@@ -92,7 +92,7 @@ class MqttLedger(DeliveryLedger):
         self._syncs = syncs
         self._log = peer.broker.log
         self._tags: dict[int, int] = {}  # by packet id
-        self._held: deque[Held] = deque()
+        self._held: deque[Held] | None = None  # most clients have nothing held, and a deque takes 700 bytes
         self._held_bytes: i64 = 0  # of their bodies
         self._is_full: bool = False  # deliveries have stopped, because too much is held
         self._waiter: HeldWaiter | None = None
@@ -200,7 +200,10 @@ class MqttLedger(DeliveryLedger):
                 log.wait(waiter, self._syncs)
         elif not self._held and self._is_free(tag):
             return False
-        self._held.append(Held(consumer, message, tag, redelivered, batch))
+        held = self._held
+        if held is None:
+            held = self._held = deque()
+        held.append(Held(consumer, message, tag, redelivered, batch))
         self._held_bytes += message.body_bytes
         if self._held_bytes > self.outbox.soft_limit_bytes:
             self.outbox.writable = False
@@ -219,7 +222,7 @@ class MqttLedger(DeliveryLedger):
             self._is_full = False
             self.outbox.writable = True
             self.turns.wake()
-        while held and self.outbox.writable:
+        while held is not None and held and self.outbox.writable:
             first = held[0]
             if first.batch > self._log.done_batch:
                 return
@@ -237,7 +240,8 @@ class MqttLedger(DeliveryLedger):
 
     def held_count(self) -> int:
         """Return how many deliveries wait."""
-        return len(self._held)
+        held = self._held
+        return 0 if held is None else len(held)
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -305,7 +309,7 @@ class MqttLedger(DeliveryLedger):
     def close(self) -> None:
         super().close()
         self._tags.clear()
-        self._held.clear()
+        self._held = None
         self._consumer = None
         if self._waiter is not None:
             self._waiter.ledger = None

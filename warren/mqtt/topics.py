@@ -21,6 +21,7 @@ from warren.mqtt.packets import check_filter
 
 EXCHANGE: Final = "amq.topic"
 SHARED: Final = "$share/"
+FEW: Final = 4  # subscriptions of a session that are compared one by one
 SHARED_QUEUE_PREFIX: Final = "mqtt-shared-"
 _SWAPPED: Final = str.maketrans("/.", "./")
 _TO_BINDING: Final = str.maketrans("/.+", "./*")
@@ -123,15 +124,49 @@ class _Level:
         self.subscription: Subscription | None = None
 
 
+def matches(filter_: str, topic: str) -> bool:
+    """Tell whether a filter matches a topic."""
+    if filter_ == topic:
+        return True
+    if "+" not in filter_ and "#" not in filter_:
+        return False
+    words = topic.split("/")
+    wanted = filter_.split("/")
+    if words[0].startswith("$") and wanted[0] in ("+", "#"):
+        return False
+    at = 0
+    for word in wanted:
+        if word == "#":
+            return True
+        if at == len(words) or word not in ("+", words[at]):
+            return False
+        at += 1
+    return at == len(words)
+
+
 class Filters:
-    """The subscriptions of a session as a trie, to find those that a topic matches."""
+    """The subscriptions of a session, to find those that a topic matches: a list while they are few, then a trie."""
 
     def __init__(self) -> None:
-        self._root = _Level()
+        self._few: list[Subscription] = []
+        self._root: _Level | None = None
 
     def put(self, subscription: Subscription) -> None:
         """Add a subscription, in place of one with the same filter."""
-        level = self._root
+        root = self._root
+        if root is not None:
+            self._put_below(root, subscription)
+            return
+        self._few = [each for each in self._few if each.filter != subscription.filter]
+        self._few.append(subscription)
+        if len(self._few) > FEW:
+            root = _Level()
+            self._root = root
+            for each in self._few:
+                self._put_below(root, each)
+            self._few = []
+
+    def _put_below(self, level: _Level, subscription: Subscription) -> None:
         for word in subscription.filter.split("/"):
             below = level.below.get(word)
             if below is None:
@@ -142,8 +177,11 @@ class Filters:
 
     def remove(self, filter_: str) -> None:
         """Forget the subscription with `filter_`, which is there."""
-        path: list[tuple[_Level, str]] = []
         level = self._root
+        if level is None:
+            self._few = [each for each in self._few if each.filter != filter_]
+            return
+        path: list[tuple[_Level, str]] = []
         for word in filter_.split("/"):
             path.append((level, word))
             level = level.below[word]
@@ -154,9 +192,12 @@ class Filters:
 
     def matching(self, topic: str) -> list[Subscription]:
         """Return the subscriptions whose filters match `topic`."""
+        root = self._root
+        if root is None:
+            return [each for each in self._few if matches(each.filter, topic)]
         words = topic.split("/")
         found: list[Subscription] = []
-        levels = [self._root]
+        levels = [root]
         is_first = True
         for word in words:
             following: list[_Level] = []
