@@ -26,7 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "streams": {"amqp", "msgstore/log", "queues"},
     "vhosts": {"amqp", "exchanges", "msgstore/log", "queues", "streams"},
     "channels": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts"},
-    "amqp10": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts", "channels"},
+    "amqp10": {"amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels"},
     "mqtt": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts", "channels"},
     "stomp": {"amqp", "msgstore/log", "queues", "channels"},
     "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"}

@@ -403,9 +403,8 @@ def other_sections(found: BasicProperties, exchange: str, routing_key: str) -> b
     """Return annotations, properties and application properties of a stored message."""
     headers: Table = {} if found.headers is None else decode_table(found.headers)
     annotations: dict[object, object] = {Symbol("x-exchange"): exchange, Symbol("x-routing-key"): routing_key}
-    application: dict[object, object] = {}
     for name, value in headers.items():
-        if name in _OWN or name in ("", "BCC", DELIVERY_COUNT):
+        if not _is_annotation(name):
             continue
         if name == "x-death":
             deaths = _deaths(value)
@@ -413,15 +412,14 @@ def other_sections(found: BasicProperties, exchange: str, routing_key: str) -> b
                 annotations[Symbol("x-opt-deaths")] = deaths
         elif name == "CC":
             annotations[Symbol("x-cc")] = _from_field(value)
-        elif name.startswith("x-") and name.isascii():
+        else:
             annotations[Symbol(name)] = _from_field(value)
-        elif not isinstance(value, list | dict):
-            application[name] = _from_field(value)
+    application = application_properties(headers)
     if found.type is not None and found.type != ENCODED_TYPE:
         annotations[Symbol("x-basic-type")] = found.type
     out = BytesWriter()
     write_value(out, Described(ULong(MESSAGE_ANNOTATIONS), annotations))
-    fields = _property_fields(found, headers)
+    fields = property_fields(found, headers)
     while fields and fields[-1] is None:
         fields.pop()
     if fields:
@@ -431,7 +429,36 @@ def other_sections(found: BasicProperties, exchange: str, routing_key: str) -> b
     return out.getvalue()
 
 
-def _property_fields(found: BasicProperties, headers: Table) -> list[object]:
+def _is_hidden(name: str) -> bool:
+    return name in _OWN or name in ("", "BCC", DELIVERY_COUNT)
+
+
+def _is_annotation(name: str) -> bool:
+    return (name == "CC" or (name.startswith("x-") and name.isascii())) and not _is_hidden(name)
+
+
+def application_properties(headers: Table) -> dict[object, object]:
+    """Return the application properties of a stored message."""
+    found: dict[object, object] = {}
+    for name, value in headers.items():
+        if not (isinstance(value, list | dict) or _is_annotation(name) or _is_hidden(name)):
+            found[name] = _from_field(value)
+    return found
+
+
+def shown_value(value: object) -> object:
+    """Return what becomes of the value of an application property on its way from one client of 1.0 to another."""
+    return _from_field(_to_field(value))
+
+
+def shown_identifier(value: object) -> object:
+    """Return what becomes of a message id, or correlation id, on the same way."""
+    headers: Table = {}
+    return _from_identifier(_identifier(value, headers, _MESSAGE_ID), headers.get(_MESSAGE_ID))
+
+
+def property_fields(found: BasicProperties, headers: Table) -> list[object]:
+    """Return the fields of the section `properties` of a stored message, None for what is not there."""
     created = headers.get(_CREATED_MS)
     if not isinstance(created, int) and found.timestamp is not None:
         created = min(found.timestamp, _TIMESTAMP_MAX // 1000) * 1000

@@ -80,6 +80,7 @@ class SendingLink(Link):
         self.credit: i64 = 0  # of one without a consumer
         self.queue = ""  # that was made for it, and goes with it
         self.is_draining: bool = False
+        self.place: i64 = 0  # where it was in a stream when that was looked at last, for who waits for a drain
         self.responses: deque[bytes] = deque()  # of a link pair, that wait for credit
 
     def credit_left(self) -> i64:

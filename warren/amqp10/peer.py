@@ -100,9 +100,9 @@ ANONYMOUS: Final = "guest"
 IDLE_MIN_MS: Final = 1000
 IDLE_MAX_MS: Final = 86_400_000
 LINGER_S: Final = 3.0
-# Clients of RabbitMQ 4 look at both. The filters of 4.1 and 4.2 are not here.
+# Clients of RabbitMQ 4 look at both: from 4.2 on there are filters of properties and with SQL, as there are here.
 PRODUCT: Final = "RabbitMQ"
-VERSION: Final = "4.0.9"
+VERSION: Final = "4.2.0"
 CAPABILITIES: Final = ("LINK_PAIR_V1_0", "ANONYMOUS-RELAY")
 SASL_OK: Final = 0
 SASL_AUTH: Final = 1

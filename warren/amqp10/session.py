@@ -38,6 +38,7 @@ from warren.amqp10.errors import (
     SessionError,
     condition_of,
 )
+from warren.amqp10.filters import CAPABILITIES, Expressions, is_expression, kind_of
 from warren.amqp10.ledger import Amqp10Ledger, transfer_head
 from warren.amqp10.links import Link, ReceivingLink, SendingLink
 from warren.amqp10.management import Management
@@ -62,7 +63,7 @@ from warren.amqp10.performatives import (
     write_flow,
 )
 from warren.amqp10.values import Array, Described, Symbol, Timestamp, UByte, UInt, ULong
-from warren.channels.access import WRITE
+from warren.channels.access import READ, WRITE
 from warren.channels.consuming import cancel, consume
 from warren.channels.prepared_publish import PreparedPublish
 from warren.channels.session import Session
@@ -71,6 +72,7 @@ from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES, Message
 from warren.queues.arguments import STREAM
 from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer
+from warren.streams.stream import Stream
 
 if TYPE_CHECKING:
     from warren.amqp10.peer import Amqp10Peer
@@ -554,6 +556,7 @@ class Amqp10Session(Session):
             self.drained(link)
             return
         link.credit = consumer.credit  # as it was when we looked
+        link.place = _place_of(consumer)
 
     def drained(self, link: SendingLink) -> None:
         """What credit is left is used up."""
@@ -572,7 +575,7 @@ class Amqp10Session(Session):
         for link in list(self.links.values()):
             if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
                 consumer = link.consumer
-                if consumer is None or consumer.credit == link.credit:
+                if consumer is None or (consumer.credit == link.credit and _place_of(consumer) == link.place):
                     self.drained(link)
                 else:
                     self.connection.begin(DrainRun(self, link))
@@ -680,6 +683,7 @@ class Amqp10Session(Session):
         settled = fields.number(3, 2) == SETTLED
         address = source.text(0)
         filters: dict[object, object] = {}
+        is_stream = False
         if source.flag(4):
             if address is not None:
                 raise LinkError(INVALID_FIELD, "a dynamic source with an address")
@@ -693,8 +697,16 @@ class Amqp10Session(Session):
         elif address is None:
             raise LinkError(INVALID_FIELD, "a source without an address")
         else:
-            table, filters = _arguments_of(source, fields)
-            self._consume(link, source_of(address), settled, encode_table(table) if table else EMPTY_TABLE)
+            queue = source_of(address)
+            self.authorize(READ, "queue", queue)  # before anything is said of what it is
+            stream = self.vhost.queues.get(queue)
+            is_stream = isinstance(stream, Stream)
+            wanted = Wanted(source, fields, is_stream=is_stream)
+            filters = wanted.applied
+            table = wanted.arguments
+            self._consume(link, queue, settled, encode_table(table) if table else EMPTY_TABLE)
+            if link.consumer is not None and wanted.expressions is not None and isinstance(stream, Stream):
+                stream.select(link.consumer, wanted.expressions)
         self.links[handle] = link
         given: list[object] = [str(address), source.any(1), Symbol("session-end"), UInt(0), source.flag(4)]
         lifetime: object = None
@@ -706,9 +718,10 @@ class Amqp10Session(Session):
             given.append(Array(0xA3, [Symbol("temporary-queue")]))
         mode = UByte(SETTLED if settled or link.is_management else 0)
         values: list[object] = [str(name), UInt(handle), False, mode, UByte(0), described(SOURCE, given)]
-        values += [fields.any(6), None, None, UInt(0)]
+        values += [fields.any(6), None, None, UInt(0), None]
+        values.append(Array(0xA3, [Symbol(each) for each in CAPABILITIES]) if is_stream else None)
         if link.is_management:
-            values += [None, None, None, {Symbol("paired"): True}]
+            values += [None, {Symbol("paired"): True}]
         self.connection.outbox.write(frame(self.channel, ATTACH, values))
 
     def _consume(self, link: SendingLink, queue: str, settled: bool, arguments: bytes) -> None:
@@ -821,13 +834,45 @@ class Amqp10Session(Session):
         super().ended()
 
 
-def _arguments_of(source: Arguments, fields: Arguments) -> tuple[Table, dict[object, object]]:
-    """Return the arguments of a consumer for what a source asks for, and those of its filters that are applied."""
-    table: Table = {}
-    applied: dict[object, object] = {}
-    for name, given in source.table(7).items():
-        value = given.value if isinstance(given, Described) else given
-        if name == _OFFSET_FILTER:
+def _place_of(consumer: Consumer) -> i64:
+    """Return how far a consumer has come in a stream, which may be far without a message that it wants."""
+    queue = consumer.queue
+    return queue.offset_of(consumer) if isinstance(queue, Stream) else 0
+
+
+class Wanted:
+    """What a source asks for: `arguments` of a consumer, `expressions` that look at messages, None without.
+
+    `applied`: those of its filters that are. What is not applied is not in the answer: that is how its client knows.
+    """
+
+    def __init__(self, source: Arguments, fields: Arguments, *, is_stream: bool) -> None:
+        self.arguments: Table = {}
+        self.applied: dict[object, object] = {}
+        self.expressions: Expressions | None = None
+        for name, given in source.table(7).items():
+            kind = kind_of(name, given)
+            if is_expression(kind):
+                if not is_stream:
+                    continue  # as RabbitMQ: a queue hands out what is first
+                if self.expressions is None:
+                    self.expressions = Expressions()
+                self.expressions.add(kind, given)
+            elif not self._add(kind, given.value if isinstance(given, Described) else given):
+                continue
+            self.applied[name] = given
+        priority = fields.table(13).get(_PRIORITY)
+        if priority is not None:
+            self.arguments.update(table_of({"x-priority": priority}))
+
+    def _add(self, kind: str, value: object) -> bool:
+        """Add an argument for a filter of RabbitMQ's; False: it is none.
+
+        Raises:
+            LinkError: it is of another type.
+        """
+        table = self.arguments
+        if kind == _OFFSET_FILTER:
             if isinstance(value, Timestamp):
                 table["x-stream-offset"] = Seconds(max(0, int(value)) // 1000)
             elif isinstance(value, int) and not isinstance(value, bool):
@@ -836,17 +881,13 @@ def _arguments_of(source: Arguments, fields: Arguments) -> tuple[Table, dict[obj
                 table["x-stream-offset"] = str(value)
             else:
                 raise LinkError(INVALID_FIELD, f"{_OFFSET_FILTER} is no offset, timestamp or text")
-        elif name == _VALUE_FILTER:
+        elif kind == _VALUE_FILTER:
             listed = value if isinstance(value, list) else [value]
             if not all(isinstance(each, str) for each in listed):
                 raise LinkError(INVALID_FIELD, f"{_VALUE_FILTER} is no text, and no list of texts")
             table["x-stream-filter"] = [str(each) for each in listed]
-        elif name == _UNFILTERED_FILTER:
+        elif kind == _UNFILTERED_FILTER:
             table["x-stream-match-unfiltered"] = value is True
         else:
-            continue  # what is not applied is not in the answer: that is how its client knows
-        applied[name] = given
-    priority = fields.table(13).get(_PRIORITY)
-    if priority is not None:
-        table.update(table_of({"x-priority": priority}))
-    return table, applied
+            return False
+        return True

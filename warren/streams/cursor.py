@@ -7,7 +7,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.queues.delivery import Consumer
-from warren.streams.consumer import Filter, Start
+from warren.streams.consumer import Filter, Selection, Start
 from warren.streams.groups import Member
 from warren.streams.reads import Chunk
 
@@ -15,12 +15,16 @@ SOUGHT: Final = -1  # the next offset of a cursor that is being looked for, or i
 
 
 class Cursor:
-    """The place of a consumer: ``next`` is the offset that it gets next. ``member``: of a consumer group, else None."""
+    """The place of a consumer: ``next`` is the offset that it gets next. ``member``: of a consumer group, else None.
+
+    A message is handed out that both ``wanted`` and ``selection`` let pass, where there are any.
+    """
 
     def __init__(self, consumer: Consumer, start: Start, wanted: Filter | None) -> None:
         self.consumer = consumer
         self.start = start
         self.next: i64 = SOUGHT
         self.wanted = wanted
+        self.selection: Selection | None = None
         self.chunk: Chunk | None = None
         self.member: Member | None = None

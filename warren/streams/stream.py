@@ -49,6 +49,7 @@ from warren.streams.consumer import (
     AT_LAST,
     AT_NEXT,
     AT_TIME,
+    Selection,
     Start,
     check_priority,
     filter_of,
@@ -335,6 +336,7 @@ class Stream(OffsetQueue):
         consumer = cursor.consumer
         ledger = consumer.ledger
         wanted = cursor.wanted
+        selection = cursor.selection
         member = cursor.member
         groups = self.groups
         if cursor.next == SOUGHT:
@@ -357,7 +359,11 @@ class Stream(OffsetQueue):
                 message = chunk.messages[offset - chunk.first]
             cursor.next = offset + 1
             budget -= 1
-            if message is not None and (wanted is None or wanted.passes(message)):
+            is_wanted = message is not None and (wanted is None or wanted.passes(message))
+            if is_wanted and selection is not None and message is not None:
+                is_wanted = selection.passes(message, self._log.now_ms)
+                budget -= selection.cost
+            if is_wanted and message is not None:
                 self.delivered += 1
                 self.unacked_count += 1
                 self.unacked_bytes += message.body_bytes
@@ -374,7 +380,7 @@ class Stream(OffsetQueue):
         if left is not None and cursor.next >= left.end:
             self._keep_latest(left)
             self.leave_chunk(cursor)
-        return budget
+        return budget if budget > 0 else 0
 
     def _chunk_for(self, cursor: Cursor) -> Chunk | None:
         """Give `cursor` a chunk with its next message, which is not in the tail; None when that is being read."""
@@ -681,6 +687,10 @@ class Stream(OffsetQueue):
             self.need_groups().join(group, cursor)
         else:
             self.start(cursor)
+
+    def select(self, consumer: Consumer, selection: Selection) -> None:
+        """Hand out to `consumer`, which has just come, only what `selection` lets pass."""
+        self._cursors[consumer].selection = selection
 
     def start(self, cursor: Cursor) -> None:
         """Have `cursor` begin where its consumer wants to, as soon as that is found."""

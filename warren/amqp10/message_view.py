@@ -1,0 +1,100 @@
+"""What a client of AMQP 1.0 would be shown of a stored message: priority, properties and application properties.
+
+Filters look at it. Properties are decoded once, headers when somebody asks for what may be among them, and only then.
+``steps`` counts what the looking costs: see `STEPS_MAX`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.amqp.field_table import Table, decode_table
+from warren.amqp.properties import BasicProperties, decode_properties
+from warren.amqp10.conversion import application_properties, property_fields
+
+# What a filter may cost for one message. One comparison is a step, and so is a character that LIKE looks at. What is
+# not decided by then is not decided: the message does not match.
+STEPS_MAX: Final = 1 << 17
+
+# The fields of the section `properties`, in their order.
+PROPERTY_NAMES: Final = (
+    "message-id",
+    "user-id",
+    "to",
+    "subject",
+    "reply-to",
+    "correlation-id",
+    "content-type",
+    "content-encoding",
+    "absolute-expiry-time",
+    "creation-time",
+    "group-id",
+    "group-sequence",
+    "reply-to-group-id",
+)
+MESSAGE_ID: Final = 0
+USER_ID: Final = 1
+CORRELATION_ID: Final = 5
+ABSOLUTE_EXPIRY_TIME: Final = 8
+CREATION_TIME: Final = 9
+GROUP_SEQUENCE: Final = 11
+# Of a message that has none.
+DEFAULT_PRIORITY: Final = 4
+
+
+class MessageView:
+    """A message whose content header payload is `content[start:end]`, looked at at `now_ms`."""
+
+    def __init__(self, content: bytes, start: i64, end: i64, now_ms: i64) -> None:
+        self.now_ms: i64 = now_ms
+        self.steps: i64 = 0
+        self.is_exhausted: bool = False
+        self._found: BasicProperties = decode_properties(content, start, end)
+        self._headers: Table | None = None
+        self._fields: list[object] | None = None
+        self._application: dict[object, object] | None = None
+
+    def spend(self, steps: i64) -> bool:
+        """Count `steps`; False when there were too many."""
+        self.steps += steps
+        if self.steps > STEPS_MAX:
+            self.is_exhausted = True
+        return not self.is_exhausted
+
+    def priority(self) -> int:
+        """Return the priority."""
+        found = self._found.priority
+        return DEFAULT_PRIORITY if found is None else found
+
+    def property(self, at: int) -> object:
+        """Return a field of `PROPERTY_NAMES`, None: it is not there."""
+        fields = self._fields
+        if fields is None:
+            fields = property_fields(self._found, self._table())
+            self._fields = fields
+        return fields[at]
+
+    def has_application_property(self, name: str) -> bool:
+        """Tell whether there is such an application property, be it null."""
+        return name in self._application_properties()
+
+    def application_property(self, name: str) -> object:
+        """Return an application property, None: it is not there."""
+        return self._application_properties().get(name)
+
+    def _application_properties(self) -> dict[object, object]:
+        found = self._application
+        if found is None:
+            found = application_properties(self._table())
+            self._application = found
+        return found
+
+    def _table(self) -> Table:
+        headers = self._headers
+        if headers is None:
+            encoded = self._found.headers
+            headers = {} if encoded is None else decode_table(encoded)
+            self._headers = headers
+        return headers
