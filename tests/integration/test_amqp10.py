@@ -11,9 +11,9 @@ from urllib.parse import quote
 import pika
 import pytest
 from broker_process import WarrenProcess
-from proton import Delivery, Event, Message, SSLDomain, symbol
+from proton import Delivery, Described, Event, Message, SSLDomain, symbol
 from proton.handlers import MessagingHandler
-from proton.reactor import Container, DynamicNodeProperties
+from proton.reactor import Container, DynamicNodeProperties, Filter
 from proton.utils import BlockingConnection, LinkDetached, SendException
 from rabbitmq_amqp_python_client import (
     AddressHelper,
@@ -27,12 +27,13 @@ from rabbitmq_amqp_python_client import (
     ExchangeType,
     QuorumQueueSpecification,
     StreamConsumerOptions,
+    StreamFilterOptions,
     StreamSpecification,
     ValidationCodeException,
 )
 from rabbitmq_amqp_python_client import Event as RabbitEvent
 from rabbitmq_amqp_python_client import Message as RabbitMessage
-from rabbitmq_amqp_python_client.entities import OffsetSpecification
+from rabbitmq_amqp_python_client.entities import MessageProperties, OffsetSpecification
 from web_socket_peer import WebSocketOn
 
 from warren.amqp10.performatives import AMQP_HEADER, FRAME_SASL, OPEN, SASL_HEADER, SASL_INIT, frame
@@ -128,6 +129,34 @@ def test_outcomes_and_errors_reach_the_client(connection: BlockingConnection, ch
         connection.create_sender("/queues/full").send(Message(body="x"))
     assert rejected.value.state == Delivery.REJECTED
     channel.queue_delete("full")
+
+
+def test_filters_are_answered_and_invalid_ones_refused_with_a_reason(
+    connection: BlockingConnection, channel: Any
+) -> None:
+    channel.queue_declare("selected", durable=True, arguments={"x-queue-type": "stream"})
+    for price in (5, 50, 500):
+        properties = pika.BasicProperties(headers={"price": price})
+        channel.basic_publish("", "selected", b"%d" % price, properties)
+
+    def selection(text: str) -> Filter:
+        offset, sql = symbol("rabbitmq:stream-offset-spec"), symbol("amqp:sql-filter")
+        return Filter({offset: Described(offset, "first"), symbol("sql-filter"): Described(sql, text)})
+
+    wanted = selection("price BETWEEN 1 AND 2")
+    with pytest.raises(LinkDetached, match="an operator or the end is expected in place of BETWEEN at character 7"):
+        connection.create_receiver("/queues/selected", options=wanted)
+    wanted = selection("price >= 50 AND price / 10 < 50")
+    receiver = connection.create_receiver("/queues/selected", credit=10, options=wanted)
+    message = receiver.receive(timeout=TIMEOUT_S)
+    assert bytes(cast(bytes, message.body)) == b"50" and message.annotations is not None
+    assert message.annotations["x-stream-offset"] == 1
+    receiver.accept()
+    answered = receiver.link.remote_source.filter
+    answered.rewind()
+    answered.next()
+    assert set(cast("dict[Any, Any]", answered.get_dict())) == set(wanted.filter_set)
+    channel.queue_delete("selected")
 
 
 class Answers(MessagingHandler):
@@ -310,6 +339,41 @@ def test_rabbitmqs_client_reads_a_stream_from_an_offset(rabbit: Connection) -> N
         found = collect(rabbit, "events", 10 - first, consumer_options=options)
         assert found == [f"event {number}" for number in range(first, 10)]
     management.delete_queue("events")
+    management.close()
+
+
+def test_rabbitmqs_client_gets_what_its_filters_ask_for(rabbit: Connection) -> None:
+    management = rabbit.management()
+    management.declare_queue(StreamSpecification(name="filtered"))
+    publisher = rabbit.publisher(AddressHelper.queue_address("filtered"))
+    for number in range(40):
+        properties = {"region": ("emea", "amer")[number % 2], "price": number * 1.5}
+        body = Converter.string_to_bytes(str(number))
+        kind = ("order.created", "order.paid", "visit")[number % 3]
+        publisher.publish(RabbitMessage(body=body, subject=kind, id=f"m-{number}", application_properties=properties))
+    publisher.close()
+    cases: list[tuple[dict[str, Any], list[int]]] = [
+        (
+            {"sql": "p.subject LIKE 'order.%' AND region IN ('emea', 'apj') AND price >= 45"},
+            [number for number in range(30, 40) if number % 2 == 0 and number % 3 != 2],
+        ),
+        ({"sql": "properties.message_id = 'm-7' OR h.priority <> 4"}, [7]),
+        ({"message_properties": MessageProperties(subject="&s:it")}, list(range(2, 40, 3))),
+        (
+            {
+                "message_properties": MessageProperties(subject="&p:order"),
+                "application_properties": {"region": "amer", "price": 1.5},
+            },
+            [1],
+        ),
+    ]
+    for given, expected in cases:
+        options = StreamConsumerOptions(
+            offset_specification=cast("Any", OffsetSpecification.first), filter_options=StreamFilterOptions(**given)
+        )
+        found = collect(rabbit, "filtered", len(expected), consumer_options=options)
+        assert found == [str(number) for number in expected], given
+    management.delete_queue("filtered")
     management.close()
 
 

@@ -80,7 +80,9 @@ class SendingLink(Link):
         self.credit: i64 = 0  # of one without a consumer
         self.queue = ""  # that was made for it, and goes with it
         self.is_draining: bool = False
-        self.place: i64 = 0  # where it was in a stream when that was looked at last, for who waits for a drain
+        # Of a stream: where it was when a drain was looked at last, and the end when that was asked for.
+        self.place: i64 = 0
+        self.drain_to: i64 = 0
         self.responses: deque[bytes] = deque()  # of a link pair, that wait for credit
 
     def credit_left(self) -> i64:

@@ -532,6 +532,7 @@ class Amqp10Session(Session):
             if consumer is None or consumer.credit == 0:
                 self.drained(link)
             else:
+                link.drain_to = _end_of(consumer)
                 self.connection.begin(DrainRun(self, link))
         elif flow.echo:
             self._write_sending_flow(link, drain=False)
@@ -575,7 +576,7 @@ class Amqp10Session(Session):
         for link in list(self.links.values()):
             if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
                 consumer = link.consumer
-                if consumer is None or (consumer.credit == link.credit and _place_of(consumer) == link.place):
+                if consumer is None or (consumer.credit == link.credit and _is_through(link, consumer)):
                     self.drained(link)
                 else:
                     self.connection.begin(DrainRun(self, link))
@@ -838,6 +839,17 @@ def _place_of(consumer: Consumer) -> i64:
     """Return how far a consumer has come in a stream, which may be far without a message that it wants."""
     queue = consumer.queue
     return queue.offset_of(consumer) if isinstance(queue, Stream) else 0
+
+
+def _end_of(consumer: Consumer) -> i64:
+    queue = consumer.queue
+    return queue.messages.next_number if isinstance(queue, Stream) else 0
+
+
+def _is_through(link: SendingLink, consumer: Consumer) -> bool:
+    """Tell whether a drain has seen what was there when it was asked for, or comes no further."""
+    place = _place_of(consumer)
+    return place == link.place or place >= link.drain_to
 
 
 class Wanted:

@@ -1,18 +1,18 @@
-"""Filters of receivers: what is taken, refused and answered, and who gets which message. In parentheses: `filters.py`."""
+"""Filters of receivers: what is taken, refused and answered, and who gets what. In parentheses: ``filters.py``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from amqp10_harness import ATTACH, Amqp10Client, Frame, amqp10_client, message, section, sections
-from engine_harness import Harness
+from amqp10_harness import ATTACH, OPEN, Amqp10Client, Frame, amqp10_client, message, section, sections
+from engine_harness import Harness, publish_frames
 
 from warren.amqp.field_table import encode_table
 from warren.amqp10.errors import LinkError
 from warren.amqp10.filters import FIELDS_MAX, KEPT_BYTES, Expressions, Reference, kind_of
-from warren.amqp10.message_view import DEFAULT_PRIORITY, MessageView
-from warren.amqp10.performatives import ACCEPTED
+from warren.amqp10.message_view import DEFAULT_PRIORITY, PROPERTY_NAMES, MessageView
+from warren.amqp10.performatives import ACCEPTED, AMQP_HEADER
 from warren.amqp10.values import Decimal, Described, Float, Symbol, Timestamp, UInt, ULong, Uuid
 from warren.queues.queue import DRAIN_BUDGET
 from warren.streams.stream import CHUNK_MESSAGES, Stream
@@ -146,9 +146,9 @@ def test_who_may_not_read_is_told_nothing_of_filters(harness: Harness) -> None:
     harness.add_user("stranger")
     harness.permit("stranger", read="nothing")
     client = Amqp10Client(harness)
-    client.login("stranger")
-    client.raw(bytes.fromhex("414d515000010000"))
-    client.send(0x10, ["client", "vhost:/"])
+    client.login("stranger", "stranger")
+    client.raw(AMQP_HEADER)
+    client.send(OPEN, ["client", "vhost:/"])
     client.begin()
     for address in ("/queues/s", "/queues/none"):
         _, detach = client.receiver(len(address), address, filter=filters((SQL, "=")))
@@ -166,16 +166,7 @@ def sent_message(properties: list[object], application: dict[object, object]) ->
 UUID = Uuid(bytes(range(16)))
 SENT: list[object] = [UUID, b"guest", "/queues/s", "orders.new", "/queues/answers", "corr", Symbol("text/plain")]
 SENT += [Symbol("gzip"), Timestamp(4_000_000_000_123), Timestamp(1_700_000_000_123), "group", UInt(7), "other"]
-NAMED = dict(
-    zip(
-        (
-            "message-id user-id to subject reply-to correlation-id content-type content-encoding"
-            " absolute-expiry-time creation-time group-id group-sequence reply-to-group-id"
-        ).split(),
-        SENT,
-        strict=True,
-    )
-)
+NAMED = dict(zip(PROPERTY_NAMES, SENT, strict=True))
 KINDS: dict[object, object] = {
     "text": "&tex",
     "number": 5,
@@ -345,10 +336,8 @@ def test_what_was_decided_holds_for_the_next_message_with_the_same_properties(ha
 def test_what_does_not_match_is_passed_over_in_turns(harness: Harness) -> None:
     """A turn looks at no more messages than it could hand out, and each turn goes on where the last one ended."""
     count = 3 * DRAIN_BUDGET
-    publisher = harness.channel()
-    for number in range(count):
-        publisher.publish("", "s", b"", headers=encode_table({"k": number}), settle=False)
-    harness.settle()
+    tables = [encode_table({"k": number}) for number in range(count)]
+    harness.channel().feed(b"".join(publish_frames("", "s", properties={"headers": table}) for table in tables))
     stream = harness.queue("s")
     assert isinstance(stream, Stream)
     client = amqp10_client(harness)
@@ -417,6 +406,21 @@ def test_a_drain_goes_on_while_the_stream_is_passed_over(harness: Harness) -> No
     fill(harness, {"k": 9})
     assert client.take() == []
     assert bodies(client.credit(0, 1, count=5)) == [b"0"]
+
+
+def test_a_drain_ends_although_more_comes_that_does_not_match(harness: Harness) -> None:
+    client = amqp10_client(harness)
+    attached(client, 0, filters((SQL, "k = 9")))
+    found = client.credit(0, 5, drain=True)
+    rounds = 0
+    while not found:
+        fill(harness, {"k": rounds % 9})
+        harness.pass_time(5)
+        found = client.take()
+        rounds += 1
+        assert rounds < 5
+    (drained,) = flows(found)
+    assert drained.field(6) == 0
 
 
 def test_two_with_different_filters_share_a_stream(harness: Harness) -> None:
