@@ -8,8 +8,8 @@
    for all that end so, and ``&&ABC`` for &ABC. Null stands for any value; an application property has to be there.
 2. A value is compared as it would be shown when a client of AMQP 1.0 had sent it: what is lost on the way of a message
    (docs/amqp10.md) is lost here, too, and a number as message id is its digits.
-3. Filters of both kinds together, more than `FIELDS_MAX` fields of a section, an unknown field and a value of another
-   type than the field has are refused: who asks for some messages never gets all of them.
+3. Filters of both kinds together, more than `FIELDS_MAX` fields of a section or `LENGTH_MAX` characters, an unknown
+   field and a value of another type than the field has are refused: who asks for some messages never gets all of them.
 4. What was decided for a message holds for the next one with the same properties, unless the condition asks the time.
 
 Source: AMQP Filter Expressions 1.0, committee draft 01, sections 4 and 6; RabbitMQ, "Stream Filtering".
@@ -34,7 +34,7 @@ from warren.amqp10.message_view import (
     USER_ID,
     MessageView,
 )
-from warren.amqp10.selectors import Selector, same, selector_of
+from warren.amqp10.selectors import LENGTH_MAX, Selector, same, selector_of
 from warren.amqp10.values import Array, Decimal, Described
 from warren.channels.prepared_publish import PROPERTIES_AT
 from warren.msgstore.log.message import HEADER_AT, Message
@@ -124,6 +124,7 @@ class Expressions(Selection):
 
     def __init__(self) -> None:
         super().__init__()
+        self.size: int = 0  # of conditions, names and texts, in characters
         self._fields: list[tuple[int, Reference]] = []
         self._application: list[tuple[str, Reference]] = []
         self._selector: Selector | None = None
@@ -145,6 +146,7 @@ class Expressions(Selection):
             if not isinstance(value, str):
                 raise _refused("an SQL filter is a string")
             self._selector = selector_of(str(value))
+            self.size += len(value)
             self._uses_time = self._selector.uses_time
         else:
             if not isinstance(value, dict) or not value:
@@ -152,6 +154,9 @@ class Expressions(Selection):
             for name, wanted in value.items():
                 if not isinstance(name, str):
                     raise _refused(f"{kind} has a field whose name is no text")
+                self.size += len(name) + (len(wanted) if isinstance(wanted, str | bytes) else 0)
+                if self.size > LENGTH_MAX:
+                    raise _refused(f"fields and what they are compared with have more than {LENGTH_MAX} characters")
                 if kind == PROPERTIES_FILTER:
                     self._add_field(str(name), wanted)
                 else:

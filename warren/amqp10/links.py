@@ -80,6 +80,7 @@ class SendingLink(Link):
         self.credit: i64 = 0  # of one without a consumer
         self.queue = ""  # that was made for it, and goes with it
         self.is_draining: bool = False
+        self.filter_size: i64 = 0  # in characters
         # Of a stream: where it was when a drain was looked at last, and the end when that was asked for.
         self.place: i64 = 0
         self.drain_to: i64 = 0

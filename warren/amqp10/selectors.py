@@ -20,10 +20,10 @@ Sections are ``header`` or ``h``, of which there is the priority, ``properties``
    cannot be computed. Nothing that a message has makes an error. Only a condition that is true is met.
 2. What is unknown stays so in comparisons and arithmetic; AND, OR and NOT have three values. Values of different kinds
    differ, and none is before the other; texts and binaries are of one kind, as they are encoded.
-3. A condition has at most `LENGTH_MAX` characters, `TOKENS_MAX` words and signs, and parentheses nested `DEPTH_MAX`
-   deep, so that its tree and what it costs for a message have a limit, too.
-4. LIKE looks at each character of a text once for each part of its pattern that is behind the first ``%``, and never
-   goes back; what it looks at is counted (``MessageView.steps``).
+3. A condition has at most `LENGTH_MAX` characters, `TOKENS_MAX` words and signs, `PARTS_MAX` parts of patterns, and
+   parentheses nested `DEPTH_MAX` deep: its tree takes some 60 kB at most, and what it costs for a message has a limit.
+4. LIKE looks at each character of a text once, for one part of its pattern, and never goes back; what it looks at is
+   counted (``MessageView.steps``).
 5. A whole number that leaves 64 bits goes on as an approximate one, and what is not finite is unknown.
 
 Source: AMQP Filter Expressions 1.0, committee draft 01, section 6; what of it there is: RabbitMQ, "Stream Filtering".
@@ -44,6 +44,7 @@ TOKENS_MAX: Final = 200
 DEPTH_MAX: Final = 32
 # Between two % a pattern with _ has so many characters: as many as a word has bits to follow it with.
 PART_MAX: Final = 60
+PARTS_MAX: Final = 200
 # `str.find` compares a text of up to so many characters anew at each place, so many of them in the time of one step.
 FIND_MAX: Final = 128
 FIND_STEP: Final = 64
@@ -368,52 +369,40 @@ class Like(Expression):
 
 
 class Part:
-    """What a pattern has between two ``%``: characters, and places where any is good."""
+    """What a pattern has between two ``%``: `text`, in which a character is any where `free` has a 1."""
 
-    def __init__(self, characters: list[str | None]) -> None:
-        self.size: i64 = len(characters)
-        self._runs: list[tuple[int, str]] = []  # of characters: where in it they begin
-        self._masks: dict[str, int] = {}  # a bit for each place at which a character is good
-        self._any: int = 0
-        self.has_any: bool = None in characters
-        run = ""
-        for at, character in enumerate(characters):
-            if character is None:
-                if run:
-                    self._runs.append((at - len(run), run))
-                run = ""
-            else:
-                run += character
-        if run:
-            self._runs.append((len(characters) - len(run), run))
-
-    def prepare(self, characters: list[str | None]) -> None:
-        """Be ready to be looked for."""
-        for at, character in enumerate(characters):
-            if character is None:
-                self._any |= 1 << at
-        for at, character in enumerate(characters):
-            if character is not None:
-                self._masks[character] = self._masks.get(character, self._any) | 1 << at
+    def __init__(self, text: str, free: str) -> None:
+        self.size: i64 = len(text)
+        self.has_any: bool = "1" in free
+        self._text = text
+        self._free = free if self.has_any else ""
 
     def is_at(self, text: str, at: int) -> bool:
         """Tell whether it is at a place of `text` that has room for it."""
-        return all(text.startswith(run, at + begin) for begin, run in self._runs)
+        if not self.has_any:
+            return text.startswith(self._text, at)
+        for place, character in enumerate(self._text):
+            if self._free[place] == "0" and text[at + place] != character:
+                return False
+        return True
 
     def find(self, text: str, start: int, end: int) -> int:
         """Return the first place between `start` and `end` that it is at, -1: there is none."""
         if end - start < self.size:
             return -1
-        if not self._runs:
-            return start
         if not self.has_any:
-            return text.find(self._runs[0][1], start, end)
-        # A bit is set for each place of the part that the text just read may be at: one look at each character.
+            return text.find(self._text, start, end)
+        # A bit for each place in it: those at which any character is good, and those at which one is.
+        free = int(self._free[::-1], 2)
+        good: dict[str, int] = {}
+        for place, character in enumerate(self._text):
+            good[character] = good.get(character, free) | 1 << place
+        # The bits of the places that the text read so far may end at: one look at each character.
         places: i64 = 0
         last: i64 = i64(1) << (self.size - 1)
         for at in range(start, end):
-            good: i64 = self._masks.get(text[at], self._any)
-            places = (places << 1 | 1) & good
+            here: i64 = good.get(text[at], free)
+            places = (places << 1 | 1) & here
             if places & last:
                 return at - int(self.size) + 1
         return -1
@@ -424,18 +413,23 @@ class Pattern:
 
     def __init__(self, parts: list[Part]) -> None:
         self._parts = parts
+        self.size: i64 = len(parts)
+        self._own: i64 = 1
+        self._weight: i64 = 0
         longest: i64 = 0
-        for part in parts[1:-1]:
-            if part.size > longest:
-                longest = part.size
-        self._weight: i64 = 1 + min(longest, FIND_MAX) // FIND_STEP
+        for at, part in enumerate(parts):
+            if part.has_any:
+                self._own += part.size
+            if 0 < at < len(parts) - 1:
+                longest = max(longest, part.size)
+                self._weight = 1 + min(longest, FIND_MAX) // FIND_STEP
 
     def steps(self, size: i64) -> i64:
         """Return what a text of `size` characters costs at most.
 
         Parts are looked for one behind the other: each character of the text is looked at for one of them.
         """
-        return 1 if len(self._parts) < 3 else 1 + size * self._weight
+        return self._own + size * self._weight
 
     def matches(self, text: str) -> bool:
         """Tell whether `text` is like it."""
@@ -464,30 +458,28 @@ def pattern_of(text: str, escape: str) -> Pattern:
     Raises:
         LinkError: nothing is behind an escape, or a part of it is too long.
     """
-    parts: list[list[str | None]] = [[]]
+    made: list[Part] = []
+    part: list[str] = []
+    free: list[str] = []
     is_escaped = False
     for character in text:
-        if is_escaped:
-            parts[-1].append(character)
-            is_escaped = False
-        elif character == escape:
+        if character == "%" and not is_escaped:
+            if part or not made:
+                made.append(Part("".join(part), "".join(free)))
+                part = []
+                free = []
+            continue
+        if character == escape and not is_escaped:
             is_escaped = True
-        elif character == "%":
-            if parts[-1] or len(parts) == 1:
-                parts.append([])
-        elif character == "_":
-            parts[-1].append(None)
-        else:
-            parts[-1].append(character)
+            continue
+        part.append(character)
+        free.append("1" if character == "_" and not is_escaped else "0")
+        is_escaped = False
     if is_escaped:
         raise _refused("nothing is behind the escape character at the end of a pattern")
-    made = [Part(characters) for characters in parts]
-    for at in range(1, len(made) - 1):
-        part = made[at]
-        if part.has_any:
-            if part.size > PART_MAX:
-                raise _refused(f"a pattern with _ has more than {PART_MAX} characters between two %")
-            part.prepare(parts[at])
+    made.append(Part("".join(part), "".join(free)))
+    if any(each.has_any and each.size > PART_MAX for each in made[1:-1]):
+        raise _refused(f"a pattern with _ has more than {PART_MAX} characters between two %")
     return Pattern(made)
 
 
@@ -622,6 +614,7 @@ class _Parser:
         self._tokens = tokens
         self._next: int = 0
         self._depth: int = 0
+        self._parts: int = 0
 
     def expect_end(self) -> None:
         token = self._token()
@@ -691,7 +684,11 @@ class _Parser:
             escape = self._text("an escape character")
             if len(escape) != 1:
                 raise _refused("an escape is one character")
-        return Like(left, pattern_of(pattern, escape))
+        made = pattern_of(pattern, escape)
+        self._parts += int(made.size)
+        if self._parts > PARTS_MAX:
+            raise _refused(f"patterns have more than {PARTS_MAX} parts, which % makes, in all")
+        return Like(left, made)
 
     def _text(self, wanted: str) -> str:
         token = self._token()

@@ -90,6 +90,8 @@ HEAD_BYTES: Final = 262144
 PIECE_BYTES: Final = 16384
 # What has begun to come while publishers of large messages wait, as of a channel.
 STOPPED_MAX_BYTES: Final = 1 << 20
+# Characters of the filters that look at messages, on all links of a session.
+FILTERS_MAX: Final = 65536
 STREAM_PREFETCH: Final = 65535
 SETTLED: Final = 1  # a settle mode of senders
 SECOND: Final = 1  # and of receivers
@@ -704,6 +706,7 @@ class Amqp10Session(Session):
             is_stream = isinstance(stream, Stream)
             wanted = Wanted(source, fields, is_stream=is_stream)
             filters = wanted.applied
+            self._hold_filters(link, wanted)
             table = wanted.arguments
             self._consume(link, queue, settled, encode_table(table) if table else EMPTY_TABLE)
             if link.consumer is not None and wanted.expressions is not None and isinstance(stream, Stream):
@@ -724,6 +727,24 @@ class Amqp10Session(Session):
         if link.is_management:
             values += [None, {Symbol("paired"): True}]
         self.connection.outbox.write(frame(self.channel, ATTACH, values))
+
+    def _hold_filters(self, link: SendingLink, wanted: Wanted) -> None:
+        """Count what the filters of a link are: taken apart they are many times larger.
+
+        Raises:
+            LinkError: those of the session are too large together.
+        """
+        if wanted.expressions is None:
+            return
+        held: i64 = wanted.expressions.size
+        link.filter_size = held
+        for other in self.links.values():
+            if isinstance(other, SendingLink) and not other.is_gone:
+                held += other.filter_size
+        if held > FILTERS_MAX:
+            raise LinkError(
+                LIMIT_EXCEEDED, f"filters of a session have more than {FILTERS_MAX} characters in all"
+            )
 
     def _consume(self, link: SendingLink, queue: str, settled: bool, arguments: bytes) -> None:
         found = self.vhost.queues.get(queue)

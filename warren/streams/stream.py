@@ -12,7 +12,8 @@
 4. A consumer holds at most the one chunk that its next offset is in, and at most one read is under way for an offset.
    Chunks count as memory of the log, and are small while that is short.
 5. Times of messages ascend with their offsets, unless the clock was set back: an offset is found by time with a binary
-   search. Filters are applied to each message.
+   search. Filters are applied to each message; what is passed over counts against the turn, and so does what the
+   looking costs.
 6. Retention removes the oldest segment whole; of what is not sealed yet, when nothing else is, whole pages of the
    index: by bytes with a publish, by age at its time.
 7. Sealing (`Sealer`) changes nothing that anybody sees: neither offsets nor counts nor what is delivered.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from amqp10_harness import ATTACH, OPEN, Amqp10Client, Frame, amqp10_client, message, section, sections
+from amqp10_harness import ATTACH, DETACH, OPEN, Amqp10Client, Frame, amqp10_client, message, section, sections
 from engine_harness import Harness, publish_frames
 
 from warren.amqp.field_table import encode_table
@@ -13,6 +13,8 @@ from warren.amqp10.errors import LinkError
 from warren.amqp10.filters import FIELDS_MAX, KEPT_BYTES, Expressions, Reference, kind_of
 from warren.amqp10.message_view import DEFAULT_PRIORITY, PROPERTY_NAMES, MessageView
 from warren.amqp10.performatives import ACCEPTED, AMQP_HEADER
+from warren.amqp10.selectors import LENGTH_MAX
+from warren.amqp10.session import FILTERS_MAX
 from warren.amqp10.values import Decimal, Described, Float, Symbol, Timestamp, UInt, ULong, Uuid
 from warren.queues.queue import DRAIN_BUDGET
 from warren.streams.stream import CHUNK_MESSAGES, Stream
@@ -113,6 +115,8 @@ ABSURD: list[tuple[str, tuple[tuple[object, object], ...]]] = [
     ("no field 'colour'", ((PROPERTIES, {Symbol("colour"): "red"}),)),
     ("at most 16 fields", ((APPLICATION, {f"k{number}": 1 for number in range(17)}),)),
     ("at most 16 fields", tuple((PROPERTIES, {Symbol("to"): "a"}) for _ in range(17))),
+    ("more than 4096 characters", ((APPLICATION, {"k": "x" * 4096}),)),
+    ("more than 4096 characters", ((APPLICATION, {"k" * 2048: b"x" * 2048}), (PROPERTIES, {Symbol("to"): "a"}))),
     ("begins with &", ((APPLICATION, {"k": "&x:abc"}),)),
     ("begins with &", ((PROPERTIES, {Symbol("message-id"): "&"}),)),
     ("is compared with no number, text", ((APPLICATION, {"k": [1]}),)),
@@ -140,6 +144,20 @@ def test_an_invalid_filter_is_refused_with_a_reason(
     assert harness.queue("s").consumers == {}
     fill(harness, {"k": 1})
     assert received(client, filters((SQL, "k = 1")), handle=1) == [b"0"]
+
+
+def test_the_filters_of_a_session_have_a_limit_together(harness: Harness) -> None:
+    client = amqp10_client(harness)
+    text = "k = 1".ljust(LENGTH_MAX)
+    most = FILTERS_MAX // LENGTH_MAX
+    for handle in range(most):
+        attached(client, handle, filters((SQL, text)))
+    _, detach = client.receiver(most, "/queues/s", filter=filters((SQL, "k")))
+    assert error_of(detach) == "amqp:resource-limit-exceeded"
+    client.send(DETACH, [UInt(most), True])
+    attached(client, most, filters())
+    client.send(DETACH, [UInt(0), True])
+    attached(client, 0, filters((SQL, text)))
 
 
 def test_who_may_not_read_is_told_nothing_of_filters(harness: Harness) -> None:
