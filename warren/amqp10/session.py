@@ -742,9 +742,7 @@ class Amqp10Session(Session):
             if isinstance(other, SendingLink) and not other.is_gone:
                 held += other.filter_size
         if held > FILTERS_MAX:
-            raise LinkError(
-                LIMIT_EXCEEDED, f"filters of a session have more than {FILTERS_MAX} characters in all"
-            )
+            raise LinkError(LIMIT_EXCEEDED, f"filters of a session have more than {FILTERS_MAX} characters in all")
 
     def _consume(self, link: SendingLink, queue: str, settled: bool, arguments: bytes) -> None:
         found = self.vhost.queues.get(queue)
