@@ -271,9 +271,9 @@ def test_references_match_values(given: object, met: list[object], not_met: list
 
 
 def test_what_is_no_application_property_is_none(harness: Harness) -> None:
-    fill(harness, {"x-own": 1, "CC": ["other"], "table": {"a": 1}, "list": [1], "k": 1})
+    fill(harness, {"x-own": 1, "x-amqp10-to": "a", "CC": ["other"], "table": {"a": 1}, "list": [1], "k": 1})
     client = amqp10_client(harness)
-    for handle, name in enumerate(("x-own", "CC", "table", "list", "x-stream-offset")):
+    for handle, name in enumerate(("x-own", "x-amqp10-to", "CC", "table", "list", "x-stream-offset")):
         assert received(client, filters((APPLICATION, {name: None})), handle) == []
         assert received(client, filters((SQL, f"[{name}] IS NOT NULL")), 10 + handle) == []
     assert received(client, filters((APPLICATION, {"k": 1})), 20) == [b"0"]

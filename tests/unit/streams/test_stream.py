@@ -685,9 +685,11 @@ def test_what_a_selection_costs_makes_turns_shorter(price: int) -> None:
         stream.serve(consumer)
         assert 0 < len(selection.seen) - before <= DRAIN_BUDGET // (1 + price) + 1
     assert selection.seen == list(range(count))
-    long.harness.settle()
-    assert long.offsets(client) == list(range(0, count, 100))
-    assert stream.unacked_count == len(range(0, count, 100))
+    long.publish(count)  # by itself it goes on until all have been looked at
+    long.close_batch()
+    assert selection.seen == list(range(2 * count))
+    assert long.offsets(client) == list(range(0, 2 * count, 100))
+    assert stream.unacked_count == len(range(0, 2 * count, 100))
     long.harness.check()
 
 
