@@ -24,6 +24,7 @@ from mypy_extensions import i64
 
 from warren.amqp10.conversion import shown_identifier, shown_value
 from warren.amqp10.errors import INVALID_FIELD, LinkError
+from warren.amqp10.expressions import same
 from warren.amqp10.message_view import (
     ABSOLUTE_EXPIRY_TIME,
     CORRELATION_ID,
@@ -34,7 +35,7 @@ from warren.amqp10.message_view import (
     USER_ID,
     MessageView,
 )
-from warren.amqp10.selectors import LENGTH_MAX, Selector, same, selector_of
+from warren.amqp10.selectors import LENGTH_MAX, Selector, selector_of
 from warren.amqp10.values import Array, Decimal, Described
 from warren.channels.prepared_publish import PROPERTIES_AT
 from warren.msgstore.log.message import HEADER_AT, Message

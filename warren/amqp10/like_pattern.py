@@ -1,0 +1,141 @@
+"""The pattern of a LIKE: taken apart once, at each ``%``, and compared with texts.
+
+1. Each character of a text is looked at once, for one part of the pattern, and nothing is tried again: the earliest
+   place for a part leaves most room for those behind it.
+2. A part with ``_`` is followed with a bit for each of its places, in one machine word. That is why it is short.
+3. `Pattern.steps` says before what a text costs at most.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.amqp10.errors import INVALID_FIELD, LinkError
+
+# Between two % a pattern with _ has so many characters: as many as a word has bits to follow it with.
+PART_MAX: Final = 60
+# `str.find` compares a text of up to so many characters anew at each place, so many of them in the time of one step.
+FIND_MAX: Final = 128
+FIND_STEP: Final = 64
+
+
+def invalid_condition(why: str) -> LinkError:
+    """Return what says that a condition cannot be taken."""
+    return LinkError(INVALID_FIELD, f"the SQL filter is invalid: {why}")
+
+
+class Part:
+    """What a pattern has between two ``%``: `text`, in which a character is any where `free` has a 1."""
+
+    def __init__(self, text: str, free: str) -> None:
+        self.size: i64 = len(text)
+        self.has_any: bool = "1" in free
+        self._text = text
+        self._free = free if self.has_any else ""
+
+    def is_at(self, text: str, at: int) -> bool:
+        """Tell whether it is at a place of `text` that has room for it."""
+        if not self.has_any:
+            return text.startswith(self._text, at)
+        for place, character in enumerate(self._text):
+            if self._free[place] == "0" and text[at + place] != character:
+                return False
+        return True
+
+    def find(self, text: str, start: int, end: int) -> int:
+        """Return the first place between `start` and `end` that it is at, -1: there is none."""
+        if end - start < self.size:
+            return -1
+        if not self.has_any:
+            return text.find(self._text, start, end)
+        # A bit for each place in it: those at which any character is good, and those at which one is.
+        free = int(self._free[::-1], 2)
+        good: dict[str, int] = {}
+        for place, character in enumerate(self._text):
+            good[character] = good.get(character, free) | 1 << place
+        # The bits of the places that the text read so far may end at: one look at each character.
+        places: i64 = 0
+        last: i64 = i64(1) << (self.size - 1)
+        for at in range(start, end):
+            here: i64 = good.get(text[at], free)
+            places = (places << 1 | 1) & here
+            if places & last:
+                return at - int(self.size) + 1
+        return -1
+
+
+class Pattern:
+    """A pattern of LIKE, taken apart at each ``%``."""
+
+    def __init__(self, parts: list[Part]) -> None:
+        self._parts = parts
+        self.size: i64 = len(parts)
+        self._own: i64 = 1
+        self._weight: i64 = 0
+        longest: i64 = 0
+        for at, part in enumerate(parts):
+            if part.has_any:
+                self._own += part.size
+            if 0 < at < len(parts) - 1:
+                longest = max(longest, part.size)
+                self._weight = 1 + min(longest, FIND_MAX) // FIND_STEP
+
+    def steps(self, size: i64) -> i64:
+        """Return what a text of `size` characters costs at most.
+
+        Parts are looked for one behind the other: each character of the text is looked at for one of them.
+        """
+        return self._own + size * self._weight
+
+    def matches(self, text: str) -> bool:
+        """Tell whether `text` is like it."""
+        parts = self._parts
+        size = len(text)
+        first = parts[0]
+        if len(parts) == 1:
+            return size == first.size and first.is_at(text, 0)
+        last = parts[-1]
+        begin = int(first.size)
+        end = size - int(last.size)
+        if begin > end or not first.is_at(text, 0) or not last.is_at(text, end):
+            return False
+        # The earliest place for each part leaves most room for those behind it: nothing has to be tried again.
+        for part in parts[1:-1]:
+            at = part.find(text, begin, end)
+            if at < 0:
+                return False
+            begin = at + int(part.size)
+        return True
+
+
+def pattern_of(text: str, escape: str) -> Pattern:
+    """Return a pattern. `escape`: what makes the character behind it one like any other, empty: nothing.
+
+    Raises:
+        LinkError: nothing is behind an escape, or a part of it is too long.
+    """
+    made: list[Part] = []
+    part: list[str] = []
+    free: list[str] = []
+    is_escaped = False
+    for character in text:
+        if character == "%" and not is_escaped:
+            if part or not made:
+                made.append(Part("".join(part), "".join(free)))
+                part = []
+                free = []
+            continue
+        if character == escape and not is_escaped:
+            is_escaped = True
+            continue
+        part.append(character)
+        free.append("1" if character == "_" and not is_escaped else "0")
+        is_escaped = False
+    if is_escaped:
+        raise invalid_condition("nothing is behind the escape character at the end of a pattern")
+    made.append(Part("".join(part), "".join(free)))
+    if any(each.has_any and each.size > PART_MAX for each in made[1:-1]):
+        raise invalid_condition(f"a pattern with _ has more than {PART_MAX} characters between two %")
+    return Pattern(made)
