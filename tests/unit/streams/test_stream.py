@@ -8,20 +8,17 @@ import pytest
 from durable_harness import DurableHarness
 from engine import START_MS
 from engine_harness import Client, Harness, Received, basic_consume, body_of, publish_frames
-from mypy_extensions import i64
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, Timestamp, decode_table, encode_table
 from warren.msgstore.log.jobs import Errand
-from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.fetch import Fetch, _MessagesRead
-from warren.queues.queue import DRAIN_BUDGET
 from warren.queues.timers import NEVER
 from warren.streams.backlog import SHORT_TAIL_MESSAGES
-from warren.streams.consumer import AT_TIME, Selection, Start
+from warren.streams.consumer import AT_TIME, Start
 from warren.streams.reads import ChunkRead
 from warren.streams.stream import CHUNK_MESSAGES, SHORT_CHUNK_MESSAGES, Stream
 from warren.vhosts.metadata import PolicyPut
@@ -650,47 +647,6 @@ def test_a_look_reports_no_damage() -> None:
     assert seen == [offset for offset in range(600) if offset != 10 and offset // PAGE != 5]
     assert not long.log.damages
     assert long.stream.ready_count == 600
-
-
-class Every(Selection):
-    """Lets one of `step` messages pass; each look costs as much as `price` messages."""
-
-    def __init__(self, step: int, price: int) -> None:
-        super().__init__()
-        self.seen: list[int] = []
-        self._step = step
-        self._price = price
-
-    def passes(self, message: Message, now_ms: i64) -> bool:
-        self.cost = self._price
-        self.seen.append(int(message.body()))
-        return self.seen[-1] % self._step == 0
-
-
-@pytest.mark.parametrize("price", [0, 1, 10, 5000])
-def test_what_a_selection_costs_makes_turns_shorter(price: int) -> None:
-    long = Long(0)
-    client = long.consumer("next")
-    stream = long.stream
-    (consumer,) = stream.consumers
-    selection = Every(100, price)
-    stream.select(consumer, selection)
-    stream.paused = True
-    count = max(5, 3 * DRAIN_BUDGET // (1 + price))
-    long.publish(count)
-    long.close_batch()
-    stream.paused = False
-    while len(selection.seen) < count:
-        before = len(selection.seen)
-        stream.serve(consumer)
-        assert 0 < len(selection.seen) - before <= DRAIN_BUDGET // (1 + price) + 1
-    assert selection.seen == list(range(count))
-    long.publish(count)  # by itself it goes on until all have been looked at
-    long.close_batch()
-    assert selection.seen == list(range(2 * count))
-    assert long.offsets(client) == list(range(0, 2 * count, 100))
-    assert stream.unacked_count == len(range(0, 2 * count, 100))
-    long.harness.check()
 
 
 def test_filters_look_at_what_comes_from_disk_too() -> None:
