@@ -123,9 +123,10 @@ def run_broker(settings: Settings, plugins: Sequence[Plugin], read_again: Callab
     """Serve with `settings` and `plugins`; return the exit code. `read_again`: see `application.serve`."""
     import trio
 
-    from warren.server import application, logs, process_memory
+    from warren.server import application, logs, process_memory, setting_checks
 
     logs.configure(settings.log_level, settings.log_format)
+    setting_checks.check(settings)
     process_memory.keep_little_free()
     if settings.cluster_listen is None and settings.follow is None:
         return trio.run(application.serve, settings, plugins, read_again)

@@ -1,0 +1,62 @@
+"""What is looked at before a broker starts: files that settings name, and settings without an effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from warren.server.errors import StartError
+from warren.server.setting_checks import NEEDS, check, unreadable, without_effect
+from warren.server.settings import DEFAULT_ORIGIN, KEYS, load_settings
+
+
+def test_all_files_that_cannot_be_read_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    flags = {
+        "amqps": "127.0.0.1:0",
+        "tls.certificate": str(tmp_path / "absent.pem"),
+        "tls.private_key": str(tmp_path / "folder"),
+        "tls.ca": str(tmp_path / "absent.ca"),
+        "cluster_listen": "127.0.0.1:1",
+        "cluster_secret_file": str(tmp_path / "absent.secret"),
+    }
+    with pytest.raises(StartError) as failure:
+        check(load_settings(flags, {}))
+    assert str(failure.value).splitlines() == [
+        f"tls.certificate {tmp_path}/absent.pem: No such file or directory",
+        f"tls.private_key {tmp_path}/folder: not a regular file",
+        f"tls.ca {tmp_path}/absent.ca: No such file or directory",
+        f"cluster_secret_file {tmp_path}/absent.secret: No such file or directory",
+    ]
+    assert failure.value.exit_code == 1
+
+
+def test_a_file_that_is_not_going_to_be_read_may_be_absent(tmp_path: Path) -> None:
+    settings = load_settings({"tls.certificate": str(tmp_path / "absent.pem")}, {})
+    assert list(unreadable(settings)) == []
+    check(settings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "in_vain"),
+    [
+        ({}, []),
+        ({"tls.certificate": "a.pem", "tls.private_key": "a.key"}, ["tls.certificate", "tls.private_key"]),
+        ({"tls.certificate": "a.pem", "mqtts": "127.0.0.1:0"}, []),
+        ({"ws_origins": "https://example.com"}, ["ws_origins"]),
+        ({"ws_origins": "https://example.com", "stomp_ws": "127.0.0.1:0"}, []),
+        ({"ws_origins": "https://example.com", "stomp": "127.0.0.1:0"}, ["ws_origins"]),
+        ({"tracing_sampling_ratio": "0.5"}, ["tracing_sampling_ratio"]),
+        ({"replicas": "3", "cluster_name": "one"}, ["cluster_name", "replicas"]),
+    ],
+)
+def test_what_has_no_effect_is_told(flags: dict[str, str], in_vain: list[str]) -> None:
+    assert [key for key, _ in without_effect(load_settings(flags, {}))] == in_vain
+
+
+def test_nothing_is_said_of_defaults_and_only_settings_that_exist_are_listed() -> None:
+    settings = load_settings({}, {})
+    assert set(settings.origins.values()) == {DEFAULT_ORIGIN}
+    assert list(without_effect(settings)) == []
+    assert set(NEEDS) | {key for needs in NEEDS.values() for key in needs} <= set(KEYS)

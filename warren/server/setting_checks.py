@@ -1,0 +1,82 @@
+"""What is looked at in settings when a broker starts: files that cannot be read, and settings without an effect.
+
+`load_settings` opens no file that a setting names, since commands load settings, too. Before a broker starts all of
+those that it is going to read are looked at, so that one start tells of all that are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from warren.server.errors import StartError
+from warren.server.logs import get_logger
+from warren.server.regular_files import read_regular
+from warren.server.settings import DEFAULT_ORIGIN, LISTENERS, WITH_TLS, Settings, value_of
+
+_CLUSTER: Final = ("cluster_listen", "follow")
+_WEB: Final = tuple(name for name in LISTENERS if "_ws" in name)
+
+# Settings that have no effect unless one of others is given.
+NEEDS: Final[dict[str, tuple[str, ...]]] = {
+    "tls.certificate": WITH_TLS,
+    "tls.private_key": WITH_TLS,
+    "tls.private_key_password": WITH_TLS,
+    "tls.ca": WITH_TLS,
+    "tls.client_certificates": WITH_TLS,
+    "tls.cert_login_from": WITH_TLS,
+    "limits.tls_handshake_timeout_s": WITH_TLS,
+    "ws_origins": _WEB,
+    "http_hosts": ("http", "https"),
+    "definitions_skip_if_unchanged": ("load_definitions",),
+    "cluster_secret_file": _CLUSTER,
+    "cluster_certificate": _CLUSTER,
+    "cluster_private_key": _CLUSTER,
+    "cluster_ca": _CLUSTER,
+    "http_advertise": _CLUSTER,
+    "etcd_ca": ("etcd",),
+    "etcd_certificate": ("etcd",),
+    "etcd_key": ("etcd",),
+    "etcd_password_file": ("etcd",),
+    "cluster_name": ("etcd",),
+    "replicas": ("etcd",),
+    "tracing_sampling_ratio": ("tracing_otlp_endpoint",),
+}
+
+log = get_logger("settings")
+
+
+def check(settings: Settings) -> None:
+    """Look at the files that a broker with these settings reads, and log which settings have no effect.
+
+    Raises:
+        StartError: files cannot be read; a line for each.
+    """
+    mistakes = list(unreadable(settings))
+    if mistakes:
+        raise StartError("\n".join(mistakes))
+    for key, needs in without_effect(settings):
+        log.warning("a setting has no effect", setting=key, origin=settings.origins[key], without=" or ".join(needs))
+
+
+def unreadable(settings: Settings) -> Iterator[str]:
+    """Yield a line for each file that is going to be read, and cannot be."""
+    for key, needs in NEEDS.items():
+        path = value_of(settings, key)
+        if isinstance(path, Path) and _is_any_given(settings, needs):
+            try:
+                read_regular(path)
+            except OSError as error:
+                yield f"{key} {path}: {error.strerror or error}"
+
+
+def without_effect(settings: Settings) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each setting that somebody has given in vain, and those of which one would have to be given as well."""
+    for key, needs in NEEDS.items():
+        if settings.origins[key] != DEFAULT_ORIGIN and not _is_any_given(settings, needs):
+            yield key, needs
+
+
+def _is_any_given(settings: Settings, keys: tuple[str, ...]) -> bool:
+    return any(value_of(settings, key) not in (None, "") for key in keys)
