@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -31,7 +31,10 @@ from warren.amqp10.performatives import (
     AMQP_HEADER,
     ATTACH,
     BEGIN,
+    CLOSE,
+    DETACH,
     DISPOSITION,
+    END,
     FLOW,
     FRAME_SASL,
     OPEN,
@@ -43,18 +46,20 @@ from warren.amqp10.performatives import (
     described,
     frame,
 )
-from warren.amqp10.values import Described, Symbol, UByte, UInt, ULong, encode
+from warren.amqp10.values import Described, Symbol, UByte, UInt, ULong, decode, encode
 
 ROUNDS: Final = 5
 SECONDS: Final = 3.0
 IN_FLIGHT: Final = 1000
+PRESETTLED_IN_FLIGHT: Final = 20_000
 CHUNK: Final = 100
 START_S: Final = 60.0
 BODY: Final = b"x" * 100
 PERSISTENT: Final = 2
 READ_BYTES: Final = 262144
+WAIT_S: Final = 0.002  # for room
 
-Flow = Callable[[int, int, bool], tuple[float, float]]
+Flow = Callable[[int, int, bool, float], tuple[float, float]]
 
 
 def connect(port: int) -> socket.socket:
@@ -76,18 +81,31 @@ class Reader:
         self._sock = sock
         self._size_of = size_of
         self._rest = b""
+        self._kept: list[bytes] = []
 
-    def frames(self) -> Iterator[bytes]:
-        """Read once; yield whole frames, none when nothing comes for a while."""
+    def frames(self) -> list[bytes]:
+        """Return what was kept, or else read once, and return whole frames: none when nothing comes for a while."""
+        if self._kept:
+            found, self._kept = self._kept, []
+            return found
         try:
-            data = self._rest + self._sock.recv(READ_BYTES)
-        except TimeoutError:
-            return
+            came = self._sock.recv(READ_BYTES)
+        except (TimeoutError, BlockingIOError):
+            return []
+        if not came:
+            raise ConnectionError("the broker has closed the connection")
+        data = self._rest + came
+        found = []
         pos = 0
         while (size := self._size_of(data, pos)) and pos + size <= len(data):
-            yield data[pos : pos + size]
+            found.append(data[pos : pos + size])
             pos += size
         self._rest = data[pos:]
+        return found
+
+    def keep(self, frames: list[bytes]) -> None:
+        """Have these come first the next time."""
+        self._kept = frames
 
 
 def size_1_0(data: bytes, pos: int) -> int:
@@ -109,7 +127,9 @@ class Counts:
         self.is_over = False
 
 
-def measure(pid: int, publish: Callable[[Counts], int], consume: Callable[[Counts], None]) -> tuple[float, float]:
+def measure(
+    pid: int, publish: Callable[[Counts], int], consume: Callable[[Counts], None], lasts_s: float
+) -> tuple[float, float]:
     """Run both ends for a while; return CPU in us for each message, and messages for each second."""
     counts = Counts()
     sent = 0
@@ -123,7 +143,7 @@ def measure(pid: int, publish: Callable[[Counts], int], consume: Callable[[Count
     thread.start()
     while thread.is_alive() or counts.received < sent:
         consume(counts)
-        counts.is_over = time.monotonic() - begin > SECONDS
+        counts.is_over = time.monotonic() - begin > lasts_s
     thread.join()
     spent, seconds = cpu_s(pid) - cpu, time.monotonic() - begin
     return spent * 1e6 / counts.received, counts.received / seconds
@@ -146,33 +166,96 @@ def session(port: int, link: bytes) -> tuple[socket.socket, Reader]:
 
 
 def await_code(reader: Reader, code: int) -> None:
-    while not any(len(each) > 10 and each[10] == code for each in reader.frames()):
-        pass
+    """Read until a performative comes, and keep what is behind it."""
+    while True:
+        frames = reader.frames()
+        for at, each in enumerate(frames):
+            if len(each) > 10 and each[10] == code:
+                reader.keep(frames[at + 1 :])
+                return
+            if len(each) > 10 and each[10] in (DETACH, END, CLOSE):
+                raise ConnectionError(error_in(each))
 
 
-def flow_1_0(port: int, pid: int, durable: bool) -> tuple[float, float]:
-    """Publish and consume with AMQP 1.0."""
-    ends = [described(SOURCE, ["/queues/bench"]), described(TARGET, ["/queues/bench"])]
-    attach: list[object] = ["link", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)]
+def fields_of(each: bytes) -> list[object]:
+    """Return the fields of a performative without a payload."""
+    found = decode(each[8:])
+    assert isinstance(found, Described) and isinstance(found.value, list)
+    return found.value
+
+
+def error_in(each: bytes) -> str:
+    """Return why the other side has ended a link, a session or the connection."""
+    for value in fields_of(each):
+        if isinstance(value, Described) and isinstance(value.value, list):
+            return ": ".join(str(part) for part in value.value if part is not None)
+    return "it was ended without a reason"
+
+
+class Window:
+    """How far the sender may go: transfers that the session, and deliveries that the link, has room for.
+
+    `settled`: how many deliveries the other side has settled.
+    """
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.settled = 0
+
+    def take(self, each: bytes) -> None:
+        """See what a frame says about it."""
+        if each[10] == FLOW:
+            told = [*fields_of(each), *[None] * 7]
+            if told[4] is not None:
+                room, credit = int(str(told[0] or 0)) + int(str(told[1])), int(str(told[5] or 0)) + int(str(told[6]))
+                self.end = min(room, credit)
+        elif each[10] == DISPOSITION:
+            told = [*fields_of(each), None, None]
+            first = int(str(told[1]))
+            self.settled += int(str(first if told[2] is None else told[2])) - first + 1
+        elif each[10] in (DETACH, END, CLOSE):
+            raise ConnectionError(error_in(each))
+
+
+def flow_1_0(
+    port: int,
+    pid: int,
+    durable: bool,
+    lasts_s: float = SECONDS,
+    *,
+    address: str = "/queues/bench",
+    presettled: bool = False,
+) -> tuple[float, float]:
+    """Publish and consume with AMQP 1.0; `presettled`: nobody answers a delivery."""
+    ends = [described(SOURCE, [address]), described(TARGET, [address])]
+    mode = UByte(1 if presettled else 0)
+    attach: list[object] = ["link", UInt(0), False, mode, UByte(0), *ends, None, None, UInt(0)]
     writer, answers = session(port, frame(0, ATTACH, attach))
+    window = Window()
+    while window.end == 0:
+        for each in answers.frames():
+            window.take(each)
     attach[2] = True
     taker, deliveries = session(port, frame(0, ATTACH, attach))
     payload = encode(Described(ULong(0x70), [durable])) + encode(Described(ULong(0x75), BODY))
     # Delivery id and tag are patched into a transfer that is made once.
-    made = frame(0, TRANSFER, [UInt(0), UInt(0x7FFFFFFF), b"\x7f\xff\xff\xff", UInt(0), False]) + payload
+    made = frame(0, TRANSFER, [UInt(0), UInt(0x7FFFFFFF), b"\x7f\xff\xff\xff", UInt(0), presettled]) + payload
     made = len(made).to_bytes(4, "big") + made[4:]
     first, middle, last = made.split(b"\x7f\xff\xff\xff")
 
     def publish(counts: Counts) -> int:
         sent = 0
         while not counts.is_over:
-            while sent - counts.confirmed <= IN_FLIGHT - CHUNK:
-                numbers = [struct.pack(">I", number) for number in range(sent, sent + CHUNK)]
+            on_their_way = sent - (counts.received if presettled else window.settled)
+            count = min(CHUNK, (PRESETTLED_IN_FLIGHT if presettled else IN_FLIGHT) - on_their_way, window.end - sent)
+            if count > 0:
+                numbers = [struct.pack(">I", number) for number in range(sent, sent + count)]
+                writer.settimeout(None)
                 writer.sendall(b"".join([first + each + middle + each + last for each in numbers]))
-                sent += CHUNK
+                sent += count
+            writer.settimeout(0.0 if count > 0 else WAIT_S)
             for each in answers.frames():
-                if each[10] == DISPOSITION:
-                    counts.confirmed = int.from_bytes(each[21:25], "big") + 1
+                window.take(each)
         return sent
 
     credited = 0
@@ -183,7 +266,7 @@ def flow_1_0(port: int, pid: int, durable: bool) -> tuple[float, float]:
         counts.received += sum(each[10] == TRANSFER for each in deliveries.frames())
         if counts.received > before:
             done = [True, UInt(before), UInt(counts.received - 1), True, described(0x24, [])]
-            out = frame(0, DISPOSITION, done)
+            out = b"" if presettled else frame(0, DISPOSITION, done)
             if counts.received + IN_FLIGHT - credited >= IN_FLIGHT // 4:
                 credited = counts.received + IN_FLIGHT
                 window = [UInt(counts.received), UInt(1 << 30), UInt(0), UInt(1 << 30)]
@@ -194,7 +277,7 @@ def flow_1_0(port: int, pid: int, durable: bool) -> tuple[float, float]:
     credited = IN_FLIGHT
     taker.settimeout(0.1)
     try:
-        return measure(pid, publish, consume)
+        return measure(pid, publish, consume, lasts_s)
     finally:
         writer.close()
         taker.close()
@@ -212,10 +295,10 @@ def channel(port: int) -> tuple[socket.socket, Reader]:
         [m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")],
         [m.ConnectionTuneOk(2047, 131072, 0), m.ConnectionOpen("/", "", False)],
     ):
-        while not list(reader.frames()):
+        while not reader.frames():
             pass
         sock.sendall(b"".join([method_frame(0, call) for call in calls]))
-    while not list(reader.frames()):
+    while not reader.frames():
         pass
     call(sock, reader, m.ChannelOpen(""))
     return sock, reader
@@ -224,11 +307,11 @@ def channel(port: int) -> tuple[socket.socket, Reader]:
 def call(sock: socket.socket, reader: Reader, method: object) -> None:
     """Send a method, and await its answer."""
     sock.sendall(method_frame(1, method))
-    while not list(reader.frames()):
+    while not reader.frames():
         pass
 
 
-def flow_0_9_1(port: int, pid: int, durable: bool) -> tuple[float, float]:
+def flow_0_9_1(port: int, pid: int, durable: bool, lasts_s: float = SECONDS) -> tuple[float, float]:
     """Publish with confirms and consume with acks."""
     writer, answers = channel(port)
     call(writer, answers, m.ConfirmSelect(False))
@@ -259,7 +342,7 @@ def flow_0_9_1(port: int, pid: int, durable: bool) -> tuple[float, float]:
 
     taker.settimeout(0.1)
     try:
-        return measure(pid, publish, consume)
+        return measure(pid, publish, consume, lasts_s)
     finally:
         writer.close()
         taker.close()
@@ -271,7 +354,7 @@ def main() -> None:
     port = free_port()
     with tempfile.TemporaryDirectory() as temporary:
         output = Path(temporary) / "output.log"
-        command = [sys.executable, "-m", "warren", "serve", "--data-dir", str(Path(temporary) / "data")]
+        command = [sys.executable, "-P", "-m", "warren", "serve", "--data-dir", str(Path(temporary) / "data")]
         command += ["--amqp", f"127.0.0.1:{port}", "--http", "off", "--prometheus", "off"]
         with output.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as broker:
             try:
@@ -282,7 +365,7 @@ def main() -> None:
                     found: dict[str, list[tuple[float, float]]] = {name: [] for name in flows}
                     for _ in range(ROUNDS):
                         for name, flow in flows.items():
-                            found[name].append(flow(port, broker.pid, durable))
+                            found[name].append(flow(port, broker.pid, durable, SECONDS))
                     for name, rounds in found.items():
                         cpu_us, rate = median(each[0] for each in rounds), median(each[1] for each in rounds)
                         what = "durable" if durable else "transient"

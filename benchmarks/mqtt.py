@@ -30,6 +30,7 @@ IN_FLIGHT: Final = 20_000
 UNACKED: Final = 1000
 CHUNK: Final = 200
 PAUSE_S: Final = 0.0005  # between two looks whether there is room
+STALLED_S: Final = 10.0
 BODY: Final = b"x" * 100
 TOPIC: Final = b"\x00\x05bench"
 PUBLISH_0: Final = b"\x30\x6b" + TOPIC + BODY
@@ -75,8 +76,8 @@ class ProcessServer:
 
 
 def warren_server(directory: Path, port: int) -> Server:
-    """Return Warren as this interpreter imports it."""
-    command = [sys.executable, "-m", "warren", "serve", "--data-dir", str(directory / "data")]
+    """Return Warren as it is installed beside this interpreter."""
+    command = [sys.executable, "-P", "-m", "warren", "serve", "--data-dir", str(directory / "data")]
     command += ["--amqp", "127.0.0.1:0", "--http", "off", "--prometheus", "off", "--mqtt", f"127.0.0.1:{port}"]
     return ProcessServer(command, directory)
 
@@ -186,14 +187,18 @@ class Writer:
         self._sock.close()
 
 
-def flow(port: int, pid: int, load: Load) -> tuple[float, float]:
-    """Send for a while; return CPU in us for each message that came, and such messages for each second."""
+def flow(port: int, pid: int, load: Load, seconds: float = SECONDS) -> tuple[float, float]:
+    """Send for a while; return CPU in us for each message that came, and such messages for each second.
+
+    Raises:
+        TimeoutError: nothing has come for `STALLED_S`: messages are lost.
+    """
     readers = [Reader(port, number, load.qos) for number in range(load.readers)]
     writer = Writer(port, load.qos)
     begin, cpu = time.monotonic(), cpu_s(pid)
     for reader in readers:
         reader.begin()
-    while time.monotonic() - begin < SECONDS:
+    while time.monotonic() - begin < seconds:
         slowest = min(reader.received for reader in readers)
         most = IN_FLIGHT // load.readers
         done = min(slowest, writer.acknowledged) if load.qos else slowest
@@ -201,14 +206,25 @@ def flow(port: int, pid: int, load: Load) -> tuple[float, float]:
             writer.send()
         else:
             time.sleep(PAUSE_S)
+    came, came_at = 0, time.monotonic()
     while min(reader.received for reader in readers) < writer.sent:
+        received = sum(reader.received for reader in readers)
+        if received > came:
+            came, came_at = received, time.monotonic()
+        is_lost = time.monotonic() - came_at > STALLED_S
+        if is_lost:
+            break
         time.sleep(PAUSE_S)
-    spent, seconds = cpu_s(pid) - cpu, time.monotonic() - begin
+    else:
+        is_lost = False
+    spent, lasted_s = cpu_s(pid) - cpu, time.monotonic() - begin
     received = sum(reader.received for reader in readers)
     for reader in readers:
         reader.close()
     writer.close()
-    return spent * 1e6 / received, received / seconds
+    if is_lost:
+        raise TimeoutError(f"of {writer.sent * load.readers:,} messages {received:,} have come")
+    return spent * 1e6 / received, received / lasted_s
 
 
 def main() -> None:

@@ -36,10 +36,10 @@ SUBSCRIBE: Final = b"SUBSCRIBE\ndestination:/topic/bench\nid:0\nack:auto\nreceip
 
 
 class WarrenServer:
-    """Warren as this interpreter imports it."""
+    """Warren as it is installed beside this interpreter."""
 
     def __init__(self, directory: Path, port: int) -> None:
-        self._command = [sys.executable, "-m", "warren", "serve", "--data-dir", str(directory / "data")]
+        self._command = [sys.executable, "-P", "-m", "warren", "serve", "--data-dir", str(directory / "data")]
         self._command += ["--amqp", "127.0.0.1:0", "--http", "off", "--prometheus", "off"]
         self._command += ["--stomp", f"127.0.0.1:{port}"]
         self._output = directory / "output.log"
@@ -101,7 +101,7 @@ def cpu_s(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def flow(port: int, pid: int) -> tuple[float, float]:
+def flow(port: int, pid: int, lasts_s: float = SECONDS) -> tuple[float, float]:
     """Send for a while; return CPU in us for each message, and messages for each second."""
     reader, writer = connected(port), connected(port)
     reader.sendall(SUBSCRIBE)
@@ -125,7 +125,7 @@ def flow(port: int, pid: int) -> tuple[float, float]:
     thread.start()
     while not is_over or received < sent:
         received += reader.recv(262144).count(b"\0")
-        if not is_over and time.monotonic() - begin > SECONDS:
+        if not is_over and time.monotonic() - begin > lasts_s:
             is_over = True
             thread.join()
     spent, seconds = cpu_s(pid) - cpu, time.monotonic() - begin

@@ -53,3 +53,16 @@ def test_very_many_of_a_kind_are_measured_written_down_and_drawn(tmp_path: Path)
     rows = [line for line in written.read_text().splitlines() if line.startswith("| Warren, 50 |")]
     assert len(rows) == 1 and float(rows[0].split("|")[2].replace(",", "")) > 0, written.read_text()
     assert (tmp_path / "scale.png").stat().st_size > 1000
+
+
+def test_protocols_are_measured_and_written_down(tmp_path: Path) -> None:
+    written = tmp_path / "protocols.md"
+    command = [sys.executable, str(ROOT / "benchmarks" / "protocols.py"), "--warren-only", "--rounds", "1"]
+    command += ["--seconds", "0.2", "--directory", str(tmp_path), "--output", str(written)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [
+        line.split("|") for line in written.read_text().splitlines() if line.startswith(("| AMQP", "| MQTT", "| STOMP"))
+    ]
+    assert len(rows) == 8, written.read_text()
+    assert all(float(row[2]) > 0 and int(row[3].strip().replace(",", "")) > 0 for row in rows), rows
