@@ -123,6 +123,10 @@ class _Level:
         self.below: dict[str, _Level] = {}
         self.subscription: Subscription | None = None
 
+    def is_empty(self) -> bool:
+        # A method, for mypyc takes an attribute that was set to None for None, of another object of that name, too.
+        return self.subscription is None and not self.below
+
 
 def matches(filter_: str, topic: str) -> bool:
     """Tell whether a filter matches a topic."""
@@ -186,7 +190,7 @@ class Filters:
             path.append((level, word))
             level = level.below[word]
         level.subscription = None
-        while path and level.subscription is None and not level.below:
+        while path and level.is_empty():
             level, word = path.pop()
             del level.below[word]
 
