@@ -28,7 +28,7 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "tls.cert_login_from": WITH_TLS,
     "limits.tls_handshake_timeout_s": WITH_TLS,
     "ws_origins": _WEB,
-    "http_hosts": ("http", "https"),
+    "http_hosts": ("http", "https", "prometheus", "data", "datas", *_WEB),  # WebSockets: whose pages are its own
     "definitions_skip_if_unchanged": ("load_definitions",),
     "cluster_secret_file": _CLUSTER,
     "cluster_certificate": _CLUSTER,

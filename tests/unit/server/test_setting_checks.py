@@ -47,6 +47,8 @@ def test_a_file_that_is_not_going_to_be_read_may_be_absent(tmp_path: Path) -> No
         ({"ws_origins": "https://example.com"}, ["ws_origins"]),
         ({"ws_origins": "https://example.com", "stomp_ws": "127.0.0.1:0"}, []),
         ({"ws_origins": "https://example.com", "stomp": "127.0.0.1:0"}, ["ws_origins"]),
+        ({"http_hosts": "a.example", "http": "off", "prometheus": "off"}, ["http_hosts"]),
+        ({"http_hosts": "a.example", "http": "off", "prometheus": "off", "mqtt_ws": "127.0.0.1:0"}, []),
         ({"tracing_sampling_ratio": "0.5"}, ["tracing_sampling_ratio"]),
         ({"replicas": "3", "cluster_name": "one"}, ["cluster_name", "replicas"]),
     ],

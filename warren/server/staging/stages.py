@@ -208,7 +208,8 @@ class Stages:
         epoch = int(self._management.broker.log.epoch)
         try:
             noted = await self._in_thread(self._files.maybe_epoch)
-            if noted is not None and noted != epoch - 1:
+            # That of this very life: the task that finds what there is has been started again.
+            if noted is not None and noted not in (epoch - 1, epoch):
                 for stage in [each for each in self._stages.values() if each.needed_by is None]:
                     log.info("removing a stage of before another node led", vhost=stage.vhost, stage=stage.name)
                     await self._in_thread(partial(self._files.remove, stage.vhost, stage.name))

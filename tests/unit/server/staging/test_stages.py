@@ -230,9 +230,8 @@ def test_a_process_that_dies_again_and_again_goes_on_where_it_was(tmp_path: Path
     assert life.bodies() == bodies
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_what_was_begun_is_finished_at_the_next_start_without_being_asked(tmp_path: Path) -> None:
-    bodies = [b"%d" % number for number in range(9)]
+def half_published(tmp_path: Path, bodies: list[bytes]) -> tuple[Path, DurableHarness]:
+    """Have a process die when a part of a batch is on disk; return where its stages are, and the next process."""
     for crash_at in range(1, 60):
         directory = tmp_path / str(crash_at)
         life = with_queue(directory, crash_at=crash_at)
@@ -242,10 +241,17 @@ def test_what_was_begun_is_finished_at_the_next_start_without_being_asked(tmp_pa
             return await commit(life, 0, "a")
 
         assert life.dies(write), "no crash left a batch half done"
-        again = life.after_a_crash(directory)
-        note = CommitNotes(again.harness.vhost.records).maybe_note("query")
+        following = life.harness.restart(clean=False)
+        note = CommitNotes(following.vhost.records).maybe_note("query")
         if note is not None and 0 < note.messages < len(bodies):
-            break
+            return directory, following
+    raise AssertionError("no crash left a batch half done")
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_what_was_begun_is_finished_at_the_next_start_without_being_asked(tmp_path: Path) -> None:
+    bodies = [b"%d" % number for number in range(9)]
+    again = Life(*half_published(tmp_path, bodies))
 
     async def look(stages: Stages, life: Life = again) -> None:
         while not (await stages.notes(life.harness.vhost))["query"].done:
@@ -311,19 +317,8 @@ def test_stages_that_cannot_be_removed_are_there_for_nobody_until_they_can_be(tm
 def test_a_batch_that_has_begun_goes_on_with_the_parts_that_it_began_with(tmp_path: Path, is_same: bool) -> None:
     """They are on another node: here they have been written anew, by a task that was asked to."""
     bodies = [b"%d" % number for number in range(9)]
-    for crash_at in range(1, 60):
-        directory = tmp_path / str(crash_at)
-        life = with_queue(directory, crash_at=crash_at)
-
-        async def write(stages: Stages, life: Life = life) -> Outcome:
-            await put(stages, "a", content(*bodies))
-            return await commit(life, 0, "a")
-
-        assert life.dies(write), "no crash left a batch half done"
-        note = CommitNotes(life.harness.vhost.records).maybe_note("query")
-        if note is not None and 0 < note.messages < len(bodies):
-            break
-    other_node = life.after_a_crash(tmp_path / "other")
+    _, following = half_published(tmp_path, bodies)
+    other_node = Life(tmp_path / "other", following)
 
     async def rewrite(stages: Stages) -> Outcome:
         await put(stages, "a", content(*(bodies if is_same else reversed(bodies))))
