@@ -17,10 +17,9 @@ from mypy_extensions import i64
 
 from warren.amqp import methods as m
 from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
-from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
-from warren.amqp.field_table import Timestamp as Seconds
+from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.amqp10.addresses import MANAGEMENT, queue_address, source_of, target_of
-from warren.amqp10.conversion import ENCODED_MARK, ENCODED_TYPE, Body, Sections, body_of, table_of
+from warren.amqp10.conversion import ENCODED_MARK, ENCODED_TYPE, Body, Sections, body_of
 from warren.amqp10.dispositions import DispositionRun, DrainRun, LinkEnd, Outcomes, accepted, settled_frame
 from warren.amqp10.errors import (
     DELETED,
@@ -38,7 +37,7 @@ from warren.amqp10.errors import (
     SessionError,
     condition_of,
 )
-from warren.amqp10.filters import CAPABILITIES, Expressions, is_expression, kind_of
+from warren.amqp10.filters import CAPABILITIES
 from warren.amqp10.ledger import Amqp10Ledger, transfer_head
 from warren.amqp10.links import Link, ReceivingLink, SendingLink
 from warren.amqp10.management import Management
@@ -62,7 +61,8 @@ from warren.amqp10.performatives import (
     maybe_described,
     write_flow,
 )
-from warren.amqp10.values import Array, Described, Symbol, Timestamp, UByte, UInt, ULong
+from warren.amqp10.source import Wanted
+from warren.amqp10.values import Array, Described, Symbol, UByte, UInt, ULong
 from warren.channels.access import READ, WRITE
 from warren.channels.consuming import cancel, consume
 from warren.channels.prepared_publish import PreparedPublish
@@ -95,10 +95,6 @@ FILTERS_MAX: Final = 65536
 STREAM_PREFETCH: Final = 65535
 SETTLED: Final = 1  # a settle mode of senders
 SECOND: Final = 1  # and of receivers
-_OFFSET_FILTER: Final = "rabbitmq:stream-offset-spec"
-_VALUE_FILTER: Final = "rabbitmq:stream-filter"
-_UNFILTERED_FILTER: Final = "rabbitmq:stream-match-unfiltered"
-_PRIORITY: Final = "rabbitmq:priority"
 # What a message that goes to no queue is told with.
 _OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 
@@ -869,56 +865,3 @@ def _is_through(link: SendingLink, consumer: Consumer) -> bool:
     """Tell whether a drain has seen what was there when it was asked for, or comes no further."""
     place = _place_of(consumer)
     return place == link.place or place >= link.drain_to
-
-
-class Wanted:
-    """What a source asks for: `arguments` of a consumer, `expressions` that look at messages, None without.
-
-    `applied`: those of its filters that are. What is not applied is not in the answer: that is how its client knows.
-    """
-
-    def __init__(self, source: Arguments, fields: Arguments, *, is_stream: bool) -> None:
-        self.arguments: Table = {}
-        self.applied: dict[object, object] = {}
-        self.expressions: Expressions | None = None
-        for name, given in source.table(7).items():
-            kind = kind_of(name, given)
-            if is_expression(kind):
-                if not is_stream:
-                    continue  # as RabbitMQ: a queue hands out what is first
-                if self.expressions is None:
-                    self.expressions = Expressions()
-                self.expressions.add(kind, given)
-            elif not self._add(kind, given.value if isinstance(given, Described) else given):
-                continue
-            self.applied[name] = given
-        priority = fields.table(13).get(_PRIORITY)
-        if priority is not None:
-            self.arguments.update(table_of({"x-priority": priority}))
-
-    def _add(self, kind: str, value: object) -> bool:
-        """Add an argument for a filter of RabbitMQ's; False: it is none.
-
-        Raises:
-            LinkError: it is of another type.
-        """
-        table = self.arguments
-        if kind == _OFFSET_FILTER:
-            if isinstance(value, Timestamp):
-                table["x-stream-offset"] = Seconds(max(0, int(value)) // 1000)
-            elif isinstance(value, int) and not isinstance(value, bool):
-                table["x-stream-offset"] = min(int(value), (1 << 63) - 1)
-            elif isinstance(value, str):
-                table["x-stream-offset"] = str(value)
-            else:
-                raise LinkError(INVALID_FIELD, f"{_OFFSET_FILTER} is no offset, timestamp or text")
-        elif kind == _VALUE_FILTER:
-            listed = value if isinstance(value, list) else [value]
-            if not all(isinstance(each, str) for each in listed):
-                raise LinkError(INVALID_FIELD, f"{_VALUE_FILTER} is no text, and no list of texts")
-            table["x-stream-filter"] = [str(each) for each in listed]
-        elif kind == _UNFILTERED_FILTER:
-            table["x-stream-match-unfiltered"] = value is True
-        else:
-            return False
-        return True
