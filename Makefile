@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline fuzz abuse soak crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline fuzz abuse soak crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -19,8 +19,11 @@ setup-check:
 run: setup ## set up and start the broker with embedded defaults (ARGS="--amqp 127.0.0.1:5673" to change them)
 	@exec .venv/bin/warren serve $(ARGS)
 
-test: setup-check ## set up and run all tests
+test: setup-check ## set up and run all tests but the long ones
 	scripts/test $(ARGS)
+
+test-long: setup-check ## the tests that are marked long: kills, RabbitMQ as a peer, large numbers; random ones at full length
+	scripts/test --long
 
 test-cluster-clients: setup-test ## what clients of others do, at a node of a cluster that does not lead (ARGS="compat/pika_client")
 	cd tests && WARREN_TEST_CLUSTER=1 ../$(PYTEST) $(or $(ARGS),compat)

@@ -17,8 +17,25 @@ from .attacks import ATTACKS
 PEAK_BYTES_MAX = 3 << 30
 REST_BYTES_MAX = 1 << 30
 
+# Each of them takes more than five seconds of a processor.
+LONG = frozenset(
+    {
+        "federation-of-every-queue",
+        "many-bindings",
+        "many-unacked",
+        "one-byte-records",
+        "parts-for-very-many-exchanges",
+        "shovels-in-circles",
+        "snapshot-of-what-is-unacked",
+        "wide-publishes",
+        "wrong-passwords",
+    }
+)
 
-@pytest.mark.parametrize("name", ATTACKS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in ATTACKS]
+)
 def test_an_innocent_client_is_served_beside_it_and_the_broker_outlives_it(name: str, tmp_path: Path) -> None:
     with scene.broker(tmp_path) as process:
         scene.admit(process)

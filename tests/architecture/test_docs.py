@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -141,7 +142,8 @@ def test_a_link_to_a_page_or_a_heading_that_is_not_there_is_found(tmp_path: Path
     assert broken_links(page) == bad
 
 
-def error_lines() -> set[str]:
+@cache
+def error_lines() -> frozenset[str]:
     """Return what the broker logs as errors, wherever that is a constant."""
     lines = set()
     for path in (ROOT / "warren").rglob("*.py"):
@@ -153,7 +155,7 @@ def error_lines() -> set[str]:
                 lines.add(str(values[0]))
             elif call.func.attr in ("note", "tell") and values[:1] == ["error"]:
                 lines.add(str(values[1]))
-    return lines
+    return frozenset(lines)
 
 
 def test_the_runbook_has_each_error_of_the_log() -> None:

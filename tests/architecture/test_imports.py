@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -102,8 +103,13 @@ ALLOWED_OUTSIDERS = {"__future__", "base64", "bisect", "collections", "dataclass
 }
 
 
-def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield each imported module with its line, those inside functions and behind TYPE_CHECKING included."""
+@cache
+def imports(path: Path) -> tuple[tuple[str, int], ...]:
+    """Return each imported module with its line, those inside functions and behind TYPE_CHECKING included."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "warren"
@@ -101,7 +102,12 @@ def _is_nursery(function: ast.expr) -> bool:
     return isinstance(function, ast.Attribute) and "nursery" in ast.unparse(function.value)
 
 
-def unsupervised() -> Iterator[tuple[tuple[str, str, str], int]]:
+@cache
+def unsupervised() -> tuple[tuple[tuple[str, str, str], int], ...]:
+    return tuple(_unsupervised())
+
+
+def _unsupervised() -> Iterator[tuple[tuple[str, str, str], int]]:
     for path in sorted(ROOT.rglob("*.py")):
         relative = path.relative_to(ROOT)
         if relative.parts[0] in ELSEWHERE:

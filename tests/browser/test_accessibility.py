@@ -37,7 +37,15 @@ def axe() -> str:
     return AXE.read_text()
 
 
-@pytest.mark.parametrize(("width", "colours"), [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")])
+@pytest.mark.parametrize(
+    ("width", "colours"),
+    [
+        pytest.param(1280, "light", marks=pytest.mark.long),
+        (1280, "dark"),
+        (360, "light"),
+        pytest.param(360, "dark", marks=pytest.mark.long),
+    ],
+)
 def test_no_page_has_a_serious_finding(
     open_ui: Open, api: Api, amqp: Connect, logged_in: Any, vhost: str, axe: str, width: int, colours: str
 ) -> None:

@@ -58,8 +58,15 @@ def _fill(channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
     channel.basic_consume("a queue with a name that is longer than a telephone is wide", lambda *_: None)
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize(
+    ("width", "colours"),
+    [
+        (1280, "light"),
+        pytest.param(1280, "dark", marks=pytest.mark.long),
+        pytest.param(360, "light", marks=pytest.mark.long),
+        (360, "dark"),
+    ],
+)
 def test_every_page_is_whole_silent_and_within_its_width(
     open_ui: Open,
     api: Api,

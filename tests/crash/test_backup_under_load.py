@@ -84,6 +84,7 @@ def back_up(broker: WarrenProcess, to: Path, load: Load) -> None:
     assert running.returncode == 0, told + broker.log_tail()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_a_backup_has_what_was_promised_before_it_was_begun(tmp_path: Path, number: int) -> None:
     chooser = random.Random(SEED + 5_000_000 + number)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 600
 
@@ -34,6 +36,7 @@ def row_of(page: str, begin: str) -> list[str]:
     return [cell.strip().replace(",", "") for cell in row.strip("|").split("|")]
 
 
+@pytest.mark.long
 def test_a_load_is_measured_with_several_brokers_at_once_and_written_down(tmp_path: Path) -> None:
     def cells(page: str) -> list[str]:
         return row_of(page, "| 16 B, ack + 2000 confirms")
@@ -43,6 +46,7 @@ def test_a_load_is_measured_with_several_brokers_at_once_and_written_down(tmp_pa
     assert any(int(cell) > 0 for cell in cells(page) if cell.isdigit()), page
 
 
+@pytest.mark.long
 def test_streams_are_measured_and_written_down(tmp_path: Path) -> None:
     def received(page: str) -> float:
         return float(row_of(page, "| stream, ten consumers | Warren")[3])
@@ -51,6 +55,7 @@ def test_streams_are_measured_and_written_down(tmp_path: Path) -> None:
     assert received(page) > 0, page
 
 
+@pytest.mark.long
 def test_very_many_of_a_kind_are_measured_written_down_and_drawn(tmp_path: Path) -> None:
     written = tmp_path / "scale.md"
     command = [sys.executable, str(ROOT / "benchmarks" / "scale.py"), "--warren-only", "--only", "queues"]

@@ -308,6 +308,7 @@ def test_everything_acknowledged_survives_kill_9_at_random_moments_and_nothing_i
         process.kill()
 
 
+@pytest.mark.long
 def test_the_same_holds_with_postgresql(tmp_path: Path, postgres: PostgresServer) -> None:
     url = postgres.fresh_url()
     process = WarrenProcess(tmp_path, flags={"metadata-url": url})
@@ -326,6 +327,7 @@ def test_what_sql_does_not_have_is_in_the_log(tmp_path: Path) -> None:
         process.kill()
 
 
+@pytest.mark.long
 def test_what_postgresql_does_not_have_is_in_the_log(tmp_path: Path, postgres: PostgresServer) -> None:
     url = postgres.fresh_url()
     process = WarrenProcess(tmp_path, flags={"metadata-url": url})

@@ -41,6 +41,7 @@ def test_10_000_durable_queues_declared_pipelined_while_messages_flow(process: W
     assert len(set(delivered)) >= 5, f"deliveries seen at declare-ok: {sorted(set(delivered))}"
 
 
+@pytest.mark.long
 def test_10_000_durable_queues_declared_one_by_one_while_messages_flow(process: WarrenProcess) -> None:
     with Traffic(process) as traffic, open_wire(process) as client:
         delivered = []

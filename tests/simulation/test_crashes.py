@@ -36,9 +36,10 @@ SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000
 SEQUENCE_STATES: Final = 120_000 if STATES >= 1_000_000 else 40_000 if STATES >= 100_000 else 1_000
 RULED_SEQUENCE_STATES: Final = 20_000 if STATES >= 100_000 else 1_000
 RULED_STATES: Final = STATES // 6
+FAULTED_SEQUENCES: Final = 20 * max(1, STATES // 1_000_000) if STATES >= 100_000 else 8
 GROUPS: Final = 8
 STEPS: Final = 40
-FLIPS: Final = max(5000, STATES // 30)
+FLIPS: Final = max(1500, STATES // 30)
 # At 500 crash states a second, interpreted on a slow host.
 pytestmark = pytest.mark.timeout(900 + STATES // 100)
 
@@ -49,7 +50,8 @@ def test_every_sequence_of_three_operations_survives_every_crash() -> None:
     letters = PLAIN_LETTERS
     states = try_sequences(all_sequences(letters, longest), SETUPS[0])
     for setup in SETUPS[1:]:
-        states += try_sequences(all_sequences(letters if STATES >= 1_000_000 else SMALL, longest), setup)
+        if longest > 2:
+            states += try_sequences(all_sequences(letters if STATES >= 1_000_000 else SMALL, longest), setup)
         states += try_sequences(all_sequences(letters, 2), setup)
     print(f"{states} crash states")
     assert states >= SEQUENCE_STATES
@@ -111,9 +113,9 @@ FAULTS: Final = [
 
 @pytest.mark.parametrize(("fault", "operation"), FAULTS, ids=lambda value: getattr(value, "name", value))
 def test_one_error_at_any_call_loses_nothing_that_was_promised(fault: Fault, operation: str) -> None:
-    """20 sequences, every call of each. No space: the broker goes on. Anything else: it stops; I1 to I7, I11."""
+    """Some sequences, every call of each. No space: the broker goes on. Anything else: it stops; I1 to I7, I11."""
     states = runs = stops = 0
-    for number in range(20 * max(1, STATES // 1_000_000)):
+    for number in range(FAULTED_SEQUENCES):
         letters = random_letters(SEED * 1000 + number, 7)
         nth_call = 1
         while True:

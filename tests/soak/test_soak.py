@@ -7,6 +7,8 @@ import os
 import random
 from pathlib import Path
 
+import pytest
+
 from . import report
 from .growth import MIB
 from .plan import DRAINED_EVERY
@@ -16,6 +18,7 @@ from .topology import FLOWS
 SEED = int(os.environ.get("WARREN_TEST_SOAK_SEED") or random.SystemRandom().getrandbits(32))
 
 
+@pytest.mark.long
 def test_a_round_of_everything_keeps_its_promises_and_leaves_a_page(tmp_path: Path) -> None:
     print(f"seed {SEED}")
     # No time at all: it ends as soon as the messages that wait for long have been drained.

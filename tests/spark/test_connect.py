@@ -20,6 +20,7 @@ PAGE = ROOT / "docs" / "spark-connect.md"
 PYTHON = ROOT / ".cache" / "connect" / "bin" / "python"
 
 
+@pytest.mark.long
 def test_batches_are_read_from_a_thin_client(publisher: Publisher, tmp_path: Path) -> None:
     if not PYTHON.exists():
         pytest.skip(f"{PYTHON.relative_to(ROOT)} is not there: `make setup-test` installs it")

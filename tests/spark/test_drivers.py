@@ -134,6 +134,7 @@ def is_killed(told: dict[str, Any], lakes: list[Lake], due: Callable[[], bool]) 
     return False
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900 + 120 * KILLS)
 def test_what_is_read_is_there_once_whoever_is_killed(publisher: Publisher, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)

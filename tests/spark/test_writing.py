@@ -375,6 +375,7 @@ def last_batches(publisher: Publisher) -> dict[str, int]:
     return {row["query"]: int(row["batch"]) for row in rows}
 
 
+@pytest.mark.long
 def test_the_driver_may_die_at_any_moment(spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path) -> None:
     """The driver is a process of its own, killed with all its children while it writes one batch after the other."""
     publisher.queue(name)

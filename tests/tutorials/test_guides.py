@@ -41,6 +41,7 @@ def test_the_example_of_a_guide_does_what_the_page_says(name: str, tmp_path: Pat
         Reader(page, tmp_path, broker, [FRAMEWORKS], environment, sees_errors=True).follow()
 
 
+@pytest.mark.long
 def test_the_example_for_dbt_does_what_the_page_says(tmp_path: Path) -> None:
     require_installed(DBT)
     with WarrenProcess(tmp_path / "broker") as broker:

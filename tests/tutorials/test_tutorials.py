@@ -18,7 +18,12 @@ TRIES = 5
 HEADINGS = ["What you will have", "What happens in the broker", "What can go wrong", "What next"]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def marks_of(path: Path) -> list[pytest.MarkDecorator]:
+    """Return the marks of a page: Spark takes long to start, and is started for each of its programs."""
+    return [pytest.mark.long] if "pyspark" in path.read_text() else []
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, marks=marks_of(path), id=path.stem) for path in PAGES])
 def test_a_tutorial_does_what_it_says(path: Path, tmp_path: Path) -> None:
     if "pyspark" in path.read_text():
         require("java", "openjdk-17-jre-headless")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 from cluster.etcd_processes import running_etcd
 
 from . import fault_cluster as faults
@@ -25,6 +26,7 @@ ONCE: tuple[tuple[Fault, float], ...] = (
 )
 
 
+@pytest.mark.long
 def test_nothing_that_was_confirmed_is_lost_whatever_fails(tmp_path: Path) -> None:
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}")

@@ -43,6 +43,7 @@ def ctl(node: ElectingNode, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.long
 def test_a_cluster_is_handed_over_restarted_and_made_smaller(nodes: list[ElectingNode]) -> None:
     first = leader_of(nodes)
     await_all(first, nodes)

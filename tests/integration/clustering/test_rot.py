@@ -71,6 +71,7 @@ def test_a_follower_mends_its_log_from_its_leader(pair: tuple[Node, Node]) -> No
     assert len([path for path in kept if path.name.startswith("mended-")]) == 2
 
 
+@pytest.mark.long
 def test_a_leader_serves_what_was_damaged_on_its_disk_only(pair: tuple[Node, Node]) -> None:
     leader, _ = pair
     leader.process.stop()
@@ -88,6 +89,7 @@ def test_a_leader_serves_what_was_damaged_on_its_disk_only(pair: tuple[Node, Nod
     assert "\nwarren_replication_mended 2\n" in leader.ask_text("/metrics")
 
 
+@pytest.mark.long
 def test_a_damaged_chunk_of_a_stream_is_mended_on_either_node(pair: tuple[Node, Node]) -> None:
     leader, follower = pair
     leader.ask("PUT", "/api/queues/%2F/events", {"durable": True, "arguments": {"x-queue-type": "stream"}})

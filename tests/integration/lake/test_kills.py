@@ -26,6 +26,7 @@ pytest.importorskip("deltalake")
 KILLS = int(os.environ.get("WARREN_TEST_LAKE_KILLS", "3"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300 + 60 * KILLS)
 def test_each_message_is_in_its_table_once_whoever_is_killed(tmp_path: Path) -> None:
     seed = int(os.environ.get("WARREN_TEST_LAKE_SEED", "0")) or random.SystemRandom().getrandbits(32)

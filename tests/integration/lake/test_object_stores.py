@@ -80,6 +80,7 @@ def follow(*arguments: str) -> None:
     assert commands.main(["--stream", "orders", "--body", "json", "--once", *arguments], connect) == 0
 
 
+@pytest.mark.long
 def test_a_table_of_a_rest_catalog_on_s3_has_each_message_once(rest: RestCatalog, broker: ExportBroker) -> None:
     table = ("--to", "shop.orders", "--catalog", rest.url, "--property", f"token={TOKEN}", "--compact-files", "2")
     follow(*table)

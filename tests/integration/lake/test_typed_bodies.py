@@ -43,6 +43,7 @@ def publish(process: WarrenProcess, stream: str, bodies: list[bytes]) -> None:
             channel.basic_publish("", stream, body)
 
 
+@pytest.mark.long
 def test_tables_have_the_fields_of_bodies(tmp_path: Path) -> None:
     older = record(("id", "int"), name="shop.Order")
     (tmp_path / "order.avsc").write_text(json.dumps(ORDER))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -13,6 +14,17 @@ from integration.management.api import Api
 from .brokers import BrokerProcess, RabbitProcess, WarrenProcess, rabbitmq_or_skip, uri
 
 Names = Callable[[str], str]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A RabbitMQ at the other end is long: to start one takes ten seconds of a processor. Others have two Warrens."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.parent != here:
+            continue
+        callspec = getattr(item, "callspec", None)
+        if "rabbitmq" in [*getattr(item, "fixturenames", ()), *(callspec.params.values() if callspec else ())]:
+            item.add_marker("long")
 
 
 class Federation:

@@ -384,6 +384,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
         yield process
 
 
+@pytest.mark.long
 def test_a_long_queue_on_disk_is_paged_through(tight: WarrenProcess) -> None:
     count = 100_000
     api = Api(tight.http_port)

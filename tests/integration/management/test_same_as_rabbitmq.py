@@ -244,6 +244,7 @@ def fields(answer: Answer) -> set[str]:
     return {key for row in rows if isinstance(row, dict) for key in row if not key.endswith("_details")}
 
 
+@pytest.mark.long
 def test_both_answer_the_same(answers: dict[str, list[Answer]]) -> None:
     different: list[str] = []
     met: set[str] = set()

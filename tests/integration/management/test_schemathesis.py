@@ -109,6 +109,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         found.close()
 
 
+@pytest.mark.long
 def test_no_operation_fails_inside_whatever_it_is_asked(target: Target) -> None:
     print(f"WARREN_TEST_SCHEMATHESIS_SEED={SEED} WARREN_TEST_SCHEMATHESIS_EXAMPLES={EXAMPLES}")
     document = target.api.get("/openapi.json")

@@ -252,9 +252,10 @@ def test_a_batch_of_several_pieces_is_published_in_order_and_remembered(stager: 
     assert stager.commits()["q"]["messages"] == 36_000
     channel.queue_declare(queue, passive=True)
     assert channel.queue_declare(queue, passive=True).method.message_count == 36_000
+    deliveries = channel.consume(queue, auto_ack=True)
     for part in range(3):
         for number in range(12_000):
-            _, _, body = channel.basic_get(queue, auto_ack=True)
+            _, _, body = next(deliveries)
             assert body == b"%d.%d" % (part, number)
 
 

@@ -107,7 +107,7 @@ def test_dead_letters_go_back_to_where_they_died(place: Place, amqp: Connect) ->
 
 def test_a_running_transfer_is_stopped_and_an_ended_one_forgotten(place: Place, amqp: Connect) -> None:
     channel: Any = amqp().channel()
-    count = 20_000
+    count = 2_000
     bodies = [b"%d" % number for number in range(count)]
     channel.queue_declare("from", durable=True)
     for body in bodies:
@@ -115,7 +115,7 @@ def test_a_running_transfer_is_stopped_and_an_ended_one_forgotten(place: Place, 
     channel.confirm_delivery()
     channel.queue_declare("to", durable=True)
     place.api.eventually(f"/warren/queues/{place.v}/from/messages?count=1", lambda found: found["total"] == count)
-    begun = begin(place, "from", mode="move", destination={"queue": "to"}, rate=100)  # 200 s in all
+    begun = begin(place, "from", mode="move", destination={"queue": "to"}, rate=10)  # 200 s in all
     path = f"/warren/transfers/{place.v}/{begun['id']}"
     assert path.rpartition("/")[2] in [each["id"] for each in place.api.get("/warren/transfers")]
     assert place.api.delete(path) == 204

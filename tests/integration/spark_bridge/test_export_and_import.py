@@ -161,6 +161,7 @@ def test_a_queue_is_copied_and_stays_as_it_is(broker: WarrenProcess, channel: Bl
     channel.queue_delete("copied")
 
 
+@pytest.mark.long
 def test_a_stream_goes_on_where_the_last_run_ended_although_each_is_killed(
     broker: WarrenProcess, channel: BlockingChannel, tmp_path: Path
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_stream_goes_on_where_the_last_run_ended_although_each_is_killed(
     assert bodies_in(tmp_path) == list(range(sent))
 
 
+@pytest.mark.long
 def test_a_queue_is_drained_once_although_exports_are_killed_and_producers_go_on(
     broker: WarrenProcess, channel: BlockingChannel, tmp_path: Path
 ) -> None:
@@ -194,6 +196,7 @@ def test_a_queue_is_drained_once_although_exports_are_killed_and_producers_go_on
     assert channel.queue_declare("drained", passive=True).method.message_count == 0
 
 
+@pytest.mark.long
 def test_a_drain_survives_its_broker(tmp_path: Path) -> None:
     options = ("export", "jobs", "--to", tmp_path / "out", "--mode", "drain", "--max-file-size", "2kB")
     with WarrenProcess(tmp_path) as broker:
@@ -218,6 +221,7 @@ def test_a_drain_survives_its_broker(tmp_path: Path) -> None:
         assert Counter(bodies_in(tmp_path / "out")) == Counter(range(2000))
 
 
+@pytest.mark.long
 def test_an_import_that_is_killed_publishes_everything_once(
     broker: WarrenProcess, channel: BlockingChannel, tmp_path: Path
 ) -> None:

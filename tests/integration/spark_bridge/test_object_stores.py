@@ -124,6 +124,7 @@ def test_a_stream_is_exported_gone_on_with_and_imported(
     assert all(name.startswith("lake/events/_manifest/") for name in own) and len(own) == 2
 
 
+@pytest.mark.long
 def test_an_export_that_is_killed_is_gone_on_with_and_each_message_is_there_once(
     broker: WarrenProcess, channel: BlockingChannel, bucket: Bucket
 ) -> None:
