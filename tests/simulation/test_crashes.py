@@ -36,7 +36,7 @@ SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000
 SEQUENCE_STATES: Final = 120_000 if STATES >= 1_000_000 else 40_000 if STATES >= 100_000 else 1_000
 RULED_SEQUENCE_STATES: Final = 20_000 if STATES >= 100_000 else 1_000
 RULED_STATES: Final = STATES // 6
-FAULTED_SEQUENCES: Final = 20 * max(1, STATES // 1_000_000) if STATES >= 100_000 else 8
+FAULTED_SEQUENCES: Final = 20 * max(1, STATES // 1_000_000) if STATES >= 100_000 else 10
 GROUPS: Final = 8
 STEPS: Final = 40
 FLIPS: Final = max(1500, STATES // 30)
@@ -127,7 +127,7 @@ def test_one_error_at_any_call_loses_nothing_that_was_promised(fault: Fault, ope
             stops += outcome.stopped
             nth_call += 1
     print(f"{runs} errors in {operation}, {stops} stops, {states} crash states")
-    assert runs >= 20
+    assert runs >= FAULTED_SEQUENCES // 2
     if fault in (Fault.ENOSPC, Fault.SHORT_WRITE):
         assert stops == 0, "the broker stopped although there was only no space"
     elif operation in ("sync", "sync_directory", "write"):
