@@ -20,7 +20,7 @@ from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.log.message import Envelope
-from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 from warren.vhosts.limits import USER_LIMITS, parse_limits
 from warren.vhosts.metadata import (
     PermissionDelete,
@@ -58,7 +58,7 @@ class Route:
         self,
         envelope: Envelope,
         exchange: Exchange,
-        queues: list[Queue],
+        queues: list[Receiver],
         cacheable: bool,
         mandatory: bool,
         immediate: bool,
@@ -72,7 +72,7 @@ class Route:
         self.ticket: i64 = ticket_of(queues)
 
 
-def ticket_of(queues: list[Queue]) -> i64:
+def ticket_of(queues: list[Receiver]) -> i64:
     """Return the change of the metadata that all of these queues are declared with: a confirm waits for it, too."""
     ticket: i64 = 0
     for queue in queues:

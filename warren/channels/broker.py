@@ -43,6 +43,7 @@ from warren.queues.delivery import Consumer
 from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, METADATA, VHOST_RECORDS
 from warren.queues.long_work import LongWork
 from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 from warren.queues.seen_keys import SeenKeys
 from warren.queues.timers import TimerQueue
 from warren.vhosts.dead_lettering import LettersInLine
@@ -109,6 +110,7 @@ class Limits:
         self.arguments_max_bytes: int = 131072  # of one declaration or binding: what a frame of the usual size holds
         self.outbox_soft_bytes: int = 1 << 20
         self.outbox_hard_bytes: int = 1 << 25
+        self.mqtt_qos0_outbox_bytes: int = 1 << 22
         self.inbound_max_bytes: int = 1 << 29
 
 
@@ -564,7 +566,7 @@ class Broker:
 
     # --- faults on purpose, for tests of clients --------------------------------------------------------------------
 
-    def judge_publishes(self, judge: Callable[[Session, Message, list[Queue]], int]) -> None:
+    def judge_publishes(self, judge: Callable[[Session, Message, list[Receiver]], int]) -> None:
         """Have `judge` say what becomes of every publish (`shared.TAKE` and so on). Before the first connection."""
         self.shared.judge = judge
 

@@ -18,6 +18,7 @@ from mypy_extensions import i64
 
 from warren.queues.long_work import Steps
 from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 
 if TYPE_CHECKING:
     from warren.channels.transaction import BufferedPublish
@@ -45,7 +46,7 @@ class CommitCheck:
         self._next_publish: i64 = 0
         self._shares: dict[Queue, _Share] = {}
         # Publishes in a row with one route, which is the same list for all of them where it is remembered.
-        self._queues: list[Queue] = []
+        self._queues: list[Receiver] = []
         self._next_queue: i64 = 0
         self._messages: i64 = 0  # of the row
         self._held: i64 = 0  # those of them that do not come to the queues now, though the queues hold them
@@ -124,7 +125,7 @@ class CommitCheck:
             if queue.deleted:
                 continue
             self._has_takers = True
-            if coming > 0 and queue.may_refuse():
+            if coming > 0 and isinstance(queue, Queue) and queue.may_refuse():
                 share = self._shares.get(queue)
                 if share is None:
                     share = _Share()

@@ -531,7 +531,7 @@ def _binding(vhost: str, binding: Binding, by: str) -> Table:
         "vhost": vhost,
         "arguments": argument_terms(binding.arguments),
         "routing_key": binding.routing_key,
-        "destination_kind": "queue" if binding.destination.is_queue else "exchange",
+        "destination_kind": binding.destination.kind,
         "destination_name": binding.destination.name,
         "source_kind": "exchange",
         "source_name": binding.source.name,

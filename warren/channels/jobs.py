@@ -202,6 +202,7 @@ class Recheck(Job):
             recheck(self._channel, self._consumers[self._next])
             steps.left -= CONSUMER_STEPS + connection.searched() - searched
             self._next += 1
+        self._channel.recheck()
         return True
 
 

@@ -132,7 +132,7 @@ class Peer:
         self._next_states = next_states
         self._usage: Usage | None = None  # of the user, from `opened` to the end
         self._work: ConnectionJobs | None = None
-        self._growth = GrowthShare()
+        self._growth: GrowthShare | None = None  # from the first of it on
         self._gate = ReplyGate()
         self._deadline_s: float = broker.now_s + broker.limits.handshake_timeout_s
         self._heartbeats = Heartbeats(broker.now_s)
@@ -315,17 +315,32 @@ class Peer:
 
     def has_growth_left(self, channel: Session, method: Any) -> bool:
         """Tell whether `method` may add to topology while memory is short, and count it."""
-        size: i64 = growth_bytes(channel, method)
-        return size == 0 or self.broker.growth.allows(self._growth, size)
+        return self._has_growth_left(growth_bytes(channel, method))
+
+    def _has_growth_left(self, size_bytes: i64) -> bool:
+        if size_bytes == 0:
+            return True
+        growth = self._growth
+        if growth is None:
+            growth = GrowthShare()
+            self._growth = growth
+        return self.broker.growth.allows(growth, size_bytes)
+
+    def check_growth(self, size_bytes: i64) -> None:
+        """Make sure that topology may grow by so much although memory is short, and count it.
+
+        Raises:
+            ChannelException: 406.
+        """
+        if not self._has_growth_left(size_bytes):
+            raise memory_short()
 
     def _may_grow(self, channel: Session, method: Any) -> bool:
         """Tell whether topology may grow by `method` although memory is short; else wait until it is not."""
         if self.has_growth_left(channel, method):
             return True
         if self.is_direct:  # somebody waits for an answer over HTTP
-            raise ChannelException(
-                PRECONDITION_FAILED, "memory is short: nothing can be declared or bound until the memory alarm is over"
-            )
+            raise memory_short()
         self.publisher_blocked()
         return False
 
@@ -552,3 +567,10 @@ class Peer:
         self.broker.ended.append(self)
         if self.is_known:
             self.broker.events.connection_closed(self)
+
+
+def memory_short() -> ChannelException:
+    """Return the refusal of what topology would grow by."""
+    return ChannelException(
+        PRECONDITION_FAILED, "memory is short: nothing can be declared or bound until the memory alarm is over"
+    )

@@ -58,7 +58,7 @@ from warren.queues.delay import check_delay, due_time_ms, negate_delay
 from warren.queues.long_work import Job
 from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
-from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 from warren.queues.seen_keys import Claim, MessageKeys
 from warren.vhosts.history import remember_in
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE
@@ -107,7 +107,7 @@ class Publisher:
         exchange = principal.publishable(vhost, publish.exchange, publish.routing_key)
         envelope = Envelope(publish.exchange, publish.routing_key)
         cacheable = vhost.is_cacheable(exchange) and self._shared.judge is None
-        queues: list[Queue] = []
+        queues: list[Receiver] = []
         if exchange.name == "" and publish.routing_key.startswith(REPLY_TO_PREFIX):
             cacheable = False
         if cacheable:
@@ -190,7 +190,7 @@ class Publisher:
             self._connection.begin(job)
 
     def publish_routed(
-        self, route: Route, remembered: list[Queue], message: Message, keys: list[str], header: bytes, *, holds: bool
+        self, route: Route, remembered: list[Receiver], message: Message, keys: list[str], header: bytes, *, holds: bool
     ) -> Job | None:
         """Route a message and publish it; return what is left to be done of that, None: nothing.
 
@@ -207,7 +207,7 @@ class Publisher:
         rememberers: list[RecentHistoryExchange] | None = None
         repeated = bool(vhost.seen_keys) and transaction is None and self._is_repeated(message)
         if repeated:
-            queues: list[Queue] = []
+            queues: list[Receiver] = []
         elif route.cacheable and len(keys) == 1:
             queues = remembered
             message.sole = len(queues) == 1
@@ -280,11 +280,11 @@ class Publisher:
 
     # --- very many queues -------------------------------------------------------------------------------------------
 
-    def _is_wide(self, queues: list[Queue]) -> bool:
+    def _is_wide(self, queues: list[Receiver]) -> bool:
         """Tell whether a publish goes to so many queues that it takes several turns."""
         return len(queues) > QUEUES_AT_ONCE and self._shared.judge is None
 
-    def publish_wide(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
+    def publish_wide(self, message: Message, queues: list[Receiver], holders: list[Exchange] | None) -> None:
         """Begin to publish to very many queues. `holders`: the exchanges that hold it, too."""
         self._connection.begin(WidePublish(self, Spread(message, queues, None, CHANNEL), holders))
 
@@ -340,7 +340,7 @@ class Publisher:
     # --- to the queues ----------------------------------------------------------------------------------------------
 
     def _enqueue(
-        self, message: Message, queues: list[Queue], holders: list[Exchange] | None, mandatory: bool, origin: i64
+        self, message: Message, queues: list[Receiver], holders: list[Exchange] | None, mandatory: bool, origin: i64
     ) -> i64:
         """Hand a routed message to whoever takes it; return the outcome."""
         judge = self._shared.judge
@@ -362,7 +362,9 @@ class Publisher:
             outcome = _greater(outcome, hand_over(message, queue, origin))
         return self._handed_over(message, queues, holders, outcome)
 
-    def _handed_over(self, message: Message, queues: list[Queue], holders: list[Exchange] | None, outcome: i64) -> i64:
+    def _handed_over(
+        self, message: Message, queues: list[Receiver], holders: list[Exchange] | None, outcome: i64
+    ) -> i64:
         """All queues have `message`: see to exchanges that hold or remember it; return the outcome."""
         if message.due_ms and holders is not None:
             for holder in holders:
@@ -390,7 +392,7 @@ class Publisher:
         exchange.published_in += 1
         channel.not_to_one(exchange, queues)
 
-    def _told(self, message: Message, outcome: i64, queues: list[Queue] | None) -> None:
+    def _told(self, message: Message, outcome: i64, queues: list[Receiver] | None) -> None:
         """Have a publish confirmed, or refused. `queues`: those that have it; None: it is not known who else has."""
         channel = self._channel
         confirms = channel.confirms
@@ -399,7 +401,7 @@ class Publisher:
             if outcome == REFUSED:
                 self._connection.check_outbox()
 
-    def ticket_of(self, queues: list[Queue] | None) -> i64:
+    def ticket_of(self, queues: list[Receiver] | None) -> i64:
         """Return the change of the metadata that a message in `queues` waits for; None: it may be in anything."""
         return self._connection.broker.journal.last_ticket if queues is None else ticket_of(queues)
 
@@ -430,7 +432,7 @@ class Publisher:
         keys = None if seen is None else seen.keys_of(message)
         return seen is not None and keys is not None and seen.drops(keys, message)
 
-    def _remember(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
+    def _remember(self, message: Message, queues: list[Receiver], holders: list[Exchange] | None) -> None:
         """Have its exchange remember `message`, which these have got."""
         seen = self._channel.vhost.seen_keys.get(message.envelope.exchange)
         keys = None if seen is None else seen.keys_of(message)

@@ -37,6 +37,7 @@ from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.outcome import ACCEPTED, REFUSED
 from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 from warren.vhosts.virtual_host import VirtualHost
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ class Session:
     def describe_subscription(self, subscription: Any) -> dict[str, object]:
         """Return one of `subscribed` as the management API shows it."""
         raise AssertionError("overridden")
+
+    def recheck(self) -> None:
+        """The rights of the user are others: end what needs one that is gone, consumers apart."""
 
     def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
         """Take the result of a command, not to be told before the change `ticket` and the log's `batch` are on disk."""
@@ -264,7 +268,7 @@ class Session:
         """Publish a message that needs more than a look at its route."""
         self.publisher.publish_with_care(route, content, pieces, header, flags, body_bytes, largest)
 
-    def publish_wide(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
+    def publish_wide(self, message: Message, queues: list[Receiver], holders: list[Exchange] | None) -> None:
         """Publish to very many queues, over several turns. `holders`: the exchanges that hold it, too."""
         self.publisher.publish_wide(message, queues, holders)
 

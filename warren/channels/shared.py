@@ -13,7 +13,7 @@ from warren.channels.inbound import Inbound
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.counters import SizeCounts
-from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 from warren.queues.turns import Turns
 from warren.vhosts.metadata_journal import MetadataJournal
 
@@ -59,7 +59,7 @@ class Shared:
         self.confirms = PendingConfirms(log, journal)
         # Looks at every routed message before a queue does, and says what becomes of it; None in a broker that serves.
         # It costs nothing then: with a judge no route is cacheable, and every publish takes the careful way.
-        self.judge: Callable[[Session, Message, list[Queue]], int] | None = None
+        self.judge: Callable[[Session, Message, list[Receiver]], int] | None = None
         self.spans: Spans | None = None  # who wants to know of messages that belong to a trace; set by the shell
         self.dirty: list[Outbox] = []
         self.served: list[Turns] = []  # of connections on which somebody waits, and can be served

@@ -25,7 +25,7 @@ from warren.amqp.properties import CORRELATION_ID, MESSAGE_ID, find_property_fro
 from warren.amqp.trace_context import TraceContext, maybe_trace_context
 from warren.channels.tracing import TrafficWatcher
 from warren.msgstore.log.message import HEADER_AT, Message
-from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 
 if TYPE_CHECKING:
     from warren.channels.peer import Peer
@@ -105,14 +105,14 @@ class SessionSpans(TrafficWatcher):
         self._log = connection.broker.log
         self._place = SpanPlace(connection, number)
 
-    def published(self, keys: list[str], message: Message, queues: list[Queue]) -> None:
+    def published(self, keys: list[str], message: Message, queues: list[Receiver]) -> None:
         context = self._spans.maybe_wanted(message)
         if context is not None:
             span = Span(self._place, context, message, self._log.now_ms)
             span.queues = len(queues)
             self._spans.add(span)
 
-    def delivered(self, queue: Queue, message: Message, redelivered: bool) -> None:
+    def delivered(self, queue: Receiver, message: Message, redelivered: bool) -> None:
         context = self._spans.maybe_wanted(message)
         if context is not None:
             span = Span(self._place, context, message, self._log.now_ms)

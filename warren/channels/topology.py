@@ -17,6 +17,7 @@ from warren.channels.access import CONFIGURE, READ, WRITE
 from warren.channels.audit_trail import NOT_OF_MESSAGES
 from warren.channels.consuming import REPLY_TO_NAME
 from warren.channels.session import Session
+from warren.channels.topology_growth import binding_growth_bytes
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
@@ -24,6 +25,7 @@ from warren.exchanges.topic_exchange import TopicExchange
 from warren.queues.claims import ClaimQueue
 from warren.queues.long_work import AT_ONCE_STEPS
 from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 from warren.vhosts.history import is_in_use, maybe_history_bind
 from warren.vhosts.limits import MAX_QUEUES, is_reached
 from warren.vhosts.policy_run import FirstPolicies
@@ -377,12 +379,50 @@ def _bind_names(channel: Session, method: m.QueueBind | m.QueueUnbind) -> tuple[
     if queue_name.startswith(REPLY_TO_NAME):
         raise ChannelException(ACCESS_REFUSED, "cannot bind or unbind to a volatile (direct reply-to) queue")
     _bindable(exchange_name)
+    _authorize_binding(channel, queue_name, exchange_name, routing_key)
+    return queue_name, exchange_name, routing_key
+
+
+def _authorize_binding(channel: Session, queue_name: str, exchange_name: str, binding_key: str) -> None:
+    """Make sure that a queue, or who takes the place of one, may be bound.
+
+    Raises:
+        ChannelException: 403.
+    """
     channel.authorize(WRITE, "queue", queue_name)
     channel.authorize(READ, "exchange", exchange_name)
     source = channel.vhost.exchanges.get(exchange_name)
     if source is not None:
-        _authorize_topic_read(channel, source, routing_key)
-    return queue_name, exchange_name, routing_key
+        _authorize_topic_read(channel, source, binding_key)
+
+
+def bind_subscriber(channel: Session, subscriber: Receiver, exchange: str, binding_key: str, arguments: bytes) -> None:
+    """Bind a subscriber that has no queue, by the rules of queue.bind.
+
+    Raises:
+        ChannelException: 403; 404; 406, too many bindings, or they may not grow while memory is short.
+    """
+    _authorize_binding(channel, subscriber.name, exchange, binding_key)
+    source = channel.vhost.exchange(exchange)
+    _check_room_for_binding(channel, source, subscriber, binding_key, arguments)
+    connection = channel.connection
+    if connection.broker.has_alarm("memory"):
+        connection.check_growth(binding_growth_bytes(channel, exchange, subscriber, binding_key, arguments))
+    channel.vhost.bind(source, subscriber, binding_key, arguments, connection.user_name)
+
+
+def unbind_subscriber(
+    channel: Session, subscriber: Receiver, exchange: str, binding_key: str, arguments: bytes
+) -> None:
+    """Take such a binding away, by the rules of queue.unbind.
+
+    Raises:
+        ChannelException: 403.
+    """
+    _authorize_binding(channel, subscriber.name, exchange, binding_key)
+    source = channel.vhost.exchanges.get(exchange)
+    if source is not None:
+        channel.vhost.unbind(source, subscriber, binding_key, arguments, channel.connection.user_name)
 
 
 def _queue_bind(channel: Session, method: m.QueueBind) -> None:

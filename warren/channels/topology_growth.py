@@ -74,20 +74,18 @@ def growth_bytes(channel: Session, method: Any) -> i64:
             size = EXCHANGE_BYTES + _DECODED * len(method.arguments)
     elif isinstance(method, m.QueueBind):
         queue = vhost.queues.get(channel.queue_name(method.queue))
-        if _is_new(channel, method.exchange, queue, method.routing_key, method.arguments):
-            size = BINDING_BYTES + _DECODED * len(method.arguments)
+        size = binding_growth_bytes(channel, method.exchange, queue, method.routing_key, method.arguments)
     elif isinstance(method, m.ExchangeBind):
         exchange = vhost.exchanges.get(method.destination)
-        if _is_new(channel, method.source, exchange, method.routing_key, method.arguments):
-            size = BINDING_BYTES + _DECODED * len(method.arguments)
+        size = binding_growth_bytes(channel, method.source, exchange, method.routing_key, method.arguments)
     return size
 
 
-def _is_new(
+def binding_growth_bytes(
     channel: Session, source_name: str, destination: Destination | None, binding_key: str, arguments: bytes
-) -> bool:
-    """Tell whether there is no such binding, though there may be: both of its ends are there."""
+) -> i64:
+    """Return what a binding would add to memory: 0 when it is there already, or one of its ends is not."""
     source = channel.vhost.exchanges.get(source_name)
-    return (
-        source is not None and destination is not None and not source.has_binding(destination, binding_key, arguments)
-    )
+    if source is None or destination is None or source.has_binding(destination, binding_key, arguments):
+        return 0
+    return BINDING_BYTES + _DECODED * len(arguments)

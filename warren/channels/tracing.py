@@ -40,7 +40,7 @@ from warren.channels.own_messages import cut_short, fits, header_frame
 from warren.msgstore.log.message import Envelope, Message
 from warren.queues.dead_letter import with_properties
 from warren.queues.delivery import DeliveryWatcher
-from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 
 if TYPE_CHECKING:
     from warren.channels.peer import Peer
@@ -57,7 +57,7 @@ _COPIES: Final = b"\x02CC"
 class TrafficWatcher(DeliveryWatcher):
     """Told of everything that a session publishes and is sent."""
 
-    def published(self, keys: list[str], message: Message, queues: list[Queue]) -> None:
+    def published(self, keys: list[str], message: Message, queues: list[Receiver]) -> None:
         """`message` was routed to `queues`. `keys`: its routing key, and those of CC and BCC."""
         raise AssertionError("overridden")
 
@@ -69,11 +69,11 @@ class BothWatchers(TrafficWatcher):
         self._first = first
         self._second = second
 
-    def published(self, keys: list[str], message: Message, queues: list[Queue]) -> None:
+    def published(self, keys: list[str], message: Message, queues: list[Receiver]) -> None:
         self._first.published(keys, message, queues)
         self._second.published(keys, message, queues)
 
-    def delivered(self, queue: Queue, message: Message, redelivered: bool) -> None:
+    def delivered(self, queue: Receiver, message: Message, redelivered: bool) -> None:
         self._first.delivered(queue, message, redelivered)
         self._second.delivered(queue, message, redelivered)
 
@@ -96,13 +96,13 @@ class ChannelTracer(TrafficWatcher):
         }
         self._place = encode_table(place)[4:]
 
-    def published(self, keys: list[str], message: Message, queues: list[Queue]) -> None:
+    def published(self, keys: list[str], message: Message, queues: list[Receiver]) -> None:
         replies = self._vhost.reply_queues
         names = [queue.name for queue in queues if queue.name not in replies]
         key = "publish." + message.envelope.exchange
         self._trace(key, message, keys, b"", names, True)
 
-    def delivered(self, queue: Queue, message: Message, redelivered: bool) -> None:
+    def delivered(self, queue: Receiver, message: Message, redelivered: bool) -> None:
         if message.envelope.exchange == TRACE_EXCHANGE or _died_as_trace(message):
             return
         if queue.name in self._vhost.reply_queues:

@@ -39,6 +39,7 @@ from warren.queues.long_work import ALL_STEPS, Job, Steps
 from warren.queues.origin import CHANNEL, PROMISED
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 
 if TYPE_CHECKING:
     from warren.channels.session import Session
@@ -56,7 +57,7 @@ class BufferedPublish:
         self,
         message: Message,
         exchange: Exchange,
-        queues: list[Queue],
+        queues: list[Receiver],
         holders: list[Exchange] | None,
         rememberers: list[RecentHistoryExchange] | None,
         mandatory: bool,
@@ -77,7 +78,7 @@ class BufferedPublish:
         each: i64 = 1 + STORED_STEPS if self.message.persistent else 1
         return 1 + each * i64(len(self.queues))
 
-    def left(self) -> list[Queue]:
+    def left(self) -> list[Receiver]:
         """Return the queues that it goes to; one that was deleted since the publish takes nothing any more."""
         return [queue for queue in self.queues if not queue.deleted]
 

@@ -22,7 +22,7 @@ from warren.msgstore.log.message import Message
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED
-from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 from warren.queues.seen_keys import Claim
 
 if TYPE_CHECKING:
@@ -30,13 +30,11 @@ if TYPE_CHECKING:
 
 # To more than these a publish goes in parts: they take about half a millisecond.
 QUEUES_AT_ONCE: Final = 2048
-# A queue with rules looks at lengths and times, and may have to make room.
-RULED_STEPS: Final = 4
 # What is stored is written and entered besides, a queue's name too.
 STORED_STEPS: Final = 2
 
 
-def hand_over(message: Message, queue: Queue, origin: i64) -> i64:
+def hand_over(message: Message, queue: Receiver, origin: i64) -> i64:
     """Give a message that a channel published to a queue; return the outcome. `origin`: `CHANNEL` or `PROMISED`."""
     return queue.hold(message, message.due_ms, CHANNEL) if message.due_ms else queue.accept(message, origin)
 
@@ -44,7 +42,7 @@ def hand_over(message: Message, queue: Queue, origin: i64) -> i64:
 class Spread:
     """A message on its way to its queues, and what has come of it so far."""
 
-    def __init__(self, message: Message, queues: list[Queue], claim: Claim | None, origin: i64) -> None:
+    def __init__(self, message: Message, queues: list[Receiver], claim: Claim | None, origin: i64) -> None:
         self.message = message
         self.queues = queues
         self.claim = claim
@@ -63,7 +61,7 @@ class Spread:
         while at < len(queues) and steps.left > 0:
             queue = queues[at]
             at += 1
-            steps.left -= besides + (1 if queue.keeper is None else RULED_STEPS)
+            steps.left -= besides + queue.publish_steps()
             if not queue.deleted:
                 found: i64 = hand_over(message, queue, origin)
                 if found > outcome:

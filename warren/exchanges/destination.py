@@ -1,4 +1,4 @@
-"""What a binding can lead to: a queue or another exchange.
+"""What a binding can lead to: a queue, a subscriber without one, or another exchange.
 
 1. A destination is the object itself: two destinations are the same exactly when they are the same object. A
    queue that is deleted and declared again under its name is another destination.
@@ -8,10 +8,15 @@ from __future__ import annotations
 
 
 class Destination:
-    """A queue or an exchange, as routing sees it. Subclassed by `Exchange` and by the queue types."""
+    """A queue, subscriber or exchange, as routing sees it. Subclassed by `Exchange` and by `queues.receiver`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_queue = False
         self.durable = False
         self.deleted: bool = False  # nothing is routed to it, though bindings may still lead there
+
+    @property
+    def kind(self) -> str:
+        """What the management API, events and the catalogue call it."""
+        return "queue" if self.is_queue else "exchange"

@@ -25,22 +25,13 @@ from mypy_extensions import i64, u8
 from warren.amqp.codec import wire_short
 from warren.amqp.methods import FRAME_OVERHEAD_BYTES
 from warren.amqp.outbox import CHUNK_MIN_BYTES
-from warren.amqp.properties import decode_properties
-from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT
-from warren.mqtt.conversion import (
-    CLIENT_HEADER,
-    QOS_HEADER,
-    REPLAYED,
-    RETAIN_HEADER,
-    RETAINED,
-    expiry_left_s,
-    given_to,
-    headers_in,
-)
-from warren.mqtt.packets import MESSAGE_EXPIRY, V5, text, varint
-from warren.mqtt.topics import Filters, topic_of
+from warren.channels.prepared_publish import NUMBER
+from warren.mqtt.fanout import Fanout
+from warren.mqtt.outline import Outline
+from warren.mqtt.packets import V5
+from warren.mqtt.topics import Filters
 from warren.msgstore.log.batch import BatchWaiter
-from warren.msgstore.log.message import HEADER_AT, Envelope, Message
+from warren.msgstore.log.message import HEADER_AT, Message
 from warren.queues.delivery import Consumer, DeliveryLedger
 
 if TYPE_CHECKING:
@@ -78,7 +69,7 @@ class HeldWaiter(BatchWaiter):
 class MqttLedger(DeliveryLedger):
     """Deliveries, written as PUBLISH. `syncs`: what is on disk has to be synced."""
 
-    def __init__(self, peer: MqttPeer, kept: KeptSession, unacked_max: i64, *, syncs: bool) -> None:
+    def __init__(self, peer: MqttPeer, kept: KeptSession, fanout: Fanout, unacked_max: i64, *, syncs: bool) -> None:
         super().__init__(NUMBER, peer.turns, 0, unacked_max)
         self.is_v5: bool = peer.version == V5
         self.packet_max: i64 = peer.packet_max_bytes
@@ -91,46 +82,53 @@ class MqttLedger(DeliveryLedger):
         self._kept = kept
         self._syncs = syncs
         self._log = peer.broker.log
+        self._fanout = fanout
         self._tags: dict[int, int] = {}  # by packet id
         self._held: deque[Held] | None = None  # most clients have nothing held, and a deque takes 700 bytes
         self._held_bytes: i64 = 0  # of their bodies
         self._is_full: bool = False  # deliveries have stopped, because too much is held
         self._waiter: HeldWaiter | None = None
         self._awaited_batch: i64 = 0
-        # What the last delivery came to, for the next one with the same consumer, envelope and properties.
-        self._envelope: Envelope | None = None
+        # What the last delivery came to, for the next one of the same outline to the same consumer; None: to none.
+        self._outline: Outline | None = None
         self._consumer: Consumer | None = None
-        self._properties = b""
         self._qos: i64 = 0
         self._is_dropped: bool = False
-        self._topic = b""
         self._retain: i64 = 0
         self._given = b""  # properties of 5.0 with the length in front
-        self._expiration_ms: i64 = -1
+
+    def now_ms(self) -> i64:
+        """Return what time it is."""
+        return self._log.now_ms
 
     # --- out --------------------------------------------------------------------------------------------------------
 
     def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
         content = message.header_frame()
         header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
-        properties = content[HEADER_AT + PROPERTIES_AT : header_end - 1]
-        if message.envelope is not self._envelope or consumer is not self._consumer or properties != self._properties:
-            self._describe(message.envelope, content, header_end, consumer)
-            self._properties = properties
+        self._describe(message, content, header_end, consumer)
         qos: i64 = self._qos if message.persistent else 0
         if qos == 2 and self._has_to_wait(consumer, message, tag, redelivered):
             return
         self._write(message, content, header_end, tag, qos, redelivered, consumer.no_ack)
 
+    def write_directly(self, message: Message) -> None:
+        """Write PUBLISH of QoS 0 that has not come through a queue."""
+        content = message.header_frame()
+        header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
+        self._describe(message, content, header_end, None)
+        self._write(message, content, header_end, 0, 0, False, True)
+
     def _write(
         self, message: Message, content: bytes, header_end: i64, tag: i64, qos: i64, redelivered: bool, no_ack: bool
     ) -> None:
         """Write PUBLISH, as it was described."""
+        outline = self._outline
+        assert outline is not None
         given = self._given
-        if self._expiration_ms >= 0 and self.is_v5:
-            left = expiry_left_s(self._expiration_ms, message.time_ms, self._log.now_ms)
-            given = _with_expiry(given, left)
-        size: i64 = len(self._topic) + len(given) + message.body_bytes
+        if self.is_v5:
+            given = outline.with_expiry(given, message, self._log.now_ms)
+        size: i64 = len(outline.topic_bytes) + len(given) + message.body_bytes
         if qos > 0:
             size += 2
         if self._is_dropped or (self.packet_max > 0 and _whole(size) > self.packet_max):
@@ -151,7 +149,7 @@ class MqttLedger(DeliveryLedger):
             out.append(u8(left_size & 127 | 128))
             left_size >>= 7
         out.append(u8(left_size))
-        out.write(self._topic)
+        out.write(outline.topic_bytes)
         if qos > 0:
             write_i16_be(out, wire_short(self._give_id(tag, qos)))
         if len(given):
@@ -232,8 +230,7 @@ class MqttLedger(DeliveryLedger):
                 message = first.message
                 content = message.header_frame()
                 header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
-                self._describe(message.envelope, content, header_end, first.consumer)
-                self._envelope = None  # it was looked at without its properties
+                self._describe(message, content, header_end, first.consumer)
                 self._write(message, content, header_end, first.tag, 2, first.redelivered, False)
             held.popleft()
             self._held_bytes -= first.message.body_bytes
@@ -266,45 +263,42 @@ class MqttLedger(DeliveryLedger):
 
     # --- what a delivery says ---------------------------------------------------------------------------------------
 
-    def _describe(self, envelope: Envelope, content: bytes, header_end: i64, consumer: Consumer) -> None:
-        topic = topic_of(envelope.routing_key)
-        found = decode_properties(content, HEADER_AT, header_end - 1)
-        headers = headers_in(found)
-        level = self.levels.get(consumer.tag, 0)
-        is_own = headers.get(CLIENT_HEADER) == self._kept.name
-        retain = headers.get(RETAIN_HEADER)
-        self._envelope = envelope
+    def _describe(self, message: Message, content: bytes, header_end: i64, consumer: Consumer | None) -> None:
+        """Find out how a message goes out to `consumer`; None: with QoS 0, without a queue."""
+        outline = self._outline
+        if outline is not None and consumer is self._consumer and outline.is_of(message.envelope, content, header_end):
+            return
+        outline = self._fanout.outline_of(message.envelope, content, header_end)
+        level = 0
+        shared: Filters | None = None
+        if consumer is not None:
+            level = self.levels.get(consumer.tag, 0)
+            shared = self.shared.get(consumer.tag)
+        self._outline = outline
         self._consumer = consumer
-        self._topic = text(topic)
-        self._qos = min(level, 2 if headers.get(QOS_HEADER) == 2 else 1)
+        self._qos = min(level, outline.qos)
         self._is_dropped = False
-        self._retain = 1 if retain == REPLAYED else 0
+        self._retain = 1 if outline.is_replayed else 0
         ids: list[int] = []
-        shared = self.shared.get(consumer.tag)
-        if shared is not None or self.looks or topic.startswith("$"):
+        if shared is not None or self.looks or outline.is_special:
+            topic = outline.topic
             if shared is not None:
                 matching = shared.matching(topic)
             else:
                 # A message for subscriptions of more than one QoS comes through the queue of each.
                 matching = [each for each in self.filters.matching(topic) if each.qos == level]
+            is_own = outline.client == self._kept.name
             wanting = [each for each in matching if not (each.no_local and is_own)]
-            if not wanting and (matching or shared is not None or self.has_stars or topic.startswith("$")):
+            if not wanting and (matching or shared is not None or self.has_stars or outline.is_special):
                 self._is_dropped = True
             ids = [each.identifier for each in wanting if each.identifier]
-            if retain == RETAINED and any(each.as_published for each in wanting):
+            if outline.is_retained and any(each.as_published for each in wanting):
                 self._retain = 1
-        self._expiration_ms = -1
-        if found.expiration is not None and found.expiration.isdigit() and len(found.expiration) <= 12:
-            self._expiration_ms = int(found.expiration)
-        self._given = b""
-        if self.is_v5:
-            given = given_to(found, headers)
-            given.ids = ids
-            self._given = given.encode()
+        self._given = outline.given_with(ids) if self.is_v5 else b""
 
     def forget_descriptions(self) -> None:
         """The subscriptions are others."""
-        self._envelope = None
+        self._outline = None
 
     def close(self) -> None:
         super().close()
@@ -323,12 +317,3 @@ def _whole(size: i64) -> i64:
     if size < 16384:
         return size + 3
     return size + 4 if size < 2097152 else size + 5
-
-
-def _with_expiry(given: bytes, left_s: int) -> bytes:
-    """Return encoded properties with an expiry more."""
-    at = 1
-    while given[at - 1] & 0x80:
-        at += 1
-    rest = bytes([MESSAGE_EXPIRY]) + left_s.to_bytes(4, "big") + given[at:]
-    return varint(len(rest)) + rest

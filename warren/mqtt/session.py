@@ -1,7 +1,8 @@
 """What an MQTT client publishes and is sent, and its subscriptions.
 
 1. A subscription is a binding of ``amq.topic`` to a queue of its client id for each QoS, ``mqtt-subscription-IDqos0``
-   to ``…2``. A session that ends with its connection has exclusive queues. One that lasts has durable ones; its
+   to ``…2``. A session that ends with its connection has exclusive queues, and of QoS 0 no queue but a `Subscriber`,
+   with the name and the rights of the queue. One that lasts has durable ones; its
    subscriptions are found again as bindings, and what else there is of it in `vhosts.kept_sessions`.
 2. PUBACK and PUBREC are confirms (`mqtt.receipts`): a message that a durable queue has is on disk. So is what is
    retained.
@@ -10,7 +11,8 @@
 4. No more than the client takes (Receive Maximum) is out, of all its queues together, until PUBACK or PUBCOMP.
 5. Subscription identifiers and options are arguments of the binding. Which subscriptions a message is for is found at
    the delivery, where somebody needs to know.
-6. What is retained comes through the queue of the subscription, like any other message.
+6. What is retained comes through the queue of the subscription, like any other message; where there is none it comes
+   as fast as the client takes it.
 7. Those who share a subscription are consumers of one queue. They are granted QoS 1 at most: a message of QoS 2 could
    not be given to another one when its client goes in the middle of it.
 """
@@ -25,10 +27,12 @@ from mypy_extensions import i64
 from warren.amqp import methods as m
 from warren.amqp.errors import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError, ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_table
+from warren.channels.access import CONFIGURE, READ
 from warren.channels.consuming import cancel, consume
 from warren.channels.prepared_publish import NUMBER, PreparedPublish
 from warren.channels.session import Session
-from warren.channels.topology import handle_topology
+from warren.channels.topology import bind_subscriber, handle_topology, unbind_subscriber
+from warren.channels.topology_growth import growth_bytes
 from warren.exchanges.binding import Binding
 from warren.mqtt.conversion import properties_of
 from warren.mqtt.errors import (
@@ -62,6 +66,7 @@ from warren.mqtt.packets import (
 from warren.mqtt.receipts import Receipts
 from warren.mqtt.retaining import maybe_replayed, retain
 from warren.mqtt.sessions import QOS, MqttSessions, SharedSubscription, notes_of, queue_name, shared_of
+from warren.mqtt.subscriber import Subscriber
 from warren.mqtt.topics import (
     EXCHANGE,
     SHARED,
@@ -79,6 +84,7 @@ from warren.queues.delivery import Consumer
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import BROKER
 from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 from warren.vhosts.kept_sessions import KeptSession
 from warren.vhosts.retained import RetainedSearch
 
@@ -107,7 +113,7 @@ class MqttSession(Session):
         self._mqtt: MqttPeer = peer
         vhost = peer.fast_vhost
         syncs: bool = vhost is None or vhost.sync_confirms
-        self._ledger = MqttLedger(peer, kept, peer.broker.limits.unacked_per_channel_max, syncs=syncs)
+        self._ledger = MqttLedger(peer, kept, sessions.fanout, peer.broker.limits.unacked_per_channel_max, syncs=syncs)
         super().__init__(peer, NUMBER, self._ledger)
         self.sessions = sessions
         self.kept = kept
@@ -116,6 +122,8 @@ class MqttSession(Session):
         self.prefetch = min(peer.receive_max, UNANSWERED_MAX)
         self.subscriptions: dict[str, Subscription] = {}  # by filter
         self.shared_subscriptions: dict[str, SharedSubscription] = {}  # by filter, with $share/ and the group
+        self.subscriber: Subscriber | None = None  # of its subscriptions of QoS 0, if they need no queue
+        self._replay: Replay | None = None  # waits for the client to take what it was sent
         # By topic, what has no properties, for each QoS.
         self._prepared: tuple[dict[bytes, PreparedPublish], ...] = ({}, {}, {})
         self._receipts: Receipts | None = None
@@ -138,7 +146,10 @@ class MqttSession(Session):
         """Nothing is mandatory in MQTT."""
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        text = f"the queue '{consumer.queue.name}' of the session is gone, or the right to read it"
+        self._lost(consumer.queue.name)
+
+    def _lost(self, queue: str) -> None:
+        text = f"the queue '{queue}' of the session is gone, or the right to read it"
         self._mqtt.fail_later(ChannelException(PRECONDITION_FAILED, text))
 
     def drop_content(self) -> None:
@@ -266,11 +277,8 @@ class MqttSession(Session):
         Raises:
             AmqpError: whatever its rules say; 406, topology may not grow while memory is short.
         """
-        broker = self.connection.broker
-        if broker.has_alarm("memory") and not self.connection.has_growth_left(self, command):
-            raise ChannelException(
-                PRECONDITION_FAILED, "memory is short: nothing can be declared or bound until the memory alarm is over"
-            )
+        if self.connection.broker.has_alarm("memory"):
+            self.connection.check_growth(growth_bytes(self, command))
         handle_topology(self, command)
 
     def begin_anew(self) -> None:
@@ -387,11 +395,17 @@ class MqttSession(Session):
             qos = wanted.qos
             arguments = _arguments_of(wanted, identifier)
             old = self.subscriptions.get(wanted.filter)
-            queue = self._need_queue(qos)
-            if old is None or old.qos != qos or old.arguments != arguments:
-                self._run(m.QueueBind(0, queue, EXCHANGE, key, False, arguments))
-                if old is not None:
+            if qos == 0 and self._needs_no_queue():
+                subscriber = self._need_subscriber()
+                bind_subscriber(self, subscriber, EXCHANGE, key, arguments)
+                if old is not None and (old.qos != 0 or old.arguments != arguments):
                     self._unbind(old)
+            else:
+                queue = self._need_queue(qos)
+                if old is None or old.qos != qos or old.arguments != arguments:
+                    self._run(m.QueueBind(0, queue, EXCHANGE, key, False, arguments))
+                    if old is not None:
+                        self._unbind(old)
             self._know(Subscription(wanted.filter, qos, wanted.no_local, wanted.as_published, identifier, arguments))
             return qos, old is None
         except AmqpError as error:
@@ -463,8 +477,41 @@ class MqttSession(Session):
         assert isinstance(subscription, (Subscription, SharedSubscription))
         return subscription.described()
 
+    def _needs_no_queue(self) -> bool:
+        """Tell whether subscriptions of QoS 0 are those of a `Subscriber`."""
+        if self.subscriber is not None:
+            return True
+        # What was left of a session that lasted goes on until the connection ends.
+        return self.expiry_s == 0 and queue_name(self.client_id, 0) not in self.vhost.queues
+
+    def _need_subscriber(self) -> Subscriber:
+        """Return the subscriber, from now on there.
+
+        Raises:
+            ChannelException: 403, the user may not make its queue, or not read it.
+        """
+        found = self.subscriber
+        if found is None:
+            name = queue_name(self.client_id, 0)
+            self.authorize(CONFIGURE, "queue", name)
+            self.authorize(READ, "queue", name)
+            most_bytes = self.connection.broker.limits.mqtt_qos0_outbox_bytes
+            found = Subscriber(name, self._ledger, self.sessions.fanout, most_bytes)
+            self.subscriber = found
+        return found
+
+    def recheck(self) -> None:
+        subscriber = self.subscriber
+        principal = self.connection.fast_principal
+        if subscriber is not None and principal is not None and not principal.may(READ, subscriber.name):
+            self._lost(subscriber.name)
+
     def _unbind(self, subscription: Subscription) -> None:
         key = binding_key(subscription.filter)
+        subscriber = self.subscriber
+        if subscriber is not None and subscription.qos == 0:
+            unbind_subscriber(self, subscriber, EXCHANGE, key, subscription.arguments)
+            return
         queue = queue_name(self.client_id, subscription.qos)
         self._run(m.QueueUnbind(0, queue, EXCHANGE, key, subscription.arguments))
 
@@ -485,12 +532,26 @@ class MqttSession(Session):
         return 0
 
     def send_retained(self, topic: str, subscription: Subscription) -> None:
-        """Put what is retained for `topic` into the queue of a subscription."""
+        """Have a subscription get what is retained for `topic`."""
         vhost = self.vhost
-        queue = vhost.queues.get(queue_name(self.client_id, subscription.qos))
+        receiver: Receiver | None = self.subscriber
+        if receiver is None or subscription.qos > 0:
+            receiver = vhost.queues.get(queue_name(self.client_id, subscription.qos))
         found = maybe_replayed(vhost.retained(), self.connection.broker.now_ms(), topic)
-        if found is not None and queue is not None:
-            queue.accept(found, BROKER)
+        if found is not None and receiver is not None:
+            receiver.accept(found, BROKER)
+
+    def has_to_wait(self, subscription: Subscription, replay: Replay) -> bool:
+        """Tell whether the client has to take something before it is sent more of what is retained.
+
+        Nothing more is read from it meanwhile, and `replay` goes on then.
+        """
+        subscriber = self.subscriber
+        if subscription.qos > 0 or subscriber is None or not subscriber.is_behind():
+            return False
+        self._replay = replay
+        self._mqtt.pause_for_outbox()
+        return True
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -552,6 +613,15 @@ class MqttSession(Session):
     def go_on_sending(self) -> None:
         """The client has taken everything: what has waited for that goes on."""
         self._ledger.send_held()
+        replay = self._replay
+        if replay is not None:
+            self._replay = None
+            self._mqtt.begin(replay)
+
+    def dropped(self) -> int:
+        """Return how many messages of QoS 0 the client has not got because it does not read so fast."""
+        subscriber = self.subscriber
+        return 0 if subscriber is None else int(subscriber.dropped)
 
     def in_flight(self) -> tuple[int, int]:
         """Return how many messages wait for an answer for good: of the client's, and sent to it."""
@@ -560,6 +630,15 @@ class MqttSession(Session):
         return received, self._ledger.in_flight_count() + len(self.kept.released)
 
     # --- the end ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._replay = None
+        subscriber = self.subscriber
+        if subscriber is not None:
+            self.subscriber = None
+            self.vhost.end_subscriber(subscriber)
+            subscriber.close()
+        super().close()
 
     def ended(self) -> None:
         self.subscriptions.clear()
@@ -597,8 +676,39 @@ def subscription_of(binding: Binding, qos: int) -> Subscription:
     )
 
 
+class Replay(Job):
+    """What is retained, for new subscriptions."""
+
+    def __init__(self, session: MqttSession) -> None:
+        self._session = session
+        self._left: deque[tuple[Subscription, RetainedSearch]] = deque()
+
+    def add(self, subscription: Subscription) -> None:
+        """Have a subscription get what is retained for it."""
+        search = RetainedSearch(self._session.vhost.retained(), subscription.filter)
+        self._left.append((subscription, search))
+
+    def go_on(self, steps: Steps) -> bool:
+        session = self._session
+        while self._left:
+            subscription, search = self._left[0]
+            if not session.is_open() or session.has_to_wait(subscription, self):
+                return True
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            if search.is_over():
+                self._left.popleft()
+                continue
+            topic = search.next()
+            if topic is not None:
+                steps.left -= RETAINED_STEPS
+                session.send_retained(topic, subscription)
+        return True
+
+
 class SubscribeRun(Job):
-    """SUBSCRIBE: one filter after the other with what is retained for it, then SUBACK."""
+    """SUBSCRIBE: one filter after the other, then SUBACK and what is retained for them."""
 
     def __init__(self, session: MqttSession, request: Subscribe, version: int) -> None:
         self._session = session
@@ -607,7 +717,7 @@ class SubscribeRun(Job):
         ids = request.properties.ids
         self._identifier = ids[0] if ids else 0
         self._codes: list[int] = []
-        self._left: deque[tuple[Subscription, RetainedSearch]] = deque()
+        self._replay: Replay | None = None  # None: of nothing
         self._is_told = False
 
     def go_on(self, steps: Steps) -> bool:
@@ -624,26 +734,15 @@ class SubscribeRun(Job):
             self._codes.append(code)
             is_own = code <= 2 and not each.filter.startswith(SHARED)
             if is_own and (each.handling == 0 or (each.handling == 1 and is_new)):
-                search = RetainedSearch(session.vhost.retained(), each.filter)
-                self._left.append((session.subscriptions[each.filter], search))
+                replay = self._replay
+                if replay is None:
+                    replay = Replay(session)
+                    self._replay = replay
+                replay.add(session.subscriptions[each.filter])
         if not self._is_told:
             self._is_told = True
             session.write_done(suback(self._request.packet_id, self._codes, self._version))
-        while self._left:
-            subscription, search = self._left[0]
-            if not session.is_open():
-                return True
-            if steps.left <= 0:
-                return False
-            steps.left -= 1
-            if search.is_over():
-                self._left.popleft()
-                continue
-            topic = search.next()
-            if topic is not None:
-                steps.left -= RETAINED_STEPS
-                session.send_retained(topic, subscription)
-        return True
+        return self._replay is None or self._replay.go_on(steps)
 
 
 class UnsubscribeRun(Job):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from warren.amqp.errors import NOT_ALLOWED, AmqpError, ConnectionException
 from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_table
 from warren.mqtt.conversion import properties_of
+from warren.mqtt.fanout import Fanout
 from warren.mqtt.packets import WILL, Reader, Will, text
 from warren.mqtt.retaining import retain
 from warren.mqtt.topics import EXCHANGE, routing_key, shared_queue, split_shared
@@ -84,6 +85,7 @@ class MqttSessions(KeptSessions):
 
     def __init__(self, broker: Broker, vhost: VirtualHost) -> None:
         super().__init__(vhost.records, broker.log, broker.timers)
+        self.fanout = Fanout(broker.timers, broker.work, broker.churn)
         self._broker = broker
         self._vhost = vhost
         self._subscribers: dict[str, dict[str, None]] = {}  # names of clients, by the queue that they share

@@ -34,6 +34,7 @@ from warren.queues.turns import Line, Turns, Waiter
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
+    from warren.queues.receiver import Receiver
 
 COMPACT_MIN: Final = 256
 AT_ONCE_ACKS: Final = 1024
@@ -197,7 +198,7 @@ class Delivery:
 class DeliveryWatcher:
     """Told of every delivery of a channel as it is written: tracing."""
 
-    def delivered(self, queue: Queue, message: Message, redelivered: bool) -> None:
+    def delivered(self, queue: Receiver, message: Message, redelivered: bool) -> None:
         """`message` of `queue` was written."""
         raise AssertionError("overridden")
 

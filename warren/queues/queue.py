@@ -25,7 +25,6 @@ from mypy_extensions import i64
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.amqp.properties import priority_of
-from warren.exchanges.destination import Destination
 from warren.msgstore.log.message import HEADER_AT, Message
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.arguments import QueueArguments
@@ -41,6 +40,7 @@ from warren.queues.origin import CHANNEL, LETTER, PROMISED, RELEASED
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue_host import QueueHost
 from warren.queues.ready_messages import ReadyMessages
+from warren.queues.receiver import RULED_STEPS, Receiver
 from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import DROP_HEAD, PLAIN_RULES, QueueRules
 from warren.queues.seen_keys import SeenKeys
@@ -51,7 +51,7 @@ DRAIN_BUDGET: Final = 2000
 PASSED_OVER_PER_MESSAGE: Final = 32
 
 
-class Queue(Destination):
+class Queue(Receiver):
     """A queue. `owner` is the connection of an exclusive one, `store_id` its name in the log."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Queue(Destination):
         self.is_queue = True
         self.vhost_name = host.name
         self.durable = declaration.durable
-        self.stores: bool = self.durable  # persistent messages go into the log
+        self.stores = self.durable
         self.auto_delete: bool = declaration.auto_delete
         self.owner = owner
         self.arguments = declaration.arguments  # an encoded table
@@ -88,7 +88,6 @@ class Queue(Destination):
         self.redelivered: i64 = 0
         self.acked: i64 = 0
         self.deaths: DeathCounts | None = None  # None: none
-        self.ticket: i64 = 0  # of its declaration in the journal of metadata; 0: of none that is to be waited for
         self.seen_activity: i64 = -1  # of `queues.activity`
 
         self.consumers: dict[Consumer, None] = {}  # in registration order
@@ -153,7 +152,6 @@ class Queue(Destination):
     # --- in -------------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message) -> i64:
-        """Take a routed message that a channel published, and that has no expiration; see `accept`."""
         keeper = self.keeper
         if keeper is not None:
             return self._publish_kept_by_channel(keeper, message, CHANNEL)
@@ -261,6 +259,9 @@ class Queue(Destination):
         if sharing is not None and self._hungry and (self._scheduled or not sharing.maybe_look_past()):
             self.wake()
 
+    def publish_steps(self) -> i64:
+        return 1 if self.keeper is None else RULED_STEPS
+
     def counts_deliveries(self) -> bool:
         """Tell whether its messages say how often a delivery of them has failed."""
         keeper = self.keeper
@@ -297,7 +298,6 @@ class Queue(Destination):
         return place
 
     def hold(self, message: Message, until_ms: i64, origin: i64) -> i64:
-        """Take a routed message that is not to be delivered before a time; otherwise as `accept`."""
         keeper = self.need_keeper()
         seen = keeper.seen
         keys = None if seen is None else seen.keys_of(message)

@@ -18,6 +18,7 @@ from warren.mqtt.session import MqttSession, subscription_of
 from warren.mqtt.sessions import QOS, SharedSubscription, queue_name, sessions_of, shared_of
 from warren.mqtt.topics import EXCHANGE, Subscription, routing_key
 from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 from warren.vhosts.kept_sessions import KeptSession
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -61,10 +62,14 @@ class KnownSession:
         """Return what it has subscribed to, each to be shown by `describe_subscription`."""
         found: list[tuple[Binding, int] | SharedSubscription] = []
         exchange = self.vhost.exchange(EXCHANGE)
-        for queue in self.queues:
-            binding: Binding | None = exchange.by_destination.get(queue)
+        receivers: list[Receiver] = list(self.queues)
+        session = None if self.peer is None else self.peer.session
+        if session is not None and session.subscriber is not None:
+            receivers.insert(0, session.subscriber)
+        for receiver in receivers:
+            binding: Binding | None = exchange.by_destination.get(receiver)
             while binding is not None:
-                found.append((binding, int(queue.name[-1])))
+                found.append((binding, int(receiver.name[-1])))
                 binding = binding.next_to_destination
         found += shared_of(self.kept.notes)
         return found

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from warren.channels.peer import Peer
     from warren.channels.session import Session
     from warren.msgstore.log.message import Message
-    from warren.queues.queue import Queue
+    from warren.queues.receiver import Receiver
 
 
 class FaultyPublishes:
@@ -51,7 +51,7 @@ class FaultyPublishes:
         self._nack = self._return = self._drop = 0
         self._doomed.clear()
 
-    def judge(self, channel: Session, message: Message, queues: list[Queue]) -> int:
+    def judge(self, channel: Session, message: Message, queues: list[Receiver]) -> int:
         """Say what becomes of `message`, which would go to `queues`."""
         connection = channel.connection
         if connection.is_direct:
@@ -75,7 +75,7 @@ class FaultyPublishes:
         return TAKE
 
 
-def _seen(connection: Peer, message: Message, queues: list[Queue]) -> PublishedMessage:
+def _seen(connection: Peer, message: Message, queues: list[Receiver]) -> PublishedMessage:
     return PublishedMessage(
         vhost=connection.vhost_name,
         exchange=message.envelope.exchange,

@@ -36,6 +36,7 @@ from warren.queues.long_work import Job, Steps
 from warren.queues.origin import LETTER
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 from warren.queues.rules import QueueRules
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class _Waiting:
 class _UnderWay:
     """The letter whose turn it is: routed, with `queues` that are to have it, and what has come of it so far."""
 
-    def __init__(self, waiting: _Waiting, letter: DeadLetter, queues: list[Queue], taken: bool) -> None:
+    def __init__(self, waiting: _Waiting, letter: DeadLetter, queues: list[Receiver], taken: bool) -> None:
         self.waiting = waiting
         self.letter = letter
         self.queues = queues
@@ -302,7 +303,7 @@ class DeadLettering(Job):
         queues, taken = self._route(letter)
         return self._give(letter, queues, taken, again)
 
-    def _route(self, letter: DeadLetter) -> tuple[list[Queue], bool]:
+    def _route(self, letter: DeadLetter) -> tuple[list[Receiver], bool]:
         """Return the queues that a letter goes to, and whether somebody is to have it, or nobody any more."""
         vhost = self._vhost
         message = letter.message
@@ -315,10 +316,10 @@ class DeadLettering(Job):
         queues, held = vhost.route_message(exchange, letter.keys, message)
         return queues, held or len(queues) > 0
 
-    def _give(self, letter: DeadLetter, queues: list[Queue], taken: bool, again: bool) -> bool:
+    def _give(self, letter: DeadLetter, queues: list[Receiver], taken: bool, again: bool) -> bool:
         """Give a letter to its queues, `taken`: somebody is to have it; False when one refused it, or nobody is."""
         message = letter.message
-        targets: list[Queue] = []
+        targets: list[Receiver] = []
         had_by = message.envelope.taken_by or []
         passed_over = set(had_by)
         for queue in queues:
@@ -337,7 +338,7 @@ class DeadLettering(Job):
             _note_takers(message, had_by + takers)
         return taken
 
-    def _within_count(self, envelope: Envelope, targets: list[Queue]) -> list[Queue]:
+    def _within_count(self, envelope: Envelope, targets: list[Receiver]) -> list[Receiver]:
         """Return those of `targets` that get the letter, see (3), and count them."""
         letters = envelope.letters
         if letters is None:

@@ -48,6 +48,7 @@ from warren.queues.origin import BROKER
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
+from warren.queues.receiver import Receiver
 from warren.queues.rules import QueueRules, rules_of
 from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
 from warren.queues.timers import TimerQueue
@@ -245,10 +246,10 @@ class VirtualHost(QueueHost):
 
     # --- routing --------------------------------------------------------------------------------------------------
 
-    def route(self, exchange: Exchange, keys: list[str], content: Content) -> list[Queue]:
+    def route(self, exchange: Exchange, keys: list[str], content: Content) -> list[Receiver]:
         """Return the queues that a message published to `exchange` with `keys` goes to, each once."""
         if exchange.name == DEFAULT_EXCHANGE:
-            direct: dict[Queue, None] = {}
+            direct: dict[Receiver, None] = {}
             for key in keys:
                 queue = self.queues.get(key)
                 if queue is None:
@@ -258,9 +259,9 @@ class VirtualHost(QueueHost):
             return list(direct)
         found: list[Destination] = []
         route(exchange, keys, content, self.exchanges, found)
-        queues: list[Queue] = []
+        queues: list[Receiver] = []
         for destination in found:
-            if isinstance(destination, Queue):
+            if isinstance(destination, Receiver):
                 queues.append(destination)
         return queues
 
@@ -448,6 +449,12 @@ class VirtualHost(QueueHost):
         self.reply_queues.pop(queue.name, None)
         queue.close()
 
+    def end_subscriber(self, subscriber: Receiver) -> None:
+        """Route nothing to a subscriber without a queue any more; its bindings go by and by."""
+        subscriber.deleted = True
+        self.topology_version += 1
+        self.work.begin(Unbinding(self, subscriber, INTERNAL_USER))
+
     # --- bindings -------------------------------------------------------------------------------------------------
 
     def bind(
@@ -483,7 +490,7 @@ class VirtualHost(QueueHost):
                 self.name,
                 source.name,
                 destination.name,
-                "queue" if destination.is_queue else "exchange",
+                destination.kind,
                 routing_key,
                 arguments,
             )
@@ -541,7 +548,7 @@ class VirtualHost(QueueHost):
                 self.name,
                 binding.source.name,
                 binding.destination.name,
-                "queue" if binding.destination.is_queue else "exchange",
+                binding.destination.kind,
                 binding.routing_key,
                 binding.arguments,
             )
@@ -620,7 +627,7 @@ class VirtualHost(QueueHost):
         assert letters is not None
         return letters
 
-    def route_message(self, exchange: Exchange, keys: list[str], message: Message) -> tuple[list[Queue], bool]:
+    def route_message(self, exchange: Exchange, keys: list[str], message: Message) -> tuple[list[Receiver], bool]:
         """Return the queues that `message` goes to, and whether an exchange on the way holds it."""
         content = Content(message.header_payload())
         if self.delayed:
@@ -635,7 +642,7 @@ class VirtualHost(QueueHost):
             self.hold(holder, held)
         return queues, True
 
-    def _route_content(self, exchange: Exchange, keys: list[str], content: Content, message: Message) -> list[Queue]:
+    def _route_content(self, exchange: Exchange, keys: list[str], content: Content, message: Message) -> list[Receiver]:
         queues = self.route(exchange, keys, content)
         if content.rememberers is not None:
             remember_in(content.rememberers, message)

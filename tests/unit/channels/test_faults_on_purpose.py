@@ -9,7 +9,7 @@ from warren.amqp import methods as m
 from warren.channels.session import Session
 from warren.channels.shared import LOSE, REFUSE, RETURN, TAKE
 from warren.msgstore.log.message import Message
-from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
 
 
 class Judge:
@@ -19,7 +19,7 @@ class Judge:
         self.verdicts = list(verdicts)
         self.asked: list[tuple[bytes, list[str]]] = []
 
-    def __call__(self, channel: Session, message: Message, queues: list[Queue]) -> int:
+    def __call__(self, channel: Session, message: Message, queues: list[Receiver]) -> int:
         self.asked.append((message.body(), [queue.name for queue in queues]))
         return self.verdicts.pop(0) if self.verdicts else TAKE
 

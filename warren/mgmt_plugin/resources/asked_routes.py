@@ -117,7 +117,7 @@ class Way:
                 {
                     "exchange": exchange,
                     "destination": destination.name,
-                    "destination_type": "queue" if destination.is_queue else "exchange",
+                    "destination_type": destination.kind,
                     "routing_key": binding_key,
                 }
             )

@@ -22,6 +22,7 @@ import trio
 from warren import __version__
 from warren.channels.access import AccessControl
 from warren.channels.broker import Broker
+from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.json_bodies import BodyLimits
 from warren.mgmt_plugin.http.json_pieces import Rows, encode_json, json_pieces
 from warren.mgmt_plugin.http.scheduler import give_way
@@ -226,7 +227,9 @@ class DefinitionHandlers(Handlers):
             for exchange in exchanges:
                 for binding in list(exchange.bindings.values()):
                     destination = binding.destination
-                    if not isinstance(destination, Queue) or destination.owner is None:
+                    if isinstance(destination, Exchange) or (
+                        isinstance(destination, Queue) and destination.owner is None
+                    ):
                         shown = describe_binding(vhost.name, binding)
                         del shown["properties_key"]
                         await sections.add("bindings", shown)

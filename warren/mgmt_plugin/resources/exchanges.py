@@ -69,7 +69,7 @@ def describe_binding(vhost: str, binding: Binding) -> Described:
         "source": binding.source.name,
         "vhost": vhost,
         "destination": binding.destination.name,
-        "destination_type": QUEUE if binding.destination.is_queue else EXCHANGE,
+        "destination_type": binding.destination.kind,
         "routing_key": binding.routing_key,
         "arguments": table_to_json(binding.arguments),
         "properties_key": binding.properties_key,

@@ -196,7 +196,7 @@ class TopologyHandlers(Handlers):
                     {
                         "source": name,
                         "destination": binding.destination.name,
-                        "destination_type": "queue" if binding.destination.is_queue else "exchange",
+                        "destination_type": binding.destination.kind,
                         "routing_key": binding.routing_key,
                         "arguments": table_to_json(binding.arguments),
                     }

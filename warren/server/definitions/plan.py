@@ -631,7 +631,7 @@ class _Planner:
         if source is None:
             return
         for number, binding in enumerate(list(source.bindings.values())):
-            kind = "queue" if binding.destination.is_queue else "exchange"
+            kind = binding.destination.kind
             found.add((kind, binding.destination.name, binding.routing_key, _table_text(binding.arguments)))
             if number % _INDEX_PIECE == 0:
                 await self._pause()

@@ -1,0 +1,159 @@
+"""Subscriptions of QoS 0 of a session that ends with its connection: what matches goes to the outbox, without a queue.
+
+1. A `Subscriber` is the destination of the bindings of all such subscriptions of a session: a message comes once,
+   however many of them match.
+2. Nothing is kept for it but what waits in the outbox. When more than `most_bytes` wait there, what comes is dropped
+   and counted, until the peer has taken everything: its queues have their turn in between. What has still to come,
+   because a publisher has delayed it, may take as much besides.
+3. To a publisher a message that is dropped here is like one that gets lost on its way: it was routed, and nothing waits
+   for it.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.outbox import CHUNK_MIN_BYTES
+from warren.mqtt.fanout import Fanout
+from warren.msgstore.log.message import Message
+from warren.queues.outcome import ACCEPTED
+from warren.queues.receiver import Receiver
+from warren.queues.timers import Timer, TimerQueue
+
+if TYPE_CHECKING:
+    from warren.mqtt.ledger import MqttLedger
+
+# So many delayed messages of one subscriber become due at a time, the rest after others had their turn.
+DUE_AT_ONCE: Final = 256
+
+
+class Subscriber(Receiver):
+    """Those of one session, whose ledger writes what is special. `most_bytes` may wait for its peer."""
+
+    def __init__(self, name: str, ledger: MqttLedger, fanout: Fanout, most_bytes: i64) -> None:
+        super().__init__(name)
+        self.dropped: i64 = 0
+        self._ledger: MqttLedger | None = ledger  # None: the session has ended
+        self._fanout = fanout
+        self._most_bytes: i64 = most_bytes
+        self._is_full: bool = False  # until the peer has taken everything
+        self._delayed: Delayed | None = None
+
+    @property
+    def kind(self) -> str:
+        return "subscriber"
+
+    def publish(self, message: Message) -> i64:
+        ledger = self._ledger
+        if ledger is None:
+            return ACCEPTED
+        outbox = ledger.outbox
+        waiting: i64 = outbox.waiting_bytes()
+        if waiting > outbox.soft_limit_bytes:
+            outbox.writable = False  # for its queues
+        if self._is_full or waiting > self._most_bytes:
+            self._is_full = waiting > self._most_bytes or not outbox.writable
+            if self._is_full:
+                outbox.writable = False
+                self._drop()
+                return ACCEPTED
+        fanout = self._fanout
+        if fanout.message is not message:
+            fanout.take(message, ledger.now_ms())
+        if ledger.looks or fanout.is_special:
+            ledger.write_directly(message)
+        else:
+            head = fanout.head_of_5 if ledger.is_v5 else fanout.head
+            body = fanout.body
+            if ledger.packet_max > 0 and len(head) + len(body) > ledger.packet_max:
+                ledger.too_large += 1
+                return ACCEPTED
+            outbox.touch()
+            outbox.writer.write(head)
+            if len(body) >= CHUNK_MIN_BYTES:
+                outbox.write_chunk(body)
+            else:
+                outbox.writer.write(body)
+        ledger.next_tag += 1
+        watcher = ledger.watcher
+        if watcher is not None:
+            watcher.delivered(self, message, False)
+        return ACCEPTED
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        self._fanout.churn.dropped_qos_0 += 1
+
+    def accept(self, message: Message, origin: i64) -> i64:
+        return self.publish(message)
+
+    def hold(self, message: Message, until_ms: i64, origin: i64) -> i64:
+        if self._ledger is not None:
+            delayed = self._delayed
+            if delayed is None:
+                delayed = Delayed(self, self._fanout.timers)
+                self._delayed = delayed
+            if delayed.held_bytes > self._most_bytes:
+                self._drop()
+            else:
+                delayed.add(message, until_ms)
+        return ACCEPTED
+
+    def is_behind(self) -> bool:
+        """Tell whether its peer has to take something before it is sent what can wait: what is retained."""
+        ledger = self._ledger
+        if ledger is None:
+            return False
+        waiting: i64 = ledger.outbox.waiting_bytes()
+        return waiting > 0 and (waiting > self._most_bytes or not ledger.outbox.writable)
+
+    def close(self) -> None:
+        """Let go of everything: the session ends."""
+        self.deleted = True
+        self._ledger = None
+        delayed = self._delayed
+        if delayed is not None:
+            delayed.close()
+            self._delayed = None
+
+
+class Delayed(Timer):
+    """What a subscriber is to get later."""
+
+    def __init__(self, subscriber: Subscriber, timers: TimerQueue) -> None:
+        super().__init__()
+        self.held_bytes: i64 = 0
+        self._subscriber: Subscriber | None = subscriber
+        self._timers = timers
+        self._serial: int = 0
+        self._held: list[tuple[int, int, Message]] = []  # a heap: when, and in which order they came
+
+    def add(self, message: Message, until_ms: i64) -> None:
+        """Have the subscriber get `message` at that time."""
+        self._serial += 1
+        self.held_bytes += message.memory_bytes
+        heappush(self._held, (int(until_ms), self._serial, message))
+        self._timers.at(until_ms, self)
+
+    def due(self, now_ms: i64) -> None:
+        held = self._held
+        left: i64 = DUE_AT_ONCE
+        while held and held[0][0] <= now_ms and left > 0:
+            left -= 1
+            message = heappop(held)[2]
+            self.held_bytes -= message.memory_bytes
+            self._timers.worked += 1
+            subscriber = self._subscriber
+            if subscriber is not None:
+                subscriber.publish(message)
+        if held:
+            self._timers.at(held[0][0], self)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._timers.cancel(self)
+        self._held = []
+        self._subscriber = None
