@@ -540,7 +540,7 @@ class Peer:
         if self.broker.access.maybe_principal(self.user_name, self.vhost_name) is None:
             self.force_close(f"access to vhost '{self.vhost_name}' was revoked for user '{self.user_name}'")
             return
-        for channel in self.channels.values():
+        for channel in list(self.channels.values()):  # one of another protocol takes its connection with it
             if channel.state != CHANNEL_CLOSING:
                 self.begin(Recheck(channel))
 

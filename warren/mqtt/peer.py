@@ -290,7 +290,7 @@ class MqttPeer(Peer):
             "maximum_packet_bytes": self.packet_max_bytes or None,
             "will": None if will is None else {"topic": will.topic, "qos": will.qos, "retain": will.retain},
             "subscriptions": 0 if session is None else len(session.subscribed()),
-            "dropped_qos_0": 0 if session is None else session.dropped(),
+            "dropped_qos_0": 0 if session is None else session.dropped_qos_0(),
         }
         return {"mqtt": told}
 

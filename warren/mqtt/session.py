@@ -618,7 +618,7 @@ class MqttSession(Session):
             self._replay = None
             self._mqtt.begin(replay)
 
-    def dropped(self) -> int:
+    def dropped_qos_0(self) -> int:
         """Return how many messages of QoS 0 the client has not got because it does not read so fast."""
         subscriber = self.subscriber
         return 0 if subscriber is None else int(subscriber.dropped)

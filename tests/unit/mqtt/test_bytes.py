@@ -153,7 +153,7 @@ def test_a_message_in_pieces_is_counted(harness: Harness) -> None:
 def test_a_client_that_never_reads_is_sent_no_more_than_an_outbox(harness: Harness) -> None:
     limit = 1 << 16
     harness = Harness(outbox_soft_bytes=limit)
-    reader, writer = mqtt_client(harness, client_id="r"), mqtt_client(harness, client_id="w")
+    reader, writer = mqtt_client(harness, client_id="r", clean=False), mqtt_client(harness, client_id="w")
     reader.subscribe("a")
     reader._client.stalled = True
     for _ in range(100):
