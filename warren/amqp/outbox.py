@@ -4,7 +4,8 @@
 2. An outbox with bytes in it is on the broker's `dirty` list, exactly once, until it is taken.
 3. ``writable`` is False from the moment when more than `soft_limit_bytes` wait until the peer has taken them all.
    Deliveries stop then; replies do not, because a peer that stops reading its replies stops being read itself.
-4. ``awaited`` is True while somebody waits for a turn to deliver: others queue up behind (``queues.turns``).
+4. Whoever writes to ``writer`` calls `touch` before. While nothing is sent for long there is none (`rest`).
+5. ``awaited`` is True while somebody waits for a turn to deliver: others queue up behind (``queues.turns``).
 
 Large contents are not copied: they are kept as chunks of their own and sent with one gathering system call. What has
 to be made first comes as a `Supply`, which is asked for a piece when the peer has room for it.
@@ -22,6 +23,7 @@ CHUNK_MIN_BYTES: Final = 8192
 SOFT_LIMIT_BYTES: Final = 1 << 20
 # A writer that grew beyond this is given back instead of reused, so that an idle connection holds no buffer.
 REUSE_MAX_BYTES: Final = 2048
+_RESTING: Final = BytesWriter()  # of all connections that are idle; nobody writes to it
 
 
 # So much, or a piece more, is handed out at a time when more waits than twice that or some is still to be made.
@@ -53,21 +55,26 @@ class Outbox:
         self.sent_writes: i64 = 0  # how often the socket took some
         self._chunks: list[bytes] = []  # an empty one stands for the next of the supplies
         self._chunks_bytes: i64 = 0  # what supplies are still to make counts
-        self._supplies: list[Supply] = []
+        self._supplies: list[Supply] | None = None  # from the first on
         self._queued: bool = False
         self._dirty = dirty
 
     def touch(self) -> None:
-        """Put this outbox on the dirty list. Call before or after writing to ``writer``."""
+        """Put this outbox on the dirty list. Call before writing to ``writer``."""
         if not self._queued:
             self._queued = True
             self._dirty.append(self)
+            if self.writer is _RESTING:
+                self.writer = BytesWriter()
+
+    def rest(self) -> None:
+        """Nothing has been written for a while: hold no buffer."""
+        if not self._queued:
+            self.writer = _RESTING
 
     def write(self, data: bytes) -> None:
         """Append small `data`, a reply for instance."""
-        if not self._queued:
-            self._queued = True
-            self._dirty.append(self)
+        self.touch()
         self.writer.write(data)
 
     def write_chunk(self, data: bytes) -> None:
@@ -81,6 +88,8 @@ class Outbox:
         """Append what `supply` will make, behind everything written so far."""
         self._keep_writer()
         self._chunks.append(b"")
+        if self._supplies is None:
+            self._supplies = []
         self._supplies.append(supply)
         self._chunks_bytes += supply.left_bytes
         self.check_limit()
@@ -142,10 +151,12 @@ class Outbox:
         while size < TAKE_BYTES and done < len(chunks):
             chunk = chunks[done]
             if len(chunk) == 0:
-                supply = self._supplies[0]
+                supplies = self._supplies
+                assert supplies is not None
+                supply = supplies[0]
                 chunk = supply.next_piece()
                 if supply.left_bytes == 0:
-                    del self._supplies[0]
+                    del supplies[0]
                     done += 1
             else:
                 done += 1

@@ -417,7 +417,7 @@ class Amqp10Peer(Peer):
             if isinstance(name, str) and isinstance(value, str | bool | int):
                 properties[str(name)] = str(value) if isinstance(value, str) else value
         properties["connection_name"] = self.name
-        self.client_properties = properties
+        self.stated_properties = properties
         vhost = str(hostname[len(VHOST_PREFIX) :]) if hostname.startswith(VHOST_PREFIX) else DEFAULT_VHOST
         enter_vhost(self, vhost)
         self._limit = limits.frame_max_bytes

@@ -211,7 +211,7 @@ class Handshake:
 
     def _start_ok(self, method: m.ConnectionStartOk) -> None:
         connection = self._connection
-        connection.client_properties = method.client_properties
+        connection.stated_properties = method.client_properties
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
             connection.consumer_cancel_notify = capabilities.get("consumer_cancel_notify") is True

@@ -40,6 +40,7 @@ class Heartbeats:
             self._stuck_s = 0.0
         elif outbox.waiting_bytes() == 0:
             self._stuck_s = 0.0
+            outbox.rest()
         else:
             self._stuck_s += min(now_s - self._ticked_s, send_timeout_s / 2)
         self._ticked_s = now_s

@@ -38,7 +38,8 @@ class LoginRequest:
         if not connection.is_checking_login():
             return  # it has ended meanwhile
         broker = connection.broker
-        connection.user_name = user
+        known = broker.access.get(user)
+        connection.user_name = user if known is None else known.name  # one text for all connections of a user
         broker.note_user(connection)
         broker.churn.logins_accepted += 1
         broker.events.authenticated(connection, user, True)

@@ -71,6 +71,11 @@ INBOUND_REASON: Final = "too much is held for messages received in part"
 NO_LIMIT_S: Final = 1e12
 
 
+# Of connections that have none: never changed.
+_NO_TABLE: Final[Table] = {}
+_NO_QUEUES: Final[dict[str, Queue]] = {}
+
+
 class Peer:
     """One client. `key` is its name for the shell, `address` the peer's without its port."""
 
@@ -108,7 +113,7 @@ class Peer:
         self.user_name = ""
         self.vhost_name = ""
         self.name = ""
-        self.client_properties: Table = {}
+        self.stated_properties = _NO_TABLE  # what it has said of itself
         self.mechanism = ""
         self.frame_max_bytes: int = broker.limits.frame_max_bytes
         self.channel_max: int = broker.limits.channel_max
@@ -126,7 +131,7 @@ class Peer:
         self.channels_opened: int = 0  # ever
         self.wants_blocked: bool = False
         self.told_blocked: bool = False
-        self.exclusive_queues: dict[str, Queue] = {}
+        self.exclusive_queues = _NO_QUEUES
         self.is_known: bool = False  # has begun to log in
         self.is_unreachable: bool = False  # it has ended, and nothing more can be told to its peer
         self._next_states = next_states
@@ -210,6 +215,17 @@ class Peer:
     def protocol_shown(self) -> str:
         """Return what it speaks, as the management API shows it: of a WebSocket as RabbitMQ does."""
         return f"Web {self.protocol}" if self.is_web else self.protocol
+
+    @property
+    def client_properties(self) -> Table:
+        """What it says of itself, as 0-9-1 has it; not to be changed."""
+        return self.stated_properties
+
+    def own(self, queue: Queue) -> None:
+        """Have an exclusive queue go with the connection."""
+        if self.exclusive_queues is _NO_QUEUES:
+            self.exclusive_queues = {}
+        self.exclusive_queues[queue.name] = queue
 
     def details(self) -> dict[str, object]:
         """Return what the management API shows of it besides what all peers have: by the name of the protocol."""

@@ -15,13 +15,14 @@ from warren.amqp.outbox import Outbox
 
 # As many may wait; the connection then does not read on.
 REPLIES_MAX: Final = 1000
+_NONE: Final[list[tuple[int, int, bytes]]] = []  # of all that have none: never changed
 
 
 class ReplyGate:
     """The replies of one connection that wait, in order."""
 
     def __init__(self) -> None:
-        self._replies: list[tuple[int, int, bytes]] = []  # ticket of the metadata, batch of the log, frame
+        self._replies = _NONE  # ticket of the metadata, batch of the log, frame
 
     def is_shut(self) -> bool:
         """Tell whether a reply waits, so that every later one has to."""
@@ -33,6 +34,8 @@ class ReplyGate:
 
     def hold(self, ticket: int, batch: int, reply: bytes) -> None:
         """Keep a frame until both the change `ticket` and `batch` are on disk."""
+        if self._replies is _NONE:
+            self._replies = []
         self._replies.append((ticket, batch, reply))
 
     def open(self, committed_ticket: i64, done_batch: i64, outbox: Outbox) -> None:
@@ -43,8 +46,11 @@ class ReplyGate:
                 break
             outbox.write(reply)
             sent += 1
-        del self._replies[:sent]
+        if sent == len(self._replies):
+            self._replies = _NONE
+        else:
+            del self._replies[:sent]
 
     def forget(self) -> None:
         """Drop what waits: nothing follows connection.close."""
-        self._replies.clear()
+        self._replies = _NONE

@@ -83,7 +83,8 @@ class Session:
         self.reply_queue: Queue | None = None
         connection.channels_opened += 1
         self.serial: int = connection.channels_opened  # unlike the number never used again
-        self._publisher: Publisher | None = Publisher(self)  # until the session has ended
+        self._publisher: Publisher | None = None  # from the first need of it on: most subscribers have none
+        self._watcher: TrafficWatcher | None = None
         ledger.owner = self
         self.watch(copies=vhost is not None and vhost.tracing)
 
@@ -167,6 +168,7 @@ class Session:
 
     def _set_watcher(self, watcher: TrafficWatcher | None) -> None:
         self.ledger.watcher = watcher
+        self._watcher = watcher
         if self._publisher is not None:
             self._publisher.watcher = watcher
 
@@ -174,8 +176,13 @@ class Session:
 
     @property
     def publisher(self) -> Publisher:
+        """What it publishes with, until it has ended."""
         publisher = self._publisher
-        assert publisher is not None
+        if publisher is None:
+            assert self.ledger.owner is self
+            publisher = Publisher(self)
+            publisher.watcher = self._watcher
+            self._publisher = publisher
         return publisher
 
     def find_route(self, arguments: bytes) -> Route:

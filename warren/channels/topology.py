@@ -338,7 +338,7 @@ def _queue_declare(channel: Session, method: m.QueueDeclare) -> None:
         ticket = vhost.declare_queue(QueueDeclaration.of_method(method, name), connection, connection.user_name)
         queue = vhost.queues[name]
         if method.exclusive:
-            connection.exclusive_queues[name] = queue
+            connection.own(queue)
     channel.last_queue = name
     if not method.no_wait:
         reply = m.QueueDeclareOk(name, int(queue.ready_count), len(queue.consumers))

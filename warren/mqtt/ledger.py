@@ -43,6 +43,12 @@ QOS_2_FROM: Final = 0x8000
 IDS_OF_QOS_2: Final = 0x8000
 
 
+# Of ledgers that have none, as those have that need no queue: never changed.
+_NO_SHARED: Final[dict[str, Filters]] = {}
+_NO_LEVELS: Final[dict[str, int]] = {}
+_NO_TAGS: Final[dict[int, int]] = {}
+
+
 class Held:
     """A PUBLISH of QoS 2 that waits: for `batch` of the log, 0: for none, and for its packet id."""
 
@@ -74,8 +80,8 @@ class MqttLedger(DeliveryLedger):
         self.is_v5: bool = peer.version == V5
         self.packet_max: i64 = peer.packet_max_bytes
         self.filters = Filters()
-        self.shared: dict[str, Filters] = {}  # those of shared subscriptions, by consumer tag
-        self.levels: dict[str, int] = {}  # the QoS that consumers were granted, by their tags
+        self._shared = _NO_SHARED  # those of shared subscriptions, by consumer tag
+        self._levels = _NO_LEVELS  # the QoS that consumers were granted, by their tags
         self.looks: bool = False  # some subscription has an identifier or an option
         self.has_stars: bool = False  # a binding may match what its subscription does not
         self.too_large: i64 = 0  # what was not sent, since the client does not take so much
@@ -83,7 +89,7 @@ class MqttLedger(DeliveryLedger):
         self._syncs = syncs
         self._log = peer.broker.log
         self._fanout = fanout
-        self._tags: dict[int, int] = {}  # by packet id
+        self._tags = _NO_TAGS  # by packet id
         self._held: deque[Held] | None = None  # most clients have nothing held, and a deque takes 700 bytes
         self._held_bytes: i64 = 0  # of their bodies
         self._is_full: bool = False  # deliveries have stopped, because too much is held
@@ -96,6 +102,19 @@ class MqttLedger(DeliveryLedger):
         self._is_dropped: bool = False
         self._retain: i64 = 0
         self._given = b""  # properties of 5.0 with the length in front
+
+    def grant(self, tag: str, qos: int) -> None:
+        """Have the consumer with `tag` get messages with `qos` at most."""
+        if self._levels is _NO_LEVELS:
+            self._levels = {}
+        self._levels[tag] = qos
+
+    def share(self, tag: str, filters: Filters) -> None:
+        """Have the consumer with `tag` get what is for a shared subscription, which is the only one of `filters`."""
+        if self._shared is _NO_SHARED:
+            self._shared = {}
+        self._shared[tag] = filters
+        self.forget_descriptions()
 
     def now_ms(self) -> i64:
         """Return what time it is."""
@@ -174,6 +193,9 @@ class MqttLedger(DeliveryLedger):
     def _give_id(self, tag: i64, qos: i64) -> i64:
         """Return the packet id of a delivery; see (1) and (3)."""
         tags = self._tags
+        if tags is _NO_TAGS:
+            tags = {}
+            self._tags = tags
         place: i64 = self.outstanding(tag).sequence_number
         found: i64 = place % IDS_OF_QOS_1 + 1 if qos == 1 else QOS_2_FROM + place % IDS_OF_QOS_2
         while int(found) in tags:
@@ -272,8 +294,8 @@ class MqttLedger(DeliveryLedger):
         level = 0
         shared: Filters | None = None
         if consumer is not None:
-            level = self.levels.get(consumer.tag, 0)
-            shared = self.shared.get(consumer.tag)
+            level = self._levels.get(consumer.tag, 0)
+            shared = self._shared.get(consumer.tag)
         self._outline = outline
         self._consumer = consumer
         self._qos = min(level, outline.qos)
@@ -302,7 +324,7 @@ class MqttLedger(DeliveryLedger):
 
     def close(self) -> None:
         super().close()
-        self._tags.clear()
+        self._tags = _NO_TAGS
         self._held = None
         self._consumer = None
         if self._waiter is not None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.amqp.errors import AmqpError, ChannelException
+from warren.amqp.field_table import Table
 from warren.channels.access import CONFIGURE, READ
 from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
 from warren.channels.login import LoginRequest, enter_vhost
@@ -114,6 +115,10 @@ RECEIVE_MAX_OLD: Final = 100
 # How long a session may be kept; what RabbitMQ takes as well.
 SESSION_EXPIRY_MAX_S: Final = 86400
 # The flags that each packet has to have; PUBLISH means something by them.
+# Of connections that have none: never changed.
+_NO_ALIASES: Final[dict[int, bytes]] = {}
+_NO_PIECES: Final[list[bytes]] = []
+_PROTOCOLS: Final = {version: f"MQTT {name}" for version, name in VERSION_NAMES.items()}
 _FLAGS: Final = {SUBSCRIBE: 2, UNSUBSCRIBE: 2, PUBREL: 2}
 
 NEXT_STATES: Final[tuple[tuple[int, ...], ...]] = (
@@ -144,14 +149,14 @@ class MqttPeer(Peer):
         self._session: MqttSession | None = None
         self._connect: Connect | None = None
         self._will: Will | None = None
-        self._aliases: dict[int, bytes] = {}
+        self._aliases = _NO_ALIASES
         self._is_told: bool = False  # CONNACK has said yes
         self._client_id = ""
         self._successor: MqttPeer | None = None  # who has taken the client id over, and waits
         # Input: received and not handled; or the pieces of a packet of `_needed` bytes.
         self._rest: bytes = b""
         self._rest_from: i64 = 0
-        self._pieces: list[bytes] = []
+        self._pieces = _NO_PIECES
         self._have: i64 = 0
         self._needed: i64 = 0
 
@@ -159,6 +164,11 @@ class MqttPeer(Peer):
     def client_id(self) -> str:
         """What the client calls itself, or was called; "" before it has logged in."""
         return self._client_id
+
+    @property
+    def client_properties(self) -> Table:
+        """What it says of itself. It is made when somebody asks: there may be very many of them."""
+        return {"product": "MQTT client", "client_id": self._client_id} if self._client_id else {}
 
     @property
     def session(self) -> MqttSession | None:
@@ -262,6 +272,8 @@ class MqttPeer(Peer):
         if pieces and len(pieces[-1]) + size <= PIECE_BYTES:
             pieces[-1] += piece
             cost = size
+        elif pieces is _NO_PIECES:
+            self._pieces = [piece]
         else:
             pieces.append(piece)
         session = self._session
@@ -271,7 +283,7 @@ class MqttPeer(Peer):
             self.publisher_blocked()
 
     def _forget_pieces(self) -> None:
-        self._pieces = []
+        self._pieces = _NO_PIECES
         self._have = 0
         self._needed = 0
         session = self._session
@@ -363,6 +375,8 @@ class MqttPeer(Peer):
             if alias > ALIASES:
                 raise MqttError(BAD_ALIAS, f"topic aliases go up to {ALIASES}")
             if topic:
+                if self._aliases is _NO_ALIASES:
+                    self._aliases = {}
                 self._aliases[alias] = topic
             else:
                 topic = self._aliases.get(alias, b"")
@@ -440,7 +454,7 @@ class MqttPeer(Peer):
     def _connected(self, connect: Connect) -> None:
         """CONNECT."""
         self.version = connect.version
-        self.protocol = f"MQTT {VERSION_NAMES[self.version]}"
+        self.protocol = _PROTOCOLS[self.version]
         self._connect = connect
         self.is_known = True
         if connect.properties.maybe_text(AUTH_METHOD) is not None:
@@ -552,7 +566,6 @@ class MqttPeer(Peer):
         connect = self._connect
         assert connect is not None
         self._connect = None
-        self.client_properties = {"product": "MQTT client", "client_id": self._client_id}
         self.name = self._client_id
         enter_vhost(self, vhost)
         self.broker.named_clients[(vhost, self._client_id)] = self
@@ -712,5 +725,5 @@ class MqttPeer(Peer):
     def forget_input(self) -> None:
         self._rest = b""
         self._rest_from = 0
-        self._pieces = []
-        self._aliases.clear()
+        self._pieces = _NO_PIECES
+        self._aliases = _NO_ALIASES

@@ -106,6 +106,9 @@ _ARG_NO_LOCAL: Final = "x-mqtt-no-local"
 _ARG_AS_PUBLISHED: Final = "x-mqtt-retain-as-published"
 
 
+_NONE_SHARED: Final[dict[str, SharedSubscription]] = {}  # of all that have none: never changed
+
+
 class MqttSession(Session):
     """The one session of an MQTT connection. `expiry_s`: how long it outlives it; 0: it does not."""
 
@@ -120,12 +123,12 @@ class MqttSession(Session):
         self.client_id = kept.name
         self.expiry_s = expiry_s
         self.prefetch = min(peer.receive_max, UNANSWERED_MAX)
-        self.subscriptions: dict[str, Subscription] = {}  # by filter
-        self.shared_subscriptions: dict[str, SharedSubscription] = {}  # by filter, with $share/ and the group
+        self.subscriptions = self._ledger.filters
+        self.shared_subscriptions = _NONE_SHARED  # by filter, with $share/ and the group
         self.subscriber: Subscriber | None = None  # of its subscriptions of QoS 0, if they need no queue
         self._replay: Replay | None = None  # waits for the client to take what it was sent
         # By topic, what has no properties, for each QoS.
-        self._prepared: tuple[dict[bytes, PreparedPublish], ...] = ({}, {}, {})
+        self._prepared: list[dict[bytes, PreparedPublish]] | None = None  # from its first PUBLISH on
         self._receipts: Receipts | None = None
         self._own_kept = False  # what it publishes says so: a subscription does not want it
         self._ticket: int = 0  # of the latest change that this connection has made
@@ -179,7 +182,11 @@ class MqttSession(Session):
         Raises:
             AmqpError: it may not be published.
         """
-        kept = self._prepared[int(qos)]
+        by_qos = self._prepared
+        if by_qos is None:
+            by_qos = [{}, {}, {}]
+            self._prepared = by_qos
+        kept = by_qos[int(qos)]
         prepared = kept.get(topic)
         if prepared is None:
             self._mqtt.count_command()
@@ -363,7 +370,7 @@ class MqttSession(Session):
 
     def _consume(self, name: str, tag: str, qos: int) -> None:
         ledger = self._ledger
-        ledger.levels[tag] = qos
+        ledger.grant(tag, qos)
         if qos == 2 or (qos == 1 and ledger.consumers):
             ledger.prefetch = self.prefetch  # of all its queues together
         consume(self, m.BasicConsume(0, name, tag, False, qos == 0, False, False, EMPTY_TABLE))
@@ -371,7 +378,6 @@ class MqttSession(Session):
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
     def _know(self, subscription: Subscription) -> None:
-        self.subscriptions[subscription.filter] = subscription
         ledger = self._ledger
         ledger.filters.put(subscription)
         ledger.forget_descriptions()
@@ -383,8 +389,7 @@ class MqttSession(Session):
             self._forget_prepared()
 
     def _forget_prepared(self) -> None:
-        for kept in self._prepared:
-            kept.clear()
+        self._prepared = None
 
     def subscribe(self, wanted: Wanted, identifier: int) -> tuple[int, bool]:
         """Make or change a subscription; return the code for SUBACK, and whether it is a new one."""
@@ -453,9 +458,10 @@ class MqttSession(Session):
         self._run(m.QueueBind(0, queue, EXCHANGE, key, False, EMPTY_TABLE))
         filters = Filters()
         filters.put(Subscription(filter_, shared.qos, False, shared.as_published, shared.identifier, EMPTY_TABLE))
-        self._ledger.shared[queue] = filters
-        self._ledger.forget_descriptions()
+        self._ledger.share(queue, filters)
         self._consume(queue, queue, shared.qos)
+        if self.shared_subscriptions is _NONE_SHARED:
+            self.shared_subscriptions = {}
         self.shared_subscriptions[shared.filter] = shared
 
     def _give_share_up(self, filter_: str) -> int:
@@ -526,8 +532,7 @@ class MqttSession(Session):
             self._unbind(subscription)
         except AmqpError as error:
             return reason_of(error)
-        del self.subscriptions[filter_]
-        self._ledger.filters.remove(filter_)
+        self.subscriptions.remove(filter_)
         self._ledger.forget_descriptions()
         return 0
 
@@ -642,7 +647,7 @@ class MqttSession(Session):
 
     def ended(self) -> None:
         self.subscriptions.clear()
-        self.shared_subscriptions.clear()
+        self.shared_subscriptions = _NONE_SHARED
         self._forget_prepared()
         super().ended()
 
@@ -738,7 +743,9 @@ class SubscribeRun(Job):
                 if replay is None:
                     replay = Replay(session)
                     self._replay = replay
-                replay.add(session.subscriptions[each.filter])
+                subscription = session.subscriptions.get(each.filter)
+                assert subscription is not None
+                replay.add(subscription)
         if not self._is_told:
             self._is_told = True
             session.write_done(suback(self._request.packet_id, self._codes, self._version))

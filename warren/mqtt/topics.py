@@ -148,27 +148,61 @@ def matches(filter_: str, topic: str) -> bool:
     return at == len(words)
 
 
+_NONE: Final[list[Subscription]] = []  # of all that have none: never changed
+
+
 class Filters:
-    """The subscriptions of a session, to find those that a topic matches: a list while they are few, then a trie."""
+    """The subscriptions of a session, by filter, to find those that a topic matches, too.
+
+    While they are few they are a list: most clients have one or two, and dicts are large. Then they are a trie as well.
+    """
 
     def __init__(self) -> None:
-        self._few: list[Subscription] = []
+        self._few = _NONE
+        self._all: dict[str, Subscription] | None = None
         self._root: _Level | None = None
+
+    def __len__(self) -> int:
+        return len(self._few) if self._all is None else len(self._all)
+
+    def values(self) -> list[Subscription]:
+        """Return all of them."""
+        return list(self._few) if self._all is None else list(self._all.values())
+
+    def get(self, filter_: str) -> Subscription | None:
+        """Return the subscription with `filter_`."""
+        if self._all is not None:
+            return self._all.get(filter_)
+        for each in self._few:
+            if each.filter == filter_:
+                return each
+        return None
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._few = _NONE
+        self._all = None
+        self._root = None
 
     def put(self, subscription: Subscription) -> None:
         """Add a subscription, in place of one with the same filter."""
+        found = self._all
         root = self._root
-        if root is not None:
+        if found is not None and root is not None:
+            found[subscription.filter] = subscription
             self._put_below(root, subscription)
             return
-        self._few = [each for each in self._few if each.filter != subscription.filter]
-        self._few.append(subscription)
-        if len(self._few) > FEW:
-            root = _Level()
-            self._root = root
-            for each in self._few:
-                self._put_below(root, each)
-            self._few = []
+        few = [each for each in self._few if each.filter != subscription.filter]
+        few.append(subscription)
+        if len(few) <= FEW:
+            self._few = few[:]  # of just that size
+            return
+        root = _Level()
+        for each in few:
+            self._put_below(root, each)
+        self._root = root
+        self._all = {each.filter: each for each in few}
+        self._few = _NONE
 
     def _put_below(self, level: _Level, subscription: Subscription) -> None:
         for word in subscription.filter.split("/"):
@@ -182,9 +216,11 @@ class Filters:
     def remove(self, filter_: str) -> None:
         """Forget the subscription with `filter_`, which is there."""
         level = self._root
-        if level is None:
+        found = self._all
+        if level is None or found is None:
             self._few = [each for each in self._few if each.filter != filter_]
             return
+        del found[filter_]
         path: list[tuple[_Level, str]] = []
         for word in filter_.split("/"):
             path.append((level, word))

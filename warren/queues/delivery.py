@@ -43,6 +43,12 @@ SPARSE_MIN: Final = 4096
 # Of the arguments of a consumer, to be shown. There may be 10,000 consumers on a channel.
 ARGUMENTS_KEPT_BYTES: Final = 4096
 
+# Of channels that have none, as most have: never changed.
+_NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
+_NO_TAGS: Final[list[int]] = []
+_NO_TIMES: Final[dict[int, int]] = {}
+_NO_MARKS: Final[list[tuple[int, float]]] = []
+
 # Of a channel that has ended: it takes nothing, so its consumers have no room.
 NOWHERE: Final = Outbox(0, [])
 NOWHERE.writable = False
@@ -234,11 +240,11 @@ class DeliveryLedger(Waiter):
         self._first_tag: i64 = 1  # tag of _entries[0]
         self._head: i64 = 0  # everything before is settled
         self._live: i64 = 0  # unsettled in _entries
-        self._stragglers: dict[int, Delivery] = {}
-        self._straggler_tags: list[int] = []
+        self._stragglers = _NO_STRAGGLERS
+        self._straggler_tags = _NO_TAGS
         self.owner: object = None  # the channel, for whoever has to close it
-        self.touched: dict[int, int] = {}  # until when deliveries were given more time: tag to ms
-        self._marks: list[tuple[int, float]] = []  # next tag and time, see `waiting_since`
+        self.touched = _NO_TIMES  # until when deliveries were given more time: tag to ms
+        self._marks = _NO_MARKS  # next tag and time, see `waiting_since`
 
     # --- giving out ---------------------------------------------------------------------------------------------
 
@@ -545,7 +551,7 @@ class DeliveryLedger(Waiter):
         """
         oldest = self._oldest_tag()
         if oldest == 0:
-            self._marks = []
+            self._marks = _NO_MARKS
             return now_s
         marks = [mark for mark in self._marks if mark[0] > oldest]
         if not marks or marks[-1][0] != self.next_tag:
@@ -612,7 +618,16 @@ class DeliveryLedger(Waiter):
             at += 1
         return 0
 
+    def touch_until(self, tag: int, at_ms: int) -> None:
+        """Note until when a delivery has time."""
+        if self.touched is _NO_TIMES:
+            self.touched = {}
+        self.touched[tag] = at_ms
+
     def _straggle(self, delivery: Delivery) -> None:
+        if self._stragglers is _NO_STRAGGLERS:
+            self._stragglers = {}
+            self._straggler_tags = []
         tags = self._straggler_tags
         if len(tags) > 2 * len(self._stragglers) + COMPACT_MIN:
             tags[:] = sorted(self._stragglers)

@@ -67,7 +67,7 @@ class DeliveryTimeouts:
         at_ms: i64 = self._log.now_ms + visible_ms
         if ledger.touched.get(int(tag), 0) == at_ms:
             return
-        ledger.touched[int(tag)] = int(at_ms)
+        ledger.touch_until(int(tag), int(at_ms))
         self._add(TimeLimit(at_ms, ledger, tag, 0))
 
     def _add(self, limit: TimeLimit) -> None:

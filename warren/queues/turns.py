@@ -36,6 +36,7 @@ RUN_MAX: Final = 32
 # How many messages a connection's line is served before others have their turn.
 LINE_BUDGET: Final = 2000
 COMPACT_MIN: Final = 32
+_NOBODY: Final[list[Waiter | None]] = []  # of lines where nobody has stood yet: never changed
 
 
 class Waiter:
@@ -54,7 +55,7 @@ class Line:
     """Waiters, first come, first served. Who leaves out of turn leaves a gap, and is passed over."""
 
     def __init__(self) -> None:
-        self._places: list[Waiter | None] = []
+        self._places = _NOBODY
         self._head: i64 = 0  # before it is nobody
         self._count: i64 = 0
 
@@ -67,6 +68,8 @@ class Line:
         assert waiter.line is None
         waiter.line = self
         self._count += 1
+        if self._places is _NOBODY:
+            self._places = []
         self._places.append(waiter)
 
     def put_first(self, waiter: Waiter) -> None:
@@ -78,7 +81,7 @@ class Line:
             self._head -= 1
             self._places[self._head] = waiter
         else:
-            self._places.insert(0, waiter)
+            self._places = [waiter, *self._places]
 
     def take_first(self) -> Waiter | None:
         """Remove and return who came first; None when nobody stands here."""
@@ -106,7 +109,7 @@ class Line:
         for waiter in self._places:
             if waiter is not None and waiter.line is self:
                 waiter.line = None
-        self._places = []
+        self._places = _NOBODY
         self._head = 0
         self._count = 0
 
@@ -126,7 +129,7 @@ class Turns:
         self.called_until: i64 = 0  # the delivery tag with which that ends
         self._line = Line()
         self._scheduled: bool = False
-        self._held_back: list[Queue] = []  # see (6)
+        self._held_back: list[Queue] | None = None  # see (6)
         self._served = served
 
     def join(self, waiter: Waiter, *, for_outbox: bool) -> None:
@@ -162,14 +165,16 @@ class Turns:
             budget -= waiter.take_turn(RUN_MAX)
         if line.count() == 0:
             outbox.awaited = False
-        if self._held_back:
-            held_back = self._held_back
-            self._held_back = []
+        held_back = self._held_back
+        if held_back is not None:
+            self._held_back = None
             for queue in held_back:
                 queue.wake()
 
     def hold_back(self, queue: Queue) -> None:
         """Have `queue` woken when those who can have their turn have had it."""
+        if self._held_back is None:
+            self._held_back = []
         self._held_back.append(queue)
 
     def put_first(self, waiter: Waiter, *, for_outbox: bool) -> None:
@@ -189,7 +194,9 @@ class Turns:
 
     def close(self) -> None:
         """Let go of everybody: the connection ends."""
-        for queue in self._held_back:
-            queue.wake()
-        self._held_back = []
+        held_back = self._held_back
+        if held_back is not None:
+            self._held_back = None
+            for queue in held_back:
+                queue.wake()
         self._line.clear()

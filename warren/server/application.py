@@ -819,6 +819,7 @@ def _engine_limits(settings: Settings, clients_max: int) -> Limits:
     limits.exchanges_per_vhost_max = given.exchanges_per_vhost_max
     limits.bindings_per_exchange_max = given.bindings_per_exchange_max
     limits.outbox_soft_bytes = given.outbox_bytes
+    limits.mqtt_qos0_outbox_bytes = given.mqtt_qos0_outbox_bytes
     # Unfinished messages may take a quarter of what there is, and always one of the largest.
     watermark_bytes = given.memory_high_watermark.limit_bytes(total_memory_bytes())
     limits.inbound_max_bytes = max(given.max_message_bytes, min(limits.inbound_max_bytes, watermark_bytes // 4))

@@ -275,6 +275,7 @@ _INSTEAD: Final = (
     (r"disk_free_limit\.relative", "give store.disk_free_min_bytes a size"),
     (r"default_limits\..*|default_policies\..*|default_users\..*", "set limits, policies and users in definitions"),
     (r"credential_validator\..*", "passwords are not judged"),
+    (r"mqtt\.mailbox_soft_limit", "limits.mqtt_qos0_outbox_bytes is that, in bytes instead of messages"),
     (
         r"(mqtt|stomp|web_mqtt|web_stomp|stream|amqp1_0)\..*",
         "not spoken, or not a setting here: AMQP 0-9-1, MQTT and STOMP have a listener each",

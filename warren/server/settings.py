@@ -476,6 +476,12 @@ class LimitSettings:
         default=1 << 20,
         metadata=_about(_size(64 << 10, 1 << 30), "unsent bytes of a connection above which its consumers wait"),
     )
+    mqtt_qos0_outbox_bytes: int = field(
+        default=4 << 20,
+        metadata=_about(
+            _size(64 << 10, 1 << 30), "unsent bytes of an MQTT connection above which it gets no more of QoS 0"
+        ),
+    )
     send_timeout_s: float = field(
         default=30.0,
         metadata=_about(

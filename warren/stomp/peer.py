@@ -390,7 +390,7 @@ class StompPeer(Peer):
         assert frame is not None
         self._connect = None
         self.name = frame.headers.get("client-id", "")
-        self.client_properties = {"product": "STOMP client"}
+        self.stated_properties = {"product": "STOMP client"}
         try:
             owes_ms, expects_ms = _heart_beats(frame)
             self._enter_vhost(frame.headers.get("host", "/"))

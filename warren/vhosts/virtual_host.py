@@ -120,7 +120,9 @@ class VirtualHost(QueueHost):
         self._retained: RetainedMessages | None = None  # until somebody asks
         self.kept_sessions: KeptSessions | None = None  # made by the protocol that has such
         self.histories = Histories()
-        self._incoming: dict[Destination, set[Exchange]] = {}  # who has bindings to this destination
+        # Who has bindings to this destination. Those of one exchange only, as most are, share a set.
+        self._incoming: dict[Destination, set[Exchange]] = {}
+        self._alone: dict[Exchange, set[Exchange]] = {}
         self._journal = journal
         self._runnable = runnable
         self._seed = seed
@@ -319,6 +321,7 @@ class VirtualHost(QueueHost):
     def take_exchange_out(self, exchange: Exchange, by: str) -> int:
         """Delete `exchange`; the caller does the `Unbinding` of it. Return the ticket to wait for."""
         del self.exchanges[exchange.name]
+        self._alone.pop(exchange, None)
         exchange.deleted = True
         seen = self.seen_keys.pop(exchange.name, None)
         if seen is not None:
@@ -503,10 +506,22 @@ class VirtualHost(QueueHost):
             return False
         sources = self._incoming.get(binding.destination)
         if sources is None:
-            sources = set()
-            self._incoming[binding.destination] = sources
-        sources.add(source)
+            self._incoming[binding.destination] = self._alone_of(source)
+        elif source not in sources:
+            if len(sources) == 1:  # it is shared
+                sources = sources.copy()
+                self._incoming[binding.destination] = sources
+            sources.add(source)
         return True
+
+    def _alone_of(self, source: Exchange) -> set[Exchange]:
+        """Return the set of nobody but `source`, which is the same one each time while it is there."""
+        found = self._alone.get(source)
+        if found is None:
+            found = {source}
+            if not source.deleted:
+                self._alone[source] = found
+        return found
 
     def unbind(
         self,
@@ -536,8 +551,13 @@ class VirtualHost(QueueHost):
         """Note that `binding` has gone, if it was the last from its source to its destination."""
         sources = self._incoming.get(binding.destination)
         if sources is not None and not binding.source.is_bound_to(binding.destination):
-            sources.discard(binding.source)
-            if not sources:
+            if len(sources) > 2:
+                sources.discard(binding.source)
+                return
+            left = [each for each in sources if each is not binding.source]
+            if left:
+                self._incoming[binding.destination] = self._alone_of(left[0])
+            else:
                 del self._incoming[binding.destination]
 
     def _journal_unbind(self, binding: Binding) -> int:

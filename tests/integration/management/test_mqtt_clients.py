@@ -145,6 +145,7 @@ def test_a_connection_says_what_its_client_does(
         "maximum_packet_bytes": None,
         "will": None,
         "subscriptions": 2,
+        "dropped_qos_0": 0,
     }
     name = q(rows["lasting"]["name"])
     assert api.get(f"/connections/{name}/subscriptions") == [

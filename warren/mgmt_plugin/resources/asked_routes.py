@@ -147,13 +147,17 @@ class AskedRouteHandlers(Handlers):
             if len(properties.headers) > HEADERS_BYTES_MAX:
                 raise bad_request(f"headers have more than {HEADERS_BYTES_MAX} bytes")
         header = b"\x00\x3c\x00\x00" + bytes(8) + properties.encode()
-        queues = vhost.route(start, [question.routing_key], Content(header))
+        receivers = vhost.route(start, [question.routing_key], Content(header))
+        queues = [each.name for each in receivers if each.is_queue]
+        subscribers = [each.name for each in receivers if not each.is_queue]
         way = Way(vhost, question.routing_key, header)
         await way.follow(start)
         return {
-            "queues": [queue.name for queue in queues[:SHOWN_MAX]],
+            "queues": queues[:SHOWN_MAX],
             "queue_count": len(queues),
-            "unroutable": not queues,
+            "subscribers": subscribers[:SHOWN_MAX],
+            "subscriber_count": len(subscribers),
+            "unroutable": not receivers,
             "path": way.steps,
             "path_count": way.count,
             "complete": way.complete,

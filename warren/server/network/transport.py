@@ -38,6 +38,23 @@ PIECES_MAX: Final = 1000
 class Transport:
     """A plain TCP connection."""
 
+    # There may be very many, and all of them idle.
+    __slots__ = (
+        "_backlog",
+        "_offset",
+        "address",
+        "connection",
+        "fd",
+        "interest",
+        "is_web",
+        "linger_deadline_s",
+        "pre_auth",
+        "protocol",
+        "receiving_units",
+        "sock",
+        "unsent_deadline_s",
+    )
+
     def __init__(self, sock: socket.socket, address: str, protocol: PeerMaker) -> None:
         self.sock = sock
         self.protocol = protocol  # makes the peer when it can be talked to

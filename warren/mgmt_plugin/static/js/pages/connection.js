@@ -61,6 +61,7 @@ function protocolFacts({ mqtt, stomp, vhost }) {
     ['Keep alive', seconds(mqtt.keep_alive_s)],
     ['Session kept for', mqtt.session_expiry_s === 0 ? 'ends with the connection' : html`<${Duration} ms=${mqtt.session_expiry_s * 1000} />`],
     ['Receive maximum', html`<${Num} value=${mqtt.receive_maximum} />`],
+    ['Dropped, QoS 0', html`<${Num} value=${mqtt.dropped_qos_0} />`],
     ['Largest packet', mqtt.maximum_packet_bytes && html`<${Bytes} value=${mqtt.maximum_packet_bytes} />`],
     ['Will', mqtt.will && html`<span class="mono">${mqtt.will.topic}</span>, QoS ${mqtt.will.qos}${mqtt.will.retain ? ', retained' : ''}`],
   ];

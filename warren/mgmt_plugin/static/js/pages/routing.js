@@ -5,7 +5,7 @@ import { formatNumber } from '../format.js';
 import { ArgumentsEditor, Field, readArguments, useSubmit } from '../parts/forms.js';
 import { Graph } from '../parts/graph.js';
 import { buildGraph, edgeId, exchangeId, queueId, subgraph } from '../parts/graph_layout.js';
-import { ExchangeLink, exchangeLabel, QueueLink } from '../parts/links.js';
+import { DestinationLink, ExchangeLink, exchangeLabel, QueueLink } from '../parts/links.js';
 import { FilterInput } from '../parts/list.js';
 import { Card, Page, pending } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
@@ -23,10 +23,7 @@ const COLUMNS = [
     key: 'destination',
     label: 'To',
     sort: 'destination',
-    render: (each) =>
-      each.destination_type === 'queue'
-        ? html`<${QueueLink} vhost=${each.vhost} name=${each.destination} />`
-        : html`<${ExchangeLink} vhost=${each.vhost} name=${each.destination} /> <small>exchange</small>`,
+    render: (each) => html`<${DestinationLink} of=${each} />`,
   },
   { key: 'type', label: 'Goes to a', sort: 'destination_type', render: (each) => each.destination_type },
   {

@@ -4,7 +4,7 @@ import { del, path, post } from '../api.js';
 import { html, useState } from '../ui.js';
 import { confirmAction } from './dialog.js';
 import { ArgumentsEditor, Field, readArguments, Select, useSubmit } from './forms.js';
-import { ExchangeLink, exchangeKey, exchangeLabel, QueueLink } from './links.js';
+import { DestinationLink, ExchangeLink, exchangeKey, exchangeLabel } from './links.js';
 import { tell } from './notice.js';
 import { Card, Fields } from './page.js';
 import { LocalTable } from './table.js';
@@ -38,10 +38,7 @@ function columns(side, reload) {
           key: 'destination',
           label: 'To',
           sort: 'destination',
-          render: (each) =>
-            each.destination_type === 'queue'
-              ? html`<${QueueLink} vhost=${each.vhost} name=${each.destination} />`
-              : html`<${ExchangeLink} vhost=${each.vhost} name=${each.destination} /> <small>exchange</small>`,
+          render: (each) => html`<${DestinationLink} of=${each} />`,
         };
   return [
     other,
@@ -59,6 +56,7 @@ function columns(side, reload) {
       num: true,
       render: (each) =>
         each.source !== '' &&
+        each.destination_type !== 'subscriber' &&
         html`<button type="button" class="small plain" aria-label="Remove the binding ${each.source} to ${each.destination}" onClick=${() => remove(each, reload)}>Remove</button>`,
     },
   ];

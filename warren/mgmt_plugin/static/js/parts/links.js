@@ -19,6 +19,16 @@ export function ExchangeLink({ vhost, name }) {
   return html`<a class="name" href=${exchangeHref(vhost, name)}>${exchangeLabel(name)}</a>`;
 }
 
+const SUBSCRIBER = /^mqtt-subscription-(.*)qos0$/s;
+
+/** Where a binding leads: to a queue, an exchange, or an MQTT client that has no queue for what it gets. */
+export function DestinationLink({ of: { vhost, destination, destination_type: type } }) {
+  if (type === 'queue') return html`<${QueueLink} vhost=${vhost} name=${destination} />`;
+  if (type === 'exchange') return html`<${ExchangeLink} vhost=${vhost} name=${destination} /> <small>exchange</small>`;
+  const client = SUBSCRIBER.exec(destination)?.[1] ?? destination;
+  return html`<a class="name" href=${href(['mqtt-sessions', vhost, client])}>${client}</a> <small>MQTT</small>`;
+}
+
 export function ConnectionLink({ name, label }) {
   return html`<a class="name" href=${href(['connections', name])}>${label || name}</a>`;
 }
