@@ -673,6 +673,12 @@ class Application:
         finally:
             self._logins_under_way -= 1
 
+    def _recalls(self, request: LoginRequest) -> bool:
+        """Tell whether a password has been verified already: whoever comes back, or as one of many, need not wait."""
+        if request.certificate or request.problem or request.connection.is_internal:
+            return False
+        return self._authenticator.recalls(request.user, request.password, request.connection.address)
+
     async def _check_login(self, request: LoginRequest) -> None:
         address = request.connection.address
         reason = ""
@@ -795,9 +801,21 @@ class Application:
             write(notice.event, **notice.fields)
         logins, broker.logins = broker.logins, []
         assert self._nursery is not None
+        recalled = False
         for request in logins:
+            if self._recalls(request):
+                recalled = True
+                try:
+                    request.accept(request.user)
+                except Exception as error:
+                    # A defect of ours: this login is refused, and the others go on.
+                    self._crashed(error)
+                    request.refuse()
+                continue
             self._logins_under_way += 1
             self._nursery.start_soon(self.tasks.once, "login", self._login, request)
+        if recalled:
+            self._wake()  # to send what they are told, all in one turn
 
 
 def _engine_limits(settings: Settings, clients_max: int) -> Limits:

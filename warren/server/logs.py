@@ -19,6 +19,7 @@ import logging
 import re
 import sys
 import time
+from functools import lru_cache
 from typing import Final, Literal, TextIO
 
 LogFormat = Literal["console", "json"]
@@ -106,7 +107,13 @@ def set_level(wanted: str, by: str) -> None:
 
 def redact_url(text: str) -> str:
     """Replace the password of every URL in `text`."""
-    return _URL_PASSWORD.sub(r"\1:" + REDACTED + "@", text)
+    return _URL_PASSWORD.sub(r"\1:" + REDACTED + "@", text) if "://" in text else text
+
+
+@lru_cache(256)
+def _is_credential(name: str) -> bool:
+    """Tell whether a field speaks of a credential; the names of fields are ours, and few."""
+    return _CREDENTIAL_NAME.search(name) is not None
 
 
 class _LineFormatter(logging.Formatter):
@@ -115,7 +122,7 @@ class _LineFormatter(logging.Formatter):
         given = getattr(record, "fields", None)
         if isinstance(given, dict):
             for name, value in given.items():
-                fields[name] = REDACTED if _CREDENTIAL_NAME.search(name) else _presentable(value)
+                fields[name] = REDACTED if _is_credential(name) else _presentable(value)
         if record.exc_info and record.exc_info[0] is not None:
             fields["traceback"] = redact_url(self.formatException(record.exc_info))
         return fields
@@ -158,7 +165,7 @@ def _presentable(value: object) -> object:
 def _console_value(value: object) -> str:
     text = str(value)
     if _PLAIN.fullmatch(text):
-        return _CONTROL.sub(_escape, text)
+        return text if text.isascii() else _CONTROL.sub(_escape, text)
     return _CONTROL.sub(_escape, json.dumps(text, ensure_ascii=False))
 
 
@@ -167,5 +174,9 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _timestamp(record: logging.LogRecord, separator: str) -> str:
-    whole = time.strftime(f"%Y-%m-%d{separator}%H:%M:%S", time.gmtime(record.created))
-    return f"{whole}.{int(record.msecs):03d}"
+    return f"{_second(int(record.created), separator)}.{int(record.msecs):03d}"
+
+
+@lru_cache(4)
+def _second(since_epoch: int, separator: str) -> str:
+    return time.strftime(f"%Y-%m-%d{separator}%H:%M:%S", time.gmtime(since_epoch))

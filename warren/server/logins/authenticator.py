@@ -140,6 +140,14 @@ class Authenticator:
             if current == record or self._is_remembered(self._key(user, current, password)):
                 return True
 
+    def recalls(self, user: str, password: bytes, peer_address: str) -> bool:
+        """Tell at once whether `check` would accept this, for it has been verified (3)."""
+        record = self._login_record(user, password, peer_address)
+        if record is None or not self._is_remembered(self._key(user, record, password)):
+            return False
+        self._note_known_peer(user, origin_of(peer_address))
+        return True
+
     async def refuse(self, *, slowly: bool = False) -> bool:
         """Return False, as late as every refusal is told, or as one of a suspect."""
         await trio.sleep(self._failure_delay_s * (SLOW_FACTOR if slowly else 1.0))

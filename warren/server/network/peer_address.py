@@ -6,11 +6,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Final
 
 Address = IPv4Address | IPv6Address
+# Each connection is asked about several times, and clients come back from where they were.
+_REMEMBERED: Final = 4096
 
 
+@lru_cache(_REMEMBERED)
 def maybe_address(text: str) -> Address | None:
     """Parse a numeric address as `getpeername` gives it (a scope such as ``%eth0`` allowed)."""
     try:

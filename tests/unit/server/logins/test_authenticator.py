@@ -162,6 +162,30 @@ def test_a_verified_password_is_remembered_for_its_time(fixture: Fixture) -> Non
     run(test)
 
 
+def test_what_is_remembered_is_recalled_at_once_and_nothing_else(fixture: Fixture) -> None:
+    async def test() -> None:
+        authenticator = fixture.make()
+        assert not authenticator.recalls("alice", b"wonderland", REMOTE)
+        assert await authenticator.check("alice", b"wonderland", LOCAL)
+        assert await authenticator.check("guest", b"guest", LOCAL)
+        assert authenticator.recalls("alice", b"wonderland", REMOTE)
+        assert authenticator.recalls("guest", b"guest", LOCAL)
+        for name, password, address in (
+            ("alice", b"wrong", REMOTE),
+            ("alice", b"", REMOTE),
+            ("nobody", b"wonderland", REMOTE),
+            ("guest", b"guest", REMOTE),
+        ):
+            assert not authenticator.recalls(name, password, address)
+        fixture.users["alice"] = user("alice", hash_password(b"other"))
+        assert not authenticator.recalls("alice", b"wonderland", REMOTE)
+        fixture.users["alice"] = ALICE
+        fixture.now += CACHE_S
+        assert not authenticator.recalls("alice", b"wonderland", REMOTE)
+
+    run(test)
+
+
 def test_a_changed_password_and_a_deleted_user_count_at_once(fixture: Fixture) -> None:
     async def test() -> None:
         check = fixture.make().check

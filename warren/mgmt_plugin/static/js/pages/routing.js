@@ -68,8 +68,11 @@ function RouteForm({ vhost, exchanges, answer, onAnswer }) {
         answer &&
         (answer.unroutable
           ? html`<p class="warning-box">Nowhere: no queue would take it.</p>`
-          : html`<p>It goes to ${formatNumber(answer.queues.length)} ${answer.queues.length === 1 ? 'queue' : 'queues'}:</p>
-            <ul class="route">${answer.queues.map((name) => html`<li key=${name}><${QueueLink} vhost=${vhost} name=${name} /></li>`)}</ul>
+          : html`<p>It goes to ${formatNumber(answer.queues.length)} ${answer.queues.length === 1 ? 'queue' : 'queues'}${answer.subscribers.length > 0 ? `, and to ${formatNumber(answer.subscribers.length)} MQTT clients without one` : ''}:</p>
+            <ul class="route">
+              ${answer.queues.map((name) => html`<li key=${name}><${QueueLink} vhost=${vhost} name=${name} /></li>`)}
+              ${answer.subscribers.map((destination) => html`<li key=${destination}><${DestinationLink} of=${{ vhost, destination, destination_type: 'subscriber' }} /></li>`)}
+            </ul>
             <details><summary>Step by step</summary><ol>${(answer.path ?? []).map((step, at) => html`<li key=${at}>${exchangeLabel(step.exchange)} → ${step.destination_type} ${step.destination}${step.routing_key ? `, bound with ${step.routing_key}` : ''}</li>`)}</ol></details>`)
       }
     </div>
