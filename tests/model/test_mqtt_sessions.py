@@ -9,6 +9,7 @@ time. When everybody has come back and everything is answered:
    nothing twice, unless the broker was killed: that it had it is not on disk at once.
 3. For each publisher, topic and QoS messages have come in the order in which they were published, the first time.
 4. What is retained for a topic is what was retained last.
+5. Who comes without a session, for QoS 0, has everything that is published while it is there, in that order.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ class Device:
             self.world.published.append((topic, qos, body))
             if retain:
                 self.world.retained[topic] = body
+        if self.client is not None and not self.client.ended:
+            self.world.tell_visitors(topic, body)
         self.send(publish(topic, body, qos, packet_id, self.version, retain))
 
     def read(self, most: int) -> bool:
@@ -150,6 +153,48 @@ def publish(
     return publish_packet(topic, body, qos, packet_id, version=version, retain=retain, dup=dup)
 
 
+class Visitor(Device):
+    """A client without a session, which only reads. `expected`: what it has to get while it is here."""
+
+    is_here = False
+    came_before = 0
+    expected: list[bytes]
+
+    def connect(self) -> None:
+        self.leave()
+        self.client = MqttClient(self.world.harness, self.version)
+        self.subscribed = False
+        packets = self.client.feed(connect_packet(self.version, self.name))
+        self.unread = []
+        while not packets:
+            self.world.harness.settle()
+            packets = self.client.take()
+        assert packets[0].kind == p.CONNACK and packets[0].body[:2] == b"\0\0", packets
+        body = b"\0\x01" + (b"\0" if self.version == 5 else b"")
+        self.send(packet(8, 2, body + b"".join(text(each) + b"\0" for each in self.filters)))
+        self.is_here = True
+        self.expected = []
+        self.came_before = len(self.came)
+
+    def publish(self, qos: int, *, retain: bool) -> None:
+        pass
+
+    def cut(self) -> None:
+        self.leave()
+        super().cut()
+
+    def leave(self) -> None:
+        """Read everything, and see whether it was all."""
+        if not self.is_here:
+            return
+        self.is_here = False
+        self.world.harness.settle()
+        self.read(10_000)
+        assert self.subscribed
+        came = iter([body for _, _, body in self.came[self.came_before :]])
+        assert all(body in came for body in self.expected), (self.name, self.expected)
+
+
 class World:
     """A broker and the devices around it."""
 
@@ -164,6 +209,8 @@ class World:
             Device(self, "d1", 4, {"t/0": 2, "u": 1}),
             Device(self, "d2", 3, {"#": 1}),
             Device(self, "d3", 5, {"#": 2, "t/#": 0}),
+            Visitor(self, "v0", 4, {"t/+": 0, "t/0": 0}),
+            Visitor(self, "v1", 5, {"#": 0}),
         ]
         for device in self.devices:
             device.connect()
@@ -191,6 +238,12 @@ class World:
         if self.random.random() < 0.7:
             self.harness.settle()
 
+    def tell_visitors(self, topic: str, body: bytes) -> None:
+        """Have visitors that are here expect a message."""
+        for device in self.devices:
+            if isinstance(device, Visitor) and device.is_here and any(matches(each, topic) for each in device.filters):
+                device.expected.append(body)
+
     def _publish(self, device: Device) -> None:
         # One retains a topic, with one QoS: messages of another one need not be sent again in order with those.
         retained_qos = {"d0": 2, "d1": 1, "d2": 2}.get(device.name, 0)
@@ -207,6 +260,8 @@ class World:
         for device in self.devices:
             device.client = None
             device.unread = []
+            if isinstance(device, Visitor):
+                device.is_here = False  # what it has not read is lost
 
     def come_to_rest(self) -> None:
         """Have everybody come back, and everything be answered."""
@@ -223,6 +278,9 @@ class World:
         sessions_of(self.harness.broker, self.harness.vhost).check_invariants()
         assert all(not device.owed and not device.has for device in self.devices)
         for device in self.devices:
+            if isinstance(device, Visitor):
+                device.leave()
+                continue
             for topic in TOPICS:
                 for qos in (1, 2):
                     self._check_device(device, topic, qos)
@@ -232,6 +290,8 @@ class World:
             assert found is not None and found.body == body
         for queue in self.harness.vhost.queues.values():
             assert queue.message_count == 0, queue.name
+        bindings = self.harness.vhost.exchange("amq.topic").bindings
+        assert sum(each.destination.kind == "subscriber" for each in bindings) == 3
 
     def _check_device(self, device: Device, topic: str, qos: int) -> None:
         granted = [each for filter_, each in device.filters.items() if matches(filter_, topic)]
