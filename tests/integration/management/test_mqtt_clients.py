@@ -132,6 +132,22 @@ def test_topic_permissions_hold_for_what_is_retained(api: Api, place: Place, cli
     none.close()
 
 
+def test_a_subscriber_without_a_queue_is_shown_as_what_it_is(api: Api, place: Place, clients: list[MqttSocket]) -> None:
+    assert clients[2].call(subscribe("loud/#", 0)).kind == 9
+    name = "mqtt-subscription-passingqos0"
+    assert name not in [row["name"] for row in api.get(f"/queues/{place.v}")]
+    rows = api.get(f"/exchanges/{place.v}/amq.topic/bindings/source")
+    (binding,) = [row for row in rows if row["destination"] == name]
+    assert (binding["destination_type"], binding["routing_key"]) == ("subscriber", "loud.#")
+    session = api.get(f"/warren/mqtt-sessions/{place.v}/passing")
+    assert (session["queues"], [each["filter"] for each in session["subscriptions"]]) == ([], ["loud/#"])
+    question = {"exchange": "amq.topic", "routing_key": "loud.x", "headers": {}}
+    answer = place.api.post(f"/warren/route/{place.v}", question).json
+    assert (answer["queues"], answer["subscribers"], answer["unroutable"]) == ([], [name], False)
+    assert answer["path"][0]["destination_type"] == "subscriber"
+    assert name not in [row["destination"] for row in api.get(f"/definitions/{place.v}")["bindings"]]
+
+
 def test_a_connection_says_what_its_client_does(
     api: Api, broker: WarrenProcess, place: Place, clients: list[MqttSocket]
 ) -> None:
