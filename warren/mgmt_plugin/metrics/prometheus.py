@@ -554,7 +554,7 @@ class Metrics:
             ("crashes_total", COUNTER, "Connections ended by a defect of the broker", reactor.crashes),
         ):
             yield Metric(f"reactor_{name}", kind, text), _one(value)
-        dropped = Metric("mqtt_qos0_dropped_total", COUNTER, "Messages of QoS 0 for clients that did not read in time")
+        dropped = Metric("mqtt_dropped_total", COUNTER, "Messages of QoS 0 for clients that did not read in time")
         yield dropped, _one(self._broker.churn.dropped_qos_0)
         by_protocol = [(labels(("protocol", name)), count) for name, count in sorted(totals.protocols.items())]
         yield Metric("reactor_protocol_connections", GAUGE, "Connections of clients, by protocol"), by_protocol
