@@ -1,5 +1,7 @@
 """CPU of a broker per MQTT message: one publisher, subscribers of a topic, raw sockets and packets made beforehand.
 
+And what a connection that says nothing costs, without and with a subscription (`footprint`).
+
     .venv/bin/python -m benchmarks.mqtt
 
 Warren and, where it is on the path or named by MOSQUITTO, mosquitto, in turns; each figure is the CPU of all the
@@ -10,6 +12,7 @@ of QoS 1 `UNACKED`.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -23,6 +26,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.brokers import Server, free_port
 from benchmarks.stomp import START_S, cpu_s
+from warren.perf.footprint import settled_sample
 
 ROUNDS: Final = 5
 SECONDS: Final = 4.0
@@ -31,6 +35,10 @@ UNACKED: Final = 1000
 CHUNK: Final = 200
 PAUSE_S: Final = 0.0005  # between two looks whether there is room
 STALLED_S: Final = 10.0
+IDLE: Final = 5000
+IDLE_WARM: Final = 300  # before what is counted
+IDLE_AT_ONCE: Final = 100
+IDLE_RESTS_S: Final = 3.0  # until outboxes hold nothing
 BODY: Final = b"x" * 100
 TOPIC: Final = b"\x00\x05bench"
 PUBLISH_0: Final = b"\x30\x6b" + TOPIC + BODY
@@ -90,6 +98,13 @@ def mosquitto_server(program: str, directory: Path, port: int) -> Server:
     return ProcessServer([program, "-c", str(path)], directory)
 
 
+def connect_packet(name: str) -> bytes:
+    """Return CONNECT of 3.1.1, of a session that ends with its connection."""
+    rest = b"".join(len(each).to_bytes(2, "big") + each for each in (name.encode(), b"guest", b"guest"))
+    body = b"\x00\x04MQTT\x04\xc2\x00\x00" + rest
+    return b"\x10" + bytes([len(body)]) + body
+
+
 def connected(port: int, name: str) -> socket.socket:
     """Return a socket that is logged in, as soon as somebody listens."""
     give_up_at = time.monotonic() + START_S
@@ -101,9 +116,7 @@ def connected(port: int, name: str) -> socket.socket:
             if time.monotonic() > give_up_at:
                 raise
             time.sleep(0.1)
-    rest = b"".join(len(each).to_bytes(2, "big") + each for each in (name.encode(), b"guest", b"guest"))
-    body = b"\x00\x04MQTT\x04\xc2\x00\x00" + rest
-    sock.sendall(b"\x10" + bytes([len(body)]) + body)
+    sock.sendall(connect_packet(name))
     answer = sock.recv(65536)
     assert answer == b"\x20\x02\x00\x00", answer
     return sock
@@ -227,6 +240,67 @@ def flow(port: int, pid: int, load: Load, seconds: float = SECONDS) -> tuple[flo
     return spent * 1e6 / received, received / lasted_s
 
 
+class Footprint(NamedTuple):
+    """Of a connection that says nothing: memory, and CPU until it is answered; of its subscription, the same besides."""
+
+    idle_bytes: float
+    connect_us: float
+    subscription_bytes: float
+    subscribe_us: float
+
+
+def footprint(port: int, pid: int, count: int = IDLE) -> Footprint:
+    """Connect so many clients, then have them subscribe with QoS 0, `IDLE_AT_ONCE` at a time, to a broker that is new."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    kept = _connect_many(port, range(IDLE_WARM))
+    _subscribe_many(kept, 0)
+    before, cpu = _rested(pid), cpu_s(pid)
+    made = _connect_many(port, range(IDLE_WARM, IDLE_WARM + count))
+    connected_s = cpu_s(pid) - cpu
+    idle, cpu = _rested(pid), cpu_s(pid)
+    _subscribe_many(made, IDLE_WARM)
+    subscribed_s = cpu_s(pid) - cpu
+    subscribed = _rested(pid)
+    for each in kept + made:
+        each.close()
+    found = ((idle - before) / count, connected_s * 1e6 / count)
+    return Footprint(*found, (subscribed - idle) / count, subscribed_s * 1e6 / count)
+
+
+def _rested(pid: int) -> int:
+    """Return the resident memory of a broker once its connections rest."""
+    time.sleep(IDLE_RESTS_S)
+    return settled_sample(pid).rss_bytes
+
+
+def _connect_many(port: int, numbers: range) -> list[socket.socket]:
+    made: list[socket.socket] = []
+    for first in range(numbers.start, numbers.stop, IDLE_AT_ONCE):
+        some: list[socket.socket] = []
+        for number in range(first, min(first + IDLE_AT_ONCE, numbers.stop)):
+            sock = socket.create_connection(("127.0.0.1", port), timeout=30)
+            sock.sendall(connect_packet(f"device-{number:06d}"))
+            some.append(sock)
+        for sock in some:
+            answer = sock.recv(4)
+            assert answer == b"\x20\x02\x00\x00", answer
+        made += some
+    return made
+
+
+def _subscribe_many(clients: list[socket.socket], first: int) -> None:
+    for begin in range(0, len(clients), IDLE_AT_ONCE):
+        some = clients[begin : begin + IDLE_AT_ONCE]
+        for number, sock in enumerate(some, first + begin):
+            topic = f"devices/{number:06d}/commands".encode()
+            head = bytes([len(topic) + 5]) + b"\x00\x01\x00" + bytes([len(topic)])
+            sock.sendall(b"\x82" + head + topic + b"\x00")
+        for sock in some:
+            answer = sock.recv(5)
+            assert answer == b"\x90\x03\x00\x01\x00", answer
+
+
 def main() -> None:
     """Measure in turns, and print the medians of each load."""
     mosquitto = os.environ.get("MOSQUITTO") or shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
@@ -244,6 +318,16 @@ def main() -> None:
             for server, port in servers.values():
                 server.start()
                 connected(port, "first").close()
+            for name, (server, port) in servers.items():
+                cost = footprint(port, server.pid)
+                print(
+                    f"idle            {name:10} {cost.idle_bytes:8,.0f} B {cost.connect_us:8.0f} us/connect", flush=True
+                )
+                each_us = cost.subscribe_us
+                print(
+                    f"QoS 0 besides   {name:10} {cost.subscription_bytes:8,.0f} B {each_us:8.0f} us/subscribe",
+                    flush=True,
+                )
             for load in LOADS:
                 found: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
                 for _ in range(ROUNDS):

@@ -77,6 +77,23 @@ def test_few_and_many_find_the_same_while_subscriptions_come_and_go() -> None:
             else:
                 there[name := a_filter()] = step
                 filters.put(subscription(name, step))
+            assert {each.filter: each.qos for each in filters.values()} == there
+            assert len(filters) == len(there)
+            wanted = chance.choice([*there, "none"])
+            got = filters.get(wanted)
+            assert (None if got is None else got.qos) == there.get(wanted)
             topic = "/".join(level() for _ in range(chance.randint(1, 4))) or "a"
             found = {each.filter: each.qos for each in filters.matching(topic)}
             assert found == {name: qos for name, qos in there.items() if as_expression(name).fullmatch(topic)}, topic
+
+
+@pytest.mark.parametrize("count", [1, FEW, FEW + 1])
+def test_nothing_is_left_of_those_that_are_cleared(count: int) -> None:
+    filters = Filters()
+    for number in range(count):
+        filters.put(subscription(f"a/{number}"))
+    filters.clear()
+    assert (len(filters), filters.values(), filters.get("a/0"), filters.matching("a/0")) == (0, [], None, [])
+    filters.put(subscription("b"))
+    assert [each.filter for each in filters.matching("b")] == ["b"]
+    assert len(Filters()) == 0
