@@ -241,7 +241,7 @@ def flow(port: int, pid: int, load: Load, seconds: float = SECONDS) -> tuple[flo
 
 
 class Footprint(NamedTuple):
-    """Of a connection that says nothing: memory, and CPU until it is answered; of its subscription, the same besides."""
+    """Memory of a connection that says nothing, and CPU until it is answered; of a subscription the same besides."""
 
     idle_bytes: float
     connect_us: float
@@ -250,7 +250,7 @@ class Footprint(NamedTuple):
 
 
 def footprint(port: int, pid: int, count: int = IDLE) -> Footprint:
-    """Connect so many clients, then have them subscribe with QoS 0, `IDLE_AT_ONCE` at a time, to a broker that is new."""
+    """Have so many clients connect to a broker that is new, then subscribe, `IDLE_AT_ONCE` at a time."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     kept = _connect_many(port, range(IDLE_WARM))
@@ -320,14 +320,8 @@ def main() -> None:
                 connected(port, "first").close()
             for name, (server, port) in servers.items():
                 cost = footprint(port, server.pid)
-                print(
-                    f"idle            {name:10} {cost.idle_bytes:8,.0f} B {cost.connect_us:8.0f} us/connect", flush=True
-                )
-                each_us = cost.subscribe_us
-                print(
-                    f"QoS 0 besides   {name:10} {cost.subscription_bytes:8,.0f} B {each_us:8.0f} us/subscribe",
-                    flush=True,
-                )
+                print(f"{'idle':15} {name:10} {cost.idle_bytes:8,.0f} B {cost.connect_us:8.0f} us/connect")
+                print(f"{'QoS 0 besides':15} {name:10} {cost.subscription_bytes:8,.0f} B {cost.subscribe_us:8.0f} us")
             for load in LOADS:
                 found: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
                 for _ in range(ROUNDS):
