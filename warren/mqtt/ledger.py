@@ -84,6 +84,7 @@ class MqttLedger(DeliveryLedger):
         self._levels = _NO_LEVELS  # the QoS that consumers were granted, by their tags
         self.looks: bool = False  # some subscription has an identifier or an option
         self.has_stars: bool = False  # a binding may match what its subscription does not
+        self.direct: i64 = 0  # what was delivered without a queue, and has no tag
         self.too_large: i64 = 0  # what was not sent, since the client does not take so much
         self._kept = kept
         self._syncs = syncs

@@ -80,6 +80,7 @@ from warren.mqtt.topics import (
     split_shared,
 )
 from warren.msgstore.log.message import Message
+from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import BROKER
@@ -622,6 +623,10 @@ class MqttSession(Session):
         if replay is not None:
             self._replay = None
             self._mqtt.begin(replay)
+
+    def add_counts(self, counts: MessageCounts) -> None:
+        super().add_counts(counts)
+        counts.deliver_no_ack += self._ledger.direct
 
     def dropped_qos_0(self) -> int:
         """Return how many messages of QoS 0 the client has not got because it does not read so fast."""

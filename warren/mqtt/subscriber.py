@@ -55,7 +55,8 @@ class Subscriber(Receiver):
         if waiting > outbox.soft_limit_bytes:
             outbox.writable = False  # for its queues
         if self._is_full or waiting > self._most_bytes:
-            self._is_full = waiting > self._most_bytes or not outbox.writable
+            # With nothing in it an outbox may be closed for another reason: too much of QoS 2 waits for the log.
+            self._is_full = waiting > self._most_bytes or (waiting > 0 and not outbox.writable)
             if self._is_full:
                 outbox.writable = False
                 self._drop()
@@ -77,7 +78,7 @@ class Subscriber(Receiver):
                 outbox.write_chunk(body)
             else:
                 outbox.writer.write(body)
-        ledger.next_tag += 1
+        ledger.direct += 1
         watcher = ledger.watcher
         if watcher is not None:
             watcher.delivered(self, message, False)

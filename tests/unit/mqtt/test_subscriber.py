@@ -437,3 +437,21 @@ def test_a_publish_to_very_many_goes_on_without_those_that_have_gone(harness: Ha
     assert len(reader.bodies()) == 2500
     (answer,) = writer.take()
     assert answer.kind == 4
+
+
+def test_what_waits_for_its_answer_costs_nothing_for_each_message_that_needs_none(harness: Harness) -> None:
+    reader, writer = mqtt_client(harness, client_id="r"), mqtt_client(harness, client_id="w")
+    reader.subscribe("loud")
+    reader.subscribe("quiet", qos=1)
+    writer.publish("quiet", b"1", 1)
+    for _ in range(100):
+        writer.publish("loud", b"x")
+    writer.publish("quiet", b"2", 1)
+    session = reader.peer.session
+    assert session is not None
+    assert session.ledger.next_tag == 3
+    counts: Any = harness.broker.totals()
+    assert (counts.deliver_no_ack, counts.deliver) == (100, 2)
+    reader.hang_up()
+    counts = harness.broker.totals()
+    assert (counts.deliver_no_ack, counts.deliver) == (100, 2)
