@@ -70,3 +70,26 @@ def test_routes_are_remembered_where_the_routing_key_decides_and_nobody_looks_at
     assert cacheable() == [True, True, True, False]
     harness.broker.trace("/", True)
     assert cacheable() == [False] * 4
+
+
+def test_destinations_of_one_exchange_are_nothing_to_each_other() -> None:
+    harness = Harness()
+    client = harness.channel()
+    names = ("amq.direct", "amq.fanout", "amq.topic")
+    for queue in ("p", "q"):
+        client.declare(queue)
+        client.bind(queue, "amq.direct")
+
+    def sources(queue: str) -> list[str]:
+        return sorted(source.name for source in harness.vhost.sources_of(harness.queue(queue)))
+
+    for count in (2, 3):
+        client.bind("p", names[count - 1])
+        assert (sources("p"), sources("q")) == (list(names[:count]), ["amq.direct"])
+    for count in (0, 1, 2):
+        assert (sources("p"), sources("q")) == (list(names[count:]), ["amq.direct"])
+        client.call(1, m.QueueUnbind(0, "p", names[count], "", EMPTY_TABLE))
+    assert (sources("p"), sources("q")) == ([], ["amq.direct"])
+    client.bind("p", "amq.direct")
+    client.call(1, m.QueueUnbind(0, "q", "amq.direct", "", EMPTY_TABLE))
+    assert (sources("p"), sources("q")) == (["amq.direct"], [])

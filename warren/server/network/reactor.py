@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -630,7 +631,7 @@ class Reactor:
             certificate = transport.peer_certificate()
             client = ClientOfNode(
                 endpoint_text(transport.sock.getpeername),
-                endpoint_text(transport.sock.getsockname),
+                sys.intern(endpoint_text(transport.sock.getsockname)),  # one text for all of a listener
                 isinstance(transport, TlsTransport),
                 self._certificate_user(certificate) if certificate is not None else None,
             )
