@@ -159,6 +159,35 @@ def test_filters_are_answered_and_invalid_ones_refused_with_a_reason(
     channel.queue_delete("selected")
 
 
+def test_receivers_of_a_queue_get_what_they_select_and_others_the_rest(
+    connection: BlockingConnection, channel: Any
+) -> None:
+    channel.queue_declare("shared", durable=True)
+    sql = symbol("amqp:sql-filter")
+    receivers = {
+        color: connection.create_receiver(
+            "/queues/shared",
+            name=color,
+            credit=10,
+            options=Filter({symbol("sql-filter"): Described(sql, f"color = '{color}'")}),
+        )
+        for color in ("red", "blue")
+    }
+    for color in ("green", "blue", "red", "green", "blue"):
+        channel.basic_publish("", "shared", color.encode(), pika.BasicProperties(headers={"color": color}))
+    for color, count in (("blue", 2), ("red", 1)):
+        for _ in range(count):
+            message = receivers[color].receive(timeout=TIMEOUT_S)
+            assert bytes(cast(bytes, message.body)) == color.encode()
+            receivers[color].accept()
+    assert [channel.basic_get("shared", auto_ack=True)[2] for _ in range(3)] == [b"green", b"green", None]
+    channel.queue_declare("keyed", arguments={"x-key-shared": True})
+    with pytest.raises(LinkDetached, match="shares keys"):
+        connection.create_receiver("/queues/keyed", options=Filter({symbol("f"): Described(sql, "n = 1")}))
+    channel.queue_delete("shared")
+    channel.queue_delete("keyed")
+
+
 class Answers(MessagingHandler):
     """A server of requests, and a client with a dynamic queue for the answers."""
 
@@ -374,6 +403,21 @@ def test_rabbitmqs_client_gets_what_its_filters_ask_for(rabbit: Connection) -> N
         found = collect(rabbit, "filtered", len(expected), consumer_options=options)
         assert found == [str(number) for number in expected], given
     management.delete_queue("filtered")
+    management.close()
+
+
+def test_rabbitmqs_client_selects_from_a_queue(rabbit: Connection) -> None:
+    management = rabbit.management()
+    management.declare_queue(QuorumQueueSpecification(name="chosen"))
+    publisher = rabbit.publisher(AddressHelper.queue_address("chosen"))
+    for number in range(20):
+        body = Converter.string_to_bytes(str(number))
+        publisher.publish(RabbitMessage(body=body, application_properties={"price": number}))
+    publisher.close()
+    options = StreamConsumerOptions(filter_options=StreamFilterOptions(sql="price % 5 = 3"))
+    assert collect(rabbit, "chosen", 4, consumer_options=options) == ["3", "8", "13", "18"]
+    assert collect(rabbit, "chosen", 5) == ["0", "1", "2", "4", "5"]
+    management.delete_queue("chosen")
     management.close()
 
 

@@ -54,7 +54,7 @@ def test_a_backlog_in_memory_is_a_list_that_numbers_its_messages(steps: list[tup
             while not log.reclamation.is_empty():
                 assert log.resident_bytes > 0, "what is still to be taken apart counts"
                 log.reclamation.take_apart(1)
-        assert backlog.resident_messages() == [waiting for _, waiting in plain]
+        assert backlog.residents() == list(plain)
         assert backlog.is_ready() == bool(plain)
         assert backlog.delivered_below() == (plain[0][0] if plain else given_in)
         assert (log.resident_bytes == 0) == (not plain)

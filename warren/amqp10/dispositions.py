@@ -245,9 +245,15 @@ class DrainRun(Job):
                 return False
             before: i64 = consumer.credit
             queue = consumer.queue
+            search = consumer.search
+            looks: i64 = 0 if search is None else search.looks
+            consumer.looked = 0
             if not consumer.gone and before > 0 and consumer.is_ready():
                 queue.serve(consumer)
-            steps.left -= DRAIN_STEPS + before - consumer.credit
+            steps.left -= DRAIN_STEPS + before - consumer.credit + consumer.looked
+            has_looked = search is not None and search.looks > looks
+            if has_looked and consumer.credit > 0 and search is not None and not search.has_seen_all(queue.ready):
+                continue
             if consumer.credit == before or consumer.credit == 0:
                 self._session.drain_stopped(link)
                 return True

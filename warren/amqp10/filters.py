@@ -1,4 +1,4 @@
-"""Filters on the properties of messages: what a receiver of a stream has asked for, and whether a message meets it.
+"""Filters on the properties of messages: what a receiver has asked for, and whether a message meets it.
 
     amqp:properties-filter              0x173   a map: a field of the properties, the value that it is to have
     amqp:application-properties-filter  0x174   a map: an application property, the value that it is to have
@@ -39,7 +39,7 @@ from warren.amqp10.selectors import LENGTH_MAX, Selector, selector_of
 from warren.amqp10.values import Array, Decimal, Described
 from warren.channels.prepared_publish import PROPERTIES_AT
 from warren.msgstore.log.message import HEADER_AT, Message
-from warren.streams.consumer import Selection
+from warren.queues.selection import Selection
 
 FIELDS_MAX: Final = 16
 # Longer properties are not kept to be compared with those of the next message.

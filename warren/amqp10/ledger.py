@@ -33,6 +33,7 @@ from warren.queues.delivery import NOWHERE, Consumer, DeliveryLedger
 
 if TYPE_CHECKING:
     from warren.amqp10.peer import Amqp10Peer
+    from warren.amqp10.session import Amqp10Session
 
 # What a transfer has before its payload: with `more` a byte more.
 WHOLE_BYTES: Final = 29
@@ -142,6 +143,7 @@ class Amqp10Ledger(DeliveryLedger):
     def __init__(self, peer: Amqp10Peer, number: i64, channel: int, window: i64, unacked_max: i64) -> None:
         super().__init__(number, peer.turns, 0, unacked_max)
         self.channel = channel
+        self.session: Amqp10Session | None = None
         self.window: i64 = window
         self.next_outgoing_id: i64 = 0
         self.own: i64 = 0  # deliveries that are from no queue
@@ -192,6 +194,10 @@ class Amqp10Ledger(DeliveryLedger):
             else:
                 prefix = prefix + data_head(size)
         self._send(consumer.deliver_head, tag, consumer.no_ack, prefix, body)
+
+    def searches_on(self) -> None:
+        if self.session is not None:
+            self.session.go_on_draining()
 
     def send_own(self, handle: int, payload: bytes) -> None:
         """Send something that is from no queue, settled."""

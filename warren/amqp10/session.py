@@ -72,6 +72,8 @@ from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES, Message
 from warren.queues.arguments import STREAM
 from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer
+from warren.queues.queue import Queue
+from warren.queues.selective import SELECTIVE_MAX
 from warren.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -107,6 +109,7 @@ class Amqp10Session(Session):
         self.channel = channel
         self.transfers = Amqp10Ledger(peer, channel + 1, channel, window, peer.broker.limits.unacked_per_channel_max)
         super().__init__(peer, channel + 1, self.transfers)
+        self.transfers.session = self
         self.links: dict[int, Link] = {}
         self._transfer = Transfer()
         self._disposition = Disposition()
@@ -205,7 +208,7 @@ class Amqp10Session(Session):
         self._window = WINDOW
         consumer = link.consumer
         available: i64 = 0
-        if consumer is not None:
+        if consumer is not None and (consumer.search is None or not consumer.search.is_through):
             available = consumer.queue.ready_count
             if available > U32:
                 available = U32
@@ -531,6 +534,9 @@ class Amqp10Session(Session):
                 self.drained(link)
             else:
                 link.drain_to = _end_of(consumer)
+                search = consumer.search
+                if search is not None:
+                    search.mark(consumer.queue.ready)
                 self.connection.begin(DrainRun(self, link))
         elif flow.echo:
             self._write_sending_flow(link, drain=False)
@@ -551,7 +557,7 @@ class Amqp10Session(Session):
             self.drained(link)
             return
         queue = consumer.queue
-        if consumer.gone or (queue.ready_count == 0 and queue.rules.queue_type != STREAM):
+        if consumer.gone or (queue.ready_count == 0 and queue.rules.queue_type != STREAM) or _has_seen_all(consumer):
             self.drained(link)
             return
         link.credit = consumer.credit  # as it was when we looked
@@ -682,7 +688,7 @@ class Amqp10Session(Session):
         settled = fields.number(3, 2) == SETTLED
         address = source.text(0)
         filters: dict[object, object] = {}
-        is_stream = False
+        may_filter = False
         if source.flag(4):
             if address is not None:
                 raise LinkError(INVALID_FIELD, "a dynamic source with an address")
@@ -698,15 +704,17 @@ class Amqp10Session(Session):
         else:
             queue = source_of(address)
             self.authorize(READ, "queue", queue)  # before anything is said of what it is
-            stream = self.vhost.queues.get(queue)
-            is_stream = isinstance(stream, Stream)
-            wanted = Wanted(source, fields, is_stream=is_stream)
+            wanted = Wanted(source, fields)
             filters = wanted.applied
-            self._hold_filters(link, wanted)
+            found_queue = self.vhost.queues.get(queue)
+            may_filter = found_queue is not None and found_queue.why_not_selected() == ""
+            if found_queue is not None and wanted.expressions is not None:
+                self._check_selection(found_queue)
+                self._hold_filters(link, wanted)
             table = wanted.arguments
             self._consume(link, queue, settled, encode_table(table) if table else EMPTY_TABLE)
-            if link.consumer is not None and wanted.expressions is not None and isinstance(stream, Stream):
-                stream.select(link.consumer, wanted.expressions)
+            if link.consumer is not None and wanted.expressions is not None:
+                link.consumer.queue.select(link.consumer, wanted.expressions)
         self.links[handle] = link
         given: list[object] = [str(address), source.any(1), Symbol("session-end"), UInt(0), source.flag(4)]
         lifetime: object = None
@@ -719,10 +727,23 @@ class Amqp10Session(Session):
         mode = UByte(SETTLED if settled or link.is_management else 0)
         values: list[object] = [str(name), UInt(handle), False, mode, UByte(0), described(SOURCE, given)]
         values += [fields.any(6), None, None, UInt(0), None]
-        values.append(Array(0xA3, [Symbol(each) for each in CAPABILITIES]) if is_stream else None)
+        values.append(Array(0xA3, [Symbol(each) for each in CAPABILITIES]) if may_filter else None)
         if link.is_management:
             values += [None, {Symbol("paired"): True}]
         self.connection.outbox.write(frame(self.channel, ATTACH, values))
+
+    def _check_selection(self, queue: Queue) -> None:
+        """Make sure that a queue can have another consumer that wants only some of its messages.
+
+        Raises:
+            LinkError: its arguments do not go with that, or there are too many such consumers.
+        """
+        why = queue.why_not_selected()
+        if why:
+            raise LinkError(UNIMPLEMENTED, f"{why}: attach without filters, or use another queue")
+        if queue.selective_count() >= SELECTIVE_MAX:
+            text = f"queue '{queue.name}' has {SELECTIVE_MAX} receivers with filters, the most there may be"
+            raise LinkError(LIMIT_EXCEEDED, text)
 
     def _hold_filters(self, link: SendingLink, wanted: Wanted) -> None:
         """Count what the filters of a link are: taken apart they are many times larger.
@@ -847,12 +868,22 @@ class Amqp10Session(Session):
                 link.forget()
         self.links.clear()
         self._management = None
+        self.transfers.session = None
         super().ended()
 
 
+def _has_seen_all(consumer: Consumer) -> bool:
+    """Tell whether a consumer that wants some messages of a queue has looked at all that a drain found there."""
+    search = consumer.search
+    return search is not None and search.has_seen_all(consumer.queue.ready)
+
+
 def _place_of(consumer: Consumer) -> i64:
-    """Return how far a consumer has come in a stream, which may be far without a message that it wants."""
+    """Return how far a consumer has come in a stream or queue: it may be far without a message that it wants."""
     queue = consumer.queue
+    search = consumer.search
+    if search is not None:
+        return search.looks
     return queue.offset_of(consumer) if isinstance(queue, Stream) else 0
 
 
@@ -864,4 +895,7 @@ def _end_of(consumer: Consumer) -> i64:
 def _is_through(link: SendingLink, consumer: Consumer) -> bool:
     """Tell whether a drain has seen what was there when it was asked for, or comes no further."""
     place = _place_of(consumer)
+    search = consumer.search
+    if search is not None:
+        return not search.waits and place == link.place
     return place == link.place or place >= link.drain_to

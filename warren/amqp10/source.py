@@ -1,10 +1,10 @@
-"""What the source of a receiver asks for: where a stream begins, which messages, with which priority.
+"""What the source of a receiver asks for: which messages, where a stream begins, with which priority.
 
 filter of a source                      becomes
 rabbitmq:stream-offset-spec             the argument x-stream-offset of a consumer
 rabbitmq:stream-filter                  x-stream-filter
 rabbitmq:stream-match-unfiltered        x-stream-match-unfiltered
-what looks at messages (``filters``)    `Expressions`, of a stream only
+what looks at messages (``filters``)    `Expressions`
 anything else                           is not applied, and not in the answer
 """
 
@@ -32,15 +32,13 @@ class Wanted:
     `applied`: those of its filters that are. What is not applied is not in the answer: that is how its client knows.
     """
 
-    def __init__(self, source: Arguments, fields: Arguments, *, is_stream: bool) -> None:
+    def __init__(self, source: Arguments, fields: Arguments) -> None:
         self.arguments: Table = {}
         self.applied: dict[object, object] = {}
         self.expressions: Expressions | None = None
         for name, given in source.table(7).items():
             kind = kind_of(name, given)
             if is_expression(kind):
-                if not is_stream:
-                    continue  # as RabbitMQ: a queue hands out what is first
                 if self.expressions is None:
                     self.expressions = Expressions()
                 self.expressions.add(kind, given)

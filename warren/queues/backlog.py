@@ -14,6 +14,10 @@
    has room for (`MessageLog.room_to_page`), in order within the piece.
 4. The middle is read in order and ahead of the consumers, a piece at a time, one read under way for each queue.
 5. Index pages are resident for everything that was loaded, so that settling finds them (queue_index.py (2)).
+6. What is taken out of turn leaves a gap in the head or the tail. Where gaps are nearly all there is, what is left is
+   stored and given up as under pressure: a message that nobody takes does not keep a place for each that has passed.
+7. What is taken out of turn to be handed out is in the index still, until it is settled: `TakenNumbers` tells it from
+   what waits in the middle, and keeps its index page resident.
 """
 
 from __future__ import annotations
@@ -44,6 +48,10 @@ LOAD_PAGES_MAX: Final = 8
 READ_GAP_BYTES: Final = 4096
 # Settled messages between two that are not take a place in the head; a larger gap waits until the head is empty.
 HEAD_GAP_MAX: Final = 4096
+# How many places the head and the tail have for each message and besides, before those that are left are given up; what
+# is loaded takes half of that besides, at most.
+PLACES_PER_MESSAGE: Final = 64
+SPARSE_MIN: Final = 16384
 
 
 class PageLoad(WholeRecordsRead):
@@ -85,6 +93,43 @@ class MessageLoad(RecordsRead):
         self.backlog.messages_read(self)
 
 
+class TakenNumbers:
+    """What was taken out of turn to be handed out, and has not been settled: its numbers, and how many a page has."""
+
+    def __init__(self) -> None:
+        self.numbers: set[int] = set()
+        self._pages: dict[int, int] = {}
+
+    def add(self, number: i64, page_number: i64) -> None:
+        """Note a number."""
+        self.numbers.add(int(number))
+        self._pages[int(page_number)] = self._pages.get(int(page_number), 0) + 1
+
+    def remove(self, number: i64, page_number: i64) -> bool:
+        """Forget a number, if it is noted; True when its page has no other one now."""
+        if int(number) not in self.numbers:
+            return False
+        self.numbers.remove(int(number))
+        left = self._pages[int(page_number)] - 1
+        if left:
+            self._pages[int(page_number)] = left
+            return False
+        del self._pages[int(page_number)]
+        return True
+
+    def has(self, number: i64) -> bool:
+        """Tell whether a number is noted."""
+        return int(number) in self.numbers
+
+    def has_page(self, page_number: int) -> bool:
+        """Tell whether a number of a page is noted."""
+        return page_number in self._pages
+
+    def between(self, first: i64, end: i64) -> list[int]:
+        """Return those from `first` up to `end`, ascending."""
+        return sorted([number for number in self.numbers if first <= number < end])
+
+
 class Backlog(IndexOwner):
     """The never-delivered messages of one queue. `on_loaded` is told how many messages turned out to be damaged."""
 
@@ -98,6 +143,8 @@ class Backlog(IndexOwner):
         self.middle_count: i64 = 0
         self.generation: i64 = 0  # reads of an earlier one are void
         self.delivered_before: i64 = 0  # older messages may have been delivered before the last restart
+        self._taken: TakenNumbers | None = None  # None: none ever
+        self._taken_below: i64 = 0  # larger than every number that was handed out out of turn
         self._on_loaded = on_loaded
         self._first: i64 = 0  # sequence number of _items[_head]
         self._items: list[Message | None] = []
@@ -193,12 +240,24 @@ class Backlog(IndexOwner):
 
     def head(self) -> Message:
         """Return the oldest message; `is_ready` has said that it is in memory."""
-        at: i64 = self._head
-        message = self._items[at]
-        while message is None:
-            at += 1
-            message = self._items[at]
+        self._skip_gap()
+        message = self._items[self._head]
+        assert message is not None
         return message
+
+    def _skip_gap(self) -> None:
+        """Have the head begin with a message; there is one."""
+        items = self._items
+        head: i64 = self._head
+        if items[head] is not None:
+            return
+        while items[head] is None:
+            head += 1
+        self._first += head - self._head
+        if head > 1024 and head * 2 > len(items):
+            del items[:head]
+            head = 0
+        self._head = head
 
     def _promote_tail(self) -> None:
         self._items = self._tail
@@ -226,7 +285,97 @@ class Backlog(IndexOwner):
         if self.middle_count == 0 or index is None or not self._middle_from <= number < self._middle_to:
             return False
         page = index.page(number // index.page_entries)
-        return page is not None and (not page.resident or index.lsn_of(number) != 0)
+        if page is None:
+            return False
+        taken = self._taken
+        return (not page.resident or index.lsn_of(number) != 0) and (taken is None or not taken.has(number))
+
+    def is_surely_on_disk(self, number: i64) -> bool:
+        """Tell whether a message with `number` waits on disk only, and can be taken: its index page is resident."""
+        index = self.index
+        return index is not None and index.lsn_of_resident(number) != 0 and self.is_on_disk(number)
+
+    def seek(self, number: i64) -> i64:
+        """Return the first number from `number` on that waits in memory or may wait on disk, else `next_number`."""
+        if self.resident_count:
+            if number < self._first:
+                number = self._first
+            items = self._items
+            at: i64 = self._head + number - self._first
+            while at < len(items):
+                if items[at] is not None:
+                    return number
+                at += 1
+                number += 1
+        if self.middle_count and number < self._middle_to:
+            return number if number > self._middle_from else self._middle_from
+        tail = self._tail
+        at = number - (self.next_number - len(tail))
+        if at < 0:
+            at = 0
+        while at < len(tail) and tail[at] is None:
+            at += 1
+        return self.next_number - len(tail) + at
+
+    def stored_from(self, number: i64, most: i64) -> tuple[list[int], int]:
+        """Return what may wait in the middle from `number` on, at least `most` messages if there are; where it ends.
+
+        Of index pages that are absent these are all numbers.
+        """
+        index = self.index
+        assert index is not None
+        taken = self._taken
+        size: i64 = index.page_entries
+        end: i64 = self._middle_to
+        numbers: list[int] = []
+        counted: i64 = 0
+        while number < end and counted < most:
+            page_end: i64 = (number // size + 1) * size
+            page = index.page(number // size)
+            if page is None:
+                number = page_end
+                continue
+            stop: i64 = page_end if page_end < end else end
+            if page.resident:
+                while number < stop and counted < most:
+                    if index.lsn_of(number) != 0 and (taken is None or not taken.has(number)):
+                        numbers.append(int(number))
+                        counted += 1
+                    number += 1
+                continue
+            while number < stop:
+                numbers.append(int(number))
+                number += 1
+            counted += page.live
+        return numbers, int(number) if number < end else int(end)
+
+    def has_taken(self, page_number: i64) -> bool:
+        """Tell whether something of an index page was taken out of turn, and is not settled."""
+        return self._taken is not None and self._taken.has_page(int(page_number))
+
+    def take(self, number: i64) -> bool:
+        """Take a message out of turn that is handed out; False when it does not wait. See `remove` and `settled`."""
+        if not self.remove(number):
+            return False
+        if number >= self._taken_below:
+            self._taken_below = number + 1
+        index = self.index
+        if index is not None:
+            taken = self._taken
+            if taken is None:
+                taken = TakenNumbers()
+                self._taken = taken
+            taken.add(number, number // index.page_entries)
+        return True
+
+    def settled(self, number: i64) -> None:
+        """What `take` has taken is settled."""
+        taken = self._taken
+        index = self.index
+        if taken is not None and index is not None:
+            page_number: i64 = number // index.page_entries
+            if taken.remove(number, page_number) and self.middle_count:
+                index.unload_candidates.append(int(page_number))
 
     def remove(self, number: i64) -> bool:
         """Take a message out from wherever it waits; False when it does not. To be settled by the caller then.
@@ -254,6 +403,8 @@ class Backlog(IndexOwner):
             if self.resident_count == 0:
                 self._items.clear()
                 self._head = 0
+            elif at == 0:
+                self._skip_gap()
             return True
         self._tail[number - (self.next_number - len(self._tail))] = None
         self._tail_count -= 1
@@ -263,19 +414,17 @@ class Backlog(IndexOwner):
         return True
 
     def delivered_below(self) -> int:
-        """Return the number below which everything has been delivered, now or before a restart."""
-        waiting = self.oldest_number()
-        return waiting if waiting > self.delivered_before else int(self.delivered_before)
+        """Return the number below which messages have been delivered, now or before a restart.
+
+        Everything has been that does not wait; what was handed out out of turn makes those that wait before it suspect.
+        """
+        return max(self.oldest_number(), int(self.delivered_before), int(self._taken_below))
 
     def oldest_number(self) -> int:
         """Return the number of the oldest message that is waiting, or of the next to come."""
         if self.resident_count:
-            number: i64 = self._first
-            at: i64 = self._head
-            while self._items[at] is None:
-                at += 1
-                number += 1
-            return int(number)
+            self._skip_gap()
+            return int(self._first)
         if self.middle_count:
             return int(self._middle_from)
         first = int(self.next_number) - len(self._tail)
@@ -291,10 +440,22 @@ class Backlog(IndexOwner):
             if self.resident_count:
                 self._settle_list(self._items, self._head, self._first, self.resident_count)
             if self.middle_count:
-                self.log.batch.settle_range(self.index, self._middle_from, self._middle_to)
+                self._settle_middle(self.index)
             if self._tail_count:
                 self._settle_list(self._tail, 0, self.next_number - len(self._tail), self._tail_count)
         self._forget_all()
+
+    def _settle_middle(self, index: QueueIndex) -> None:
+        """Settle the middle; what was taken out of it is out for acknowledgement."""
+        taken = self._taken
+        first: i64 = self._middle_from
+        if taken is not None:
+            for number in taken.between(first, self._middle_to):
+                if number > first:
+                    self.log.batch.settle_range(index, first, number)
+                first = number + 1
+        if first < self._middle_to:
+            self.log.batch.settle_range(index, first, self._middle_to)
 
     def _settle_list(self, messages: list[Message | None], at: i64, number: i64, count: i64) -> None:
         """Settle the messages from place `at` on, the first of which has `number`; there are `count` of them.
@@ -399,9 +560,12 @@ class Backlog(IndexOwner):
             if self.middle_count:
                 self._offer_pages()
 
-    def resident_messages(self) -> list[Message]:
-        """Return the messages in memory, in order. For tests and small listings."""
-        return [message for message in self._items + self._tail if message is not None]
+    def residents(self) -> list[tuple[int, Message]]:
+        """Return the messages in memory with their numbers, in order. For tests and small listings."""
+        first = int(self._first) - int(self._head)
+        tail = int(self.next_number) - len(self._tail)
+        found = [(first + at, message) for at, message in enumerate(self._items) if message is not None]
+        return found + [(tail + at, message) for at, message in enumerate(self._tail) if message is not None]
 
     def check_invariants(self) -> None:
         """Assert what the messages in memory come to. For tests."""
@@ -420,9 +584,12 @@ class Backlog(IndexOwner):
         if self._tail and self.middle_count == 0 and self.resident_count == 0:
             # Nobody has asked since the last of the head was taken: what cannot shrink as a tail can as a head.
             self._promote_tail()
-        if self.log.resident_bytes > self.log.memory_bytes and (
-            self.resident_count > SHORT_HEAD_MESSAGES
-            or (self._head_bytes > SHORT_HEAD_BYTES and self.resident_count > 1)
+        if self._is_head_sparse() or (
+            self.log.resident_bytes > self.log.memory_bytes
+            and (
+                self.resident_count > SHORT_HEAD_MESSAGES
+                or (self._head_bytes > SHORT_HEAD_BYTES and self.resident_count > 1)
+            )
         ):
             self._shorten_head()
         if self._tail:
@@ -432,6 +599,32 @@ class Backlog(IndexOwner):
             if not self._loading and self.resident_count == 0:
                 self._load()
 
+    def is_sparse(self) -> bool:
+        """Tell whether the head or the tail has gaps for the most part: see `thin_out`."""
+        return self._is_head_sparse() or self._is_tail_sparse()
+
+    def _is_head_sparse(self) -> bool:
+        return len(self._items) - self._head > SPARSE_MIN + PLACES_PER_MESSAGE * self.resident_count
+
+    def _is_tail_sparse(self) -> bool:
+        return len(self._tail) > SPARSE_MIN + PLACES_PER_MESSAGE * self._tail_count
+
+    def thin_out(self) -> bool:
+        """Give up gaps that are at an end; False when some are left, and messages between them have to be stored."""
+        items = self._items
+        if self.resident_count:
+            end: i64 = len(items)
+            while items[end - 1] is None:
+                end -= 1
+            del items[end:]
+        if self._tail_count:
+            tail = self._tail
+            at: i64 = 0
+            while tail[at] is None:
+                at += 1
+            del tail[:at]
+        return not self.is_sparse()
+
     def _shorten_head(self) -> None:
         """Give up messages from the end of the head; under pressure have those before them stored, to go next."""
         if self._loading or (self._tail and self.middle_count == 0):
@@ -440,7 +633,7 @@ class Backlog(IndexOwner):
         at: i64 = self._stored_from(keep_to)
         if at < len(self._items):
             self._give_up_from(at)
-        if self.log.under_pressure:
+        if self.log.under_pressure or self._is_head_sparse():
             self._store_end(keep_to)
 
     def _stored_from(self, keep_to: i64) -> i64:
@@ -570,7 +763,7 @@ class Backlog(IndexOwner):
                 break
             count += 1
         at: i64 = count
-        if log.under_pressure:
+        if log.under_pressure or self._is_tail_sparse():
             while at < len(messages) and log.room_to_page() > 0:
                 self._store_unless_stored(index, messages[at], number + at)
                 at += 1
@@ -590,6 +783,11 @@ class Backlog(IndexOwner):
             index.unload_candidates.append(int(page_number))
             page_number += 1
         self._candidates_to = end_page
+        taken = self._taken
+        if taken is not None and taken.numbers:
+            # Those come back when what was taken is settled.
+            candidates = index.unload_candidates
+            index.unload_candidates = [number for number in candidates if not taken.has_page(number)]
         index.unload(first_page, end_page)
 
     # --- from disk ------------------------------------------------------------------------------------------------
@@ -661,7 +859,12 @@ class Backlog(IndexOwner):
 
     def _gather(self, index: QueueIndex, number: i64) -> bool:
         """Ask for messages from `number` on; False when its page has none any more."""
-        if self.resident_count and number - (self._first + len(self._items) - self._head) > HEAD_GAP_MAX:
+        taken = self._taken
+        base: i64 = self._first if self.resident_count else number  # where the head begins then
+        if self.resident_count and (
+            number - (self._first + len(self._items) - self._head) > HEAD_GAP_MAX
+            or number - base > SPARSE_MIN // 2 + PLACES_PER_MESSAGE * self.resident_count
+        ):
             return True  # later, when the head is empty
         log = self.log
         most_bytes: i64 = LOAD_BYTES_MAX if log.resident_bytes < log.memory_bytes else SHORT_LOAD_BYTES_MAX
@@ -683,11 +886,13 @@ class Backlog(IndexOwner):
                 number = (number // size + 1) * size
                 continue
             word0: i64 = page.entries[offset]
-            if word0 == 0:
+            if word0 == 0 or (taken is not None and taken.has(number)):
                 number += 1
                 continue
             lsn: i64 = word0 & LSN_MASK
             if lsn >= written_lsn or number - previous > HEAD_GAP_MAX:
+                break
+            if number - base > SPARSE_MIN // 2 + PLACES_PER_MESSAGE * (self.resident_count + len(job.numbers)):
                 break
             word1: i64 = page.entries[offset + 1]
             length: i64 = word1 >> LENGTH_SHIFT
@@ -742,6 +947,7 @@ class Backlog(IndexOwner):
         index = self.index
         assert index is not None
         log = self.log
+        taken = self._taken
         items = self._items
         lost: i64 = 0
         lost_bytes: i64 = 0
@@ -750,7 +956,7 @@ class Backlog(IndexOwner):
         gone: i64 = 0
         while at < count:
             number: i64 = job.numbers[at]
-            if index.lsn_of_resident(number) == 0:
+            if index.lsn_of_resident(number) == 0 or (taken is not None and taken.has(number)):
                 # Taken out of turn meanwhile.
                 gone += 1
                 at += 1

@@ -1,6 +1,7 @@
 """Looking at what waits in a queue, anywhere in it, on disk or in memory, without touching it.
 
-A look goes through the places of a queue in the order in which they would leave it, lane by lane, and in each:
+A look goes through the places of a queue, lane by lane, and in each in the order in which they would leave it, but for
+what was handed out out of turn and came back (``queues.selective``):
 
     what came back, and in a key-shared queue what was set aside, by place
     the backlog, by sequence number: of a stream what is sealed; head, middle (on disk), tail
@@ -104,7 +105,7 @@ def look(queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
             if cursor.number < middle_end:
                 if found:
                     break  # first tell what is here
-                if _look_at_disk(queue, backlog, cursor, middle_end, most, told):
+                if _look_at_disk(queue, backlog, cursor, most, told):
                     return
         elif cursor.number < backlog.next_number:
             passes -= _look_at_memory(backlog, cursor, backlog.next_number, passes, most, found)
@@ -189,15 +190,16 @@ def _skip_on_disk(backlog: Backlog, cursor: Cursor, end: i64, passes: i64) -> i6
         passed += 1
         page_end: i64 = (number // size + 1) * size
         page = index.page(number // size)
+        is_whole = number % size == 0 and page_end <= end and not backlog.has_taken(number // size)
         if page is None:
             number = page_end
-        elif number % size == 0 and page_end <= end and cursor.skip >= page.live:
+        elif is_whole and cursor.skip >= page.live:
             cursor.skip -= page.live
             number = page_end
         elif page.resident:
             stop: i64 = page_end if page_end < end else end
             while number < stop and cursor.skip > 0:
-                if index.lsn_of(number) != 0:
+                if backlog.is_surely_on_disk(number):
                     cursor.skip -= 1
                 number += 1
         else:
@@ -206,33 +208,11 @@ def _skip_on_disk(backlog: Backlog, cursor: Cursor, end: i64, passes: i64) -> i6
     return passed
 
 
-def _look_at_disk(queue: Queue, backlog: Backlog, cursor: Cursor, end: i64, most: int, told: Told) -> bool:
+def _look_at_disk(queue: Queue, backlog: Backlog, cursor: Cursor, most: int, told: Told) -> bool:
     """Go on in the middle; True when something is being read, and will be told."""
     index = backlog.index
     assert index is not None
-    size: i64 = index.page_entries
-    number: i64 = cursor.number
-    numbers: list[int] = []
-    counted: i64 = 0
-    while number < end and counted < most:
-        page_end: i64 = (number // size + 1) * size
-        page = index.page(number // size)
-        if page is None:
-            number = page_end
-            continue
-        stop: i64 = page_end if page_end < end else end
-        if page.resident:
-            while number < stop and counted < most:
-                if index.lsn_of(number) != 0:
-                    numbers.append(int(number))
-                    counted += 1
-                number += 1
-            continue
-        while number < stop:
-            numbers.append(int(number))
-            number += 1
-        counted += page.live
-    cursor.number = number if number < end else end
+    numbers, cursor.number = backlog.stored_from(cursor.number, most)
     if not numbers:
         return False
     _DiskLook(queue, backlog, index, numbers, cursor, most, told).begin()

@@ -243,6 +243,14 @@ class ConsumerGroups:
         """End that."""
         self._choose()
 
+    def rest(self, consumer: Consumer) -> bool:
+        """Do not choose `consumer`, which finds nothing, before it has come back; False: it is the `sole` one."""
+        group = self._by_priority[consumer.priority]
+        if consumer.away_from is None:
+            group.discard(consumer.group_place)
+            consumer.away_from = group
+        return self.sole is not consumer
+
     def pick(self) -> Consumer | None:
         """Choose who gets the next message; None when nobody may take one. There is no `sole` one."""
         group = self._search()

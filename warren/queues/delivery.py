@@ -35,6 +35,7 @@ from warren.queues.turns import Line, Turns, Waiter
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
     from warren.queues.receiver import Receiver
+    from warren.queues.selective import Search
 
 COMPACT_MIN: Final = 256
 AT_ONCE_ACKS: Final = 1024
@@ -89,6 +90,8 @@ class Consumer(Waiter):
         self.gone: bool = False  # no longer consuming; what it was sent may be unanswered
         self.group_place: i64 = 0  # kept by `consumer_groups`, as is where it is to come back to
         self.away_from: BitSet | None = None
+        self.search: Search | None = None  # of who wants only some of the messages; of a stream the cursor knows
+        self.looked: i64 = 0  # what looking for messages has cost, in messages: whoever counts begins anew
         self.arguments = arguments
         self.owner: object = None  # the channel, for whoever has to tell it about the end of the queue
         raw = tag.encode()
@@ -181,8 +184,9 @@ class Consumer(Waiter):
         if self.turn_left > 0:
             run = self.turn_left
             self.turn_left = 0
+        self.looked = 0
         ledger.turns.call(self, run)
-        return ledger.next_tag - before + 1
+        return ledger.next_tag - before + 1 + self.looked
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -517,6 +521,7 @@ class DeliveryLedger(Waiter):
         line = self._line
         turns = self.turns
         before: i64 = self.next_tag
+        looked: i64 = 0
         if self.turn_left == 0:
             self.turn_left = max(run, line.count())
         self._is_served = True
@@ -526,16 +531,22 @@ class DeliveryLedger(Waiter):
             if consumer is None:
                 break
             assert isinstance(consumer, Consumer)
-            self.turn_left -= 1
+            consumer.looked = 0
             turns.call(consumer, 1)
+            self.turn_left -= 1 + consumer.looked
+            looked += consumer.looked
         self._is_served = False
         if not self.awaited or not self.has_space():
             self.turn_left = 0
         elif self.turn_left > 0:
             turns.put_first(self, for_outbox=False)
         else:
+            self.turn_left = 0
             turns.join(self, for_outbox=False)
-        return self.next_tag - before + 1
+        return self.next_tag - before + 1 + looked
+
+    def searches_on(self) -> None:
+        """A consumer that has waited for the disk to look at messages goes on. For who waits for its end."""
 
     def left(self, consumer: Consumer) -> None:
         """Forget that `consumer`, which is gone, waits."""

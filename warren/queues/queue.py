@@ -11,6 +11,8 @@
 5. While the next message is being read from disk, consumers and basic.get wait for `_loaded`.
 6. Whatever arguments and policies ask for is the keeper's (``queues.rule_keeper``); a queue without any has none.
 7. In a key-shared queue (2) and (3), and the order of messages, hold for each key, as ``queues.key_sharing`` says.
+8. For a consumer that wants only some of the messages (2) is about those that it wants: ``queues.selective``. A queue
+   with such consumers has a keeper.
 
 What a queue is made from (declaration, ownership, deletion) belongs to ``vhosts.virtual_host``.
 """
@@ -44,6 +46,8 @@ from warren.queues.receiver import RULED_STEPS, Receiver
 from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import DROP_HEAD, PLAIN_RULES, QueueRules
 from warren.queues.seen_keys import SeenKeys
+from warren.queues.selection import Selection
+from warren.queues.selective import SelectiveConsumers
 
 # How many messages one drain hands out before the other queues have their turn.
 DRAIN_BUDGET: Final = 2000
@@ -102,6 +106,7 @@ class Queue(Receiver):
         self.policies: EffectivePolicy = NO_POLICY  # those whose settings are in the rules
         self.keeper: RuleKeeper | None = None
         self.sharing: KeySharing | None = None  # with x-key-shared; there is a keeper then
+        self.selective: SelectiveConsumers | None = None  # None: all consumers want all; else there is a keeper
         self.paused: bool = False
         self._restrained: bool = False  # paused, or with a limit of unacked messages, or being given some back
         self._returning: int = 0  # how many channels are giving messages back, step by step
@@ -241,7 +246,10 @@ class Queue(Receiver):
         if self.has_levels:
             lane = ready.lane_for(priority_of(message.header_frame(), HEADER_AT))
         sharing = self.sharing
-        if sharing is not None:
+        selective = self.selective
+        if selective is not None:
+            pass  # who wants it is found by `drain`
+        elif sharing is not None:
             # On the runnable list older messages of other keys go first.
             if self._hungry and not self._scheduled and sharing.maybe_hand_over(message):
                 return
@@ -253,9 +261,11 @@ class Queue(Receiver):
         place: i64 = ready.append(message, lane)
         if message.persistent and self.stores:
             ready.store(message, place)
+        if selective is not None and selective.came(lane):
+            self._hungry = True
         keeper.waits(message, place)
-        if self.has_levels:
-            self.wake_if_hungry()  # what is ahead of it may be waiting for the disk
+        if self.has_levels or selective is not None:
+            self.wake_if_hungry()  # what is ahead of it may be waiting for the disk, or for somebody else
         if sharing is not None and self._hungry and (self._scheduled or not sharing.maybe_look_past()):
             self.wake()
 
@@ -384,6 +394,8 @@ class Queue(Receiver):
         self.unacked_count -= 1
         self.unacked_bytes -= message.body_bytes
         self.ready.put_back(message, delivery.sequence_number)
+        if self.selective is not None:
+            self.selective.came_back(delivery.sequence_number)
         if keeper is not None:
             keeper.length.keep()
 
@@ -455,7 +467,7 @@ class Queue(Receiver):
     def replace(self, delivery: Delivery, message: Message) -> None:
         """Have `message`, which has the same body, stand for the delivery from now on, on disk as well."""
         place: i64 = delivery.sequence_number
-        self.ready.settle(delivery.message, place)
+        self.ready.replace(delivery.message, place)
         if message.persistent and self.stores:
             self.ready.store(message, place)
         delivery.message = message
@@ -499,6 +511,10 @@ class Queue(Receiver):
             sharing = self.sharing
             if sharing is not None:
                 sharing.drain(DRAIN_BUDGET)
+                return
+            selective = self.selective
+            if selective is not None:
+                selective.drain(DRAIN_BUDGET)
                 return
         budget: i64 = DRAIN_BUDGET
         ready = self.ready
@@ -637,8 +653,12 @@ class Queue(Receiver):
         if self._groups is not NOBODY:
             self._groups.clear()
         self._hungry = False
-        self.ready.close()
         # It has us, and we have it: nothing must be left for the cyclic collector.
+        selective = self.selective
+        if selective is not None:
+            selective.close()
+            self.selective = None
+        self.ready.close()
         self.sharing = None
         keeper = self.keeper
         if keeper is not None:
@@ -753,6 +773,31 @@ class Queue(Receiver):
         self._groups.add(consumer, self.single_active)
         self.wake()
 
+    def select(self, consumer: Consumer, selection: Selection) -> None:
+        """Hand out to `consumer`, which has just come, only what `selection` lets pass. No queue that shares keys."""
+        selective = self.selective
+        if selective is None:
+            self.need_keeper()
+            selective = SelectiveConsumers(self)
+            self.selective = selective
+        selective.add(consumer, selection)
+
+    def why_not_selected(self) -> str:
+        """Return what keeps a consumer of this queue from wanting only some of its messages, "": nothing."""
+        if self.rules.key_shared:
+            return f"queue '{self.name}' shares keys, and hands out what is next of a key"
+        if self.rules.memory_only:
+            return f"queue '{self.name}' has x-storage memory, and what nobody takes might have to leave it"
+        return ""
+
+    def selective_count(self) -> int:
+        """Return how many consumers want only some of the messages."""
+        return 0 if self.selective is None else self.selective.count()
+
+    def now_ms(self) -> i64:
+        """Return the time, in ms since the epoch."""
+        return self._log.now_ms
+
     def remove_consumer(self, consumer: Consumer) -> None:
         """Forget `consumer`; its unacked messages stay with its channel."""
         if consumer not in self.consumers:
@@ -763,6 +808,11 @@ class Queue(Receiver):
             self.exclusive_consumer = None
         if self.sharing is not None:
             self.sharing.consumer_removed(consumer)
+        selective = self.selective
+        if selective is not None:
+            selective.remove(consumer)
+            if selective.count() == 0:
+                self.selective = None
         self._groups.remove(consumer)
         if self.consumers:
             self.wake()  # another one may be active now, or free to take what only this one could
@@ -792,6 +842,13 @@ class Queue(Receiver):
         if consumer is None:
             self._hungry = False
         return consumer
+
+    def rest(self, consumer: Consumer) -> bool:
+        """Hand nothing out to `consumer` before it comes back; False, and noted, when nobody else is served."""
+        if self._groups.rest(consumer):
+            return True
+        self._hungry = False
+        return False
 
     def _let_wait(self) -> Consumer | None:
         """Choose nobody for a message that has just come: the search takes long, and is the next drain's."""
@@ -826,5 +883,16 @@ class Queue(Receiver):
             self.sharing.check_invariants()
             if not self._scheduled:
                 self.sharing.check_nothing_could_leave()
+        elif self.selective is not None:
+            if not self._scheduled:
+                self._check_selective(self.selective)
         elif self.ready.count > 0 and not self._scheduled and self.ready.is_ready():
             assert self.pick() is None, "a message waits although a consumer could take it"
+
+    def _check_selective(self, selective: SelectiveConsumers) -> None:
+        selective.check_invariants()
+        if self.ready.count > 0 and self.ready.is_ready() and not self.is_restrained():
+            active = self.active_consumer()
+            for consumer in self.consumers:
+                if consumer.search is None and (active is None or active is consumer) and consumer.is_ready():
+                    assert consumer.line is not None, "a message waits although a consumer could take it"

@@ -1,7 +1,8 @@
 """The messages of a queue that wait for a consumer: in which order, where in the log, and how they are taken out.
 
 1. Each message has a place, ascending in publish order within a lane (``queues.lanes``). The backlogs of the lanes hold
-   the never-delivered messages; ``_returned`` holds requeued ones, in each lane with smaller numbers than those.
+   the never-delivered messages; ``_returned`` holds requeued ones. In each lane these have smaller numbers than those,
+   but for what was taken out of turn before it came back (``queues.selective``).
 2. Messages leave in the order of their places, so a requeued message has its old place again.
 3. Whether the next message is in memory is the backlog's to say.
 4. Of a key-shared queue what was requeued, or set aside for its key, is in the hands of ``sharing``, not in
@@ -12,9 +13,9 @@ Nothing here knows a consumer or a rule.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush, nsmallest
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -23,12 +24,14 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.backlog import Backlog, nobody_waits
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
+from warren.queues.returned_messages import ReturnedMessages
 
 if TYPE_CHECKING:
     from warren.msgstore.log.message_log import MessageLog
     from warren.queues.key_sharing import KeySharing
 
 _NO_LANES: Final[list[int]] = []
+PLACE_MAX: Final = (1 << 62) - 1
 
 
 class ReadyMessages:
@@ -62,9 +65,8 @@ class ReadyMessages:
         self._unused: Backlog | None = None  # stands for each lane that has never had a message
         self._used = _NO_LANES  # the other lanes, in order
         self._lane: i64 = 0  # none before this one has a message
-        self._returned: list[tuple[int, Message]] = []  # a heap by place
-        self._returned_bytes: i64 = 0  # of their bodies
-        self._sorted: bool = False  # it is in order, as somebody has looked at it
+        self._returned: ReturnedMessages | None = None  # None: none yet
+        self._takes_ahead: bool = False  # something was taken out of turn to be handed out
 
     # --- lanes ----------------------------------------------------------------------------------------------------
 
@@ -149,9 +151,11 @@ class ReadyMessages:
         self.body_bytes += message.body_bytes
         sharing = self.sharing
         if sharing is None:
-            self._sorted = False
-            self._returned_bytes += message.body_bytes
-            heappush(self._returned, (int(place), message))
+            returned = self._returned
+            if returned is None:
+                returned = ReturnedMessages()
+                self._returned = returned
+            returned.put(message, place)
         else:
             sharing.returned(place, message)
 
@@ -176,6 +180,14 @@ class ReadyMessages:
         """Have the log forget the message at `place`."""
         lanes = self._lanes
         index = self._index if lanes is None else lanes[place >> LANE_SHIFT].index
+        if index is not None:
+            self._log.batch.settle(index, message, place & NUMBER_MASK)
+            if self._takes_ahead:
+                self.backlog(place >> LANE_SHIFT).settled(place & NUMBER_MASK)
+
+    def replace(self, message: Message, place: i64) -> None:
+        """Have the log forget the message at `place`, which goes on waiting for its answer as another one."""
+        index = self.index_of(place >> LANE_SHIFT)
         if index is not None:
             self._log.batch.settle(index, message, place & NUMBER_MASK)
 
@@ -259,21 +271,29 @@ class ReadyMessages:
             sharing = self.sharing
             if sharing is not None:
                 return sharing.is_ready()
-            return len(self._returned) > 0 or self._backlog.is_ready()
+            return self._is_returned_first() or self._backlog.is_ready()
+        return self._is_returned_first() or lanes[self._first_lane()].is_ready()
+
+    def _is_returned_first(self) -> bool:
+        """Tell whether something came back that is before the backlog."""
+        returned = self._returned
+        if returned is None or returned.count() == 0:
+            return False
+        place: i64 = returned.first_place()
+        lanes = self._lanes
+        if lanes is None:
+            return place < self._backlog.oldest_number()
         lane: i64 = self._first_lane()
-        if self._returned and self._returned[0][0] >> LANE_SHIFT <= lane:
-            return True
-        return lanes[lane].is_ready()
+        return place >> LANE_SHIFT < lane or (
+            place >> LANE_SHIFT == lane and place & NUMBER_MASK < lanes[lane].oldest_number()
+        )
 
     def take_next(self) -> Message:
         """Take the next message out; `is_ready` has said that it is in memory. `next_place` is where it was."""
         returned = self._returned
         lanes = self._lanes
-        if returned and (lanes is None or returned[0][0] >> LANE_SHIFT <= self._first_lane()):
-            self._sorted = False
-            place, message = heappop(returned)
-            self._returned_bytes -= message.body_bytes
-            self.next_place = place
+        if returned is not None and self._is_returned_first():
+            message = self._take_first_of(returned)
             self.next_redelivered = True
         elif lanes is None:
             backlog = self._backlog
@@ -325,7 +345,8 @@ class ReadyMessages:
         if lane < 0:
             if self.sharing is not None:
                 return self.sharing.maybe_oldest()
-            return self._returned[0][1] if self._returned else None
+            returned = self._returned
+            return returned.first() if returned is not None and returned.count() > 0 else None
         backlog = self.backlog(lane)
         return backlog.head() if backlog.is_ready() else None
 
@@ -334,16 +355,22 @@ class ReadyMessages:
         if lane < 0:
             if self.sharing is not None:
                 return self.sharing.take_oldest()
-            self._sorted = False
-            place, message = heappop(self._returned)
-            self._returned_bytes -= message.body_bytes
-            self.next_place = place
+            returned = self._returned
+            assert returned is not None
+            message = self._take_first_of(returned)
         else:
             backlog = self.backlog(lane)
             message = backlog.pop()
             self.next_place = lane << LANE_SHIFT | backlog.popped_number
         self.count -= 1
         self.body_bytes -= message.body_bytes
+        return message
+
+    def _take_first_of(self, returned: ReturnedMessages) -> Message:
+        place: i64 = returned.first_place()
+        message = returned.maybe_take(place)
+        assert message is not None
+        self.next_place = place
         return message
 
     def is_on_disk(self, place: i64) -> bool:
@@ -361,8 +388,8 @@ class ReadyMessages:
         message = self.backlog(place >> LANE_SHIFT).find(place & NUMBER_MASK)
         if message is not None:
             return message
-        at: i64 = self._returned_at(place)
-        return self._returned[at][1] if at >= 0 else None
+        returned = self._returned
+        return None if returned is None else returned.maybe_at(place)
 
     def waits_at(self, place: i64) -> bool:
         """Tell whether a message may wait at `place`, returned ones left aside: see `returned_places`."""
@@ -375,7 +402,21 @@ class ReadyMessages:
 
     def returned_places(self) -> set[int]:
         """Return the places of all returned messages."""
-        return {place for place, _ in self._returned}
+        return set(self.returned_places_now())
+
+    def returned_places_now(self) -> list[int]:
+        """Return them as a list, in no order."""
+        returned = self._returned
+        return [] if returned is None else returned.places()
+
+    def returned_count(self) -> i64:
+        """Return how many they are."""
+        returned = self._returned
+        return 0 if returned is None else returned.count()
+
+    def count_in_memory(self, memory_bytes: int) -> None:
+        """Count what somebody who looks has in memory besides; negative: has no longer."""
+        self._log.resident_bytes += memory_bytes
 
     def maybe_take_out(self, place: i64) -> Message | None:
         """Take a message out that waits in memory, wherever it stands; None when it does not."""
@@ -387,41 +428,11 @@ class ReadyMessages:
         message = backlog.find(place & NUMBER_MASK)
         if message is not None:
             backlog.remove(place & NUMBER_MASK)
-        else:
-            message = self._maybe_take_returned(place)
+        elif self._returned is not None:
+            message = self._returned.maybe_take(place)
         if message is not None:
             self.count -= 1
             self.body_bytes -= message.body_bytes
-        return message
-
-    def _returned_at(self, place: i64) -> i64:
-        """Return where in `_returned` the message at a place is, -1 when it is not."""
-        returned = self._returned
-        if returned and returned[0][0] == place:
-            return 0
-        if self._sorted:
-            found: i64 = bisect_left(returned, int(place), key=_by_place)
-            return found if found < len(returned) and returned[found][0] == place else -1
-        for at, (returned_place, _) in enumerate(returned):
-            if returned_place == place:
-                return at
-        return -1
-
-    def _maybe_take_returned(self, place: i64) -> Message | None:
-        returned = self._returned
-        at: i64 = self._returned_at(place)
-        if at < 0:
-            return None
-        message = returned[at][1]
-        self._returned_bytes -= message.body_bytes
-        if self._sorted:
-            del returned[at]
-        elif at == 0:
-            heappop(returned)  # of those that expire together the first is first, so all do not take n * n
-        else:
-            returned[at] = returned[-1]
-            returned.pop()
-            heapify(returned)
         return message
 
     def take_out(self, place: i64, body_bytes: i64) -> bool:
@@ -434,13 +445,47 @@ class ReadyMessages:
         self.body_bytes -= body_bytes
         return True
 
+    def maybe_returned(self, place: i64) -> Message | None:
+        """Return the message at `place` if it came back, and waits."""
+        returned = self._returned
+        return None if returned is None else returned.maybe_at(place)
+
+    def take_ahead(self, message: Message, place: i64) -> bool:
+        """Take `message` out of turn, which waits at `place`, to be handed out; False when it does not wait there.
+
+        `next_redelivered` is as after `take_next`. Of what waits on disk only the index page is resident.
+        """
+        returned = self._returned
+        if returned is not None and returned.maybe_take(place) is not None:
+            self.next_redelivered = True
+        else:
+            backlog = self.backlog(place >> LANE_SHIFT)
+            number: i64 = place & NUMBER_MASK
+            if not backlog.take(number):
+                return False
+            self._takes_ahead = True
+            self.next_redelivered = number < backlog.delivered_before or message.attempts > 0
+        self.count -= 1
+        self.body_bytes -= message.body_bytes
+        return True
+
+    def thin_out(self) -> None:
+        """Have what waits far apart, as what nobody takes does, take no place in memory for what is between."""
+        for lane in [0] if self._lanes is None else self._used:
+            backlog = self.backlog(lane)
+            if backlog.is_sparse() and not backlog.thin_out():
+                if lane == 0 and self._index is None:
+                    self._begin_storing()
+                elif lane > 0:
+                    self._lane_index(lane)
+                backlog.batch_closed()
+
     # --- all of them ----------------------------------------------------------------------------------------------
 
     def purge(self) -> None:
         """Drop them all."""
-        if self.in_log:
-            self._log.reclamation.settle(self._returned, self.settle)
-            self._returned = []
+        if self.in_log and self._returned is not None:
+            self._returned.settle_all(self._log.reclamation, self.settle)
         if self.sharing is not None:
             self.sharing.purge()
         for backlog in self._backlogs():
@@ -464,9 +509,8 @@ class ReadyMessages:
         self._forget()
 
     def _forget(self) -> None:
-        self._log.reclamation.add(self._returned, 0)
-        self._returned = []
-        self._returned_bytes = 0
+        if self._returned is not None:
+            self._returned.let_go(self._log.reclamation)
         self.count = 0
         self.body_bytes = 0
 
@@ -477,15 +521,7 @@ class ReadyMessages:
             aside = sharing.aside_places()
             return nsmallest(most, [entry for entry in aside if first <= entry[0] <= last], key=_by_place)
         returned = self._returned
-        if not self._sorted:
-            self._sorted = True
-            returned.sort(key=_by_place)
-        at: i64 = bisect_left(returned, int(first), key=_by_place)
-        found: list[tuple[int, Message]] = []
-        while at < len(returned) and len(found) < most and returned[at][0] <= last:
-            found.append(returned[at])
-            at += 1
-        return found
+        return [] if returned is None else returned.between(first, last, most)
 
     def paged_out_count(self) -> int:
         """Return how many are on disk only."""
@@ -500,7 +536,12 @@ class ReadyMessages:
 
     def _bodies_in_memory(self) -> int:
         sharing = self.sharing
-        aside_bytes: i64 = self._returned_bytes if sharing is None else sharing.aside_bytes
+        returned = self._returned
+        aside_bytes: i64 = 0
+        if sharing is not None:
+            aside_bytes = sharing.aside_bytes
+        elif returned is not None:
+            aside_bytes = returned.body_bytes
         return int(aside_bytes) + sum([int(backlog.bodies_in_memory) for backlog in self._backlogs()])
 
     def persistent(self) -> tuple[int, int]:
@@ -522,12 +563,16 @@ class ReadyMessages:
 
     def in_memory(self) -> list[Message]:
         """Return those that are in memory, in order. For tests and small listings only."""
-        listed = [message for _, message in sorted(self._returned, key=_by_place)]
-        if self.sharing is not None:
-            listed += self.sharing.aside_messages()
-        for backlog in self._backlogs():
-            listed += backlog.resident_messages()
-        return listed
+        sharing = self.sharing
+        returned = self._returned
+        listed: list[tuple[int, Message]] = []
+        if sharing is not None:
+            listed += sharing.aside_places()
+        elif returned is not None:
+            listed += returned.between(0, PLACE_MAX, int(returned.count()))
+        for lane in [0] if self._lanes is None else self._used:
+            listed += [(lane << LANE_SHIFT | number, message) for number, message in self.backlog(lane).residents()]
+        return [message for _, message in sorted(listed, key=_by_place)]
 
     def check_invariants(self) -> None:
         """Assert (1) of the module header, and the counts. For tests."""
@@ -537,12 +582,14 @@ class ReadyMessages:
             backlog.check_invariants()
         middle = sum(int(backlog.middle_count) + backlog.sealed_count() for backlog in backlogs)
         assert self.count == len(resident) + middle
-        assert self._returned_bytes == sum(int(message.body_bytes) for _, message in self._returned)
         assert self._bodies_in_memory() == sum(int(message.body_bytes) for message in resident)
         if middle == 0:
             assert self.body_bytes == sum(int(message.body_bytes) for message in resident)
-        for place, _ in self._returned:
-            assert place & NUMBER_MASK < self.backlog(place >> LANE_SHIFT).delivered_below()
+        returned = self._returned
+        if returned is not None:
+            returned.check_invariants()
+            for place in returned.places():
+                assert place & NUMBER_MASK < self.backlog(place >> LANE_SHIFT).delivered_below()
 
 
 def _by_place(entry: tuple[int, Message]) -> int:

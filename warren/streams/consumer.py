@@ -3,7 +3,7 @@
 ``x-stream-offset`` is ``first``, ``last``, ``next`` (where there is none), an offset, a timestamp, or an age such as
 ``1h``. ``x-stream-filter`` is one value or several: delivered is what has one of them as ``x-stream-filter-value`` in
 its headers, and with ``x-stream-match-unfiltered`` also what has none. A protocol may have words of its own for what
-its consumers want besides: a `Selection`.
+its consumers want besides: a `Selection` (``queues.selection``).
 
 Source: RabbitMQ, "Streams"; texts were seen on 3.10.8, where ``bogus`` and ``true`` end in an internal error.
 """
@@ -75,20 +75,6 @@ class Filter:
         if bits is None or (self._unfiltered and chunk.has_unfiltered):
             return True
         return any(may_have(bits, value) for value in self._values)
-
-
-class Selection:
-    """Which messages a consumer wants besides, as its protocol knows it.
-
-    `cost`: how many messages could have been handed out in the time that the latest decision took.
-    """
-
-    def __init__(self) -> None:
-        self.cost: i64 = 0
-
-    def passes(self, message: Message, now_ms: i64) -> bool:
-        """Tell whether `message` is wanted at the time `now_ms`."""
-        raise AssertionError("overridden")
 
 
 def filter_value_of(message: Message) -> str | None:

@@ -7,7 +7,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.queues.delivery import Consumer
-from warren.streams.consumer import Filter, Selection, Start
+from warren.queues.selection import Selection
+from warren.streams.consumer import Filter, Start
 from warren.streams.groups import Member
 from warren.streams.reads import Chunk
 

@@ -42,6 +42,7 @@ from warren.queues.queue import DRAIN_BUDGET, Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import QueueRules
+from warren.queues.selection import Selection
 from warren.queues.timers import Timer
 from warren.streams.backlog import StreamBacklog
 from warren.streams.compaction import Compaction
@@ -50,7 +51,6 @@ from warren.streams.consumer import (
     AT_LAST,
     AT_NEXT,
     AT_TIME,
-    Selection,
     Start,
     check_priority,
     filter_of,
@@ -329,8 +329,12 @@ class Stream(OffsetQueue):
     def serve(self, consumer: Consumer) -> None:
         """Hand out to `consumer`, whose turn it is on its channel or connection, while it has room."""
         cursor = self._cursors.get(consumer)
-        if cursor is not None and not self.paused and self._serve(cursor, DRAIN_BUDGET) == 0:
-            self.wake()
+        if cursor is not None and not self.paused:
+            before: i64 = consumer.ledger.next_tag
+            left: i64 = self._serve(cursor, DRAIN_BUDGET)
+            consumer.looked += DRAIN_BUDGET - left - (consumer.ledger.next_tag - before)
+            if left == 0:
+                self.wake()
 
     def _serve(self, cursor: Cursor, budget: i64) -> i64:
         """Hand `cursor` what it may have; return what is left of `budget`."""

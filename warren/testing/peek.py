@@ -13,27 +13,22 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK
 from warren.msgstore.log.records import page_entries
 from warren.queues.backlog import Backlog
+from warren.queues.lanes import LANE_SHIFT
 from warren.queues.queue import Queue
+from warren.queues.ready_messages import PLACE_MAX
 from warren.testing.messages import QueuedMessage, properties_of
 
 
 def waiting_messages(queue: Queue, files: FileSystem) -> list[QueuedMessage]:
     """Return them in the order in which they will be delivered."""
     ready = queue.ready
-    backlogs = [ready.backlog(lane) for lane in range(ready.lane_count())]
-    listed = ready.in_memory()
-    # What came back is first in that list, then follows each backlog: its head and its tail.
-    resident = [backlog.resident_messages() for backlog in backlogs]
-    returned = len(listed) - sum(map(len, resident))
-    found = [_seen(queue, message, True) for message in listed[:returned]]
-    for backlog, messages in zip(backlogs, resident, strict=True):
-        head = int(backlog.resident_count)
-        found += [_seen(queue, message, False) for message in messages[:head]]
-        found += [
-            _seen(queue, message, number < backlog.delivered_before) for number, message in _on_disk(backlog, files)
-        ]
-        found += [_seen(queue, message, False) for message in messages[head:]]
-    return found
+    found = [(place, message, True) for place, message in ready.returned_messages(0, PLACE_MAX, int(ready.count))]
+    for lane in range(ready.lane_count()):
+        backlog = ready.backlog(lane)
+        for number, message in [*backlog.residents(), *_on_disk(backlog, files)]:
+            found.append((lane << LANE_SHIFT | number, message, number < backlog.delivered_before))
+    found.sort(key=lambda entry: entry[0])
+    return [_seen(queue, message, redelivered) for _, message, redelivered in found]
 
 
 def _on_disk(backlog: Backlog, files: FileSystem) -> Iterator[tuple[int, Message]]:

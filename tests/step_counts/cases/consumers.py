@@ -10,6 +10,8 @@ from step_counts.cases.case import BOUNDED, EMPTY, LINEAR, Act, case, consuming,
 from step_counts.meter import Meter, sending
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
+from warren.msgstore.log.message import Message
+from warren.queues.selection import Selection
 
 
 @case(m.BasicCancel, LINEAR)
@@ -178,3 +180,45 @@ def publish_to_a_busy_key_beside_consumers_of_a_channel_with_all_it_may_have(met
     client = sharing_keys(meter, n, m.BasicQos(0, 1, True))
     data = publish_frames("amq.fanout", "k0", b"x") * 20
     return lambda: client.feed(data)
+
+
+class Nothing(Selection):
+    """Wants nothing."""
+
+    def passes(self, message: Message, now_ms: int) -> bool:
+        return False
+
+
+@case(m.BasicPublish, BOUNDED)
+def publish_to_a_long_queue_of_a_consumer_that_wants_nothing_of_it(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    client.declare("q")
+    select(meter, client)
+    publishing(client, n)
+    return lambda: client.feed(publish_frames("", "q", b"x"))
+
+
+@case(m.BasicNack, BOUNDED)
+def return_to_a_long_queue_of_a_consumer_that_wants_nothing_of_it(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    client.declare("q")
+    select(meter, client)
+    publishing(client, n)
+    feed(client, 1, m.BasicGet(0, "q", False))
+    return sending(client, 1, m.BasicNack(1, False, True))
+
+
+@case(m.BasicPublish, LINEAR)
+def publish_to_a_queue_of_many_consumers_that_want_nothing(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    client.declare("q")
+    for at in range(n):
+        select(meter, client, f"c{at}")
+    return lambda: client.feed(publish_frames("", "q", b"x"))
+
+
+def select(meter: Meter, client: Client, tag: str = "c") -> None:
+    """Have a consumer of queue q that wants nothing."""
+    feed(client, 1, basic_consume("q", tag))
+    queue = meter.queue("q")
+    queue.select(list(queue.consumers)[-1], Nothing())

@@ -89,16 +89,6 @@ def test_the_answer_has_the_filters_that_are_applied_and_the_capabilities_of_a_s
     assert answer.field(11).elements == ["AMQP_FILTEX_PROP_V1_0", "AMQP_FILTEX_SQL_V1_0"]
 
 
-def test_queues_hand_out_what_is_first_and_say_that_they_do_not_filter(harness: Harness) -> None:
-    harness.channel().declare("q")
-    harness.channel().publish("", "q", b"any")
-    client = amqp10_client(harness)
-    given = {Symbol("sql-filter"): Described(Symbol("amqp:sql-filter"), "k = 'wanted'")}
-    (answer,) = client.receiver(0, "/queues/q", filter=given)
-    assert answer.field(5).value[7] is None and answer.field(11) is None
-    assert bodies(client.credit(0, 10)) == [b"any"]
-
-
 ABSURD: list[tuple[str, tuple[tuple[object, object], ...]]] = [
     ("characters, and 4096 are allowed", ((SQL, "x" * 65536),)),
     ("characters, and 4096 are allowed", ((SQL, "(" * 10_000 + "k" + ")" * 10_000),)),

@@ -75,13 +75,19 @@ class _Heap:
         return done
 
 
-class _Unsettled:
-    """Messages with their places, those from `at` on not settled yet, and who settles them.
+# Settles a message, which is at a place of its queue.
+Settle = Callable[[Message, int], None]
 
-    From the beginning: places that ascend are one range in the frame.
+
+class _Unsettled:
+    """Messages by their places, the places in the order in which they are settled, and who settles them.
+
+    `messages` has those that are not settled yet; from `at` on `places` may have others. From the beginning: places
+    that ascend are one range in the frame.
     """
 
-    def __init__(self, messages: list[tuple[int, Message]], settle: Callable[[Message, int], None]) -> None:
+    def __init__(self, places: list[int], messages: dict[int, Message], settle: Settle) -> None:
+        self.places = places
         self.messages = messages
         self.at: i64 = 0
         self.settle = settle
@@ -100,11 +106,14 @@ class Reclamation:
         """Tell whether nothing is left."""
         return not self._pages and not self._heaps and not self._unsettled
 
-    def settle(self, messages: list[tuple[int, Message]], settle: Callable[[Message, int], None]) -> None:
-        """Have messages settled that nobody else has, see (4); they are not resident by our reckoning."""
+    def settle(self, places: list[int], messages: dict[int, Message], settle: Settle) -> None:
+        """Have messages settled that nobody else has, see (4); they are not resident by our reckoning.
+
+        `places`: of all of them, and maybe others, which are passed over.
+        """
         if not messages:
             return
-        self._unsettled.append(_Unsettled(messages, settle))
+        self._unsettled.append(_Unsettled(places, messages, settle))
         if len(self._unsettled) > 1:
             return
         self._settle_some(AT_ONCE_STEPS)
@@ -153,20 +162,22 @@ class Reclamation:
         unsettled = self._unsettled
         while steps > 0 and unsettled:
             last = unsettled[-1]
-            messages = last.messages
+            places = last.places
             at: i64 = last.at
             end: i64 = at + steps * THINGS_PER_STEP
-            if end > len(messages):
-                end = len(messages)
+            if end > len(places):
+                end = len(places)
             steps -= 1 + (end - at) // THINGS_PER_STEP
             while at < end:
-                place, message = messages[at]
-                last.settle(message, place)
+                place = places[at]
+                message = last.messages.pop(place, None)
+                if message is not None:
+                    last.settle(message, place)
                 at += 1
             last.at = at
-            if at == len(messages):
+            if at == len(places):
                 unsettled.pop()
-                self.add(messages, 0)
+                self.add(places, 0)
         return steps
 
     def release_pages(self) -> None:

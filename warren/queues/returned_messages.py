@@ -1,0 +1,113 @@
+"""The messages of a queue that came back and wait again, by their places: the first of them, any of them, or a range.
+
+``_order`` is a heap of their places, and may have places of messages that have left, which are passed over: as many as
+there are messages at most, or a few.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from heapq import heappop, heappush
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.reclamation import Reclamation, Settle
+
+STALE_MIN: Final = 64
+
+
+class ReturnedMessages:
+    """What came back."""
+
+    def __init__(self) -> None:
+        self.body_bytes: i64 = 0
+        self._messages: dict[int, Message] = {}
+        self._order: list[int] = []
+        self._sorted: bool = False  # `_order` is in order, as somebody has looked at a range
+
+    def count(self) -> i64:
+        """Return how many there are."""
+        return len(self._messages)
+
+    def put(self, message: Message, place: i64) -> None:
+        """Have `message` wait at `place`."""
+        self._messages[int(place)] = message
+        self.body_bytes += message.body_bytes
+        self._sorted = False
+        heappush(self._order, int(place))
+
+    def first_place(self) -> i64:
+        """Return the place of the first; there is one."""
+        order = self._order
+        messages = self._messages
+        while order[0] not in messages:
+            self._sorted = False
+            heappop(order)
+        return order[0]
+
+    def first(self) -> Message:
+        """Return the first; there is one."""
+        return self._messages[int(self.first_place())]
+
+    def maybe_at(self, place: i64) -> Message | None:
+        """Return the one at `place`."""
+        return self._messages.get(int(place))
+
+    def maybe_take(self, place: i64) -> Message | None:
+        """Remove and return the one at `place`."""
+        messages = self._messages
+        message = messages.pop(int(place), None)
+        if message is not None:
+            self.body_bytes -= message.body_bytes
+            if not messages:
+                self._order.clear()
+            elif len(self._order) > 2 * len(messages) + STALE_MIN:
+                self._order = sorted(messages)
+        return message
+
+    def between(self, first: i64, last: i64, most: int) -> list[tuple[int, Message]]:
+        """Return the first of those from place `first` to `last`, with their places, in order."""
+        order = self._order
+        messages = self._messages
+        if not self._sorted:
+            order = sorted(messages)
+            self._order = order
+            self._sorted = True
+        at: i64 = bisect_left(order, int(first))
+        found: list[tuple[int, Message]] = []
+        while at < len(order) and len(found) < most and order[at] <= last:
+            message = messages.get(order[at])
+            if message is not None:
+                found.append((order[at], message))
+            at += 1
+        return found
+
+    def places(self) -> list[int]:
+        """Return all places, in no order."""
+        return list(self._messages)
+
+    def settle_all(self, reclamation: Reclamation, settle: Settle) -> None:
+        """Have all of them settled, and forget them."""
+        reclamation.settle(self._order, self._messages, settle)
+        self._forget()
+
+    def let_go(self, reclamation: Reclamation) -> None:
+        """Forget them."""
+        reclamation.add(self._order, 0)
+        reclamation.add_named(self._messages, 0)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._order = []
+        self._messages = {}
+        self._sorted = False
+        self.body_bytes = 0
+
+    def check_invariants(self) -> None:
+        """Assert what the module header says, and the counts. For tests."""
+        assert set(self._messages) <= set(self._order)
+        assert len(self._order) <= 2 * len(self._messages) + STALE_MIN
+        assert not self._sorted or self._order == sorted(self._order)
+        assert self.body_bytes == sum(int(message.body_bytes) for message in self._messages.values())

@@ -1,0 +1,443 @@
+"""Consumers that want only some of the messages of a queue: how far each has looked, and its turns.
+
+    looks at     what came back or is before its place, then what is behind that, in the order of places
+    is through   with all there is: it is out of the ring of the queue until a message comes, or comes back
+    waits        for the disk: likewise, until that is read
+
+1. Each looks at each ready message once, and once more whenever that has come back. So n messages and m such consumers
+   take n * m decisions at most, whatever else happens to the queue; who has no room decides nothing.
+2. What does not match stays where it is, in its order. What matches is taken out from between others, when it is handed
+   out; nobody keeps it for a consumer without room.
+3. The ring of the queue (``queues.consumer_groups``) has the turns: priorities and a single active consumer hold for
+   these consumers, too. One turn is a message, or as many decisions as cost `TURN_LOOKS`. Consumers without a selection
+   take what is first, as ever.
+4. What is looked at counts for the budget of the turn of the queue, and of that of a channel or connection.
+5. What waits on disk only is read for them a window at a time, one for each queue: whoever has its place in it looks at
+   it there, and the next one is read for who has waited longest, when nobody who could go on has its place there. It is
+   never brought into the backlog, so the head stays short.
+6. There are `SELECTIVE_MAX` of them in a queue, at most: each publish costs a decision of each.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.queue_index import IndexPage, QueueIndex
+from warren.queues.delivery import Consumer
+from warren.queues.fetch import Fetch
+from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
+from warren.queues.ready_messages import ReadyMessages
+from warren.queues.selection import Selection
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
+
+SELECTIVE_MAX: Final = 64
+TURN_LOOKS: Final = 8
+# What is read at a time.
+WINDOW_MESSAGES: Final = 256
+WINDOW_BYTES: Final = 256 << 10
+# How many places that are out of date there may be, of what came back, beside as many as came back.
+STALE_MIN: Final = 64
+# How many messages are taken out from between others before it is looked whether the gaps are to be closed.
+THIN_OUT_AFTER: Final = 1024
+
+
+class Search:
+    """How far a consumer has looked.
+
+    `again`: a heap of the places of what has come back since, or had when the consumer came; some may have left.
+    """
+
+    def __init__(self, consumer: Consumer, selection: Selection, lanes: int, again: list[int]) -> None:
+        self.consumer = consumer
+        self.selection = selection
+        self.is_through: bool = False
+        self.waits: bool = False
+        self.looks: i64 = 0  # decisions, ever
+        self._lane: i64 = 0  # no lane before has anything behind the place in it
+        self._numbers = [0] * lanes  # by lane: everything in its backlog before has been looked at
+        self._again = again
+        self._marks: dict[int, int] = {}
+
+    def next_place(self, ready: ReadyMessages) -> i64:
+        """Return the place of what it looks at next, -1: there is nothing."""
+        numbers = self._numbers
+        lanes: i64 = len(numbers)
+        lane: i64 = self._lane
+        place: i64 = -1
+        while lane < lanes:
+            backlog = ready.backlog(lane)
+            if numbers[lane] < backlog.next_number:
+                number: i64 = backlog.seek(numbers[lane])
+                numbers[lane] = int(number)
+                if number < backlog.next_number:
+                    place = lane << LANE_SHIFT | number
+                    break
+            lane += 1
+        self._lane = lane
+        again = self._again
+        while again and (place < 0 or again[0] < place):
+            if ready.maybe_returned(again[0]) is not None:
+                return again[0]
+            heappop(again)
+        return place
+
+    def number_in(self, lane: i64) -> i64:
+        """Return the number in the backlog of a lane before which it has looked at everything."""
+        return self._numbers[lane]
+
+    def pass_to(self, lane: i64, number: i64) -> None:
+        """Go on in a lane with `number`."""
+        self._numbers[lane] = int(number)
+
+    def passed(self, place: i64) -> None:
+        """Go on behind `place`, which `next_place` has returned."""
+        again = self._again
+        if again and again[0] == place:
+            while again and again[0] == place:
+                heappop(again)
+        else:
+            self._numbers[place >> LANE_SHIFT] = int(place & NUMBER_MASK) + 1
+
+    def came(self, lane: i64) -> bool:
+        """A message has come into a lane; True when it was through."""
+        if lane < self._lane:
+            self._lane = lane
+        return self._goes_on()
+
+    def came_back(self, place: i64, ready: ReadyMessages) -> bool:
+        """A message has come back; True when it was through."""
+        again = self._again
+        if len(again) > 2 * ready.returned_count() + STALE_MIN:
+            again = sorted({each for each in again if ready.maybe_returned(each) is not None})
+            self._again = again
+        heappush(again, int(place))
+        return self._goes_on()
+
+    def _goes_on(self) -> bool:
+        if not self.is_through:
+            return False
+        self.is_through = False
+        self.consumer.come_back()
+        return True
+
+    def mark(self, ready: ReadyMessages) -> None:
+        """Note what there is now, for `has_seen_all`."""
+        lanes = range(len(self._numbers))
+        self._marks = {lane: int(ready.backlog(lane).next_number) for lane in lanes if self._is_behind(ready, lane)}
+
+    def _is_behind(self, ready: ReadyMessages, lane: int) -> bool:
+        return self._numbers[lane] < ready.backlog(lane).next_number
+
+    def has_seen_all(self, ready: ReadyMessages) -> bool:
+        """Tell whether it has looked at all there is, or that was there at the last `mark` or has come back since."""
+        if self.is_through:
+            return True
+        for lane, end in self._marks.items():
+            if ready.backlog(lane).seek(self._numbers[lane]) < end:
+                return False
+        place: i64 = self.next_place(ready)
+        return place < 0 or ready.maybe_returned(place) is None
+
+    def check_invariants(self, ready: ReadyMessages) -> None:
+        """Assert that what is through is. For tests."""
+        if self.is_through:
+            assert self.next_place(ready) < 0, "who is through has not looked at everything"
+            assert not self.waits
+
+
+class _Window:
+    """What was read of the middle of a lane, up to `end`. `loaded`: index pages that were absent."""
+
+    def __init__(
+        self, lane: i64, first: i64, end: i64, numbers: list[int], messages: list[Message | None], loaded: list[int]
+    ) -> None:
+        self.lane: i64 = lane
+        self.loaded = loaded
+        self._first: i64 = first
+        self._end: i64 = end
+        self._numbers = numbers
+        self._messages = messages
+        self.memory_bytes = sum([int(message.memory_bytes) for message in messages if message is not None])
+
+    def has(self, lane: i64, number: i64) -> bool:
+        """Tell whether `number` is in what was read, be it there or not."""
+        return lane == self.lane and self._first <= number < self._end
+
+    def maybe_message(self, number: i64) -> Message | None:
+        """Return the message with `number`."""
+        at: i64 = bisect_left(self._numbers, int(number))
+        return self._messages[at] if at < len(self._numbers) and self._numbers[at] == number else None
+
+    def behind(self, number: i64) -> i64:
+        """Return the number of the next message in it, or where it ends."""
+        at: i64 = bisect_left(self._numbers, int(number) + 1)
+        while at < len(self._numbers) and self._messages[at] is None:
+            at += 1
+        return self._numbers[at] if at < len(self._numbers) else self._end
+
+
+class SelectiveConsumers:
+    """Those of `queue`."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._ready = queue.ready
+        self._searches: list[Search] = []
+        self._waiting: list[Search] = []  # for the disk, who has waited longest first
+        self._window: _Window | None = None
+        self._is_reading: bool = False
+        self._taken: i64 = 0  # since gaps were looked for
+
+    def count(self) -> int:
+        """Return how many there are."""
+        return len(self._searches)
+
+    def add(self, consumer: Consumer, selection: Selection) -> None:
+        """Have `consumer`, which is new, get only what `selection` lets pass."""
+        again = self._ready.returned_places_now()
+        heapify(again)
+        search = Search(consumer, selection, self._ready.lane_count(), again)
+        consumer.search = search
+        self._searches.append(search)
+
+    def remove(self, consumer: Consumer) -> None:
+        """`consumer` is gone."""
+        search = consumer.search
+        if search is not None:
+            consumer.search = None  # it has us, and we had it: nothing must be left for the cyclic collector
+            self._searches.remove(search)
+            if search.waits:
+                self._waiting.remove(search)
+            if not self._searches:
+                self._drop_window()
+
+    def close(self) -> None:
+        """The queue is deleted."""
+        for search in self._searches:
+            search.consumer.search = None
+        self._searches = []
+        self._waiting = []
+        self._drop_window()
+
+    # --- messages come ------------------------------------------------------------------------------------------------
+
+    def came(self, lane: i64) -> bool:
+        """A message has come into a lane; True when somebody looks again because of it."""
+        somebody: bool = False
+        for search in self._searches:
+            if search.came(lane):
+                somebody = True
+        return somebody
+
+    def came_back(self, place: i64) -> None:
+        """A message has come back. The caller wakes the queue."""
+        for search in self._searches:
+            search.came_back(place, self._ready)
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def drain(self, budget: i64) -> None:
+        """Hand out what consumers take; queue up again when the budget, in messages, is spent."""
+        queue = self._queue
+        ready = self._ready
+        keeper = queue.keeper
+        while ready.count > 0:
+            if budget <= 0:
+                queue.wake()
+                break
+            consumer = queue.pick()
+            if queue.is_search_long:
+                budget -= queue.take_search_cost()
+            if consumer is None:
+                break
+            search = consumer.search
+            if search is None:
+                budget -= 1
+                if not ready.is_ready():
+                    break  # `Queue._loaded` goes on
+                message = ready.take_next()
+                if keeper is not None and keeper.expiry.is_expired(message):
+                    keeper.expiry.expired_at_hand_out(message, ready.next_place)
+                else:
+                    queue.hand_out(consumer, message, ready.next_place, ready.next_redelivered)
+                continue
+            if not search.is_through and not search.waits:
+                cost: i64 = self._take_turn(consumer, search)
+                consumer.looked += cost
+                budget -= cost
+            if (search.is_through or search.waits) and not queue.rest(consumer):
+                break
+        if self._taken >= THIN_OUT_AFTER:
+            self._taken = 0
+            ready.thin_out()
+        if self._waiting or self._window is not None:
+            self._read_on()
+
+    def _take_turn(self, consumer: Consumer, search: Search) -> i64:
+        """Let a consumer look until it has a message, or has had its turn; return what that cost, in messages."""
+        queue = self._queue
+        ready = self._ready
+        keeper = queue.keeper
+        selection = search.selection
+        now_ms: i64 = queue.now_ms()
+        cost: i64 = 0
+        while cost < TURN_LOOKS:
+            cost += 1
+            place: i64 = search.next_place(ready)
+            if place < 0:
+                search.is_through = True
+                break
+            message = ready.maybe_waiting(place)
+            if message is None:
+                message = self._maybe_read(search, place)
+                if message is None:
+                    if search.waits:
+                        break
+                    continue
+            search.passed(place)
+            search.looks += 1
+            is_wanted = selection.passes(message, now_ms)
+            cost += selection.cost
+            if not is_wanted or not ready.take_ahead(message, place):
+                continue
+            self._taken += 1
+            if keeper is not None and keeper.expiry.is_expired(message):
+                keeper.expiry.expired_at_hand_out(message, place)
+                continue
+            queue.hand_out(consumer, message, place, ready.next_redelivered)
+            break
+        return cost
+
+    # --- from disk ----------------------------------------------------------------------------------------------------
+
+    def _maybe_read(self, search: Search, place: i64) -> Message | None:
+        """Return what waits at a place on disk, as far as it is read; None: it is waited for, or passed over."""
+        lane: i64 = place >> LANE_SHIFT
+        number: i64 = place & NUMBER_MASK
+        window = self._window
+        if window is not None and window.has(lane, number):
+            backlog = self._ready.backlog(lane)
+            message = window.maybe_message(number)
+            if message is not None and backlog.is_surely_on_disk(number):
+                return message
+            if message is None or not backlog.is_on_disk(number):
+                search.pass_to(lane, window.behind(number))
+                return None
+            self._drop_window()  # its index page is not in memory any more
+        search.waits = True
+        self._waiting.append(search)
+        return None
+
+    def _read_on(self) -> None:
+        """Read for those who wait, if what was read last is not needed any more."""
+        window = self._window
+        if window is not None and not self._is_needed(window):
+            self._drop_window()
+            window = None
+        if window is None and not self._is_reading and self._waiting:
+            self._read_for(self._waiting[0])
+
+    def _is_needed(self, window: _Window) -> bool:
+        lane: i64 = window.lane
+        somebody_waits = len(self._waiting) > 0
+        for search in self._searches:
+            if (
+                not search.waits
+                and window.has(lane, search.number_in(lane))
+                and (not somebody_waits or search.consumer.is_ready())
+            ):
+                return True
+        return False
+
+    def _read_for(self, search: Search) -> None:
+        place: i64 = search.next_place(self._ready)
+        lane: i64 = place >> LANE_SHIFT
+        number: i64 = place & NUMBER_MASK
+        if place < 0 or self._ready.maybe_waiting(place) is not None:
+            self._go_on()  # it has come into memory, or is gone
+            return
+        backlog = self._ready.backlog(lane)
+        index = backlog.index
+        assert index is not None
+        numbers, end = backlog.stored_from(number, WINDOW_MESSAGES)
+        if not numbers:
+            search.pass_to(lane, end)
+            self._go_on()
+            return
+        self._is_reading = True
+        _WindowFetch(self, index, lane, number, end, numbers).begin()
+
+    def fetched(self, fetch: Fetch, lane: i64, first: i64, end: i64, messages: list[Message | None]) -> None:
+        """What was asked for is here, or the first of it."""
+        self._is_reading = False
+        if fetch.left:
+            end = fetch.left[0]
+        queue = self._queue
+        window = _Window(lane, first, end, fetch.numbers, messages, fetch.loaded)
+        if queue.deleted:
+            return
+        self._window = window
+        self._ready.count_in_memory(window.memory_bytes)
+        if not self._searches:
+            self._drop_window()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Have those who wait look again."""
+        waiting = self._waiting
+        self._waiting = []
+        for search in waiting:
+            search.waits = False
+            search.consumer.come_back()
+            search.consumer.ledger.searches_on()
+        if waiting:
+            self._queue.wake()
+
+    def _drop_window(self) -> None:
+        window = self._window
+        if window is not None:
+            self._window = None
+            self._ready.count_in_memory(-window.memory_bytes)
+            self._ready.backlog(window.lane).offer_loaded(window.loaded)
+
+    def check_invariants(self) -> None:
+        """Assert (1), and (2) of the queue for these. For tests; the queue is not on the runnable list."""
+        queue = self._queue
+        active = queue.active_consumer()
+        for search in self._searches:
+            consumer = search.consumer
+            search.check_invariants(self._ready)
+            assert search.waits == (search in self._waiting)
+            is_served = not queue.is_restrained() and (active is None or active is consumer)
+            if is_served and consumer.is_ready() and search.next_place(self._ready) >= 0:
+                assert search.waits or consumer.line is not None, "who could go on does not"
+        assert not self._waiting or self._is_reading or self._window is not None, "nothing is read for who waits"
+
+
+class _WindowFetch(Fetch):
+    """Reads for a window, from `first` to `end` of a lane."""
+
+    def __init__(
+        self, selective: SelectiveConsumers, index: QueueIndex, lane: i64, first: i64, end: i64, numbers: list[int]
+    ) -> None:
+        super().__init__(index.log, index, numbers, WINDOW_BYTES)
+        self._selective = selective
+        self._lane: i64 = lane
+        self._first_number: i64 = first
+        self._end_number: i64 = end
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self._selective.fetched(self, self._lane, self._first_number, self._end_number, messages)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        """The backlog counts what it loses, when it comes there."""
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        """Likewise."""
