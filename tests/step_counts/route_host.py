@@ -139,10 +139,10 @@ class Stretches(trio.abc.Instrument):
 
 
 class FakeLinks:
-    """So many shovels and federation links."""
+    """So many shovels, federation links and tables."""
 
     def __init__(self, count: int) -> None:
-        self._rows = [{"name": f"shovel{at}", "vhost": "/", "status": "running"} for at in range(count)]
+        self._rows = [{"name": f"shovel{at}", "vhost": "/", "status": "running", "state": "running"} for at in range(count)]
 
     def shovels(self, vhost: str | None = None) -> list[dict[str, Any]]:
         return [row for row in self._rows if vhost in (None, row["vhost"])]
@@ -155,6 +155,15 @@ class FakeLinks:
 
     def restart_federation_link(self, vhost: str, link_id: str) -> bool:
         return True
+
+    def tables(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        return self.shovels(vhost)
+
+    def restart_table(self, vhost: str, name: str) -> bool:
+        return True
+
+    def table_process(self) -> tuple[int, int]:
+        return 1, 1 << 20
 
 
 class FakeImages:

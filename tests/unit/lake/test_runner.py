@@ -13,8 +13,9 @@ from warren.lake.errors import Conflict, Overtaken
 from warren.lake.follower import Follower, Step
 from warren.lake.job import Job
 from warren.lake.metrics import Meter, Meters, serve
+from warren.lake.options import TableOptions
 from warren.lake.runner import TRIES_ONCE, Runner
-from warren.lake.table import Kept, TableOptions
+from warren.lake.table import Kept
 from warren.spark_bridge.errors import DataLoss, Unreachable
 
 
