@@ -142,7 +142,8 @@ class FakeLinks:
     """So many shovels, federation links and tables."""
 
     def __init__(self, count: int) -> None:
-        self._rows = [{"name": f"shovel{at}", "vhost": "/", "status": "running", "state": "running"} for at in range(count)]
+        runs = {"vhost": "/", "status": "running", "state": "running"}
+        self._rows = [{"name": f"shovel{at}", **runs} for at in range(count)]
 
     def shovels(self, vhost: str | None = None) -> list[dict[str, Any]]:
         return [row for row in self._rows if vhost in (None, row["vhost"])]

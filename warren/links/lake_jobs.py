@@ -107,7 +107,7 @@ class _Job:
     removed: bool = False
     stop_at: float | None = None  # when it has to have ended; trio's
     begin_at: float = 0.0  # trio's
-    pause_s: float = AGAIN_S
+    pause_s: float = 0.0  # before the next try
     before: dict[str, int] = field(default_factory=dict)  # what was counted before it began the last time
     counts: dict[str, int] = field(default_factory=dict)  # since
     waiting: int = 0
@@ -134,6 +134,7 @@ class LakeJobs:
         self._is_stale = True  # whether there may be other parameters than `_look` has seen
         self._told = ""  # why the process ended the last time, in the log already
         self._former: dict[Key, _Job] = {}  # what was there, of tables that begin anew
+        self._process: LakeProcess | None = None
         self.processes = 0  # that were started
         self.memory_bytes = 0
         host.subscribe(self._note_change)
@@ -179,6 +180,7 @@ class LakeJobs:
         except ProcessFailed as error:
             return str(error)
         self.processes += 1
+        self._process = process
         reasons: list[str] = []
 
         async def until_it_ends(nursery: trio.Nursery, work: Callable[[], Awaitable[None]]) -> None:
@@ -197,9 +199,10 @@ class LakeJobs:
             has_ended = self._is_needed() and not self._host.is_stopping()
         finally:
             how = await process.end()
-            self.memory_bytes = 0
+            self._process, self.memory_bytes = None, 0
             for job in list(self._by_number.values()):
                 self._is_out(job)
+            self._is_stale = True  # of those that were to end, some have not said so
         if not has_ended and not reasons:
             return ""
         words = process.last_words()
@@ -230,7 +233,7 @@ class LakeJobs:
         self._former.clear()
 
     def _made(self, key: Key, value: object, spec: str, *, crowded: bool) -> _Job:
-        made = _Job(*key, value, spec, since=self._host.now())
+        made = _Job(*key, value, spec, since=self._host.now(), pause_s=AGAIN_S)
         former = self._former.get(key)
         if former is not None:
             made.before = {name: former.total(name) for name in COUNTS}
@@ -333,6 +336,11 @@ class LakeJobs:
             self._host.log("warning", f"a table is {state}", **about, reason=reason)
 
     # --- for the management API ---------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The process; 0 when there is none."""
+        return 0 if self._process is None else self._process.pid
 
     def restart(self, vhost: str, name: str) -> bool:
         """Have a table begin anew; False when there is none of that name."""
