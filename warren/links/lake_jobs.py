@@ -361,6 +361,7 @@ class LakeJobs:
             "vhost": job.vhost,
             "name": job.name,
             "state": job.state,
+            "os_pid": self.pid or None,
             "since": int(job.since * 1000),
             **job.about,
             **{name: job.total(name) for name in COUNTS},
