@@ -118,7 +118,7 @@ class Services:
         self.links = links
         broker, messages = management.broker, management.messages
         self.statistics = Statistics(broker, partial(node_row, management.reactor, broker, messages, data_dir))
-        self.metrics = Metrics(management, doorkeeper, traffic)
+        self.metrics = Metrics(management, doorkeeper, traffic, links)
         self.transfers = Transfers(management.broker, management.settle)
         self.stages = Stages(management, data_dir)
         self.snapshots = Snapshots(management, data_dir)

@@ -52,7 +52,7 @@ class Place:
 
 
 def refusal(place: Place, name: str, value: Any, by: str = USER, vhost: str = "/") -> str:
-    with pytest.raises(ValueError, match=".") as refused:
+    with pytest.raises(ValueError, match=r".") as refused:
         place.put(name, value, by, vhost)
     return str(refused.value)
 
