@@ -353,7 +353,10 @@ class LakeJobs:
 
     def status(self, vhost: str | None = None) -> list[dict[str, Any]]:
         """Return the objects of GET /api/lake, or /api/lake/{vhost}. Times are in ms since the epoch."""
-        return [self._status(job) for key, job in sorted(self._jobs.items()) if vhost in (None, key[0])]
+        there = {(each.vhost, each.name) for each in self._host.parameters()}
+        return [
+            self._status(job) for key, job in sorted(self._jobs.items()) if vhost in (None, key[0]) and key in there
+        ]
 
     def _status(self, job: _Job) -> dict[str, Any]:
         found: dict[str, Any] = {
