@@ -45,6 +45,7 @@ trio._core._run._r.seed(0)
 setattr(threads, "in_thread", _at_once)  # noqa: B010 - before it is imported by name
 
 from warren.channels.broker import Broker  # noqa: E402
+from warren.links.lake_jobs import JOBS_MAX  # noqa: E402
 from warren.mgmt_plugin.api import Api  # noqa: E402
 from warren.mgmt_plugin.http import scheduler  # noqa: E402
 from warren.mgmt_plugin.http.server import HttpError, HttpTraffic, Request, Response  # noqa: E402
@@ -158,7 +159,9 @@ class FakeLinks:
         return True
 
     def tables(self, vhost: str | None = None) -> list[dict[str, Any]]:
-        return self.shovels(vhost)
+        counted = dict.fromkeys(("rows", "bytes", "refused", "lost", "commits", "failures", "files_rewritten"), 1)
+        others = dict.fromkeys(("waiting", "lag_s", "step_s", "committed_at"), 1)
+        return [{**row, **counted, **others} for row in self.shovels(vhost)[:JOBS_MAX]]
 
     def restart_table(self, vhost: str, name: str) -> bool:
         return True

@@ -54,6 +54,9 @@ class LakeHost:
         return []
 
     def _maybe_place(self, value: object) -> tuple[object, ...] | None:
+        """Return where the table of a parameter is, without a look at its schema, which may be large."""
+        if isinstance(value, dict) and isinstance(value.get("schema"), dict):
+            value = {**value, "schema": {}}
         try:
             return place_of(job_of_parameter(value, self._places))
         except ValueError:

@@ -255,6 +255,8 @@ class LakeJobs:
             self._look()
             if self._host.is_stopping() or not self._is_needed():
                 return
+            if await self._host.url() != url:
+                raise ProcessFailed("has to reach this broker somewhere else")
             for key, job in list(self._jobs.items()):
                 if self._jobs.get(key) is job:  # still, after what was told meanwhile
                     await self._direct_one(process, url, job)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -22,8 +23,6 @@ from typing import Any, Final
 
 import trio
 
-from warren.links.amqp_uri import redact
-
 NUMBER_MAX: Final = 1 << 62
 LINE_MAX: Final = 16 << 10
 READ_BYTES: Final = 64 << 10
@@ -32,8 +31,19 @@ TAIL_MAX: Final = 2048
 REASON_MAX: Final = 500
 SILENCE_MAX_S: Final = 60.0
 TOLD_WITHIN_S: Final = 20.0
-GRACE_S: Final = 5.0
+GRACE_S: Final = 4.0
 LAST_WORDS_S: Final = 0.2
+
+
+# User, password and query of any URL: of catalogues, registries and stores.
+_USERINFO: Final = re.compile(r"(://)[^\s'\"]*:[^\s'\"]*@")
+_QUERY: Final = re.compile(r"(://[^\s?'\"]*)\?[^\s'\"]*")
+
+
+def redact(text: str) -> str:
+    """Return a text of others without the passwords in its URLs; what is printed of it is one line."""
+    shown = "".join(each if each.isprintable() else " " for each in text)
+    return _QUERY.sub(r"\1", _USERINFO.sub(r"\1", shown))[:REASON_MAX]
 
 
 class ProcessFailed(Exception):
@@ -110,7 +120,7 @@ class LakeProcess:
         """Return the last line that it said at standard error, without credentials."""
         lines = [line.strip() for line in self._stderr.decode(errors="replace").splitlines()]
         said = next((line for line in reversed(lines) if line), "")
-        return redact("".join(each if each.isprintable() else " " for each in said))[:REASON_MAX]
+        return redact(said)
 
     async def end(self) -> str:
         """Have it end, and return how it did."""
@@ -184,4 +194,4 @@ def number_of(news: Mapping[str, Any], name: str) -> float:
 
 def text_of(news: Mapping[str, Any], name: str) -> str:
     """Return a text that it tells, without credentials."""
-    return redact(str(news.get(name, "")))[:REASON_MAX]
+    return redact(str(news.get(name, "")))

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
 
 from warren.channels.access import AccessControl
@@ -76,6 +77,7 @@ def _allowed(handlers: Iterable[Handlers]) -> Iterator[Route]:
                 yield route
 
 
+@lru_cache(maxsize=128)
 def _access_to(vhost: str) -> AccessControl:
     """Return what knows one user, the broker itself, in one vhost."""
     found = AccessControl(lambda: None)

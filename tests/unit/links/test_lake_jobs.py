@@ -392,3 +392,18 @@ def test_a_process_that_ignores_the_end_of_its_input_is_killed(monkeypatch: pyte
     run(test)
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("postgresql+psycopg://me:hidden@db/c?password=hidden is away", "postgresql+psycopg://db/c is away"),
+        ("401: 'https://me:hid/d@en@registry.example/x'", "401: 'https://registry.example/x'"),
+        ("https://host/x?X-Amz-Signature=hidden&y=hidden: 403", "https://host/x 403"),
+        ("abfss://lake@account.dfs.core.windows.net/orders", "abfss://lake@account.dfs.core.windows.net/orders"),
+        ("two\nlines \x1b[2J", "two lines  [2J"),
+    ],
+)
+def test_reasons_hold_no_credentials(said: str, shown: str) -> None:
+    """(5)."""
+    assert lake_process.redact(said) == shown

@@ -711,7 +711,8 @@ class Tables(NoLinks):
 
     def tables(self, vhost: str | None = None) -> list[dict[str, Any]]:
         counts = dict.fromkeys(("bytes", "refused", "lost", "commits", "failures", "files_rewritten"), 1)
-        new = {"vhost": "/", "name": NAME, "state": "terminated", "rows": 0, "waiting": 0, "lag_s": None, "step_s": 0.0}
+        new = {"vhost": "/", "name": NAME, "state": "terminated", "rows": 0, "waiting": 0, "step_s": 0.0}
+        new |= {"lag_s": None, "committed_at": None}
         follows = {"name": "t", "table": "shop.orders", "state": "running", "rows": 5, "waiting": 7, "lag_s": 2.5}
         return [{**new, **counts}, {**new, **counts, **follows, "committed_at": 1500}]
 

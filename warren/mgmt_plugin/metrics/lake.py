@@ -29,18 +29,16 @@ def lake_metrics(links: Links) -> Iterator[tuple[Metric, list[tuple[str, float]]
     """Yield them: counted since the broker began."""
     tables = [(_which(row), row) for row in links.tables()]
     for name, kind, text, key in _OF_A_TABLE:
-        yield (
-            Metric(f"lake_{name}", kind, text),
-            [(labels(*which), float(row[key])) for which, row in tables if row.get(key) is not None],
-        )
-    committed = [(labels(*which), row["committed_at"] / 1000) for which, row in tables if row.get("committed_at")]
+        yield Metric(f"lake_{name}", kind, text), [(of, row[key]) for of, row in tables if row[key] is not None]
+    committed = [(of, row["committed_at"] / 1000) for of, row in tables if row["committed_at"]]
     yield Metric("lake_last_commit_timestamp_seconds", GAUGE, "When the last commit was"), committed
-    states = [(labels(*which, ("state", row["state"])), 1.0) for which, row in tables]
+    states = [(f'{of[:-1]},state="{row["state"]}"}}', 1.0) for of, row in tables]
     yield Metric("lake_state", GAUGE, "1, with the state of the table as a label"), states
     started, memory = links.table_process()
-    yield Metric("lake_processes_total", COUNTER, "Processes of tables that were started"), [("", float(started))]
-    yield Metric("lake_process_memory_bytes", GAUGE, "Memory of the one that runs"), [("", float(memory))]
+    yield Metric("lake_processes_total", COUNTER, "Processes of tables that were started"), [("", started)]
+    yield Metric("lake_process_memory_bytes", GAUGE, "Memory of the one that runs"), [("", memory)]
 
 
-def _which(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    return ("vhost", row["vhost"]), ("name", row["name"]), ("table", row.get("table", ""))
+def _which(row: dict[str, Any]) -> str:
+    """Return the labels of a table, made once for all of its metrics."""
+    return labels(("vhost", row["vhost"]), ("name", row["name"]), ("table", row.get("table", "")))
