@@ -159,7 +159,7 @@ class LakeJobs:
             if not reason:
                 continue
             if trio.current_time() - began_s >= SETTLED_S:
-                pause_s = PAUSE_S
+                pause_s, self._told = PAUSE_S, ""
             if reason != self._told:  # the same reason again and again would fill the log
                 self._told = reason
                 self._host.log("error", "the process of tables has ended", reason=reason)
@@ -181,32 +181,30 @@ class LakeJobs:
             return str(error)
         self.processes += 1
         self._process = process
-        reasons: list[str] = []
+        ends: list[str | None] = []  # the first is why it ended; nothing: it is not needed; None: it did so by itself
 
-        async def until_it_ends(nursery: trio.Nursery, work: Callable[[], Awaitable[None]]) -> None:
+        async def until_it_ends(nursery: trio.Nursery, work: Callable[[], Awaitable[None]], end: str | None) -> None:
             try:
                 await work()
+                ends.append(end)
             except ProcessFailed as error:
-                reasons.append(str(error))
+                ends.append(str(error))
             nursery.cancel_scope.cancel()
 
-        has_ended = False
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(process.listen_to_errors)
-                nursery.start_soon(until_it_ends, nursery, partial(process.listen, self._hear))
-                nursery.start_soon(until_it_ends, nursery, partial(self._direct, process, url))
-            has_ended = self._is_needed() and not self._host.is_stopping()
+                nursery.start_soon(until_it_ends, nursery, partial(process.listen, self._hear), None)
+                nursery.start_soon(until_it_ends, nursery, partial(self._direct, process, url), "")
         finally:
             how = await process.end()
             self._process, self.memory_bytes = None, 0
             for job in list(self._by_number.values()):
                 self._is_out(job)
             self._is_stale = True  # of those that were to end, some have not said so
-        if not has_ended and not reasons:
-            return ""
-        words = process.last_words()
-        return (reasons[0] if reasons else how) + (f": {words}" if words else "")
+        reason = how if ends[0] is None else ends[0]
+        words = process.last_words() if reason else ""
+        return f"{reason}: {words}" if words else reason
 
     # --- which there should be ------------------------------------------------------------------------------------
 

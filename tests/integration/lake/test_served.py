@@ -69,6 +69,7 @@ def kill_tables(api: Api) -> None:
     wait_until(lambda: all(row["os_pid"] not in (None, pid) for row in rows_of(api).values()), "another", DEADLINE_S)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300 + 60 * KILLS)
 def test_each_message_is_in_its_table_once_whoever_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seed = int(os.environ.get("WARREN_TEST_LAKE_SEED", "0")) or random.SystemRandom().getrandbits(32)
