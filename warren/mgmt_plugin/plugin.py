@@ -293,8 +293,8 @@ class ManagementPlugin:
                 """Serve the programs that the broker starts, once there is one."""
                 await management.local_http.wanted()
                 try:
-                    async with trio.open_nursery() as serving:
-                        place = await serving.start(
+                    async with trio.open_nursery() as own_nursery:
+                        place = await own_nursery.start(
                             serve_http, "local", "127.0.0.1", 0, local, None, load, tasks, below
                         )
                         management.local_http.opened(f"http://{place[0]}:{place[1]}")

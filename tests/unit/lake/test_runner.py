@@ -158,4 +158,4 @@ def test_the_page_has_every_table() -> None:
         server.server_close()
     assert 'warren_lake_rows_total{table="shop.orders",source="orders"} 7' in page.splitlines()
     assert 'warren_lake_up{table="a\\"b\\\\",source="jobs"} 1' in page.splitlines()
-    assert page.count("# TYPE") == page.count("# HELP") == 11
+    assert page.count("# TYPE") == page.count("# HELP") == 12
