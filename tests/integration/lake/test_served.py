@@ -14,8 +14,10 @@ from typing import Any
 import pika
 import pytest
 from broker_process import WarrenProcess, wait_until
+from object_store import ObjectStore
 
 from integration.management.client import Api, q
+from warren.lake.lake_dataset import maybe_delta
 from warren.spark_bridge.control import BrokerClient
 
 from .harness import PERSISTENT, QUEUES, TABLES, Lake, Publisher, declare, judge
@@ -173,6 +175,33 @@ def test_a_table_begins_stops_begins_again_and_goes_with_its_parameter(tmp_path:
         assert api.ask("POST", "/definitions", imported).status == 204
         wait_until(lambda: rows_of(api).get("orders", {}).get("rows") == 1, "the one that was missed", DEADLINE_S)
         assert table_rows(directory, "shop.orders") == 7
+
+
+@pytest.mark.timeout(300)
+def test_a_table_in_an_object_store_is_reached_with_the_credentials_of_the_broker(
+    tmp_path: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, text in object_store.environment.items():
+        monkeypatch.setenv(variable, text)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden-key")
+    object_store.make_bucket("served")
+    with WarrenProcess(tmp_path, settings={"lake_places": "s3://served/tables"}) as process:
+        api = Api(process.http_port)
+        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", process.amqp_port))
+        channel = connection.channel()
+        channel.queue_declare("jobs", durable=True)
+        for _ in range(5):
+            channel.basic_publish("", "jobs", b"x", PERSISTENT)
+        value = {"queue": "jobs", "format": "delta", "to": "s3://served/tables/jobs", "interval": "50ms"}
+        api.put(f"{LAKE}/jobs", {"value": value})
+        wait_until(lambda: rows_of(api)["jobs"]["rows"] == 5, "rows", DEADLINE_S)
+        api.eventually("/queues/%2F/jobs", lambda queue: queue.get("messages") == 0)
+        connection.close()
+        for path in ("/lake", "/definitions", "/parameters"):
+            assert "hidden-key" not in str(api.get(path))
+    found = maybe_delta("s3://served/tables/jobs", {})
+    assert found is not None
+    assert found.to_table(columns=["offset"]).num_rows == 5
 
 
 @pytest.mark.timeout(300)
