@@ -32,6 +32,7 @@ from warren.spark_bridge.errors import UsageError
 COMPONENT: Final = "lake"
 REGISTRY: Final = "WARREN_SCHEMA_REGISTRY"
 CATALOG_NAME: Final = "warren"
+NAME_MAX: Final = 100
 TEXT_MAX: Final = 2048
 SCHEMA_MAX: Final = 256 << 10
 COLUMNS_MAX: Final = 100
@@ -40,6 +41,7 @@ KEEP_MAX_S: Final = 3650 * 86400.0
 ROWS_MAX: Final = 5_000_000
 BYTES_MAX: Final = 1 << 30
 COMPACT_FILES: Final = (2, 10_000)
+_LARGE: Final = ("columns", "catalog", "schema")
 _CATALOG_KEYS: Final = ("uri", "warehouse", "type")
 _CATALOG_TYPES: Final = ("sql", "rest")
 
@@ -56,8 +58,7 @@ def job_of_parameter(value: object, places: Places, environment: Mapping[str, st
     if "storage" in words:
         raise UsageError(f"storage: options of an object store, and who asks it, are those {ENVIRONMENT}")
     for name, each in words.items():
-        if isinstance(each, str) and (len(each) > TEXT_MAX or not each.isprintable()):
-            raise UsageError(f"{name}: must be a text of {TEXT_MAX} printable characters at most")
+        _check_size(name, each)
     schema = words.pop("schema", None)
     catalogs: dict[str, Any] = {}
     given = words.get("catalog")
@@ -65,17 +66,27 @@ def job_of_parameter(value: object, places: Places, environment: Mapping[str, st
         catalog = _catalog(given, places)
         name = catalog.pop("name", CATALOG_NAME)
         catalogs[name], words["catalog"] = catalog, name
-    if words.get("body") in TYPED and "registry" not in words and REGISTRY in environment:
-        if schema is None or "subject" not in words:
-            words["registry"] = environment[REGISTRY]
-    elif "registry" in words and isinstance(words["registry"], str):
-        _check_registry(words["registry"], places)
+    registry = words.get("registry")
+    if isinstance(registry, str):
+        _check_registry(registry, places)
+    elif registry is None and words.get("body") in TYPED and REGISTRY in environment:
+        words["registry"] = environment[REGISTRY]
     if schema is not None:
         words["schema"] = "given"  # whether it goes together with the rest
     job = job_of(words, catalogs, Path(), resolves=False)
     _check_target(job, places, has_catalog=given is not None)
     _check_numbers(job)
     return job if schema is None else replace(job, schema=_schema(schema, job, places))
+
+
+def _check_size(name: str, value: object) -> None:
+    """Refuse what would make an answer long, or the search for the word that was meant."""
+    if len(name) > NAME_MAX:
+        raise UsageError(f"there is no setting with a name of {len(name)} characters")
+    if isinstance(value, str) and (len(value) > TEXT_MAX or not value.isprintable()):
+        raise UsageError(f"{name}: must be a text of {TEXT_MAX} printable characters at most")
+    if isinstance(value, dict | list) and name not in _LARGE:
+        raise UsageError(f"{name}: must not be {'an object' if isinstance(value, dict) else 'a list'}")
 
 
 def check_links(job: Job, places: Places) -> None:
@@ -111,8 +122,8 @@ def _catalog(given: object, places: Places) -> dict[str, str]:
         for key, text in given.items():
             if key not in _CATALOG_KEYS:
                 raise UsageError(
-                    f"catalog: {key!r} is not for a parameter: it has {', '.join(_CATALOG_KEYS)}. Credentials and "
-                    f"whatever else a catalogue needs are those {ENVIRONMENT}, as PYICEBERG_CATALOG__NAME__…"
+                    f"catalog: {key[:NAME_MAX]!r} is not for a parameter: it has {', '.join(_CATALOG_KEYS)}. "
+                    f"Credentials and whatever else it needs are those {ENVIRONMENT}, as PYICEBERG_CATALOG__NAME__…"
                 )
             if not isinstance(text, str) or not text or len(text) > TEXT_MAX or not text.isprintable():
                 raise UsageError(f"catalog: {key} must be a text of {TEXT_MAX} printable characters at most")
