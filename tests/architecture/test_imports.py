@@ -58,6 +58,9 @@ EXCEPTIONS = {
     # The links themselves know AMQP only; these two connect them to the broker.
     *(("links/broker_host.py", package) for package in ("exchanges", "queues", "vhosts", "server")),
     ("links/plugin.py", "server"),
+    # What a table may be is said once, for a file and for a parameter; what follows is a process of its own.
+    ("links/lake_host.py", "lake"),
+    *(("links/lake_host.py", package) for package in ("server", "vhosts")),
     ("links/client_tls.py", "server"),  # which files are read, and in which threads, is one rule for the process
 }
 # What in `channels` is AMQP 0-9-1's own. The rest is the half that all protocols share, and knows none of them, but for

@@ -13,6 +13,7 @@ ONLY_LINUX = re.compile(
 # Where it is chosen what takes its place elsewhere.
 CHOOSE = {
     "backup/directory.py",
+    "lake/served.py",
     "msgstore/files/file_system.py",
     "server/descriptors.py",
     "server/network/listening.py",

@@ -32,6 +32,10 @@ ARGUED = {
     ("links/amqp_client.py", "start", "self._beat"): "the heartbeats of a link's connection",
     ("links/federation.py", "move", "attempt"): "one of the two things that a federation link does",
     ("links/transfer.py", "run", "guarded"): "what a link does besides forwarding",
+    # Around one process of tables: what they raise is the end of that, and `keep` has the tables begin anew.
+    ("links/lake_jobs.py", "_in_process", "process.listen_to_errors"): "reads what the process says",
+    ("links/lake_jobs.py", "_in_process", "until_it_ends"): "talks to the process, until it is ended",
+    ("mgmt_plugin/plugin.py", "serve_locally", "serve_http"): "a listener whose failure is that of the kept task",
     # Threads report what they raise as the failure of the store, which ends the process: that is what it is for.
     ("server/message_store.py", "__init__", "Thread"): "a thread of the message store",
     ("server/network/readiness.py", "fileno", "Thread"): "it waits in `poll`, and does nothing else",

@@ -38,9 +38,10 @@ Open = Callable[..., "Ui"]
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
     # Shovels and upstreams of the tests lead to the broker itself.
-    settings = {"link_networks": "127.0.0.0/8"}
+    directory = tmp_path_factory.mktemp("browser")
+    settings = {"link_networks": "127.0.0.0/8", "lake_places": directory / "lake"}
     flags = {"mqtt_ws": "127.0.0.1:0", "stomp": "127.0.0.1:0"}
-    with WarrenProcess(tmp_path_factory.mktemp("browser"), flags=flags, settings=settings) as process:
+    with WarrenProcess(directory, flags=flags, settings=settings) as process:
         yield process
 
 

@@ -73,6 +73,7 @@ def test_no_page_has_a_serious_finding(
         ("Virtual hosts", ["vhosts"], {}),
         ("Policies", ["policies"], {}),
         ("Shovels", ["shovels"], {}),
+        ("Lake", ["lake"], {}),
         ("Definitions", ["definitions"], {}),
         (node, ["nodes", node], {}),
         ("Store", ["store"], {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from broker_process import WarrenProcess
 from integration.management.client import Api, q
 from playwright.sync_api import FilePayload, expect
@@ -92,6 +93,51 @@ def test_an_upstream_is_added_federates_by_a_policy_and_is_deleted(
     ui.confirm("Delete upstream")
     expect(ui.main).to_contain_text("No upstream.")
     api.delete(f"/vhosts/{q(there)}")
+
+
+def test_a_table_is_added_follows_is_edited_restarted_and_deleted(
+    ui: Ui, api: Api, amqp: Connect, broker: WarrenProcess, vhost: str
+) -> None:
+    pytest.importorskip("pyiceberg_core")
+    channel = amqp().channel()
+    channel.queue_declare("orders", durable=True, arguments={"x-queue-type": "stream"})
+    channel.basic_publish("", "orders", b'{"id": 1}')
+    ui.visit("lake", vhost=vhost)
+    ui.heading("Lake")
+    expect(ui.main).to_contain_text("No table.")
+    ui.press("Add table")
+    directory = broker.data_directory.parent / "lake"
+    ui.fill(ui.dialog, name="shop", source="orders", to="/etc/shop.orders", interval="100ms")
+    ui.dialog.get_by_label("Bodies").select_option("json")
+    ui.press("Set table", ui.dialog)
+    expect(ui.dialog.get_by_role("alert")).to_contain_text("the setting lake_places allows directories below")
+    ui.fill(ui.dialog, to=f"{directory}/shop.orders", schema='{"properties": {"id": {"type": "integer"}}}')
+    ui.confirm("Set table")
+    value = api.get(f"/parameters/lake/{q(vhost)}/shop")["value"]
+    assert value == {
+        "stream": "orders",
+        "to": f"{directory}/shop.orders",
+        "format": "iceberg",
+        "body": "json",
+        "interval": "100ms",
+        "schema": {"properties": {"id": {"type": "integer"}}},
+    }
+    api.eventually(f"/lake/{q(vhost)}", lambda them: [each["rows"] for each in them] == [1])
+    ui.refresh()
+    expect(ui.row("shop")).to_contain_text("running")
+    expect(ui.row("shop").get_by_role("link", name="orders")).to_be_visible()
+    ui.press("Edit…", ui.row("shop"))
+    expect(ui.dialog.locator("[name=source]")).to_have_value("orders")
+    ui.fill(ui.dialog, keep="7d")
+    ui.confirm("Set table")
+    assert api.get(f"/parameters/lake/{q(vhost)}/shop")["value"] == {**value, "keep": "7d"}
+    ui.press("Restart…", ui.row("shop"))
+    ui.confirm("Restart")
+    ui.noticed("The table shop is restarted.")
+    ui.press("Delete…", ui.row("shop"))
+    ui.confirm("Delete")
+    expect(ui.row("shop")).to_have_count(0)
+    assert api.get(f"/parameters/lake/{q(vhost)}") == []
 
 
 def _file(definitions: object) -> FilePayload:

@@ -130,6 +130,7 @@ def test_every_page_is_whole_silent_and_within_its_width(
         ("Parameters", ["parameters"], {}),
         ("Shovels", ["shovels"], {}),
         ("Federation", ["federation"], {}),
+        ("Lake", ["lake"], {}),
         ("Definitions", ["definitions"], {}),
         ("Cluster", ["cluster"], {}),
         (node, ["nodes", node], {}),

@@ -21,7 +21,7 @@ EVERYBODY = [
     "Bulk data",
     "Routing",
 ]
-POLICIES = ["Policies", "Parameters", "Shovels", "Federation"]
+POLICIES = ["Policies", "Parameters", "Shovels", "Federation", "Lake"]
 NODE = ["Cluster", "Store", "Node"]
 # The pages that only some may see, by their places.
 TITLES = {
@@ -32,6 +32,7 @@ TITLES = {
     "parameters": "Parameters",
     "shovels": "Shovels",
     "federation": "Federation",
+    "lake": "Lake",
     "definitions": "Definitions",
     "cluster": "Cluster",
     "store": "Store",

@@ -50,6 +50,8 @@ def world(n: int, *, policies: bool) -> Engine:
     engine.passwords["busy"] = b"busy"
     broker.parameters.validators["thing"] = lambda *_: []
     broker.parameters.validators["shovel"] = lambda *_: []
+    broker.parameters.validators["lake"] = lambda *_: []
+    broker.administer(ParameterPut("/", "lake", "shovel0", "{}"))
     for at in range(0 if policies else n):
         broker.administer(UserPut(f"u{at}", "", "", ()))
         broker.administer(PermissionPut(f"u{at}", "/", ".*", ".*", ".*"))

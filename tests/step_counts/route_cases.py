@@ -384,6 +384,14 @@ listed(f"GET {_L}/state/down", f"{_L}/state/down")
 listed(f"GET {_L}/{{vhost}}", f"{_L}/%2F")
 listed(f"GET {_L}/{{vhost}}/state/down", f"{_L}/%2F/state/down")
 one(f"DELETE {_L}/vhost/{{vhost}}/{{id}}/{{node}}/restart", f"{_L}/vhost/%2F/x/rabbit@test/restart")
+_T = "/api/lake/vhost/{vhost}/{name}"
+listed("GET /api/lake", "/api/lake")
+listed("GET /api/lake/state/down", "/api/lake/state/down")
+listed("GET /api/lake/{vhost}", "/api/lake/%2F")
+listed("GET /api/lake/{vhost}/state/down", "/api/lake/%2F/state/down")
+listed(f"GET {_T}", "/api/lake/vhost/%2F/shovel0")
+one(f"DELETE {_T}", "/api/lake/vhost/%2F/shovel0")
+one(f"DELETE {_T}/restart", "/api/lake/vhost/%2F/shovel0/restart")
 
 # --- definitions --------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ trio._core._run._r.seed(0)
 setattr(threads, "in_thread", _at_once)  # noqa: B010 - before it is imported by name
 
 from warren.channels.broker import Broker  # noqa: E402
+from warren.links.lake_jobs import JOBS_MAX  # noqa: E402
 from warren.mgmt_plugin.api import Api  # noqa: E402
 from warren.mgmt_plugin.http import scheduler  # noqa: E402
 from warren.mgmt_plugin.http.server import HttpError, HttpTraffic, Request, Response  # noqa: E402
@@ -139,10 +140,11 @@ class Stretches(trio.abc.Instrument):
 
 
 class FakeLinks:
-    """So many shovels and federation links."""
+    """So many shovels, federation links and tables."""
 
     def __init__(self, count: int) -> None:
-        self._rows = [{"name": f"shovel{at}", "vhost": "/", "status": "running"} for at in range(count)]
+        runs = {"vhost": "/", "status": "running", "state": "running"}
+        self._rows = [{"name": f"shovel{at}", **runs} for at in range(count)]
 
     def shovels(self, vhost: str | None = None) -> list[dict[str, Any]]:
         return [row for row in self._rows if vhost in (None, row["vhost"])]
@@ -155,6 +157,17 @@ class FakeLinks:
 
     def restart_federation_link(self, vhost: str, link_id: str) -> bool:
         return True
+
+    def tables(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        counted = dict.fromkeys(("rows", "bytes", "refused", "lost", "commits", "failures", "files_rewritten"), 1)
+        others = dict.fromkeys(("waiting", "lag_s", "step_s", "committed_at"), 1)
+        return [{**row, **counted, **others} for row in self.shovels(vhost)[:JOBS_MAX]]
+
+    def restart_table(self, vhost: str, name: str) -> bool:
+        return True
+
+    def table_process(self) -> tuple[int, int]:
+        return 1, 1 << 20
 
 
 class FakeImages:

@@ -229,6 +229,8 @@ GROUPS: Final = (
     Group("Backup", "backup", _backup),
     Group("Shovels and federation", "list_shovels federation_status", _listings),
     Group("Shovels and federation", "delete_shovel restart_shovel restart_federation_link", _links),
+    Group("Lake", "list_lake_tables", _listings),
+    Group("Lake", "delete_lake_table restart_lake_table", _links),
 )
 _GROUP_OF: Final = {name: group for group in GROUPS for name in group.names.split()}
 

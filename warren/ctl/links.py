@@ -1,4 +1,4 @@
-"""Commands for shovels and federation links."""
+"""Commands for shovels, federation links and tables that follow."""
 
 from __future__ import annotations
 
@@ -28,6 +28,20 @@ def restart_shovel(context: typer.Context, name: _Name) -> None:
     current.out.say(f'Restarted shovel "{name}" in vhost "{current.vhost}"')
 
 
+def delete_lake_table(context: typer.Context, name: _Name) -> None:
+    """Have a table follow no more; it stays as it is (Warren)."""
+    current = session(context)
+    current.client.delete("parameters", "lake", current.vhost, name)
+    current.out.say(f'The table "{name}" in vhost "{current.vhost}" follows no more')
+
+
+def restart_lake_table(context: typer.Context, name: _Name) -> None:
+    """Let a table begin anew where it is (Warren)."""
+    current = session(context)
+    current.client.delete("lake", "vhost", current.vhost, name, "restart")
+    current.out.say(f'Restarted the table "{name}" in vhost "{current.vhost}"')
+
+
 def restart_federation_link(context: typer.Context, link: _LinkId) -> None:
     """Let a federation link begin anew."""
     current = session(context)
@@ -43,4 +57,6 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "delete_shovel": delete_shovel,
     "restart_shovel": restart_shovel,
     "restart_federation_link": restart_federation_link,
+    "delete_lake_table": delete_lake_table,
+    "restart_lake_table": restart_lake_table,
 }

@@ -263,6 +263,16 @@ LISTINGS: Final = (
         "federation-links/{vhost}",
     ),
     Listing(
+        "list_lake_tables",
+        "List tables that the broker has follow, and how far they are (Warren).",
+        Scope.ALL,
+        "lake",
+        ("vhost", "name", "source", "table", "state", "waiting", "lag_s"),
+        "node since os_pid reason source_type format catalog rows bytes refused lost commits failures files_rewritten "
+        "committed_at step_s",
+        "lake/{vhost}",
+    ),
+    Listing(
         "list_transfers",
         "List running and ended moves and copies of messages (Warren).",
         Scope.ALL,

@@ -45,18 +45,18 @@ class BodySchema:
     is_open: bool = True
 
 
-def read_schema(path: Path) -> BodySchema:
-    """Return what a file declares.
+def read_schema(source: Path | str) -> BodySchema:
+    """Return what a file, or the text of one, declares.
 
     Raises:
         UsageError: it cannot be read, or it is no schema of a table.
     """
     try:
-        return schema_of(json.loads(path.read_text()))
+        return schema_of(json.loads(source if isinstance(source, str) else source.read_text()))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise UsageError(f"{source}: {error.strerror}") from None
     except ValueError as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise UsageError(f"{source if isinstance(source, Path) else 'schema'}: {error}") from None
 
 
 def schema_of(document: Any) -> BodySchema:

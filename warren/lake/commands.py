@@ -308,7 +308,8 @@ def _decoder(job: Job) -> Decoder:
     if job.body == jobs.AVRO:
         form = avro_format(job.schema, registry=job.registry, subject=job.subject)
     else:
-        form = protobuf_format(job.message, job.schema, registry=job.registry, subject=job.subject)
+        descriptors = Path(job.schema) if job.schema is not None else None
+        form = protobuf_format(job.message, descriptors, registry=job.registry, subject=job.subject)
     schema, parse = fields_of(form)
     return FieldDecoder(job.columns, schema, parse=parse)
 

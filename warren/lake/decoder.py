@@ -22,7 +22,8 @@ import pyarrow as pa
 from warren.lake import kinds
 from warren.lake.body_schema import BodySchema
 from warren.lake.kinds import ARROW, Unfit
-from warren.lake.table import PUBLISH_DATE, Change, changed, with_columns
+from warren.lake.options import PUBLISH_DATE
+from warren.lake.table import Change, changed, with_columns
 from warren.spark_bridge.errors import UsageError
 from warren.spark_bridge.schema import COLUMN_NAMES, MAP, arrow_schema
 

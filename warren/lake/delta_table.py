@@ -25,7 +25,8 @@ from pyarrow import fs
 
 from warren.lake.errors import Conflict, NotOurs
 from warren.lake.marks import Marks
-from warren.lake.table import DAY, PUBLISH_DATE, Change, Kept, TableOptions
+from warren.lake.options import DAY, PUBLISH_DATE, TableOptions
+from warren.lake.table import Change, Kept
 
 PREFIX: Final = "warren/"
 _LOG_KEPT: Final = "interval 30 days"

@@ -29,7 +29,8 @@ from warren.lake.decoder import Decoder, refused_schema
 from warren.lake.errors import Conflict, NotOurs, Overtaken
 from warren.lake.kinds import ARROW
 from warren.lake.marks import EPOCH, SOURCE, Place, Places, fingerprint, is_ahead, keys_of, marks_of, places_of
-from warren.lake.source import Limits, Source
+from warren.lake.options import Limits
+from warren.lake.source import Source
 from warren.lake.table import Kept, Table, changed
 from warren.spark_bridge.errors import BridgeError
 
@@ -42,13 +43,17 @@ OpenTables = Callable[[pa.Schema, pa.Schema | None], tuple[Table, Table | None]]
 
 
 class Step(NamedTuple):
-    """What a step has done. `waiting`: messages that it has left; `moved`: whether there was anything to do."""
+    """What a step has done. `waiting`: messages that it has left; `moved`: whether there was anything to do.
+
+    `bytes`: of the rows in memory.
+    """
 
     rows: int = 0
     refused: int = 0
     lost: int = 0
     waiting: int = 0
     moved: bool = False
+    bytes: int = 0
 
 
 @dataclass
@@ -197,6 +202,7 @@ class Follower:
             plan.lost + self._source.lost,
             plan.waiting,
             True,
+            decoded.rows.nbytes,
         )
 
     def _marks(self, table: Table, after: Places) -> dict[str, int]:

@@ -39,8 +39,9 @@ from warren.lake import kinds
 from warren.lake.compaction import chosen
 from warren.lake.errors import Conflict, NotOurs
 from warren.lake.marks import EPOCH, Marks
+from warren.lake.options import DAY, PUBLISH_DATE, TableOptions
 from warren.lake.orphans import Folders, folder_of, path_of
-from warren.lake.table import DAY, PUBLISH_DATE, Change, Kept, TableOptions, with_columns
+from warren.lake.table import Change, Kept, with_columns
 
 PROPERTY: Final = "warren.marks"
 _TYPES: Final[dict[str, IcebergType]] = {

@@ -27,8 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from warren.lake.source import Limits
-from warren.lake.table import PARTITIONINGS, TableOptions
+from warren.lake.options import PARTITIONINGS, Limits, TableOptions
 from warren.spark_bridge.errors import UsageError
 
 ICEBERG: Final = "iceberg"
@@ -52,9 +51,9 @@ _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
 class Job:
     """One table and what it follows: `stream`, or `queue`, which is drained.
 
-    `catalog`: properties of an Iceberg catalogue; `storage`: options of the object store of a Delta table. `registry`:
-    a URL, maybe with a login; `subject`: there, whose newest schema is taken if there is no `schema`; `message`: the
-    name of what bodies in Protobuf are.
+    `catalog`: properties of an Iceberg catalogue; `storage`: options of the object store of a Delta table. `schema`: a
+    file, or the text of one. `registry`: a URL, maybe with a login; `subject`: there, whose newest schema is taken if
+    there is no `schema`; `message`: the name of what bodies in Protobuf are.
     """
 
     to: str
@@ -64,7 +63,7 @@ class Job:
     catalog: Mapping[str, str] = field(default_factory=dict)
     storage: Mapping[str, str] = field(default_factory=dict)
     body: str = BYTES
-    schema: Path | None = None
+    schema: Path | str | None = None
     message: str | None = None
     registry: str | None = field(default=None, repr=False)
     subject: str | None = None
@@ -90,8 +89,8 @@ class Job:
         """Return what no other source has."""
         return "\0".join((vhost, "queue" if self.stream is None else "stream", self.source))
 
-    def check(self) -> Job:
-        """Return it, if its words go together.
+    def check(self, *, resolves: bool = True) -> Job:
+        """Return it, if its words go together. `resolves`: directories are looked at, for links in their paths.
 
         Raises:
             UsageError: they do not.
@@ -115,7 +114,7 @@ class Job:
         if self.format == ICEBERG and self.storage:
             raise UsageError(f"{self.to}: storage is for delta; of iceberg it is a property of the catalog")
         if self.format == ICEBERG and not self.catalog:
-            return self._local()
+            return self._local(resolves=resolves)
         return self
 
     def _check_schema(self) -> None:
@@ -132,9 +131,9 @@ class Job:
         if self.body == PROTOBUF and self.schema is not None and self.message is None:
             raise UsageError(f"{self.to}: which message of the descriptors bodies are has to be said (message)")
 
-    def _local(self) -> Job:
+    def _local(self, *, resolves: bool) -> Job:
         """Return it with a catalogue in a directory: DIR/NAMESPACE.TABLE."""
-        place = maybe_local_catalog(self.to)
+        place = maybe_local_catalog(self.to, resolves=resolves)
         if place is None:
             raise UsageError(
                 f"{self.to}: without a catalog an Iceberg table is DIRECTORY/NAMESPACE.TABLE, as in lake/shop.orders"
@@ -158,12 +157,12 @@ class LocalCatalog(NamedTuple):
         return {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}"}
 
 
-def maybe_local_catalog(to: str) -> LocalCatalog | None:
+def maybe_local_catalog(to: str, *, resolves: bool = True) -> LocalCatalog | None:
     """Return what DIR/NAMESPACE.TABLE says; None: it is not of this form."""
     directory, _, name = to.removeprefix("file://").rpartition("/")
     if not directory or "." not in name or "://" in directory:
         return None
-    return LocalCatalog(Path(directory).resolve(), name)
+    return LocalCatalog(Path(directory).resolve() if resolves else Path(directory), name)
 
 
 def catalog_of(text: str, warehouse: str | None, properties: Mapping[str, str]) -> dict[str, str]:
@@ -238,8 +237,8 @@ def jobs_of(path: Path) -> list[Job]:
     return jobs
 
 
-def job_of(values: Mapping[str, Any], catalogs: Mapping[str, Any], directory: Path) -> Job:
-    """Return the table that the words of a file say.
+def job_of(values: Mapping[str, Any], catalogs: Mapping[str, Any], directory: Path, *, resolves: bool = True) -> Job:
+    """Return the table that the words of a file say. `resolves`: see `Job.check`.
 
     Raises:
         UsageError: one of them is unknown, or does not fit.
@@ -282,7 +281,7 @@ def job_of(values: Mapping[str, Any], catalogs: Mapping[str, Any], directory: Pa
             near = get_close_matches(key, _KEYS, 1)
             raise UsageError(f"there is no setting {key!r}" + (f": did you mean {near[0]!r}?" if near else ""))
     job = Job(**{"to": "", **made}, limits=Limits(**limits), table=TableOptions(**options))
-    return job.check()
+    return job.check(resolves=resolves)
 
 
 _KEYS: Final = (

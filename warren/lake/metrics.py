@@ -17,12 +17,16 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass
 class Meter:
-    """The numbers of one table. Written by the thread that follows, read by whoever asks."""
+    """The numbers of one table. Written by the thread that follows, read by whoever asks.
+
+    `bytes`: of rows, as they are in memory; `problem`: why the last step has failed, and is tried again.
+    """
 
     table: str
     source: str
     up: bool = False
     rows: int = 0
+    bytes: int = 0
     refused: int = 0
     lost: int = 0
     commits: int = 0
@@ -32,6 +36,7 @@ class Meter:
     committed_at_s: float = 0.0
     caught_up_at_s: float = 0.0
     step_s: float = 0.0
+    problem: str = ""
 
 
 class _Family(NamedTuple):
@@ -44,6 +49,9 @@ class _Family(NamedTuple):
 _FAMILIES: Final = (
     _Family("warren_lake_up", "up", "gauge", "Whether the table follows: 0 before it begins and after it has ended."),
     _Family("warren_lake_rows_total", "rows", "counter", "Rows that were committed to the table."),
+    _Family(
+        "warren_lake_row_bytes_total", "bytes", "counter", "Size of those rows in memory, before they are compressed."
+    ),
     _Family(
         "warren_lake_refused_rows_total", "refused", "counter", "Rows that were committed to the table of refused."
     ),

@@ -87,6 +87,7 @@ class Runner:
             self._has_end = True
         began_s = self._clock()
         step = self._follower.step()
+        self._meter.problem = ""
         self._note(step, began_s)
         if once and not step.moved:
             self._maintain()
@@ -105,6 +106,7 @@ class Runner:
         if not step.moved:
             return
         meter.rows += step.rows
+        meter.bytes += step.bytes
         meter.refused += step.refused
         meter.lost += step.lost
         meter.commits += 1
@@ -152,5 +154,6 @@ class Runner:
         pause_s = min(PAUSE_S * 2 ** (self._failures - 1), PAUSE_MAX_S)
         reason = str(error) if isinstance(error, BridgeError) else f"{type(error).__name__}: {error}"
         reason = reason.partition("\n")[0][:REASON_MAX]  # of libraries, which may say pages
+        self._meter.problem = reason
         self._say(f"{self._job.to}: {reason}: tries again in {pause_s:g} s")
         self._stop.wait(pause_s)

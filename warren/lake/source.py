@@ -17,19 +17,13 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from warren.lake.marks import Place, Places, fingerprint
+from warren.lake.options import Limits
 from warren.lake.ranges import SKIP, Range, parts_of, rows_of
 from warren.spark_bridge.control import BrokerClient, Description, Session
 from warren.spark_bridge.errors import BridgeError, DataLoss, Fenced, Gone, UsageError
 from warren.spark_bridge.limits import shares, within_bytes
 from warren.spark_bridge.nodes import nodes_of
 from warren.spark_bridge.start_offsets import offset_at
-
-
-class Limits(NamedTuple):
-    """How much is read at once: of many small messages `rows`, of large ones about `bytes`."""
-
-    rows: int = 500_000
-    bytes: int = 128 << 20
 
 
 class Plan(NamedTuple):

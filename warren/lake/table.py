@@ -10,18 +10,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from warren.lake.marks import Marks
-
-DAY: Final = "day"
-NO_PARTITIONS: Final = "none"
-PUBLISH_DATE: Final = "publish_date"  # what a partition by day is called
-PARTITIONINGS: Final = (DAY, NO_PARTITIONS)
-TARGET_FILE_BYTES: Final = 128 << 20
 
 
 class Change(NamedTuple):
@@ -30,21 +23,6 @@ class Change(NamedTuple):
     column: str
     kind: str
     is_new: bool
-
-
-@dataclass(frozen=True)
-class TableOptions:
-    """How a table is made and kept. `partition_by`: the day of ``timestamp``, or nothing.
-
-    `compact_files`: so many small files of a partition become one; `keep_s`: how long older states can be read;
-    `orphan_s`: how old files have to be that are in no state at all to be removed, and how often they are looked for.
-    """
-
-    partition_by: str = DAY
-    target_file_bytes: int = TARGET_FILE_BYTES
-    compact_files: int = 16
-    keep_s: float = 24 * 3600.0
-    orphan_s: float = 24 * 3600.0
 
 
 class Kept(NamedTuple):

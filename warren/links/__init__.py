@@ -10,4 +10,9 @@ A link is a client of two brokers. It knows this one only through `host.Host` an
     amqp_client     AMQP 0-9-1 as links need it        address_guard   where it may connect to
     amqp_uri        URIs and their redaction            forwarding      what a link writes into headers
     validation      what RabbitMQ says of a wrong parameter
+
+Tables that follow streams and queues (`warren.lake`) are links as well, but run in a process beside the broker:
+
+    lake_jobs       which there should be, that they run, status         lake_host   the broker around them
+    lake_process    the process: started, listened to, ended
 """

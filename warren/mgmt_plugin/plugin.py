@@ -17,6 +17,7 @@ from warren.mgmt_plugin.follower_api import FollowerApi
 from warren.mgmt_plugin.http.server import HttpTraffic, Load, Port, converse_through_node, serve_http
 from warren.mgmt_plugin.http.static_files import StaticFiles
 from warren.mgmt_plugin.http.tls_stream import TlsStream
+from warren.mgmt_plugin.local_listener import LocalListener
 from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsHandlers, MetricsPort
 from warren.mgmt_plugin.metrics.statistics import Statistics
 from warren.mgmt_plugin.openapi import DocumentHandlers
@@ -117,7 +118,7 @@ class Services:
         self.links = links
         broker, messages = management.broker, management.messages
         self.statistics = Statistics(broker, partial(node_row, management.reactor, broker, messages, data_dir))
-        self.metrics = Metrics(management, doorkeeper, traffic)
+        self.metrics = Metrics(management, doorkeeper, traffic, links)
         self.transfers = Transfers(management.broker, management.settle)
         self.stages = Stages(management, data_dir)
         self.snapshots = Snapshots(management, data_dir)
@@ -188,7 +189,7 @@ def table_of(handlers: Iterable[Handlers]) -> RouteTable:
 
 
 class ManagementPlugin:
-    """Runs beside one broker. `links` tells how shovels and federation are."""
+    """Runs beside one broker. `links` tells how shovels, federation and tables are."""
 
     def __init__(self, links: Links | None = None) -> None:
         self._links: Links = NoLinks() if links is None else links
@@ -284,7 +285,24 @@ class ManagementPlugin:
                 nursery.start_soon(tasks.once, "http client of a node", converse)
 
             management.pass_on = pass_on
+            # For the programs that the broker starts there are no other nodes: they read where they were started.
+            apart = (data_port.for_one_node(), *(each for each in handlers if each is not data_port))
+            local = LocalListener(apart, management.local_http, management).respond
+
+            async def serve_locally() -> None:
+                """Serve the programs that the broker starts, once there is one."""
+                await management.local_http.wanted()
+                try:
+                    async with trio.open_nursery() as own_nursery:
+                        place = await own_nursery.start(
+                            serve_http, "local", "127.0.0.1", 0, local, None, load, tasks, below
+                        )
+                        management.local_http.opened(f"http://{place[0]}:{place[1]}")
+                finally:
+                    management.local_http.closed()
+
             task_status.started(opened)
+            nursery.start_soon(tasks.keep, "local http", serve_locally)
             nursery.start_soon(tasks.keep, "statistics", services.statistics.run)
             nursery.start_soon(tasks.keep, "stages", services.stages.run)
             nursery.start_soon(tasks.keep, "snapshots", services.snapshots.run)

@@ -23,6 +23,7 @@ from warren.server.client_of_node import ClientOfNode
 from warren.server.copies.images import Images
 from warren.server.descriptors import Descriptors
 from warren.server.direct_client import DirectClients
+from warren.server.local_http import LocalHttp
 from warren.server.logins.authenticator import Authenticator
 from warren.server.message_store import MessageStoreService
 from warren.server.network.reactor import Reactor
@@ -109,6 +110,7 @@ class Management:
     internal_password: bytes = field(default_factory=lambda: secrets.token_hex(16).encode(), repr=False)
     listening: list[Listening] = field(default_factory=list)
     stopping: bool = False
+    local_http: LocalHttp = field(default_factory=LocalHttp)
     # What serves HTTP of another node's client, which comes through a socket.
     pass_on: Callable[[socket.socket, ClientOfNode], None] = _hang_up
     _committed: trio.Event = field(default_factory=trio.Event)

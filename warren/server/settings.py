@@ -265,6 +265,21 @@ def _networks(value: object) -> str:
     return value
 
 
+def _places(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a comma-separated list of directories and URLs, such as /srv/lake")
+    for text in value.split(",") if value.strip() else ():
+        place = text.strip()
+        is_path = place.startswith("/") and ".." not in place.split("/")
+        is_url = all(place.partition("://")) and not {"?", "#"} & set(place)
+        is_catalog = place.startswith("catalog:") and place != "catalog:"
+        if not (is_path or is_url or is_catalog) or not place.isprintable():
+            raise ValueError(
+                f"{_shown(place)} is not an absolute path such as /srv/lake, a URL such as s3://lake, or catalog:NAME"
+            )
+    return value
+
+
 def _choice(*words: str) -> _Kind:
     def parse(value: object) -> str:
         if value not in words:
@@ -704,6 +719,14 @@ class Settings:
         metadata=_about(
             _Kind(_networks, "networks with commas"),
             "loopback and link-local networks that shovels and federation may connect to",
+        ),
+    )
+    lake_places: str = field(
+        default="",
+        metadata=_about(
+            _Kind(_places, "directories, URLs and catalog:NAME with commas"),
+            "below which the broker may keep tables of a lake by itself",
+            example="/srv/lake,s3://lake",
         ),
     )
     cluster_listen: Endpoint | None = field(

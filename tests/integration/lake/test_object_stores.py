@@ -21,7 +21,7 @@ from warren.lake.errors import Conflict, Overtaken
 from warren.lake.job import Job
 from warren.lake.lake_dataset import maybe_delta, open_iceberg
 from warren.lake.object_stores import catalog_properties, delta_storage
-from warren.lake.table import TableOptions
+from warren.lake.options import TableOptions
 from warren.spark_bridge import commands as bridge
 from warren.spark_bridge.commands import Connection
 

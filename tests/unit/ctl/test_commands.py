@@ -317,6 +317,16 @@ CASES = (
         stdin="{}",
     ),
     Case(["delete_shovel", "s"], ("DELETE", "parameters/shovel/%2F/s", None), 'Deleted shovel "s" in vhost "/"'),
+    Case(
+        ["delete_lake_table", "t"],
+        ("DELETE", "parameters/lake/%2F/t", None),
+        'The table "t" in vhost "/" follows no more',
+    ),
+    Case(
+        ["restart_lake_table", "t"],
+        ("DELETE", "lake/vhost/%2F/t/restart", None),
+        'Restarted the table "t" in vhost "/"',
+    ),
     Case(["restart_shovel", "s"], ("DELETE", "shovels/vhost/%2F/s/restart", None), 'Restarted shovel "s" in vhost "/"'),
     Case(
         ["restart_federation_link", "1a"],

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pytest
 
-from warren.lake.table import Table, TableOptions
+from warren.lake.options import TableOptions
+from warren.lake.table import Table
 
 from .memory_table import MemoryTable, Stored
 

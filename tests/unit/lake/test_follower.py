@@ -12,7 +12,8 @@ from unit.spark_bridge.export_broker import ExportBroker
 from warren.lake.decoder import FieldDecoder, MessageDecoder
 from warren.lake.errors import NotOurs, Overtaken
 from warren.lake.follower import Follower
-from warren.lake.source import DrainSource, Limits, StreamSource
+from warren.lake.options import Limits
+from warren.lake.source import DrainSource, StreamSource
 from warren.spark_bridge.errors import AnotherQueue, DataLoss, Fenced, UsageError
 
 from .memory_table import MemoryTable, MemoryTables

@@ -13,8 +13,9 @@ from warren.lake.errors import Conflict, Overtaken
 from warren.lake.follower import Follower, Step
 from warren.lake.job import Job
 from warren.lake.metrics import Meter, Meters, serve
+from warren.lake.options import TableOptions
 from warren.lake.runner import TRIES_ONCE, Runner
-from warren.lake.table import Kept, TableOptions
+from warren.lake.table import Kept
 from warren.spark_bridge.errors import DataLoss, Unreachable
 
 
@@ -157,4 +158,4 @@ def test_the_page_has_every_table() -> None:
         server.server_close()
     assert 'warren_lake_rows_total{table="shop.orders",source="orders"} 7' in page.splitlines()
     assert 'warren_lake_up{table="a\\"b\\\\",source="jobs"} 1' in page.splitlines()
-    assert page.count("# TYPE") == page.count("# HELP") == 11
+    assert page.count("# TYPE") == page.count("# HELP") == 12

@@ -16,7 +16,8 @@ from warren.lake import kinds
 from warren.lake.decoder import message_schema
 from warren.lake.errors import Conflict, NotOurs
 from warren.lake.marks import Place, keys_of, marks_of, places_of
-from warren.lake.table import NO_PARTITIONS, Change, TableOptions, with_columns
+from warren.lake.options import NO_PARTITIONS, TableOptions
+from warren.lake.table import Change, with_columns
 
 from .conftest import Delta, Iceberg, OpenTable
 

@@ -79,6 +79,28 @@ def test_links_need_who_runs_them_and_the_parameters() -> None:
     assert changes == []
 
 
+class OneTable(NoLinks):
+    def tables(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        return [{"name": "t", "vhost": vhost, "state": "failing"}]
+
+    def restart_table(self, vhost: str, name: str) -> bool:
+        return (vhost, name) == ("v", "t")
+
+
+def test_tables_are_told_restarted_and_deleted_with_their_parameter() -> None:
+    handlers = LinkHandlers(OneTable(), ParameterBook())
+    row = {"name": "t", "vhost": "v", "state": "failing"}
+    assert asked(handlers, method="GET", path="/api/lake/vhost/v/t") == row
+    assert asked(handlers, method="DELETE", path="/api/lake/vhost/v/t/restart") is None
+    for method, path in (
+        ("GET", "/api/lake/vhost/v/other"),
+        ("DELETE", "/api/lake/vhost/v/other/restart"),
+        ("DELETE", "/api/lake/vhost/v/t"),  # there is no such parameter
+    ):
+        with pytest.raises(HttpError):
+            asked(handlers, method=method, path=path)
+
+
 def test_handlers_of_one_table_do_not_meet() -> None:
     first, second = OneLink(), OneLink()
     for links in (first, second):

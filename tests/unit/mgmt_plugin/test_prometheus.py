@@ -24,7 +24,9 @@ from warren.mgmt_plugin.metrics import totals as metric_totals
 from warren.mgmt_plugin.metrics.exposition import COUNTER, GAUGE, Page, escape, labels, wants_open_metrics
 from warren.mgmt_plugin.metrics.exposition import Metric as Described
 from warren.mgmt_plugin.metrics.families import queue_deliveries
+from warren.mgmt_plugin.metrics.lake import lake_metrics
 from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsPort
+from warren.mgmt_plugin.resources.linked import NoLinks
 from warren.queues.long_work import TURN_STEPS
 from warren.queues.queue import Queue
 from warren.server.histogram import Histogram
@@ -702,3 +704,34 @@ def test_spans_are_counted_where_somebody_wants_them_and_each_of_these_metrics_i
     assert len(found) == 3
     documented = (Path(__file__).parents[3] / "docs/tracing.md").read_text()
     assert [name for name in found if f"`{name}`" not in documented] == []
+
+
+class Tables(NoLinks):
+    """Two tables, one of which has not begun."""
+
+    def tables(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        counts = dict.fromkeys(("bytes", "refused", "lost", "commits", "failures", "files_rewritten"), 1)
+        new = {"vhost": "/", "name": NAME, "state": "terminated", "rows": 0, "waiting": 0, "step_s": 0.0}
+        new |= {"lag_s": None, "committed_at": None}
+        follows = {"name": "t", "table": "shop.orders", "state": "running", "rows": 5, "waiting": 7, "lag_s": 2.5}
+        return [{**new, **counts}, {**new, **counts, **follows, "committed_at": 1500}]
+
+    def table_process(self) -> tuple[int, int]:
+        return 3, 1 << 20
+
+
+def test_tables_of_the_broker_are_told_one_by_one_and_their_process_apart() -> None:
+    page = Page()
+    prometheus._write(page, "warren_", lake_metrics(Tables()))
+    text = b"".join(page.pieces()).decode()
+    samples = {
+        (sample.name, sample.labels.get("name", "")): sample for each in parse_text(text) for sample in each.samples
+    }
+    assert samples["warren_lake_rows_total", "t"].value == 5
+    assert samples["warren_lake_rows_total", "t"].labels == {"vhost": "/", "name": "t", "table": "shop.orders"}
+    assert samples["warren_lake_lag_seconds", "t"].value == 2.5
+    assert ("warren_lake_lag_seconds", NAME) not in samples, "it is not known yet"
+    assert samples["warren_lake_last_commit_timestamp_seconds", "t"].value == 1.5
+    assert samples["warren_lake_state", NAME].labels["state"] == "terminated"
+    assert samples["warren_lake_processes_total", ""].value == 3
+    assert samples["warren_lake_process_memory_bytes", ""].value == 1 << 20

@@ -150,7 +150,7 @@ ADMINISTRATORS = (
     *("users", "permissions", "topic-permissions", "user-limits", "vhost-limits", "vhosts", "operator-policies"),
     *("definitions", "global-parameters", "cluster-name", "cluster", "rebalance", "feature-flags"),
 )
-POLICYMAKERS = ("policies", "parameters", "shovels", "federation-links")
+POLICYMAKERS = ("policies", "parameters", "shovels", "federation-links", "lake")
 # As far as permissions in the vhost go.
 EVERYBODY = ("queues", "exchanges", "bindings", "connections", "stream", "warren")
 

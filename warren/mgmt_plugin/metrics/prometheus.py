@@ -78,9 +78,11 @@ from warren.mgmt_plugin.metrics.families import (
     Family,
     VhostExchange,
 )
+from warren.mgmt_plugin.metrics.lake import lake_metrics
 from warren.mgmt_plugin.metrics.totals import GoneQueues, Totals, chunks, walk
 from warren.mgmt_plugin.names import cluster_id, node_name
 from warren.mgmt_plugin.operators import Doorkeeper
+from warren.mgmt_plugin.resources.linked import Links, NoLinks
 from warren.mgmt_plugin.resources.overview import PRODUCT, RABBITMQ_VERSION
 from warren.mgmt_plugin.routes import QUERY_FIELDS_MAX, Access, Call, Handlers, Route, bad_request, not_found
 from warren.queues.arguments import CLASSIC, LONG_TYPES, QUORUM
@@ -115,9 +117,12 @@ Rows = Iterable[tuple[Metric, Iterable[tuple[str, float]]]]
 
 
 class Metrics:
-    """Makes the pages for one broker. `traffic` is what its HTTP ports count."""
+    """Makes the pages for one broker. `traffic` is what its HTTP ports count, `links` has the tables that follow."""
 
-    def __init__(self, management: Management, doorkeeper: Doorkeeper, traffic: HttpTraffic) -> None:
+    def __init__(
+        self, management: Management, doorkeeper: Doorkeeper, traffic: HttpTraffic, links: Links | None = None
+    ) -> None:
+        self._links: Links = NoLinks() if links is None else links
         self._management = management
         self._broker = management.broker
         self._doorkeeper = doorkeeper
@@ -490,6 +495,7 @@ class Metrics:
         _write(page, WARREN, self._metadata())
         _write(page, WARREN, self._reactor(totals))
         _write(page, WARREN, self._replication())
+        _write(page, WARREN, lake_metrics(self._links))
         times = self._management.reactor.turn_times
         metric = Metric("reactor_turn_seconds", "histogram", "Turns of the reactor, which serves all AMQP sockets")
         page.histogram(WARREN, metric, BOUNDS_S, times.buckets(), times.sum_s)

@@ -277,6 +277,10 @@ class DataPortHandlers(Handlers):
         described = {"id": ranges.id, "boot": _BOOT_ID, "directory": str(self._directory)}
         return {**described, "files": inodes, "chunks": chunks}
 
+    def for_one_node(self) -> DataPortHandlers:
+        """Return the same for readers that are to ask no other node."""
+        return DataPortHandlers(self._sources, self._snapshots, self._directory, list)
+
     def token_routes(self) -> Iterator[Route]:
         """Yield the routes that a token lets in, answered by this object."""
         for route in self.routes():

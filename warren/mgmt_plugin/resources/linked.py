@@ -1,4 +1,4 @@
-"""Shovels and federation links: how they are, and having them begin anew. What they do is set by parameters."""
+"""Shovels, federation links and tables: how they are, and having them begin anew. Parameters say what they do."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from warren.vhosts.metadata import ParameterDelete
 from warren.vhosts.parameters import ParameterBook
 
 SHOVEL: Final = "shovel"
+LAKE: Final = "lake"
 
 
 class Links(Protocol):
@@ -20,6 +21,9 @@ class Links(Protocol):
     def restart_shovel(self, vhost: str, name: str) -> bool: ...
     def federation_links(self, vhost: str | None = None) -> list[dict[str, Any]]: ...
     def restart_federation_link(self, vhost: str, link_id: str) -> bool: ...
+    def tables(self, vhost: str | None = None) -> list[dict[str, Any]]: ...
+    def restart_table(self, vhost: str, name: str) -> bool: ...
+    def table_process(self) -> tuple[int, int]: ...
 
 
 class NoLinks:
@@ -37,13 +41,23 @@ class NoLinks:
     def restart_federation_link(self, vhost: str, link_id: str) -> bool:
         return False
 
+    def tables(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        return []
+
+    def restart_table(self, vhost: str, name: str) -> bool:
+        return False
+
+    def table_process(self) -> tuple[int, int]:
+        return 0, 0
+
 
 _S: Final = "/api/shovels/vhost/{vhost}/{name}"
 _L: Final = "/api/federation-links"
+_T: Final = "/api/lake/vhost/{vhost}/{name}"
 
 
 class LinkHandlers(Handlers):
-    """Handlers of shovels and federation links."""
+    """Handlers of shovels, federation links and tables."""
 
     def __init__(self, links: Links, parameters: ParameterBook) -> None:
         self._links = links
@@ -78,6 +92,28 @@ class LinkHandlers(Handlers):
         if not self._links.restart_federation_link(call.params["vhost"], call.params["id"]):
             raise not_found()
 
+    async def list_tables(self, call: Call) -> list[Described]:
+        return [row for vhost in visible_vhosts(call) for row in self._links.tables(vhost.name)]
+
+    async def list_tables_down(self, call: Call) -> list[Described]:
+        return [row for row in await self.list_tables(call) if row["state"] != "running"]
+
+    async def show_table(self, call: Call) -> Described:
+        for row in self._links.tables(call.params["vhost"]):
+            if row["name"] == call.params["name"]:
+                return row
+        raise not_found()
+
+    async def delete_table(self, call: Call) -> None:
+        vhost, name = call.params["vhost"], call.params["name"]
+        if self._parameters.maybe_parameter(vhost, LAKE, name) is None:
+            raise not_found()
+        await call.administer(ParameterDelete(vhost, LAKE, name))
+
+    async def restart_table(self, call: Call) -> None:
+        if not self._links.restart_table(call.params["vhost"], call.params["name"]):
+            raise not_found()
+
     ROUTES: ClassVar = (
         Route("GET", "/api/shovels", Access.MONITORING, list_shovels, "Shovels"),
         Route("GET", "/api/shovels/{vhost}", Access.MONITORING, list_shovels, "Shovels of a vhost"),
@@ -95,4 +131,11 @@ class LinkHandlers(Handlers):
             restart_link,
             "Restart a link",
         ),
+        Route("GET", "/api/lake", Access.MONITORING, list_tables, "Tables that follow streams and queues"),
+        Route("GET", "/api/lake/state/down", Access.MONITORING, list_tables_down, "Tables that do not follow"),
+        Route("GET", "/api/lake/{vhost}", Access.MONITORING, list_tables, "Tables that follow what is in a vhost"),
+        Route("GET", "/api/lake/{vhost}/state/down", Access.MONITORING, list_tables_down, "Those that do not follow"),
+        Route("GET", _T, Access.MONITORING, show_table, "A table that follows"),
+        Route("DELETE", _T, Access.POLICYMAKER, delete_table, "Have a table follow no more; it stays as it is"),
+        Route("DELETE", f"{_T}/restart", Access.POLICYMAKER, restart_table, "Have a table begin anew where it is"),
     )

@@ -1,0 +1,86 @@
+"""The listener for programs that the broker has started: what a reader of queues needs, in one vhost, and nothing else.
+
+    GET  /api/warren/data/{vhost}/{queue}[/files|/chunks]     POST …/plan         what a queue has
+    POST /api/warren/drains/{vhost}/{queue}/{consumer}/…      open, claim, mark   taking it out
+    POST /api/warren/streams/{vhost}/{queue}/offset           PUT …/groups/{group}
+
+1. There are no other paths here, no pages and no logins: a name and a password are refused unread. A token
+   (``server.local_http``) lets in to the vhost that it is of.
+2. Who comes is the broker itself, as links are, and may read every queue of that vhost. The rest is as on the
+   management port, by the same handlers and with the same limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Final
+
+from warren.channels.access import AccessControl
+from warren.mgmt_plugin.api import carry_out
+from warren.mgmt_plugin.http.server import HttpError, Request, Response
+from warren.mgmt_plugin.operators import Operator
+from warren.mgmt_plugin.routes import Acting, Call, Handlers, Route, RouteTable, not_authorised, parse_query
+from warren.server.local_http import LocalHttp
+from warren.server.management import Management
+from warren.vhosts.metadata import PermissionPut, UserPut
+from warren.vhosts.topology_watcher import INTERNAL_USER
+
+_DATA: Final = "/api/warren/data/{vhost}/{queue}"
+_DRAIN: Final = "/api/warren/drains/{vhost}/{queue}/{consumer}"
+_STREAM: Final = "/api/warren/streams/{vhost}/{queue}"
+PATHS: Final = frozenset(
+    {
+        *(("GET", f"{_DATA}{more}") for more in ("", "/files", "/chunks")),
+        ("POST", f"{_DATA}/plan"),
+        *(("POST", f"{_DRAIN}/{more}") for more in ("open", "claim", "mark", "release")),
+        ("POST", f"{_STREAM}/offset"),
+        ("PUT", f"{_STREAM}/groups/{{group}}"),
+    }
+)
+_TAGS: Final = ("management",)
+
+
+class LocalListener:
+    """Answers every request on the listener."""
+
+    def __init__(self, handlers: Iterable[Handlers], local: LocalHttp, management: Management) -> None:
+        self._table = RouteTable(_allowed(handlers))
+        assert len(self._table.routes) == len(PATHS)
+        self._local = local
+        self._vhosts = management.broker.vhosts
+        self._acting = Acting(management.clients, management.administer)
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request.
+
+        Raises:
+            HttpError: it is refused.
+        """
+        route, params = self._table.find(request.method, request.path)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        vhost = self._local.maybe_vhost(token.strip()) if scheme.lower() == "bearer" else None
+        if vhost is None:
+            raise not_authorised("a token is needed here")
+        if params["vhost"] != vhost:
+            raise HttpError(403, "forbidden", "the token is of another vhost")
+        request.identified(INTERNAL_USER)
+        operator = Operator(INTERNAL_USER, _TAGS, _access_to(vhost))
+        call = Call(request, params, operator, self._vhosts, self._acting, parse_query(request.query), route.limits)
+        return await carry_out(route, call, self._vhosts)
+
+
+def _allowed(handlers: Iterable[Handlers]) -> Iterator[Route]:
+    for each in handlers:
+        for route in each.routes():
+            if (route.method, route.template) in PATHS:
+                yield route
+
+
+@lru_cache(maxsize=128)
+def _access_to(vhost: str) -> AccessControl:
+    """Return what knows one user, the broker itself, in one vhost."""
+    found = AccessControl(lambda: None)
+    found.users[INTERNAL_USER] = UserPut(INTERNAL_USER, "", "", _TAGS)
+    found.apply(PermissionPut(INTERNAL_USER, vhost, "", "", ".*"))
+    return found
