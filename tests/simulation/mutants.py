@@ -244,8 +244,8 @@ MUTANTS: Final = (
         "what was given back and then acknowledged comes back",
         (
             "queues/ready_messages.py",
-            "heappush(self._returned, (int(place), message))\n",
-            "heappush(self._returned, (int(self._backlog.skip_number()), message))\n",
+            "returned.put(message, place)\n",
+            "returned.put(message, self._backlog.skip_number())\n",
         ),
     ),
     mutant(
@@ -311,11 +311,11 @@ MUTANTS: Final = (
         "a segment counts references that nobody has, or the broker does not start",
         (
             QUEUE,
-            lines("self.ready.settle(delivery.message, place)", "if message.persistent and self.stores:"),
+            lines("self.ready.replace(delivery.message, place)", "if message.persistent and self.stores:"),
             lines(
                 "index = self.ready.index_of(place >> 48)",
                 "if delivery.message.row >= 0 or index is None:",
-                "    self.ready.settle(delivery.message, place)",
+                "    self.ready.replace(delivery.message, place)",
                 "else:",
                 "    index.forget(place & ((1 << 48) - 1))",
                 "if message.persistent and self.stores:",
@@ -389,7 +389,11 @@ MUTANTS: Final = (
     mutant(
         "expired-while-it-was-loaded",
         "a message that has expired is served all the same, after its dead letter",
-        (BACKLOG, lines("if index.lsn_of_resident(number) == 0:", indent=12), lines("if False:", indent=12)),
+        (
+            BACKLOG,
+            lines("if index.lsn_of_resident(number) == 0 or (taken is not None and taken.has(number)):", indent=12),
+            lines("if taken is not None and taken.has(number):", indent=12),
+        ),
     ),
     mutant(
         "deadlines-not-looked-for",
