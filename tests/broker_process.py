@@ -15,11 +15,9 @@ Owns how tests start a broker and what they may know of the process. Speaks no A
 from __future__ import annotations
 
 import os
-import random
 import re
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -38,7 +36,6 @@ POLL_S = 0.02
 # Under which names a broker says where it listens: those of the settings.
 SCHEMES = [f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in ("", "s", "_ws", "_wss")] + ["http", "https"]
 SCHEMES += ["data", "datas"]
-OWN_PORTS = (20000, 32000)  # below those that Linux gives to outgoing connections
 _PAGE_BYTES = resource.getpagesize()
 
 
@@ -49,21 +46,6 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
         if time.monotonic() > give_up_at:
             raise AssertionError(f"waited {deadline_s:.0f} s in vain for: {what}")
         time.sleep(POLL_S)
-
-
-def free_port() -> int:
-    """Return a loopback TCP port nobody listens on right now.
-
-    Not one that the system would choose: until somebody listens there, any outgoing connection could be given it.
-    """
-    while True:
-        port = random.SystemRandom().randrange(*OWN_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 class WarrenProcess:

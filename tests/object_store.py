@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_process import free_port, wait_until
+from broker_process import wait_until
+from free_ports import free_port
 
 SERVER = Path(__file__).parents[1] / ".cache" / "objects" / "bin" / "moto_server"
 

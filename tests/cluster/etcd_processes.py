@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from free_ports import free_port
 
 START_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.05
@@ -36,21 +35,6 @@ def installed_etcd() -> str:
     if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
         pytest.fail(reason)
     pytest.skip(reason)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return free ports that no connection of anybody is given while a member is down: below those for connections."""
-    ports: list[int] = []
-    while len(ports) < count:
-        port = random.randrange(15_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in ports:
-            ports.append(port)
-    return ports
 
 
 class EtcdProcess:
@@ -82,7 +66,7 @@ class EtcdCluster:
         self._program = installed_etcd()
         self._directory = directory
         self._options = options
-        ports = free_ports(2 * members)
+        ports = [free_port() for _ in range(2 * members)]
         self.members = [
             EtcdProcess(f"m{number}", directory / f"m{number}", ports[2 * number], ports[2 * number + 1], scheme)
             for number in range(members)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pika
-from broker_process import WarrenProcess, free_port
+from broker_process import WarrenProcess
 from broker_process import wait_until as wait_briefly
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Broker",
     "WarrenProcess",
     "broker_from_url",
-    "free_port",
     "in_ci",
     "wait_until",
 ]

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from broker_process import WarrenProcess, free_port, wait_until
+from broker_process import WarrenProcess, wait_until
+from free_ports import free_port
 
 CLUSTER_VARIABLE = "WARREN_TEST_CLUSTER"
 

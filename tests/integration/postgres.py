@@ -12,7 +12,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from free_ports import free_port
 
 _USER = "warren_tests"
 _START_TIMEOUT_S = 60.0
@@ -52,9 +52,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start on the port of the last start, at first on a free one, and wait until it answers."""
         if self.port == 0:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1]
+            self.port = free_port()
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,

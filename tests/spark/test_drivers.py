@@ -20,7 +20,8 @@ from typing import Any
 
 import pyspark
 import pytest
-from broker_process import free_port, wait_until
+from broker_process import wait_until
+from free_ports import free_port
 
 from .driver import lakes_of
 from .lake import DEADLINE_S, Lake

@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from broker_process import DEADLINE_S, WarrenProcess, free_port, wait_until
+from broker_process import DEADLINE_S, WarrenProcess, wait_until
+from free_ports import free_port
 
 ROOT = Path(__file__).parents[2]
 INTERRUPT = "^C"

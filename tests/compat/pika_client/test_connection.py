@@ -9,6 +9,7 @@ from typing import Any
 import pika
 import pika.credentials
 import pytest
+from free_ports import free_port
 from pika import spec
 from pika.exceptions import (
     AMQPConnectionError,
@@ -19,7 +20,7 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from ..broker import Broker, free_port
+from ..broker import Broker
 from ..conftest import Names
 from .dialogue import Connect, connection_closed_with, impl, pump, ready, until_closed, wait_for_ready
 

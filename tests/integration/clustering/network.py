@@ -23,8 +23,8 @@ from struct import pack
 from typing import Final
 
 import pytest
-from broker_process import free_port
 from compat.broker import in_ci
+from free_ports import free_port
 
 _SOURCE: Final = Path(__file__).with_name("route_shim.c")
 _TURN_MS: Final = 20

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pika
-from broker_process import WarrenProcess, free_port, wait_until
+from broker_process import WarrenProcess, wait_until
+from free_ports import free_port
 from pika.adapters.blocking_connection import BlockingChannel
 
 SECRET = "what the nodes of this test share"

@@ -20,8 +20,9 @@ from typing import Any, Protocol
 
 import pika
 import pytest
-from broker_process import WarrenProcess, free_port, wait_until
+from broker_process import WarrenProcess, wait_until
 from compat.broker import in_ci
+from free_ports import free_port
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_process import free_port, wait_until
+from broker_process import wait_until
+from free_ports import free_port
 
 from .client import EVERYTHING, Answer, Api
 from .test_fields import LACKING

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from broker_process import free_port, wait_until
+from broker_process import wait_until
+from free_ports import free_port
 
 from warren.perf.client import Address
 

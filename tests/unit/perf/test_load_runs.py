@@ -8,6 +8,7 @@ import socket
 
 import pytest
 import typer
+from free_ports import free_port
 from typer.testing import CliRunner
 
 from warren.amqp.field_table import decode_table
@@ -26,12 +27,6 @@ def command_line() -> typer.Typer:
     app = typer.Typer()
     app.command()(perf)
     return app
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pika
 import pika.exceptions
 import pytest
 import trio
-from broker_process import free_port
+from free_ports import free_port
 
 from warren.cluster.etcd import EtcdError
 from warren.cluster.member import Member

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from broker_process import free_port
+from free_ports import free_port
 from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.replication.cluster_state import ClusterState
