@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
+from uuid import UUID
 
 import pika
 import pytest
 from broker_process import WarrenProcess
-from proton import Delivery, Described, Event, Message, SSLDomain, symbol
+from proton import Delivery, Described, Event, Message, SSLDomain, byte, int32, symbol, timestamp
 from proton.handlers import MessagingHandler
 from proton.reactor import Container, DynamicNodeProperties, Filter
 from proton.utils import BlockingConnection, LinkDetached, SendException
@@ -111,8 +112,12 @@ def test_bodies_and_properties_of_every_type_come_back(connection: BlockingConne
         receiver.accept()
         assert message.body == body
         assert (message.subject, message.address, message.user_id) == ("s", "/queues/types", b"guest")
-    sender.send(Message())  # it has no body at all
-    assert bytes(cast(bytes, receiver.receive(timeout=TIMEOUT_S).body)) == b""
+        assert message.correlation_id == 7
+    types = {"int": int32(5), "byte": byte(-1), "id": UUID(int=7), "when": timestamp(1_700_000_000_123), "x-own": 0.5}
+    sender.send(Message(properties=types))  # it has no body at all
+    message = receiver.receive(timeout=TIMEOUT_S)
+    assert message.body is None and message.properties == types
+    assert [type(message.properties[name]) for name in types] == [type(value) for value in types.values()]
     channel.queue_delete("types")
 
 

@@ -67,10 +67,9 @@ DATA: Final = 0x75
 SEQUENCE: Final = 0x76
 VALUE: Final = 0x77
 FOOTER: Final = 0x78
+PROPERTY_COUNT: Final = 13  # fields of the section `properties`
 
 ENCODED_TYPE: Final = "amqp-1.0"
-# Behind the sections before a body that is stored as it is encoded. No section begins with it.
-ENCODED_MARK: Final = b"\xff"
 TRANSIENT: Final = 1
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
 _TTL_MAX_MS: Final = 4_000_000_000  # the largest that a queue knows; longer is as good as none
@@ -82,11 +81,18 @@ _EXPIRY: Final = "x-amqp10-expiry"
 _GROUP_SEQUENCE: Final = "x-amqp10-group-sequence"
 _REPLY_TO_GROUP: Final = "x-amqp10-reply-to-group"
 _CREATED_MS: Final = "x-creation-time-ms"
+# What `originals` keeps.
+ORIGINAL_SECTIONS: Final = "x-amqp10-sections"
+ORIGINAL_BODY: Final = "x-amqp10-body"
+ORIGINAL_FOOTER: Final = "x-amqp10-footer"
 _OWN: Final = frozenset(
-    (_MESSAGE_ID, _CORRELATION_ID, _TO, _SUBJECT, _EXPIRY, _GROUP_SEQUENCE, _REPLY_TO_GROUP, _CREATED_MS)
+    (
+        *(_MESSAGE_ID, _CORRELATION_ID, _TO, _SUBJECT, _EXPIRY, _GROUP_SEQUENCE, _REPLY_TO_GROUP, _CREATED_MS),
+        *(ORIGINAL_SECTIONS, ORIGINAL_BODY, ORIGINAL_FOOTER),
+    )
 )
 # Annotations that the broker sets, and takes from nobody.
-_OURS: Final = frozenset(("x-exchange", "x-routing-key", "x-opt-deaths", "x-death", "x-stream-offset"))
+OURS: Final = frozenset(("x-exchange", "x-routing-key", "x-opt-deaths", "x-death", "x-stream-offset"))
 _URN: Final = "urn:uuid:"
 
 
@@ -94,11 +100,14 @@ _URN: Final = "urn:uuid:"
 
 
 class Body:
-    """Where the body of a message is in its sections. `start` and `end`: of the bytes of a single data section."""
+    """Where the body of a message is in its sections. `start` and `end`: of the bytes of a data section.
+
+    `is_plain`: that is all there is.
+    """
 
     def __init__(self) -> None:
         self.sections: i64 = 0  # where the first section of the body begins
-        self.is_single: bool = False
+        self.is_plain: bool = False
         self.start: i64 = 0
         self.end: i64 = 0
         self._head = Head()
@@ -109,7 +118,7 @@ class Body:
         Raises:
             Amqp10Error: they are malformed.
         """
-        self.is_single = False
+        self.is_plain = False
         while pos < end:
             # Nearly always: a descriptor of three bytes.
             code: i64 = -1
@@ -121,34 +130,23 @@ class Body:
                 code = self._head.code
                 at = self._head.pos
             if code >= DATA:
-                self._found(code, data, pos, at, end)
+                self.sections = pos
+                if code == DATA:
+                    self.start, self.end = binary(data, at, end)
+                    self.is_plain = self.end == end
                 return
             if code < HEADER:
                 raise malformed("a section that is none")
             pos = value_end(data, at, end)
-        # None at all, as clients send it: it is stored as an empty one.
         self.sections = end
-        self.is_single = True
-        self.start = end
-        self.end = end
-
-    def _found(self, code: i64, data: bytes, pos: i64, at: i64, end: i64) -> None:
-        self.sections = pos
-        if code == DATA:
-            self.start, self.end = _binary(data, at, end)
-            if self.end == end:
-                self.is_single = True
-                return
-        # Something unusual: a body of other sections, or a footer.
-        while pos < end:
-            self._head.read(data, pos, end)
-            if not DATA <= self._head.code <= FOOTER:
-                raise malformed("a section that does not belong into a body")
-            pos = value_end(data, self._head.pos, end)
 
 
-def _binary(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-    """Return where the bytes of a binary begin and end."""
+def binary(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
+    """Return where the bytes of a binary begin and end.
+
+    Raises:
+        Amqp10Error: it is malformed.
+    """
     stop: i64 = value_end(data, pos, end)
     code: i64 = data[pos]
     if code == BINARY_8:
@@ -158,38 +156,12 @@ def _binary(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     raise malformed("a data section that is no binary")
 
 
-def body_of(data: bytes, pos: i64, end: i64) -> tuple[bytes, bool]:
-    """Return the body of the sections between `pos` and `end`, and whether it is them as they are encoded.
-
-    Raises:
-        Amqp10Error: they are malformed.
-    """
-    parts: list[bytes] = []
-    head = Head()
-    start: i64 = pos
-    footer_at: i64 = end
-    is_data = True
-    while pos < end:
-        head.read(data, pos, end)
-        stop: i64 = value_end(data, head.pos, end)
-        if head.code == FOOTER:
-            footer_at = pos
-            break
-        if head.code == DATA:
-            first, last = _binary(data, head.pos, end)
-            parts.append(data[first:last])
-        else:
-            is_data = False
-        pos = stop
-    if footer_at == start:
-        raise malformed("a message without a body")
-    return (b"".join(parts), False) if is_data else (data[start:footer_at], True)
-
-
 class Sections:
     """What stands before the body of a message, as properties of 0-9-1. `to`: where the message says it goes.
 
-    What 1.0 knows and 0-9-1 has no property for is in `headers`; `encode` puts all of it together.
+    What 1.0 knows and 0-9-1 has no property for is in `headers`; `encode` puts all of it together. As they were are
+    `fields` of the properties, `application` properties and `annotations`; `bare`: the bytes of the first two,
+    `kept`: those of all three.
     """
 
     def __init__(self) -> None:
@@ -198,11 +170,14 @@ class Sections:
         self.to: str | None = None
         self.subject: str | None = None
         self.reply_to: str | None = None
-        self.message_id: object = None
-        self._annotations: dict[object, object] = {}
+        self.fields: list[object] = []
+        self.application: dict[object, object] = {}
+        self.annotations: dict[object, object] = {}
+        self.bare = b""
+        self.kept = b""
 
-    def read(self, data: bytes) -> bool:
-        """Take all sections of `data`; True when `ENCODED_MARK` is behind them.
+    def read(self, data: bytes) -> None:
+        """Take all sections of `data`.
 
         Raises:
             Amqp10Error: they are malformed. LinkError: something in them is too long.
@@ -212,23 +187,22 @@ class Sections:
         pos: i64 = 0
         end: i64 = len(data)
         while pos < end:
-            if data[pos] != 0:
-                return True
             head.read(data, pos, end)
             stop: i64 = value_end(data, head.pos, end)
             if head.code == HEADER:
                 self._header(arguments_of("a header", data, head.pos, stop))
             elif head.code == MESSAGE_ANNOTATIONS:
+                self.kept += data[pos:stop]
                 self._annotate(_map_at(data, head.pos, stop))
             elif head.code == PROPERTIES:
+                self.kept += data[pos:stop]
+                self.bare += data[pos:stop]
                 self._properties(arguments_of("properties", data, head.pos, stop))
             elif head.code == APPLICATION_PROPERTIES:
-                for name, value in _map_at(data, head.pos, stop).items():
-                    if not isinstance(name, str) or isinstance(value, list | dict | Array | Described):
-                        raise malformed("application properties that are not simple values with names")
-                    _put(self.headers, name, value)
+                self.kept += data[pos:stop]
+                self.bare += data[pos:stop]
+                self._apply(_map_at(data, head.pos, stop))
             pos = stop
-        return False
 
     def encode(self) -> bytes:
         """Return the properties as they are stored."""
@@ -247,9 +221,17 @@ class Sections:
             if ttl_ms <= _TTL_MAX_MS:
                 found.expiration = str(ttl_ms)
 
+    def _apply(self, application: dict[object, object]) -> None:
+        for name, value in application.items():
+            if not isinstance(name, str) or isinstance(value, list | dict | Array | Described):
+                raise malformed("application properties that are not simple values with names")
+            self.application[name] = value
+            _put(self.headers, name, value)
+
     def _annotate(self, annotations: dict[object, object]) -> None:
         for name, value in annotations.items():
-            if not isinstance(name, str) or not name.startswith("x-") or name in _OURS or name in _OWN:
+            self.annotations[name] = value
+            if not isinstance(name, str) or not name.startswith("x-") or name in OURS or name in _OWN:
                 continue
             if name == "x-cc":
                 copies = value.elements if isinstance(value, Array) else value
@@ -263,8 +245,8 @@ class Sections:
     def _properties(self, fields: Arguments) -> None:
         found = self.properties
         headers = self.headers
-        self.message_id = fields.any(0)
-        found.message_id = _identifier(self.message_id, headers, _MESSAGE_ID)
+        self.fields = [fields.any(at) for at in range(PROPERTY_COUNT)]
+        found.message_id = _identifier(fields.any(0), headers, _MESSAGE_ID)
         user = fields.any(1)
         if isinstance(user, bytes):
             found.user_id = _short("user-id", user.decode("utf-8", "surrogateescape"))
@@ -399,27 +381,45 @@ def delivery_count_of(found: BasicProperties) -> int:
     return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= 0xFFFFFFFF else 0
 
 
-def other_sections(found: BasicProperties, exchange: str, routing_key: str) -> bytes:
-    """Return annotations, properties and application properties of a stored message."""
-    headers: Table = {} if found.headers is None else decode_table(found.headers)
-    annotations: dict[object, object] = {Symbol("x-exchange"): exchange, Symbol("x-routing-key"): routing_key}
+def is_hidden(name: str) -> bool:
+    """Tell whether a header is one that clients of 1.0 are not shown as it is."""
+    return name in _OWN or name in ("", "BCC", DELIVERY_COUNT)
+
+
+def is_annotation(name: str) -> bool:
+    """Tell whether a header is an annotation for clients of 1.0."""
+    return (name == "CC" or (name.startswith("x-") and name.isascii())) and not is_hidden(name)
+
+
+def annotations_of(found: BasicProperties, headers: Table) -> dict[object, object]:
+    """Return the annotations of a stored message."""
+    annotations: dict[object, object] = {}
     for name, value in headers.items():
-        if not _is_annotation(name):
+        if not is_annotation(name):
             continue
         if name == "x-death":
             deaths = _deaths(value)
             if deaths is not None:
                 annotations[Symbol("x-opt-deaths")] = deaths
-        elif name == "CC":
-            annotations[Symbol("x-cc")] = _from_field(value)
         else:
-            annotations[Symbol(name)] = _from_field(value)
-    application = application_properties(headers)
+            annotations[Symbol("x-cc" if name == "CC" else name)] = _from_field(value)
     if found.type is not None and found.type != ENCODED_TYPE:
         annotations[Symbol("x-basic-type")] = found.type
+    return annotations
+
+
+def application_properties(headers: Table) -> dict[object, object]:
+    """Return the application properties of a stored message."""
+    found: dict[object, object] = {}
+    for name, value in headers.items():
+        if not (isinstance(value, list | dict) or is_annotation(name) or is_hidden(name)):
+            found[name] = _from_field(value)
+    return found
+
+
+def bare_sections(fields: list[object], application: dict[object, object]) -> bytes:
+    """Return properties and application properties as they are encoded here; `fields` lose what is None at the end."""
     out = BytesWriter()
-    write_value(out, Described(ULong(MESSAGE_ANNOTATIONS), annotations))
-    fields = property_fields(found, headers)
     while fields and fields[-1] is None:
         fields.pop()
     if fields:
@@ -427,34 +427,6 @@ def other_sections(found: BasicProperties, exchange: str, routing_key: str) -> b
     if application:
         write_value(out, Described(ULong(APPLICATION_PROPERTIES), application))
     return out.getvalue()
-
-
-def _is_hidden(name: str) -> bool:
-    return name in _OWN or name in ("", "BCC", DELIVERY_COUNT)
-
-
-def _is_annotation(name: str) -> bool:
-    return (name == "CC" or (name.startswith("x-") and name.isascii())) and not _is_hidden(name)
-
-
-def application_properties(headers: Table) -> dict[object, object]:
-    """Return the application properties of a stored message."""
-    found: dict[object, object] = {}
-    for name, value in headers.items():
-        if not (isinstance(value, list | dict) or _is_annotation(name) or _is_hidden(name)):
-            found[name] = _from_field(value)
-    return found
-
-
-def shown_value(value: object) -> object:
-    """Return what becomes of the value of an application property on its way from one client of 1.0 to another."""
-    return _from_field(_to_field(value))
-
-
-def shown_identifier(value: object) -> object:
-    """Return what becomes of a message id, or correlation id, on the same way."""
-    headers: Table = {}
-    return _from_identifier(_identifier(value, headers, _MESSAGE_ID), headers.get(_MESSAGE_ID))
 
 
 def property_fields(found: BasicProperties, headers: Table) -> list[object]:
@@ -544,22 +516,6 @@ def _deaths(value: object) -> object:
             }
         )
     return Array(0xD1, found)
-
-
-def is_body(data: bytes) -> bool:
-    """Tell whether `data` is sections that make a body: what says so may be from anybody."""
-    head = Head()
-    pos: i64 = 0
-    end: i64 = len(data)
-    try:
-        while pos < end:
-            head.read(data, pos, end)
-            if not DATA <= head.code <= VALUE:
-                return False
-            pos = value_end(data, head.pos, end)
-    except Exception:
-        return False
-    return end > 0
 
 
 def data_head(size: i64) -> bytes:

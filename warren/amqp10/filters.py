@@ -6,8 +6,8 @@
 
 1. All fields of all filters have to have their values. A text ``&p:ABC`` stands for all that begin with ABC, ``&s:ABC``
    for all that end so, and ``&&ABC`` for &ABC. Null stands for any value; an application property has to be there.
-2. A value is compared as it would be shown when a client of AMQP 1.0 had sent it: what is lost on the way of a message
-   (docs/amqp10.md) is lost here, too, and a number as message id is its digits.
+2. A value is compared with what the receiver would be shown: what a client of AMQP 1.0 has sent, and what comes of the
+   properties of other messages (docs/amqp10.md).
 3. Filters of both kinds together, more than `FIELDS_MAX` fields of a section or `LENGTH_MAX` characters, an unknown
    field and a value of another type than the field has are refused: who asks for some messages never gets all of them.
 4. What was decided for a message holds for the next one with the same properties, unless the condition asks the time.
@@ -22,7 +22,6 @@ from typing import Final
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
-from warren.amqp10.conversion import shown_identifier, shown_value
 from warren.amqp10.errors import INVALID_FIELD, LinkError
 from warren.amqp10.expressions import same
 from warren.amqp10.message_view import (
@@ -178,7 +177,7 @@ class Expressions(Selection):
             raise _refused(f"the application property {name[:40]!r} is compared with no number, text, binary or time")
         if len(self._application) == FIELDS_MAX:
             raise _refused(f"at most {FIELDS_MAX} fields of a section are compared")
-        self._application.append((name, Reference(shown_value(wanted))))
+        self._application.append((name, Reference(wanted)))
 
     def passes(self, message: Message, now_ms: i64) -> bool:
         content = message.header_frame()
@@ -219,7 +218,7 @@ def _property_value(at: int, name: str, wanted: object) -> object:
         if isinstance(wanted, str) and wanted.startswith("&"):
             return str(wanted)
         if isinstance(wanted, str | bytes) or (isinstance(wanted, int) and not isinstance(wanted, bool)):
-            return shown_identifier(wanted)
+            return wanted
         raise _refused(f"{name} is compared with a text, a binary, a UUID or a number")
     if at in (ABSOLUTE_EXPIRY_TIME, CREATION_TIME, GROUP_SEQUENCE):
         if isinstance(wanted, int) and not isinstance(wanted, bool):

@@ -18,14 +18,8 @@ from mypy_extensions import i32, i64, u8
 from warren.amqp.methods import FRAME_OVERHEAD_BYTES
 from warren.amqp.outbox import CHUNK_MIN_BYTES, Supply
 from warren.amqp.properties import BasicProperties, decode_properties
-from warren.amqp10.conversion import (
-    ENCODED_TYPE,
-    data_head,
-    delivery_count_of,
-    header_section,
-    is_body,
-    other_sections,
-)
+from warren.amqp10.conversion import data_head, delivery_count_of, header_section
+from warren.amqp10.originals import Shown, StoredLayout
 from warren.amqp10.performatives import to_i32
 from warren.channels.prepared_publish import PROPERTIES_AT
 from warren.msgstore.log.message import HEADER_AT, Envelope, Message
@@ -159,7 +153,7 @@ class Amqp10Ledger(DeliveryLedger):
         self._expiration_ms: i64 = -1
         self._failures: int = 0
         self._sections = b""
-        self._is_encoded: bool = False
+        self._layout = StoredLayout(self._decoded, {})
 
     def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
         consumer.credit -= 1
@@ -174,7 +168,11 @@ class Amqp10Ledger(DeliveryLedger):
             prefix = self._header_of(message, redelivered) + self._sections
         size: i64 = message.body_bytes
         body_at: i64 = header_end + HEADER_AT
-        if size >= LARGE_MIN_BYTES and not self._is_encoded:
+        layout = self._layout
+        if not layout.is_usual:
+            self._send(consumer.deliver_head, tag, consumer.no_ack, prefix, layout.sections(message.body()))
+            return
+        if size >= LARGE_MIN_BYTES:
             parts = message.body_parts(size)
             self._send_parts(consumer.deliver_head, tag, consumer.no_ack, prefix + data_head(size), parts, size)
             return
@@ -184,15 +182,14 @@ class Amqp10Ledger(DeliveryLedger):
             body = content[body_at : body_at + size]
         else:
             body = message.body()
-        if not self._is_encoded or not is_body(body):
-            if size < 256:
-                out = BytesWriter()
-                out.write(prefix)
-                out.write(b"\x00\x53\x75\xa0")
-                out.append(u8(size))
-                prefix = out.getvalue()
-            else:
-                prefix = prefix + data_head(size)
+        if size < 256:
+            out = BytesWriter()
+            out.write(prefix)
+            out.write(b"\x00\x53\x75\xa0")
+            out.append(u8(size))
+            prefix = out.getvalue()
+        else:
+            prefix = prefix + data_head(size)
         self._send(consumer.deliver_head, tag, consumer.no_ack, prefix, body)
 
     def searches_on(self) -> None:
@@ -291,11 +288,12 @@ class Amqp10Ledger(DeliveryLedger):
         found = decode_properties(content, HEADER_AT, header_end - 1)
         self._envelope = envelope
         self._decoded = found
-        self._is_encoded = found.type == ENCODED_TYPE
         self._expiration_ms = -1
         if found.expiration is not None and found.expiration.isdigit() and len(found.expiration) <= 12:
             self._expiration_ms = int(found.expiration)
-        self._sections = other_sections(found, envelope.exchange, envelope.routing_key)
+        shown = Shown(found)
+        self._layout = StoredLayout(found, shown.headers)
+        self._sections = shown.sections(envelope.exchange, envelope.routing_key)
         self._failures = delivery_count_of(found)
         self._first = header_section(found, None, first=True, delivery_count=0) + self._sections
 

@@ -358,7 +358,9 @@ def _read(link: str, data: bytes) -> Request:
             value = Reader(data, head.pos, pos).value()
     sections = Sections()
     sections.read(data)
-    return Request(link, sections.message_id, sections.subject or "", sections.to or "", value)
+    return Request(
+        link, sections.fields[0] if sections.fields else None, sections.subject or "", sections.to or "", value
+    )
 
 
 def _named(name: str) -> str:

@@ -10,9 +10,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.amqp.field_table import Table, decode_table
 from warren.amqp.properties import BasicProperties, decode_properties
-from warren.amqp10.conversion import application_properties, property_fields
+from warren.amqp10.originals import Shown
+from warren.amqp10.values import Array, Described
 
 # What a filter may cost for one message. One comparison is a step, and so is a character that LIKE looks at. What is
 # not decided by then is not decided: the message does not match.
@@ -52,7 +52,7 @@ class MessageView:
         self.steps: i64 = 0
         self.is_exhausted: bool = False
         self._found: BasicProperties = decode_properties(content, start, end)
-        self._headers: Table | None = None
+        self._shown: Shown | None = None
         self._fields: list[object] | None = None
         self._application: dict[object, object] | None = None
 
@@ -69,12 +69,13 @@ class MessageView:
         return DEFAULT_PRIORITY if found is None else found
 
     def property(self, at: int) -> object:
-        """Return a field of `PROPERTY_NAMES`, None: it is not there."""
+        """Return a field of `PROPERTY_NAMES`, None: it is not there, or is of a type that no property has."""
         fields = self._fields
         if fields is None:
-            fields = property_fields(self._found, self._table())
+            fields = self._message().fields()
             self._fields = fields
-        return fields[at]
+        found = fields[at] if at < len(fields) else None
+        return None if isinstance(found, list | dict | Array | Described) else found
 
     def has_application_property(self, name: str) -> bool:
         """Tell whether there is such an application property, be it null."""
@@ -87,14 +88,13 @@ class MessageView:
     def _application_properties(self) -> dict[object, object]:
         found = self._application
         if found is None:
-            found = application_properties(self._table())
+            found = self._message().application()
             self._application = found
         return found
 
-    def _table(self) -> Table:
-        headers = self._headers
-        if headers is None:
-            encoded = self._found.headers
-            headers = {} if encoded is None else decode_table(encoded)
-            self._headers = headers
-        return headers
+    def _message(self) -> Shown:
+        shown = self._shown
+        if shown is None:
+            shown = Shown(self._found)
+            self._shown = shown
+        return shown

@@ -47,7 +47,7 @@ from warren.amqp10.expressions import (
     Sign,
 )
 from warren.amqp10.like_pattern import invalid_condition, pattern_of
-from warren.amqp10.message_view import CORRELATION_ID, MESSAGE_ID, PROPERTY_NAMES, MessageView
+from warren.amqp10.message_view import PROPERTY_NAMES, MessageView
 
 LENGTH_MAX: Final = 4096
 TOKENS_MAX: Final = 200
@@ -237,8 +237,6 @@ class _Parser:
             self._next += 1
             sign = "<>" if token.text == "!=" else token.text
             right = self._sum()
-            if sign in ("=", "<>"):
-                return Comparison(sign, _as_identifier(left, right), _as_identifier(right, left))
             return Comparison(sign, left, right)
         if self._takes(_WORD, "IS"):
             is_not = self._takes(_WORD, "NOT")
@@ -258,9 +256,9 @@ class _Parser:
 
     def _membership(self, left: Expression) -> Expression:
         self._expect(_SIGN, "(")
-        members = [_as_identifier(self._sum(), left)]
+        members = [self._sum()]
         while self._takes(_SIGN, ","):
-            members.append(_as_identifier(self._sum(), left))
+            members.append(self._sum())
         self._expect(_SIGN, ")")
         return In(left, members)
 
@@ -410,12 +408,3 @@ def _identifier(token: _Token) -> Expression:
         f"sections are header, properties and application_properties, in place of {token.shown()};"
         " a name with a dot is written in brackets"
     )
-
-
-def _as_identifier(found: Expression, other: Expression) -> Expression:
-    """Return a whole number as the text that a message id or correlation id is kept as, if `other` is one of them."""
-    if isinstance(other, Property) and other.at in (MESSAGE_ID, CORRELATION_ID) and isinstance(found, Literal):
-        constant = found.constant
-        if isinstance(constant, int) and not isinstance(constant, bool):
-            return Literal(str(int(constant)))
-    return found

@@ -19,7 +19,7 @@ from warren.amqp import methods as m
 from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.amqp10.addresses import MANAGEMENT, queue_address, source_of, target_of
-from warren.amqp10.conversion import ENCODED_MARK, ENCODED_TYPE, Body, Sections, body_of
+from warren.amqp10.conversion import Body, Sections
 from warren.amqp10.dispositions import DispositionRun, DrainRun, LinkEnd, Outcomes, accepted, settled_frame
 from warren.amqp10.errors import (
     DELETED,
@@ -41,6 +41,7 @@ from warren.amqp10.filters import CAPABILITIES
 from warren.amqp10.ledger import Amqp10Ledger, transfer_head
 from warren.amqp10.links import Link, ReceivingLink, SendingLink
 from warren.amqp10.management import Management
+from warren.amqp10.originals import Layout, keep_sections
 from warren.amqp10.performatives import (
     ACCEPTED,
     ATTACH,
@@ -341,21 +342,24 @@ class Amqp10Session(Session):
             return
         body = self._body
         body.find(data, start, end)
-        if body.is_single:
+        layout: Layout | None = None
+        head = data[start : body.sections]
+        same = head  # of messages that have the same properties
+        if body.is_plain:
             content = data[body.start : body.end]
-            head = data[start : body.sections]
         else:
-            content, is_encoded = body_of(data, body.sections, end)
-            head = data[start : body.sections]
-            if is_encoded:
-                head += ENCODED_MARK
+            layout = Layout()
+            layout.read(data, body.sections, end)
+            content = layout.content
+            same = head + layout.mark()
         if len(content) > self.shared.message_max_bytes:
             raise self._too_large()
         kept = link.kept_settled if settled else link.kept
         if settled:
-            prepared = kept.get(head)
+            prepared = kept.get(same)
             if prepared is None:
-                prepared = self._understand(link, head, kept, mandatory=False)
+                prepared = self._understand(link, head, layout, mandatory=False)
+                self._remember(kept, same, prepared)
             prepared.publish(self, content)
             self.top_up(link)
             return
@@ -365,9 +369,10 @@ class Amqp10Session(Session):
             self._outcomes = outcomes
             self.confirms = outcomes
         try:
-            prepared = kept.get(head)
+            prepared = kept.get(same)
             if prepared is None:
-                prepared = self._understand(link, head, kept, mandatory=True)
+                prepared = self._understand(link, head, layout, mandatory=True)
+                self._remember(kept, same, prepared)
             outcomes.expect(link, delivery_id)
             try:
                 prepared.publish(self, content)
@@ -382,31 +387,32 @@ class Amqp10Session(Session):
             self.top_up(link)
 
     def _understand(
-        self, link: ReceivingLink, head: bytes, kept: dict[bytes, PreparedPublish], *, mandatory: bool
+        self, link: ReceivingLink, head: bytes, layout: Layout | None, *, mandatory: bool
     ) -> PreparedPublish:
-        """Return what the sections before a body come to.
+        """Return what the sections before a body come to. `layout`: of that body, None if it is as usual.
 
         Raises:
             AmqpError: they are malformed, or say of no address where they go.
         """
         self.peer.count_command()
         sections = Sections()
-        is_encoded = sections.read(head)
-        if is_encoded:
-            sections.properties.type = ENCODED_TYPE
+        sections.read(head)
+        if layout is not None:
+            layout.describe(sections)
+        keep_sections(sections, exactly=layout is not None and layout.has_footer)
         exchange, key = link.exchange, link.routing_key
         if link.is_anonymous:
             if sections.to is None:
                 raise LinkError(INVALID_FIELD, "a message without `to` on a link without a target")
             exchange, key = target_of(sections.to)
-        encoded = sections.encode()
-        prepared = PreparedPublish(exchange, key, encoded, number=self.number, mandatory=mandatory)
-        if len(head) <= HEAD_KEPT_BYTES:
+        return PreparedPublish(exchange, key, sections.encode(), number=self.number, mandatory=mandatory)
+
+    def _remember(self, kept: dict[bytes, PreparedPublish], same: bytes, prepared: PreparedPublish) -> None:
+        if len(same) <= HEAD_KEPT_BYTES:
             if self._kept_count >= HEADS_MAX:
                 self._forget_heads()
             self._kept_count += 1
-            kept[head] = prepared
-        return prepared
+            kept[same] = prepared
 
     def _forget_heads(self) -> None:
         for link in self.links.values():

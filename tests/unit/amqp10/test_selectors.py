@@ -79,7 +79,7 @@ def met(text: str) -> bool:
         "text IN ('amer', 'emea') AND text NOT IN ('apj') AND n IN (1 + 4) AND n IN (5.0)",
         "h.priority = 7 AND header.priority > 4",
         "p.subject LIKE 'orders.%' AND properties.group_sequence % 2 = 1",
-        "p.message_id = 42 AND p.message_id = '42' AND p.message_id IN (41, 42) AND 43 <> p.message_id",
+        "p.message_id = '42' AND p.message_id <> 42 AND p.message_id IN (42, '42') AND 43 <> p.message_id",
         "p.user_id = 'John' AND p.user_id = 0x4a6f686e AND p.user_id LIKE 'J_hn'",
         "p.creation_time = 1700000000000 AND p.creation_time >= UTC() - 3600000 AND UTC() < 1700000000001",
         "p.reply_to = '/queues/q' AND p.group_id = 'g'",

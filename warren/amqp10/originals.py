@@ -1,0 +1,326 @@
+"""What clients of AMQP 1.0 send and 0-9-1 cannot say: kept in headers of the message, given back to clients of 1.0.
+
+    x-amqp10-sections   binary   annotations, properties and application properties, as they were encoded
+    x-amqp10-body       list     of each data section what stands before its bytes, and between two of these how many
+                                 bytes the first one has; that of the last one is not said. Empty: there was no section
+    x-amqp10-footer     binary   the footer, as it was encoded
+
+    in the list, a binary        descriptor and type of the data section, without its size: 00 53 75 A0, or B0 …
+    and a number                 its size
+
+1. A message has them only if other values, or values of other types, would come of its properties, annotations and
+   body. With a footer, where signatures are, it has them if the bare message would have other bytes.
+2. They are believed only as far as they say what the message says. Programs of 0-9-1 send a message on with the headers
+   that it had and others besides, or with another body; what they have changed is what counts.
+3. What would be larger than `SECTIONS_MAX_BYTES` or `LAYOUT_MAX_BYTES` is not kept: a header frame is not divided.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import BytesWriter, write_i32_be
+from mypy_extensions import i32, i64, u8
+
+from warren.amqp.errors import AmqpError
+from warren.amqp.field_table import Table, decode_table
+from warren.amqp.properties import BasicProperties
+from warren.amqp10.conversion import (
+    DATA,
+    ENCODED_TYPE,
+    FOOTER,
+    ORIGINAL_BODY,
+    ORIGINAL_FOOTER,
+    ORIGINAL_SECTIONS,
+    OURS,
+    VALUE,
+    Sections,
+    annotations_of,
+    application_properties,
+    bare_sections,
+    binary,
+    data_head,
+    is_annotation,
+    is_hidden,
+    property_fields,
+)
+from warren.amqp10.performatives import Head
+from warren.amqp10.values import BINARY_8, BINARY_32, Described, Symbol, ULong, encode, malformed, value_end
+
+SECTIONS_MAX_BYTES: Final = 16_384
+LAYOUT_MAX_BYTES: Final = 4_096
+
+_MESSAGE_ANNOTATIONS: Final = 0x72
+# Behind the sections before a body, for what is unusual about that. No section begins with it.
+_MARK: Final = b"\xff"
+
+
+# --- in -----------------------------------------------------------------------------------------------------------
+
+
+class Layout:
+    """The sections of a body that are not one data section of the usual encoding.
+
+    `is_encoded`: there are others than data; the body of the message is then the sections themselves.
+    """
+
+    def __init__(self) -> None:
+        self.is_encoded: bool = False
+        self.content = b""
+        self._heads: list[object] = []
+        self._footer = b""
+
+    def read(self, data: bytes, pos: i64, end: i64) -> None:
+        """Take the sections between `pos` and `end`.
+
+        Raises:
+            Amqp10Error: they are malformed.
+        """
+        parts: list[bytes] = []
+        head = Head()
+        start: i64 = pos
+        footer_at: i64 = end
+        while pos < end:
+            head.read(data, pos, end)
+            if not DATA <= head.code <= FOOTER:
+                raise malformed("a section that does not belong into a body")
+            stop: i64 = value_end(data, head.pos, end)
+            if head.code == FOOTER:
+                footer_at = pos
+                self._footer = data[pos:stop]
+                if stop < end:
+                    raise malformed("a section behind the footer")
+                break
+            if head.code == DATA:
+                first, last = binary(data, head.pos, end)
+                if parts:
+                    self._heads.append(len(parts[-1]))
+                self._heads.append(data[pos : head.pos + 1])
+                parts.append(data[first:last])
+            else:
+                self.is_encoded = True
+            pos = stop
+        if self.is_encoded:
+            self._heads = []
+            self.content = data[start:footer_at]
+        else:
+            self.content = b"".join(parts)
+
+    def mark(self) -> bytes:
+        """Return bytes that are the same for the same layout, and for no other one."""
+        return _MARK + repr((self.is_encoded, self._heads, self._footer)).encode()
+
+    @property
+    def has_footer(self) -> bool:
+        """Whether the bytes of the bare message count."""
+        return len(self._footer) > 0
+
+    def describe(self, sections: Sections) -> None:
+        """Put it into the properties and headers of its message."""
+        if self.is_encoded:
+            sections.properties.type = ENCODED_TYPE
+        size = len(self._footer) + sum(len(head) if isinstance(head, bytes) else 8 for head in self._heads)
+        if size > LAYOUT_MAX_BYTES:
+            return
+        if not self.is_encoded:
+            sections.headers[ORIGINAL_BODY] = self._heads
+        if self._footer:
+            sections.headers[ORIGINAL_FOOTER] = self._footer
+
+
+def keep_sections(sections: Sections, *, exactly: bool) -> None:
+    """Put sections that would come back otherwise into the headers. `exactly`: their bytes count, not the values."""
+    if len(sections.kept) > SECTIONS_MAX_BYTES:
+        return
+    found, headers = sections.properties, sections.headers
+    sent = sections.bare if exactly else bare_sections(list(sections.fields), sections.application)
+    if sent == bare_sections(property_fields(found, headers), application_properties(headers)):
+        theirs = {name: value for name, value in sections.annotations.items() if name not in OURS}
+        if _encoded(theirs) == _encoded(annotations_of(found, headers)):
+            return
+    headers[ORIGINAL_SECTIONS] = sections.kept
+
+
+def _encoded(annotations: dict[object, object]) -> list[bytes]:
+    return sorted(encode(name) + encode(value) for name, value in annotations.items())
+
+
+# --- out ----------------------------------------------------------------------------------------------------------
+
+
+class Shown:
+    """A stored message as a client of AMQP 1.0 is shown it: what was sent, or what comes of its properties."""
+
+    def __init__(self, found: BasicProperties) -> None:
+        self._found = found
+        self.headers: Table = {} if found.headers is None else decode_table(found.headers)
+        self._original = _maybe_original(found, self.headers)
+
+    def fields(self) -> list[object]:
+        """Return the fields of the section `properties`, None for what is not there."""
+        original = self._original
+        return property_fields(self._found, self.headers) if original is None else original.fields
+
+    def application(self) -> dict[object, object]:
+        """Return the application properties."""
+        original = self._original
+        return application_properties(self.headers) if original is None else original.application
+
+    def sections(self, exchange: str, routing_key: str) -> bytes:
+        """Return annotations, properties and application properties as they are encoded."""
+        annotations: dict[object, object] = {Symbol("x-exchange"): exchange, Symbol("x-routing-key"): routing_key}
+        original = self._original
+        if original is None:
+            annotations |= annotations_of(self._found, self.headers)
+            bare = bare_sections(self.fields(), self.application())
+        else:
+            annotations |= self._annotations(original)
+            bare = original.bare
+        return encode(Described(ULong(_MESSAGE_ANNOTATIONS), annotations)) + bare
+
+    def _annotations(self, original: Sections) -> dict[object, object]:
+        """Return the annotations that were sent, unless somebody has changed them since, and those added since."""
+        if self._found.type == ENCODED_TYPE:
+            original.properties.type = ENCODED_TYPE  # in the place of an x-basic-type, which is as it was
+        now = annotations_of(self._found, self.headers)
+        then = annotations_of(original.properties, original.headers)
+        shown: dict[object, object] = {}
+        for name, value in original.annotations.items():
+            if name not in OURS and _is_same(now.get(name), then.get(name)):
+                shown[name] = value
+        for name, value in now.items():
+            if name not in shown and name not in original.application:
+                shown[name] = value
+        return shown
+
+
+def _maybe_original(found: BasicProperties, headers: Table) -> Sections | None:
+    """Return the sections that a message came with, None: they are not there, or are not those of this message."""
+    kept = headers.get(ORIGINAL_SECTIONS)
+    if not isinstance(kept, bytes) or len(kept) > SECTIONS_MAX_BYTES:
+        return None
+    original = Sections()
+    try:
+        original.read(kept)
+    except AmqpError:
+        return None
+    then = original.properties
+    if original.kept != kept:
+        return None
+    if (then.message_id, then.correlation_id, then.user_id, then.reply_to) != (
+        found.message_id,
+        found.correlation_id,
+        found.user_id,
+        found.reply_to,
+    ):
+        return None
+    if (then.content_type, then.content_encoding, then.timestamp, then.app_id) != (
+        found.content_type,
+        found.content_encoding,
+        found.timestamp,
+        found.app_id,
+    ):
+        return None
+    for name, value in original.headers.items():
+        if (name in original.application or not is_annotation(name)) and not _is_same(headers.get(name), value):
+            return None
+    for name, value in headers.items():
+        # A property that somebody has added since.
+        shows = not isinstance(value, list | dict) and not is_annotation(name) and not is_hidden(name)
+        if shows and name not in original.headers:
+            return None
+    return original
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one == other or (one != one and other != other)  # no number equals itself if it is none
+
+
+class StoredLayout:
+    """How the body of a stored message is divided into sections. `is_usual`: it is one, and there is no footer."""
+
+    def __init__(self, found: BasicProperties, headers: Table) -> None:
+        self._is_encoded = found.type == ENCODED_TYPE
+        self._heads: list[object] | None = None
+        self._footer = b""
+        heads = headers.get(ORIGINAL_BODY)
+        if isinstance(heads, list) and len(heads) <= LAYOUT_MAX_BYTES and _are_heads(heads):
+            self._heads = heads
+        footer = headers.get(ORIGINAL_FOOTER)
+        if isinstance(footer, bytes) and _is_section(footer, FOOTER, FOOTER):
+            self._footer = footer
+        self.is_usual = not self._is_encoded and self._heads is None and not self._footer
+
+    def sections(self, body: bytes) -> bytes:
+        """Return the sections of `body`, and the footer."""
+        if self._is_encoded and _is_section(body, DATA, VALUE):
+            return body + self._footer
+        divided = self._divided(body)
+        return (data_head(len(body)) + body if divided is None else divided) + self._footer
+
+    def _divided(self, body: bytes) -> bytes | None:
+        """Return data sections, None: it is not said which, or this body has not so many bytes."""
+        heads = self._heads
+        if heads is None or self._is_encoded:
+            return None
+        if not heads:
+            return None if body else b""
+        out = BytesWriter()
+        at: i64 = 0
+        for number in range(0, len(heads), 2):
+            head = heads[number]
+            size: i64 = len(body) - at
+            if number + 1 < len(heads):
+                said = heads[number + 1]
+                if not isinstance(said, int) or said < 0 or said > size:
+                    return None
+                size = said
+            if not isinstance(head, bytes):
+                return None
+            out.write(head)
+            if head[len(head) - 1] == BINARY_32:
+                write_i32_be(out, i32(size))
+            elif size < 256:
+                out.append(u8(size))
+            else:
+                return None
+            out.write(body[at : at + size])
+            at += size
+        return out.getvalue()
+
+
+def _are_heads(heads: list[object]) -> bool:
+    """Tell whether they are heads of data sections with a size between each two."""
+    if heads and len(heads) % 2 == 0:
+        return False
+    found = Head()
+    for number, head in enumerate(heads):
+        if number % 2:
+            if not isinstance(head, int) or isinstance(head, bool):
+                return False
+        elif isinstance(head, bytes) and head and head[len(head) - 1] in (BINARY_8, BINARY_32):
+            try:
+                found.read(head, 0, len(head))
+            except AmqpError:
+                return False
+            if found.code != DATA or found.pos != len(head) - 1:
+                return False
+        else:
+            return False
+    return True
+
+
+def _is_section(data: bytes, first: int, last: int) -> bool:
+    """Tell whether `data` is sections of these kinds, at least one: what says so may be from anybody."""
+    head = Head()
+    pos: i64 = 0
+    end: i64 = len(data)
+    try:
+        while pos < end:
+            head.read(data, pos, end)
+            if not first <= head.code <= last:
+                return False
+            pos = value_end(data, head.pos, end)
+    except AmqpError:
+        return False
+    return end > 0
