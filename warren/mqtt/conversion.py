@@ -7,8 +7,9 @@
     content type                  content_type
     correlation data              correlation_id if it is a text of up to 255 bytes, else the header x-correlation-id
     response topic                the header x-reply-to-topic, as a routing key
-    payload format 1              the header x-payload-format
-    user property                 a header with that name, a text; where a name comes again, a list of texts
+    payload format                the header x-payload-format
+    user property                 a header with that name, a text; where a name comes again, a list of texts, and where
+                                  others are between these, the header x-mqtt-order: the names in their order
     RETAIN                        the header x-mqtt-retain: `RETAINED`, or `REPLAYED` in what is sent for being retained
     the client, if it has subscribed without its own messages     the header x-mqtt-client
 
@@ -45,7 +46,8 @@ QOS_HEADER: Final = "x-mqtt-qos"
 _CORRELATION: Final = "x-correlation-id"
 _REPLY: Final = "x-reply-to-topic"
 _FORMAT: Final = "x-payload-format"
-_OWN: Final = frozenset((RETAIN_HEADER, CLIENT_HEADER, QOS_HEADER, _CORRELATION, _REPLY, _FORMAT))
+_ORDER: Final = "x-mqtt-order"
+_OWN: Final = frozenset((RETAIN_HEADER, CLIENT_HEADER, QOS_HEADER, _CORRELATION, _REPLY, _FORMAT, _ORDER))
 _ESCAPE: Final = "mqtt."
 _ACTED_ON: Final = frozenset(("CC", "BCC", "x-death", "x-delay", "x-deliver-at")) | _OWN
 _EXPIRATION_MAX_S: Final = 4_000_000  # the largest that a time to live can be, in s; longer is as good as none
@@ -77,16 +79,20 @@ def properties_of(given: Properties, qos: int, retain: bool, client: str) -> Bas
         elif identifier == RESPONSE_TOPIC and isinstance(value, str):
             check_topic(value)
             headers[_REPLY] = routing_key(value)
-        elif identifier == PAYLOAD_FORMAT and value == 1:
-            headers[_FORMAT] = 1
+        elif identifier == PAYLOAD_FORMAT and isinstance(value, int):
+            headers[_FORMAT] = value
+    names: list[object] = []
     lists: dict[str, list[object]] = {}
     for name, text in given.users:
         if name in _ACTED_ON or name.startswith(_ESCAPE):
             name = _ESCAPE + name
         _check_length("name of a user property", name)
+        names.append(name)
         values = lists.setdefault(name, [])
         values.append(text)
         headers[name] = text if len(values) == 1 else values
+    if len(lists) < len(names) and names != [name for name in lists for _ in lists[name]]:
+        headers[_ORDER] = names
     if qos == 2:
         headers[QOS_HEADER] = 2
     if retain:
@@ -116,8 +122,9 @@ def given_to(found: BasicProperties, headers: Table) -> Properties:
     """Return the properties of the PUBLISH that a message goes out as, but for its expiry."""
     given = Properties()
     values = given.values
-    if headers.get(_FORMAT) == 1:
-        values[PAYLOAD_FORMAT] = 1
+    payload_format = headers.get(_FORMAT)
+    if payload_format == 0 or payload_format == 1:
+        values[PAYLOAD_FORMAT] = int(payload_format)
     if found.content_type is not None:
         values[CONTENT_TYPE] = found.content_type
     reply = headers.get(_REPLY)
@@ -128,16 +135,37 @@ def given_to(found: BasicProperties, headers: Table) -> Properties:
         values[CORRELATION] = correlation
     elif found.correlation_id is not None:
         values[CORRELATION] = found.correlation_id.encode("utf-8", "surrogateescape")
-    for name, value in headers.items():
-        if name in _OWN:
-            continue
-        shown = name.removeprefix(_ESCAPE)
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, bool):
-                given.users.append((shown, "true" if each else "false"))
-            elif isinstance(each, str | int | float):
-                given.users.append((shown, str(each)))
+    order = headers.get(_ORDER)
+    if isinstance(order, list):
+        _give_in_order(headers, order, given)
+    else:
+        for name, value in headers.items():
+            for each in value if isinstance(value, list) else [value]:
+                _give(name, each, given)
     return given
+
+
+def _give_in_order(headers: Table, order: list[object], given: Properties) -> None:
+    """Give a user property for each name in `order`; headers may have changed since, and what is left comes behind."""
+    left: dict[str, list[object]] = {}
+    for name, value in headers.items():
+        left[name] = value[::-1] if isinstance(value, list) else [value]
+    for each in order:
+        if isinstance(each, str) and left.get(each):
+            _give(each, left[each].pop(), given)
+    for name, values in left.items():
+        while values:
+            _give(name, values.pop(), given)
+
+
+def _give(name: str, value: object, given: Properties) -> None:
+    if name in _OWN:
+        return
+    shown = name.removeprefix(_ESCAPE)
+    if isinstance(value, bool):
+        given.users.append((shown, "true" if value else "false"))
+    elif isinstance(value, str | int | float):
+        given.users.append((shown, str(value)))
 
 
 def headers_in(found: BasicProperties) -> Table:

@@ -7,6 +7,7 @@ from durable_harness import DurableHarness
 from engine_harness import Harness
 from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, properties, publish_packet
 
+from warren.amqp.field_table import decode_table, encode_table
 from warren.mqtt import packets as p
 from warren.mqtt.packets import packet
 from warren.vhosts.metadata import TopicPermissionPut, VhostPut
@@ -167,11 +168,12 @@ def test_amqp_and_mqtt_pass_messages(harness: Harness) -> None:
     assert (found.body, found.qos, found.properties) == (b"x", 1, b"\x03\0\x0atext/plain")
 
 
-def test_properties_come_out_as_they_went_in(harness: Harness) -> None:
+@pytest.mark.parametrize("payload_format", [0, 1])
+def test_properties_come_out_as_they_went_in(harness: Harness, payload_format: int) -> None:
     client = mqtt_client(harness, 5)
     client.subscribe("a")
     values = {
-        p.PAYLOAD_FORMAT: 1,
+        p.PAYLOAD_FORMAT: payload_format,
         p.CONTENT_TYPE: "text/plain",
         p.RESPONSE_TOPIC: "back/to.me",
         p.CORRELATION: b"\xff\0",
@@ -180,10 +182,34 @@ def test_properties_come_out_as_they_went_in(harness: Harness) -> None:
     given = properties(values, users)
     client.publish("a", b"x", given=given)
     (found,) = client.messages()
-    encoded = p.varint(len(found.properties)) + found.properties
-    came = p.Reader(encoded, 0, len(encoded)).properties(p.PUBLISH)
+    came = decoded(found.properties)
     assert came.values == values
-    assert sorted(came.users) == sorted(users)
+    assert came.users == users
+
+
+def decoded(encoded: bytes) -> p.Properties:
+    encoded = p.varint(len(encoded)) + encoded
+    return p.Reader(encoded, 0, len(encoded)).properties(p.PUBLISH)
+
+
+def test_user_properties_come_in_their_order(harness: Harness) -> None:
+    client, amqp = mqtt_client(harness, 5), harness.channel()
+    client.subscribe("a", qos=1)
+    amqp.declare("copy")
+    amqp.bind("copy", "amq.topic", "a")
+    users = [("k", "1"), ("CC", "x"), ("k", "2"), ("j", "3"), ("CC", "y"), ("k", "4")]
+    client.publish("a", b"x", qos=1, given=properties({}, users))
+    assert decoded(client.messages()[0].properties).users == users
+    # A program of 0-9-1 that sends the message on has left one value of a name, and has added one.
+    got = amqp.get("copy", no_ack=True)
+    assert got is not None and got.content is not None and got.content.properties.headers is not None
+    headers = decode_table(got.content.properties.headers)
+    amqp.publish("amq.topic", "a", b"x", delivery_mode=2, headers=encode_table(headers | {"k": "5", "new": 6}))
+    (found,) = client.messages()
+    assert decoded(found.properties).users == [("k", "5"), ("CC", "x"), ("j", "3"), ("CC", "y"), ("new", "6")]
+    absurd = {"x-mqtt-order": ["k", 5, None, "nobody", "k", "x-mqtt-order"], "k": ["1", "2", {}, "3"]}
+    amqp.publish("amq.topic", "a", b"x", delivery_mode=2, headers=encode_table(absurd))
+    assert decoded(client.messages()[0].properties).users == [("k", "1"), ("k", "2"), ("k", "3")]
 
 
 def test_what_is_left_of_an_expiry_goes_out(harness: Harness) -> None:
