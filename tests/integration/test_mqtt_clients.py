@@ -294,3 +294,17 @@ def test_mosquitto_rr_is_answered(
         server.publish(about.ResponseTopic, b"that", 1)
         out, _ = asked.communicate(timeout=DEADLINE_S)
     assert (question.payload, out) == (b"what", b"that\n")
+
+
+@pytest.mark.parametrize(("password", "reason"), [(b"guest", 0), (b"wrong", 0x86)])
+def test_paho_logs_in_by_a_method(broker: WarrenProcess, password: bytes, reason: int) -> None:
+    client = Paho("by-a-method")
+    client.client.username_pw_set(None)
+    data = b"\0guest\0" + password
+    login = given(PacketTypes.CONNECT, AuthenticationMethod="PLAIN", AuthenticationData=data)
+    client.client.connect("127.0.0.1", broker.mqtt_port, 60, clean_start=True, properties=login)
+    client.client.loop_start()
+    _, told = client.connected.get(timeout=DEADLINE_S)
+    assert told.value == reason
+    client.client.disconnect()
+    client.client.loop_stop()

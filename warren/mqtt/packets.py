@@ -547,6 +547,15 @@ def unsuback(packet_id: int, codes: list[int], version: int) -> bytes:
     return packet(UNSUBACK, 0, packet_id.to_bytes(2, "big") + (b"\0" + bytes(codes) if version == V5 else b""))
 
 
+def auth(reason: int, method: str, data: bytes) -> bytes:
+    """Return AUTH."""
+    properties = Properties()
+    properties.values[AUTH_METHOD] = method
+    if data:
+        properties.values[AUTH_DATA] = data
+    return packet(AUTH, 0, bytes([reason]) + properties.encode())
+
+
 def disconnect(reason: int, explanation: str) -> bytes:
     """Return DISCONNECT, which only 5.0 lets a server send."""
     properties = Properties()

@@ -2,6 +2,8 @@
 
     state            input that leads on                               state after
     AWAIT_HEADER     CONNECT                                           CHECKING_LOGIN (the shell verifies the password)
+                     CONNECT whose method has a challenge              AWAIT_START_OK
+    AWAIT_START_OK   AUTH                                              CHECKING_LOGIN, or the same after a challenge
     CHECKING_LOGIN   the login is accepted, the vhost entered, and     RUNNING, told by CONNACK
                      who had the client id before has ended
     RUNNING          DISCONNECT                                        CLOSING until all of it has ended, then ENDED
@@ -16,8 +18,8 @@
 4. The will is published when a connection ends for any other reason than DISCONNECT with success, before anything of
    it goes; with a delay it is handed to `mqtt.sessions`, if the session lasts.
 5. A packet is received in pieces, each copied once, which `channels.inbound` counts.
-
-Not here: enhanced authentication. It is refused before the password is looked at.
+6. A client that has logged in by a method may do so again while it is connected: by the same method, as the same user.
+   While that is being verified nothing more is read from it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from mypy_extensions import i64
 from warren.amqp.errors import AmqpError, ChannelException
 from warren.amqp.field_table import Table
 from warren.channels.access import CONFIGURE, READ
-from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
+from warren.channels.connection_states import AWAIT_HEADER, AWAIT_START_OK, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
 from warren.channels.login import LoginRequest, enter_vhost
 from warren.channels.peer import NO_LIMIT_S, Peer
 from warren.channels.session import Session
@@ -40,7 +42,10 @@ from warren.mqtt.errors import (
     BAD_LOGIN,
     BAD_METHOD,
     BAD_VERSION,
+    CONTINUE_LOGIN,
     KEEP_ALIVE,
+    LOGIN_AGAIN,
+    NOT_AUTHORIZED,
     PROTOCOL_ERROR,
     QUOTA,
     SUCCESS,
@@ -50,10 +55,13 @@ from warren.mqtt.errors import (
     reason_of,
     return_code,
 )
+from warren.mqtt.login_methods import METHODS, EnhancedLogin
 from warren.mqtt.packets import (
     ALIAS,
     ALIAS_MAX,
     ASSIGNED_ID,
+    AUTH,
+    AUTH_DATA,
     AUTH_METHOD,
     CONNECT,
     DISCONNECT,
@@ -80,6 +88,7 @@ from warren.mqtt.packets import (
     Properties,
     Reader,
     Will,
+    auth,
     check_topic,
     connack,
     decode_answer,
@@ -122,8 +131,8 @@ _PROTOCOLS: Final = {version: f"MQTT {name}" for version, name in VERSION_NAMES.
 _FLAGS: Final = {SUBSCRIBE: 2, UNSUBSCRIBE: 2, PUBREL: 2}
 
 NEXT_STATES: Final[tuple[tuple[int, ...], ...]] = (
-    (CHECKING_LOGIN, ENDED),  # AWAIT_HEADER
-    (),
+    (AWAIT_START_OK, CHECKING_LOGIN, ENDED),  # AWAIT_HEADER
+    (CHECKING_LOGIN, ENDED),  # AWAIT_START_OK
     (RUNNING, CLOSING, ENDED),  # CHECKING_LOGIN
     (),
     (),
@@ -148,6 +157,7 @@ class MqttPeer(Peer):
         self.tells_problems: bool = False  # answers that say no say why
         self._session: MqttSession | None = None
         self._connect: Connect | None = None
+        self._enhanced: EnhancedLogin | None = None
         self._will: Will | None = None
         self._aliases = _NO_ALIASES
         self._is_told: bool = False  # CONNACK has said yes
@@ -402,6 +412,13 @@ class MqttPeer(Peer):
                 raise MqttError(PROTOCOL_ERROR, "a packet before CONNECT")
             self._connected(decode_connect(data, pos, end))
             return
+        if self.state == AWAIT_START_OK and kind == AUTH:
+            self.count_command()
+            self._authenticate(decode_answer(kind, data, pos, end, self.version))
+            return
+        if self.state == AWAIT_START_OK and kind == DISCONNECT:
+            self.end()
+            return
         if session is None or not self.running:
             raise MqttError(PROTOCOL_ERROR, "a packet before CONNACK")
         if kind == PUBACK:
@@ -426,6 +443,8 @@ class MqttPeer(Peer):
                 self.check_outbox()
             elif kind == DISCONNECT:
                 self._disconnect(session, decode_answer(kind, data, pos, end, self.version))
+            elif kind == AUTH:
+                self._authenticate(decode_answer(kind, data, pos, end, self.version))
             else:
                 raise MqttError(PROTOCOL_ERROR, f"a packet of type {kind} at this time")
         finally:
@@ -457,31 +476,88 @@ class MqttPeer(Peer):
         self.protocol = _PROTOCOLS[self.version]
         self._connect = connect
         self.is_known = True
-        if connect.properties.maybe_text(AUTH_METHOD) is not None:
-            raise MqttError(BAD_METHOD, "enhanced authentication is not supported: log in with user and password")
+        method = connect.properties.maybe_text(AUTH_METHOD)
+        data = connect.properties.maybe_binary(AUTH_DATA)
+        if method is not None:
+            if method not in METHODS:
+                known = ", ".join(METHODS)
+                raise MqttError(BAD_METHOD, f"there is no such method of enhanced authentication: there are {known}")
+            self.mechanism = method
+            self._enhanced = EnhancedLogin(method, self.certificate_user)
+            self._take_step(self._enhanced, data or b"")
+            return
+        if data is not None:
+            raise MqttError(PROTOCOL_ERROR, "authentication data without a method")
         user = connect.user
         certified = self.certificate_user
         if user is None and certified is not None:
             self.mechanism = "EXTERNAL"
-            request = LoginRequest(self, self.mechanism, certified, b"", True)
+            self._verify(certified, b"", is_proven=True)
+            return
+        self.mechanism = "MQTT"
+        password = connect.password
+        problem = "" if user is not None and password is not None else "CONNECT has no user or no password"
+        self._verify(user or "", password or b"", is_proven=False, problem=problem)
+
+    def _verify(self, user: str, password: bytes, *, is_proven: bool, problem: str = "") -> None:
+        """Have the shell find out who it is. `user`: USER, or VHOST:USER; what is proven is a name and nothing else."""
+        name, vhost = user, "/"
+        if ":" in name and not is_proven:
+            vhost, _, name = name.rpartition(":")
+        enhanced = self._enhanced
+        if enhanced is not None and enhanced.is_again:
+            if name != self.user_name:
+                raise MqttError(NOT_AUTHORIZED, "whoever logs in again is the same user")
         else:
-            self.mechanism = "MQTT"
-            name, vhost = user or "", "/"
-            if ":" in name:
-                vhost, _, name = name.rpartition(":")
-            self.vhost_name = vhost
-            password = connect.password
-            problem = "" if user is not None and password is not None else "CONNECT has no user or no password"
-            request = LoginRequest(self, self.mechanism, name, password or b"", False, problem)
-        self.enter(CHECKING_LOGIN)
+            if not is_proven:
+                self.vhost_name = vhost
+            self.enter(CHECKING_LOGIN)
         self.pause(PAUSED_LOGIN)
-        self.broker.logins.append(request)
+        self.broker.logins.append(LoginRequest(self, self.mechanism, name, password, is_proven, problem))
+
+    def _authenticate(self, answer: Answer) -> None:
+        """AUTH."""
+        enhanced = self._enhanced
+        if enhanced is None:
+            raise MqttError(PROTOCOL_ERROR, "AUTH from a client that has not logged in by a method")
+        if answer.properties.maybe_text(AUTH_METHOD) != enhanced.method:
+            raise MqttError(PROTOCOL_ERROR, "AUTH by another method than CONNECT")
+        if answer.reason == LOGIN_AGAIN and self.running and enhanced.exchange is None:
+            enhanced.begin_again(self.certificate_user)
+        elif answer.reason != CONTINUE_LOGIN or enhanced.exchange is None:
+            raise MqttError(PROTOCOL_ERROR, f"AUTH with the reason {answer.reason:#04x} at this time")
+        self._take_step(enhanced, answer.properties.maybe_binary(AUTH_DATA) or b"")
+
+    def _take_step(self, enhanced: EnhancedLogin, data: bytes) -> None:
+        exchange = enhanced.exchange
+        assert exchange is not None
+        said = exchange.step(data)
+        if isinstance(said, bytes):
+            if self.state == AWAIT_HEADER:
+                self.enter(AWAIT_START_OK)
+            self.outbox.write(auth(CONTINUE_LOGIN, enhanced.method, said))
+            self.check_outbox()
+            return
+        enhanced.exchange = None
+        self._verify(said.user, said.password, is_proven=said.is_proven)
+
+    def is_checking_login(self) -> bool:
+        enhanced = self._enhanced
+        return self.state == CHECKING_LOGIN or (
+            enhanced is not None and enhanced.is_again and enhanced.exchange is None and self.running
+        )
 
     def login_refused(self, request: LoginRequest) -> None:
         text = request.problem or "login refused: user or password is wrong, or may not be used from this address"
-        self._failed(MqttError(BAD_LOGIN, text))
+        self._failed(MqttError(BAD_LOGIN if self.state == CHECKING_LOGIN else NOT_AUTHORIZED, text))
 
     def login_accepted(self) -> None:
+        enhanced = self._enhanced
+        if enhanced is not None and enhanced.is_again:
+            enhanced.is_again = False
+            self.outbox.write(auth(SUCCESS, enhanced.method, b""))
+            self.resume(PAUSED_LOGIN)
+            return
         connect = self._connect
         assert connect is not None
         try:
@@ -619,6 +695,8 @@ class MqttPeer(Peer):
         if connect.client_id == "":
             values[ASSIGNED_ID] = self._client_id
         values[ALIAS_MAX] = ALIASES
+        if self._enhanced is not None:
+            values[AUTH_METHOD] = self._enhanced.method
         return granted
 
     # --- the end ----------------------------------------------------------------------------------------------------

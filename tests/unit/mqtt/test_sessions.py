@@ -93,7 +93,7 @@ def test_another_way_to_log_in_is_refused_before_the_password_is_looked_at(harne
     harness.settle()
     (reply,) = client.take()
     assert (reply.kind, reply.body[1]) == (2, 0x8C)
-    assert b"enhanced authentication" in reply.body
+    assert b"PLAIN, EXTERNAL" in reply.body
     assert client.ended
 
 

@@ -1,0 +1,95 @@
+"""Enhanced authentication of MQTT 5: what client and broker say to each other until it is known who the client is.
+
+    CONNECT, method and data      ->
+                                  <-   AUTH 0x18, a challenge      as often as the method wants it
+    AUTH 0x18, the answer         ->
+                                  <-   CONNACK
+
+    later, AUTH 0x19              ->                               to prove it again, without a new connection
+                                  <-   AUTH 0x00
+
+    method      data
+    PLAIN       anything NUL user NUL password; the user may be VHOST:USER
+    EXTERNAL    nothing: the user is whom the certificate of the connection names
+
+`METHODS` is where others are put. A method comes to a name and a password, which are verified as those of CONNECT are,
+or has found out itself who it is.
+
+Source: MQTT 5, section 4.12; RFC 4616 for PLAIN.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from warren.mqtt.errors import BAD_LOGIN, BAD_METHOD, MqttError
+
+PLAIN: Final = "PLAIN"
+EXTERNAL: Final = "EXTERNAL"
+
+
+class Claim:
+    """Who a client says it is. `is_proven`: the method has found out that it is so; there is no password then."""
+
+    def __init__(self, user: str, password: bytes = b"", *, is_proven: bool = False) -> None:
+        self.user = user
+        self.password = password
+        self.is_proven = is_proven
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)  # methods of others are not compiled
+class Exchange:
+    """One login by a method. `certificate_user`: whom the certificate of the connection names, None without."""
+
+    def __init__(self, certificate_user: str | None) -> None:
+        self.certificate_user = certificate_user
+
+    def step(self, data: bytes) -> Claim | bytes:
+        """Take what the client says; return who it is, or a challenge.
+
+        Raises:
+            MqttError: what it says makes no sense.
+        """
+        raise MqttError(BAD_METHOD, "a method that takes no step")
+
+
+class Plain(Exchange):
+    """By user and password."""
+
+    def step(self, data: bytes) -> Claim | bytes:
+        parts = data.split(b"\0")
+        if len(parts) != 3:
+            raise MqttError(BAD_LOGIN, "PLAIN is three texts with a zero byte between each two")
+        try:
+            return Claim(parts[1].decode(), parts[2])
+        except UnicodeDecodeError:
+            raise MqttError(BAD_LOGIN, "the user of PLAIN is no UTF-8") from None
+
+
+class External(Exchange):
+    """By certificate."""
+
+    def step(self, data: bytes) -> Claim | bytes:
+        user = self.certificate_user
+        if user is None:
+            raise MqttError(BAD_LOGIN, "EXTERNAL needs a certificate that names a user")
+        return Claim(user, is_proven=True)
+
+
+METHODS: dict[str, type[Exchange]] = {PLAIN: Plain, EXTERNAL: External}
+
+
+class EnhancedLogin:
+    """What a connection that logs in this way knows of it. `is_again`: it is in, and proves once more who it is."""
+
+    def __init__(self, method: str, certificate_user: str | None) -> None:
+        self.method = method
+        self.is_again: bool = False
+        self.exchange: Exchange | None = METHODS[method](certificate_user)  # None when it is over
+
+    def begin_again(self, certificate_user: str | None) -> None:
+        """Let the client prove once more who it is."""
+        self.is_again = True
+        self.exchange = METHODS[self.method](certificate_user)
