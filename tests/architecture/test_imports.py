@@ -34,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
     | {"amqp10", "mqtt", "stomp"},
     "replication": {"msgstore/log", "msgstore/files", "vhosts", "server", "cluster"},
     "gateway": {"amqp", "server"},
-    "perf": {"amqp"},
+    "perf": {"amqp", "amqp10"},  # codecs only
     "testing": {"amqp", "msgstore/log", "msgstore/files", "queues", "vhosts", "channels", "server"},  # on top
     "backup": set(),  # what a directory of backups is, for who writes one and who reads it
     "ctl": {"amqp", "backup"},

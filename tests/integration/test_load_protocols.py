@@ -1,4 +1,4 @@
-"""`warren perf` over MQTT and STOMP, against the real process: every message is accounted for, and nothing is left."""
+"""`warren perf` over AMQP 1.0, MQTT and STOMP, against the real process: every message is accounted for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from broker_process import WarrenProcess
 from typer.testing import CliRunner
 
+from warren.perf.amqp10_flow import Amqp10
 from warren.perf.client import Address, BrokerError
 from warren.perf.command import perf
 from warren.perf.mqtt_flow import Mqtt
@@ -28,12 +29,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
 
 
 def run(broker: WarrenProcess, protocol: str, work: Workload) -> Result:
-    dialect: Dialect = Mqtt() if protocol == "mqtt" else Stomp()
-    address = Address(port=broker.mqtt_port if protocol == "mqtt" else broker.stomp_port)
-    return ProtocolRun(dialect, work, address).run()
+    dialects: dict[str, tuple[Dialect, int]] = {
+        "amqp10": (Amqp10(), broker.amqp_port),
+        "mqtt": (Mqtt(), broker.mqtt_port),
+        "stomp": (Stomp(), broker.stomp_port),
+    }
+    dialect, port = dialects[protocol]
+    return ProtocolRun(dialect, work, Address(port=port)).run()
 
 
-@pytest.mark.parametrize("protocol", ["mqtt", "stomp"])
+@pytest.mark.parametrize("protocol", ["amqp10", "mqtt", "stomp"])
 @pytest.mark.parametrize(
     "work",
     [
@@ -56,6 +61,8 @@ def test_every_message_is_received_by_every_consumer_of_its_topic(
     assert published >= work.messages
     if work.publishers == 1:
         assert result.window.received == published * work.consumers
+    elif protocol == "amqp10":  # consumers of a queue share its messages
+        assert result.window.received == published
     assert result.window.confirmed == (published if work.confirms else 0)
     assert result.delivery.samples >= (result.window.received if work.stamped else 0)
     api = Api(broker.http_port)
@@ -80,6 +87,25 @@ def test_the_command_line_chooses_the_protocol_and_refuses_what_it_has_not(broke
         (["--uri", uri.replace("guest:guest", "guest:wrong")], "refused the login"),
     ):
         done = CliRunner().invoke(app, ["--protocol", "mqtt", "--uri", uri, "-n", "1", *wrong])
+        assert done.exit_code == 1
+        assert word in done.output
+
+
+def test_a_load_of_amqp_1_0_is_told_as_one_of_0_9_1(broker: WarrenProcess) -> None:
+    app = typer.Typer()
+    app.command()(perf)
+    uri = f"amqp://guest:guest@127.0.0.1:{broker.amqp_port}"
+    options = ["--protocol", "amqp10", "--uri", uri, "-n", "500", "--prefix", "a/b c", "--json"]
+    done = CliRunner().invoke(app, [*options, "--confirms", "10", "--durable", "-q", "3", "-y", "3", "-x", "3"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["missing"], told["broker"]) == (0, "RabbitMQ 4.2.0")  # what clients of 1.0 want to hear
+    for wrong, word in (
+        (["--size", "200000"], "a message has to fit into one"),
+        (["--uri", uri.replace("guest:guest", "guest:wrong")], "refused the login"),
+        (["--uri", uri + "/none"], "vhost none not found"),
+    ):
+        done = CliRunner().invoke(app, [*options, *wrong])
         assert done.exit_code == 1
         assert word in done.output
 

@@ -31,5 +31,6 @@ class LoadProtocol(StrEnum):
     """What is spoken."""
 
     AMQP = "amqp"
+    AMQP10 = "amqp10"
     MQTT = "mqtt"
     STOMP = "stomp"

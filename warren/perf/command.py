@@ -83,9 +83,10 @@ def perf(
     protocol: Annotated[
         LoadProtocol,
         typer.Option(
-            help="flow: what is spoken. mqtt: QoS 1 with --confirms and with --ack, lasting sessions with --durable. "
-            "stomp: receipts with --confirms, durable subscriptions with --durable. Both have topics instead of "
-            "queues: each of their consumers has a copy"
+            help="flow: what is spoken. amqp10: unsettled deliveries with --confirms and with --ack, --prefetch is the "
+            "credit. mqtt: QoS 1 with --confirms and with --ack, lasting sessions with --durable. stomp: receipts with "
+            "--confirms, durable subscriptions with --durable. mqtt and stomp have topics instead of queues: each of "
+            "their consumers has a copy"
         ),
     ] = LoadProtocol.AMQP,
     publishers: Annotated[int, typer.Option("--publishers", "-x", min=1, help="Publishing connections")] = 1,
@@ -156,6 +157,7 @@ def perf(
     """Load a broker and report rates, latencies and, with --pid, what it cost."""
     from warren.perf import backlog as long_queues
     from warren.perf import footprint, report, round_trip
+    from warren.perf.amqp10_flow import Amqp10
     from warren.perf.client import Address, BrokerError
     from warren.perf.mqtt_flow import Mqtt
     from warren.perf.protocol_run import Dialect, ProtocolRun
@@ -166,11 +168,15 @@ def perf(
         # What it measures with besides, /proc, is nowhere else either.
         print("warren perf: it runs on Linux only", file=sys.stderr)
         raise typer.Exit(1)
-    dialects: dict[LoadProtocol, Dialect] = {LoadProtocol.MQTT: Mqtt(), LoadProtocol.STOMP: Stomp()}
+    dialects: dict[LoadProtocol, Dialect] = {
+        LoadProtocol.AMQP10: Amqp10(),
+        LoadProtocol.MQTT: Mqtt(),
+        LoadProtocol.STOMP: Stomp(),
+    }
     try:
         dialect = dialects.get(protocol)
-        port = 5672 if dialect is None else dialect.port
-        address = Address.from_uri(uri or f"{protocol}://", protocol, port)
+        scheme, port = ("amqp", 5672) if dialect is None else (dialect.scheme, dialect.port)
+        address = Address.from_uri(uri or f"{scheme}://", scheme, port)
         if dialect is not None and mode is not Mode.FLOW:
             raise ValueError(f"--protocol {protocol} belongs to flow")
         queue_arguments = parse_queue_arguments(queue_argument or [])

@@ -141,6 +141,11 @@ class ConfirmTracker:
         self._low = 0  # every tag up to here is settled
         self._early: set[int] = set()
 
+    @property
+    def is_in_order(self) -> bool:
+        """Whether everything that is settled was published before everything that is not."""
+        return not self._early
+
     def settle(self, delivery_tag: int, *, multiple: bool) -> None:
         """Take one basic.ack or basic.nack. Raises BrokerError when it settles what is settled already."""
         if delivery_tag <= self._low:

@@ -16,7 +16,7 @@ from typing import Final
 from warren.perf.client import Address, BrokerError, Connection
 from warren.perf.flow import Batch, Publisher
 from warren.perf.meter import Histogram
-from warren.perf.protocol_run import FrameConsumer
+from warren.perf.protocol_run import Dialect, FrameConsumer
 from warren.perf.workload import Workload
 
 _V3_1_1: Final = 4
@@ -197,10 +197,11 @@ class MqttConsumer(FrameConsumer):
         return bytes(answers)
 
 
-class Mqtt:
+class Mqtt(Dialect):
     """The dialect."""
 
-    port: Final = 1883
+    scheme = "mqtt"
+    port = 1883
 
     def open(self, address: Address, name: str, *, clean: bool = True, receive_max: int = 0) -> MqttConnection:
         connection = MqttConnection(address, name=name)
@@ -228,7 +229,9 @@ class Mqtt:
             raise ValueError(f"MQTT has {_PACKET_IDS} packet ids: --confirms {work.confirms} is more")
         return [packet(0x32, topic + pack(">H", number + 1) + body) for number in range(min(count, _PACKET_IDS))]
 
-    def publisher(self, connection: Connection, batch: Batch, work: Workload, latency: Histogram) -> Publisher:
+    def publisher(
+        self, connection: Connection, batch: Batch, work: Workload, index: int, latency: Histogram
+    ) -> Publisher:
         return MqttPublisher(connection, batch, window=work.confirms, confirm_latency=latency)
 
     def clean(self, address: Address, work: Workload) -> None:

@@ -1,7 +1,7 @@
 """Flows over protocols other than AMQP 0-9-1: topics, each with the publishers and consumers of one number.
 
 1. Publisher ``i`` and consumer ``i`` have topic ``i % queues``, and every consumer of a topic has a copy of what is
-   published there.
+   published there; with AMQP 1.0 it is a queue, whose messages its consumers share.
 2. As in `flow` nothing runs per message: frames of one length that follow each other are counted by arithmetic, and
    looked at in columns.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import select
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from warren.perf.choices import ExchangeType
 from warren.perf.client import Address, BrokerError, Connection
@@ -123,26 +123,41 @@ class FrameConsumer(ABC):
         self.blocked = bool(self._unsent)
 
 
-class Dialect(Protocol):
-    """How one protocol connects, publishes and subscribes. `port`: the usual one."""
+class Dialect(ABC):
+    """How one protocol connects, publishes and subscribes. `scheme` and `port`: the usual ones."""
 
-    @property
-    def port(self) -> int: ...
+    scheme: str
+    port: int
 
+    @abstractmethod
     def open(self, address: Address, name: str) -> Connection:
         """Return a connection that has logged in."""
 
+    @abstractmethod
     def consumer(self, address: Address, work: Workload, index: int, latency: Histogram) -> FrameConsumer:
         """Return a consumer that has subscribed to its topic."""
 
+    @abstractmethod
     def messages(self, work: Workload, index: int, body: bytes, count: int) -> list[bytes]:
         """Return messages of one length for the topic of publisher ``index``."""
 
-    def publisher(self, connection: Connection, batch: Batch, work: Workload, latency: Histogram) -> Publisher:
-        """Return a publisher."""
+    @abstractmethod
+    def publisher(
+        self, connection: Connection, batch: Batch, work: Workload, index: int, latency: Histogram
+    ) -> Publisher:
+        """Return publisher ``index``."""
 
+    @abstractmethod
     def clean(self, address: Address, work: Workload) -> None:
         """Delete what outlasts connections."""
+
+    def prepare(self, address: Address, work: Workload) -> None:
+        """Leave nothing of an earlier run, and make what has to be there before consumers."""
+        self.clean(address, work)
+
+    def copies(self, work: Workload, index: int) -> int:
+        """Return how often a message of publisher ``index`` comes: each consumer of its topic has a copy."""
+        return sum(each % work.queues == index % work.queues for each in range(work.consumers))
 
 
 def check_workload(work: Workload) -> None:
@@ -185,7 +200,7 @@ class ProtocolRun(Run):
         return self._dialect.open(self._address, f"{self.workload.prefix}-control")
 
     def _declare(self, control: Connection) -> None:
-        self._dialect.clean(self._address, self.workload)
+        self._dialect.prepare(self._address, self.workload)
 
     def _delete(self) -> None:
         try:
@@ -209,12 +224,10 @@ class ProtocolRun(Run):
             wanted = max(LEAST_BURST, max(SMALLEST_BATCH_BYTES, BATCH_BYTES // work.publishers) // len(one))
             messages = dialect.messages(work, index, body, max(wanted, work.confirms))
             batch = Batch(messages, stamp_at=messages[0].rindex(body) if work.stamped else -1)
-            publisher = dialect.publisher(connection, batch, work, self.confirm)
+            publisher = dialect.publisher(connection, batch, work, index, self.confirm)
             self._publishers.append(publisher)
             self._publisher_by_fd[connection.sock.fileno()] = publisher
-            topic = index % work.queues
-            copies = sum(each % work.queues == topic for each in range(work.consumers))
-            self._copies.append(cumulated([copies], len(messages)))
+            self._copies.append(cumulated([dialect.copies(work, index)], len(messages)))
         for connection in self._connections:
             connection.sock.setblocking(False)
             self._epoll.register(connection.sock.fileno(), select.EPOLLIN)

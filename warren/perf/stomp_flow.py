@@ -13,7 +13,7 @@ from typing import Final
 from warren.perf.client import Address, BrokerError, Connection
 from warren.perf.flow import Batch, Publisher
 from warren.perf.meter import Histogram
-from warren.perf.protocol_run import FrameConsumer
+from warren.perf.protocol_run import Dialect, FrameConsumer
 from warren.perf.workload import Workload
 
 _HEAD_BYTES_MAX: Final = 65536
@@ -171,10 +171,11 @@ class StompConsumer(FrameConsumer):
         return self._last_ack if self._ack_batch and self.received > self._answered else b""
 
 
-class Stomp:
+class Stomp(Dialect):
     """The dialect."""
 
-    port: Final = 61613
+    scheme = "stomp"
+    port = 61613
 
     def open(self, address: Address, name: str) -> StompConnection:
         connection = StompConnection(address, name=name)
@@ -204,7 +205,9 @@ class Stomp:
             return [frame("SEND", headers, body)] * count
         return [frame("SEND", headers | {"receipt": f"{number:06}"}, body) for number in range(min(count, 1_000_000))]
 
-    def publisher(self, connection: Connection, batch: Batch, work: Workload, latency: Histogram) -> Publisher:
+    def publisher(
+        self, connection: Connection, batch: Batch, work: Workload, index: int, latency: Histogram
+    ) -> Publisher:
         return StompPublisher(connection, batch, window=work.confirms, confirm_latency=latency)
 
     def clean(self, address: Address, work: Workload) -> None:
