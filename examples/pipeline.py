@@ -25,11 +25,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pika
@@ -46,7 +48,7 @@ WINDOW_DAYS: Final = 30
 STORM_M_S: Final = 8.0
 DOWNPOUR_MM: Final = 40.0
 SCHEMA: Final = "date date, weather string, rain double, warmest double, coldest double, wind double"
-START_DEADLINE_S: Final = 15.0
+START_DEADLINE_S: Final = 60.0
 # Windows are written when time has passed them: this record, of no weather at all, has it pass the last.
 END_OF_TIME: Final = date(2020, 1, 1)
 
@@ -82,25 +84,33 @@ def is_alarming(day: Day) -> bool:
 
 
 @contextmanager
-def broker(directory: Path) -> Iterator[tuple[str, str]]:
+def broker(directory: Path, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, str]]:
     """Run a broker on free ports with its data in `directory`; yield its AMQP and its management URL.
+
+    `settings`: variables of its environment besides.
 
     Raises:
         DemoError: it does not start.
     """
-    command = [sys.executable, "-m", "warren", "serve", "--prometheus", "off", "--log-level", "warning"]
+    # -P: what is installed, compiled as it is, and not the source in the working directory.
+    command = [sys.executable, "-P", "-m", "warren", "serve", "--prometheus", "off", "--log-level", "warning"]
     command += ["--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(directory)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    environment = {**os.environ, **settings}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment)
+    watchdog = threading.Timer(START_DEADLINE_S, process.kill)
+    watchdog.start()
     try:
         assert process.stdout is not None
         announced = next((line for line in process.stdout if line.split()[:1] == ["listening"]), "")
         addresses = [word.strip(",") for word in announced.split() if "://" in word]
         if len(addresses) < 2:
             raise DemoError("the broker did not start; its reason stands above")
+        watchdog.cancel()
         amqp = next(address for address in addresses if address.startswith("amqp://"))
         http = next(address for address in addresses if address.startswith("http://"))
         yield amqp.replace("amqp://", "amqp://guest:guest@") + "/%2F", http
     finally:
+        watchdog.cancel()
         process.terminate()
         process.wait()
 
