@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline fuzz abuse soak crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline lake-example fuzz abuse soak crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -79,6 +79,10 @@ setup-spark: ## install Spark and pyarrow beside Warren: for its data source, wa
 pipeline: ## weather through a stream, Spark and back to an exchange, checked (ARGS="--out DIR")
 	@scripts/setup pipeline
 	@.venv/bin/python examples/pipeline.py $(ARGS)
+
+lake-example: ## weather into a table that follows by itself, a page of plots, alerts, checked (ARGS="--days 90", "--follow")
+	@scripts/setup lake
+	@.venv/bin/python examples/weather_lake.py $(ARGS)
 
 fuzz: setup-test ## a million mutated frames
 	WARREN_TEST_FUZZ_FRAMES=1000000 $(PYTEST) tests/fuzz -s

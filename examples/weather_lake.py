@@ -78,6 +78,8 @@ PERSISTENT: Final = 2
 LOOK_S: Final = 0.2
 RELOAD_S: Final = 2
 STALLED_S: Final = 120.0
+STOP_S: Final = 10.0
+UNFIT: Final = ",?#%"  # in names of directories: lake_places is a list, and `to` may be a URL
 
 
 class ExampleError(Exception):
@@ -161,7 +163,7 @@ class Api:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
-            raise ExampleError(f"{method} {path}: {error.read().decode(errors='replace')}") from None
+            raise ExampleError(f"{path}: {_reason(error)}") from None
         except OSError as error:
             raise ExampleError(f"the broker does not answer: {error}") from None
         return json.loads(text) if text else None
@@ -181,6 +183,13 @@ class Api:
         if found["state"] == "terminated":
             raise ExampleError(f"the table does not follow: {found['reason']}")
         return found
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.loads(error.read())["reason"])
+    except (ValueError, KeyError, TypeError):
+        return f"{error.code} {error.reason}"
 
 
 class Publisher(threading.Thread):
@@ -277,7 +286,7 @@ class Lake:
     def growth(self) -> list[int]:
         """Return how many rows each snapshot has that is kept, the oldest first."""
         assert self._table is not None
-        return [_rows(snapshot) for snapshot in sorted(self._table.snapshots(), key=lambda each: each.sequence_number)]
+        return [_rows(snapshot) for snapshot in sorted(self._table.snapshots(), key=lambda each: each.timestamp_ms)]
 
     def ask(self, *queries: str) -> list[list[dict[str, Any]]]:
         """Return the rows of queries over the view `readings`, all of the same snapshot."""
@@ -340,7 +349,7 @@ def write_page(summary: Summary, out: Path, *, reloads: bool) -> None:
         "temperatures": ("Coldest to warmest of each day, and days of heat", temperatures(summary, STATIONS)),
         "gusts": ("Strongest gust of each day", gusts(summary, STATIONS, LIMITS["storm"][1])),
         "rain": ("Rain of each month", rain(summary, STATIONS)),
-        "growth": ("Rows of the table after each commit", growth(summary)),
+        "growth": ("Rows of the table in each snapshot", growth(summary)),
     }
     for name, (_, plot) in plots.items():
         if plot:
@@ -471,7 +480,7 @@ def run(out: Path, days: int | None, *, follows: bool) -> bool:
             summary = watch(lake, api, publisher, sum(already.values()), channel, out, follows=follows)
         finally:
             publisher.stop.set()
-            publisher.join()
+            publisher.join(STOP_S)
         if follows:
             write_page(summary, out, reloads=False)
         totals = lake.ask(TOTALS)[0]
@@ -485,7 +494,7 @@ def run(out: Path, days: int | None, *, follows: bool) -> bool:
     for line in wrong:
         print(f"NOT as expected: {line}")
     if not wrong:
-        print(f"{summary.rows:,} rows in {directory}/{TABLE}: as published")
+        print(f"{summary.rows:,} rows in {out}/lake/{TABLE}: as published")
         print(f"{len(alerts)} alerts taken by a consumer: each once, as expected")
     print(f"the page: {out / 'dashboard.html'}")
     left = len(readings) - has_gone
@@ -499,7 +508,10 @@ def prepare(out: Path) -> Path:
     Raises:
         ExampleError: it is not one, or has something else in it.
     """
-    directory = out.absolute() / "lake"
+    directory = out.resolve() / "lake"
+    unfit = sorted(set(str(directory)) & set(UNFIT))
+    if unfit:
+        raise ExampleError(f"{directory}: tables cannot be below a directory with {' '.join(unfit)} in its name")
     try:
         if out.is_dir() and any(out.iterdir()) and not directory.is_dir():
             raise ExampleError(f"{out} has something else in it: name a directory that is new, or of an earlier run")
@@ -511,10 +523,9 @@ def prepare(out: Path) -> Path:
 
 def at_least_one(text: str) -> int:
     """Return a number of days."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("must be a number of days, 1 or more")
+    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -539,6 +550,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if run(options.out, options.days, follows=options.follow) else 1
     except (ExampleError, DemoError) as error:
         print(f"lake-example: {error}", file=sys.stderr)
+        return 2
+    except (AMQPError, OSError) as error:
+        print(f"lake-example: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("lake-example: interrupted; the next run goes on from here", file=sys.stderr)

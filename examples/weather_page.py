@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 WIDTH: Final = 760
-LEFT: Final = 56  # of the panels: room for the numbers of an axis and what they are
+LEFT: Final = 68  # of the panels: room for the numbers of an axis and what they are
 RIGHT: Final = 16
 MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 COLOURS: Final = """
@@ -33,7 +33,9 @@ svg .alarm { fill: var(--alarm); stroke: var(--ground); }
 svg .limit { stroke: var(--alarm); stroke-dasharray: 5 4; }
 svg .limit-text { fill: var(--alarm); }
 svg .s0 { fill: var(--s0); } svg .s1 { fill: var(--s1); } svg .s2 { fill: var(--s2); }
-svg .band { fill-opacity: .45; }
+svg .band { fill-opacity: .6; }
+svg .dots { fill: none; stroke-linecap: round; stroke-width: 3.6; } svg .high { stroke-width: 7; }
+svg .d0 { stroke: var(--s0); } svg .d1 { stroke: var(--s1); } svg .d2 { stroke: var(--s2); }
 svg .step { fill: none; stroke: var(--s0); stroke-width: 2; }
 """
 OF_PAGE: Final = """
@@ -44,7 +46,8 @@ p { margin: .3rem 0; } .faint { color: var(--faint); }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
 dl div { border: 1px solid var(--line); border-radius: 6px; padding: .5rem .75rem; }
 dt { color: var(--faint); font-size: .85rem; } dd { margin: 0; font-size: 1.15rem; font-weight: 600; }
-svg { display: block; width: 100%; height: auto; }
+figure { margin: 0; overflow-x: auto; } svg { display: block; width: 100%; min-width: 36rem; height: auto; }
+td { white-space: nowrap; }
 table { border-collapse: collapse; width: 100%; }
 th, td { border-bottom: 1px solid var(--line); padding: .25rem .5rem; text-align: left; }
 th { color: var(--faint); font-weight: 400; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
@@ -82,7 +85,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a page shows. `growth`: how many rows the table had after each commit."""
+    """What a page shows. `growth`: how many rows each snapshot of the table has, the oldest first."""
 
     made: datetime
     rows: int
@@ -152,11 +155,11 @@ def standalone(plot: str) -> str:
 
 
 def ticks(highest: float, at_least: float = 0.0) -> list[float]:
-    """Return round values from 0 to the first above `highest`, some four of them."""
+    """Return round values from 0 to the first that is not below `highest`, five steps at most."""
     highest = max(highest, at_least)
     step = 1.0
     for factor in (2, 2.5, 2) * 9:
-        if step * 4 >= highest:
+        if step * 5 >= highest:
             break
         step *= factor
     count = max(1, -int(-highest // step))
@@ -189,18 +192,14 @@ def temperatures(summary: Summary, stations: Mapping[str, str]) -> str:
     for number, (station, name) in enumerate(stations.items()):
         panel = Panel(28 + 150 * number, 112, span, (-15, 42))
         parts += [_months(panel, year), panel.levels((-10, 0, 10, 20, 30, 40), "°C"), panel.title(name)]
-        for low, high, at in (
-            (day.coldest, day.warmest, day.day.toordinal())
+        bars = "".join(
+            # A day of one temperature is seen as well.
+            f"M{panel.x(day.day.toordinal()):.1f} {panel.y(day.warmest) - 0.5:.1f}h{panel.x(span[0] + 1) - LEFT:.2f}"
+            f"v{panel.y(day.coldest) - panel.y(day.warmest) + 1:.1f}h{LEFT - panel.x(span[0] + 1):.2f}z"
             for day in days
             if day.station == station and day.coldest is not None and day.warmest is not None
-        ):
-            left, right = panel.x(at), panel.x(at + 1)
-            # A day of one temperature is seen as well.
-            top, bottom = panel.y(high) - 0.5, panel.y(low) + 0.5
-            parts.append(
-                f'<rect class="s{number} band" x="{left:.1f}" y="{top:.1f}" '
-                f'width="{right - left:.1f}" height="{bottom - top:.1f}"/>'
-            )
+        )
+        parts.append(f'<path class="s{number} band" d="{bars}"/>')
         parts += _dots(panel, (alert for alert in summary.alerts if (alert.kind, alert.station) == ("heat", station)))
     height = panel.bottom + 30
     return _plot(f"Temperatures of {year}, coldest to warmest of each day", height, *parts, panel.below(months))
@@ -223,17 +222,19 @@ def gusts(summary: Summary, stations: Mapping[str, str], limit: float) -> str:
     year, span, months = _year(days)
     levels = ticks(max(gust for gust, _ in blowing), limit + 2)
     panel = Panel(40, 170, span, (0, levels[-1]))
-    order = list(stations)
     parts = [_months(panel, year), panel.levels(levels, "m/s"), _legend(stations)]
     y = panel.y(limit)
     parts.append(f'<line class="limit" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
     parts.append(f'<text class="limit-text" x="{WIDTH - RIGHT}" y="{y - 5:.1f}" text-anchor="end">storm</text>')
-    for gust, day in blowing:
-        x = panel.x(day.day.toordinal() + 0.5)
-        radius = 3 if gust >= limit else 1.8
-        parts.append(
-            f'<circle class="s{order.index(day.station)}" r="{radius}" cx="{x:.1f}" cy="{panel.y(gust):.1f}"/>'
-        )
+    for number, station in enumerate(stations):
+        for kind, is_high in (("", False), (" high", True)):
+            # Lines without a length: round ends make them dots.
+            dots = "".join(
+                f"M{panel.x(day.day.toordinal() + 0.5):.1f} {panel.y(gust):.1f}h0"
+                for gust, day in blowing
+                if day.station == station and (gust >= limit) is is_high
+            )
+            parts.append(f'<path class="dots d{number}{kind}" d="{dots}"/>')
     return _plot(f"Strongest gusts of {year}, by day", panel.bottom + 30, *parts, panel.below(months))
 
 
@@ -261,7 +262,7 @@ def rain(summary: Summary, stations: Mapping[str, str]) -> str:
 
 
 def growth(summary: Summary) -> str:
-    """Draw how many rows the table had after each commit."""
+    """Draw how many rows the table had in each snapshot, the oldest first."""
     rows = summary.growth
     if not rows:
         return ""
@@ -273,8 +274,8 @@ def growth(summary: Summary) -> str:
     every = max(1, int(ticks(len(rows))[1]))
     marks = [(float(number), f"{number:,}") for number in range(0, len(rows) + 1, every)]
     line = f'<polyline class="step" points="{" ".join(points)}"/>'
-    axes = panel.levels(levels, "rows") + panel.below(marks, "commit")
-    return _plot("Rows of the table after each commit", panel.bottom + 46, axes, line)
+    axes = panel.levels(levels, "rows") + panel.below(marks, "snapshot")
+    return _plot("Rows of the table in each snapshot", panel.bottom + 46, axes, line)
 
 
 def _legend(stations: Mapping[str, str]) -> str:
@@ -292,17 +293,17 @@ def page(summary: Summary, plots: Mapping[str, str], units: Mapping[str, str], r
     `units`: of the value of each kind of alert; `reload_s`: how often a browser is to ask for it again.
     """
     again = f'<meta http-equiv="refresh" content="{reload_s}">' if reload_s else ""
-    latest = f"{summary.latest:%d %B %Y, %H:%M} UTC" if summary.latest else "none"
+    latest = f"{summary.latest:%d %b %Y, %H:%M}" if summary.latest else "none"
     figures = {
         "Rows": f"{summary.rows:,}",
-        "Commits": f"{len(summary.growth):,}",
+        "Snapshots": f"{len(summary.growth):,}",
         "Alerts": f"{len(summary.alerts):,}",
         "Latest record": latest,
     }
     shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in figures.items())
-    drawn = "".join(f"<h2>{escape(heading)}</h2>{plot}" for heading, plot in plots.items() if plot)
+    drawn = "".join(f"<h2>{escape(heading)}</h2><figure>{plot}</figure>" for heading, plot in plots.items() if plot)
     rows = "".join(
-        f"<tr><td>{escape(alert.kind)}</td><td>{escape(alert.station)}</td><td>{alert.first:%d %B %Y, %H:%M}</td>"
+        f"<tr><td>{escape(alert.kind)}</td><td>{escape(alert.station)}</td><td>{alert.first:%d %b %Y, %H:%M}</td>"
         f'<td class="number">{alert.value:g} {escape(units[alert.kind])}</td></tr>'
         for alert in reversed(summary.alerts[-ALERTS_SHOWN:])
     )
