@@ -102,6 +102,7 @@ def test_a_table_is_added_follows_is_edited_restarted_and_deleted(
     channel = amqp().channel()
     channel.queue_declare("orders", durable=True, arguments={"x-queue-type": "stream"})
     channel.basic_publish("", "orders", b'{"id": 1}')
+    channel.basic_publish("", "orders", b"no JSON")
     ui.visit("lake", vhost=vhost)
     ui.heading("Lake")
     expect(ui.main).to_contain_text("No table.")
@@ -126,6 +127,10 @@ def test_a_table_is_added_follows_is_edited_restarted_and_deleted(
     ui.refresh()
     expect(ui.row("shop")).to_contain_text("running")
     expect(ui.row("shop").get_by_role("link", name="orders")).to_be_visible()
+    expect(ui.row("shop")).to_contain_text("1 refused")
+    ui.page.set_viewport_size({"width": 1280, "height": 800})
+    tables = ui.main.get_by_role("region", name="Tables")
+    assert tables.evaluate("each => each.scrollWidth - each.clientWidth") == 0, "one has to scroll to the buttons"
     ui.press("Edit…", ui.row("shop"))
     expect(ui.dialog.locator("[name=source]")).to_have_value("orders")
     ui.fill(ui.dialog, keep="7d")

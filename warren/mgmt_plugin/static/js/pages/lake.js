@@ -92,6 +92,7 @@ function TableDialog({ row, titleId, close }) {
   <//>`;
 }
 
+const brokenAtSlashes = (text) => text.split(/(?<=\/)/).map((part) => html`${part}<wbr />`);
 const SOURCE = (row) => row.value?.stream ?? row.value?.queue ?? '';
 
 export default function Lake() {
@@ -121,7 +122,12 @@ export default function Lake() {
       run: () => del(path`lake/vhost/${row.vhost}/${row.name}/restart`),
     }).then((done) => done && status.reload());
   const columns = [
-    { key: 'name', label: 'Name', sort: 'name', render: (row) => html`<span class="name">${row.name}</span>` },
+    {
+      key: 'name',
+      label: 'Name',
+      sort: 'name',
+      render: (row) => html`<span class="name">${row.name}</span><br /><small>follows <${QueueLink} vhost=${row.vhost} name=${SOURCE(row)} /></small>`,
+    },
     { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (row) => row.vhost },
     {
       key: 'state',
@@ -129,21 +135,23 @@ export default function Lake() {
       render: (row) =>
         html`<${State} value=${statusOf(row).state ?? (mayMonitor() ? 'unknown' : null)} />${statusOf(row).reason && html`<br /><small>${statusOf(row).reason}</small>`}`,
     },
-    { key: 'source', label: 'Follows', render: (row) => html`<${QueueLink} vhost=${row.vhost} name=${SOURCE(row)} />` },
     {
       key: 'table',
       label: 'Table',
-      render: (row) => html`${row.value?.to}<br /><small class="mono">${row.value?.format ?? 'iceberg'} ${shown(row.value?.catalog)}</small>`,
+      render: (row) => html`<span class="name">${brokenAtSlashes(row.value?.to ?? '')}</span><br /><small class="mono">${row.value?.format ?? 'iceberg'} ${shown(row.value?.catalog)}</small>`,
     },
-    { key: 'waiting', label: 'Waiting', num: true, render: (row) => html`<${Num} value=${statusOf(row).waiting} />` },
     {
-      key: 'lag',
-      label: 'Behind',
+      key: 'waiting',
+      label: 'Waiting',
       num: true,
-      render: (row) => html`<${Duration} ms=${typeof statusOf(row).lag_s === 'number' ? statusOf(row).lag_s * 1000 : undefined} />`,
+      render: (row) => html`<${Num} value=${statusOf(row).waiting} />${statusOf(row).lag_s > 0 && html`<br /><small>for <${Duration} ms=${statusOf(row).lag_s * 1000} /></small>`}`,
     },
-    { key: 'rows', label: 'Rows', num: true, render: (row) => html`<${Num} value=${statusOf(row).rows} />` },
-    { key: 'refused', label: 'Refused', num: true, render: (row) => html`<${Num} value=${statusOf(row).refused} />` },
+    {
+      key: 'rows',
+      label: 'Rows',
+      num: true,
+      render: (row) => html`<${Num} value=${statusOf(row).rows} />${statusOf(row).refused > 0 && html`<br /><small><${Num} value=${statusOf(row).refused} /> refused</small>`}`,
+    },
     { key: 'committed', label: 'Last commit', render: (row) => html`<${When} ms=${statusOf(row).committed_at ?? undefined} />` },
     {
       key: 'act',
