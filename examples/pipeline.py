@@ -263,7 +263,9 @@ def run(out: Path) -> bool:
     with tempfile.TemporaryDirectory(prefix="warren-pipeline-") as directory, broker(Path(directory) / "data") as urls:
         uri, management_url = urls
         options = {"uri": uri, "managementUrl": management_url}
-        connection = pika.BlockingConnection(pika.URLParameters(uri))
+        parameters = pika.URLParameters(uri)
+        parameters.heartbeat = 0  # nobody answers any while Spark runs, which takes minutes on a busy machine
+        connection = pika.BlockingConnection(parameters)
         channel = connection.channel()
         declare(channel)
         channel.confirm_delivery()
