@@ -6,7 +6,7 @@ deltalake itself writes files only in a commit. What is said of a file beside it
 leave it out:
 
     numRecords
-    nullCount              of columns that are not nested
+    nullCount              of columns that are neither nested nor bytes
     minValues, maxValues   of numbers, booleans, texts of at most `TEXT_MAX` characters, dates and moments
 
 1. Statistics are right or are not there: those of doubles that have a NaN are left out. Moments have milliseconds, the
@@ -112,11 +112,11 @@ def statistics_of(rows: pa.Table) -> dict[str, Any]:
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for field in list(rows.schema)[:_STATISTICS_COLUMNS]:
-        if pa.types.is_nested(field.type):
+        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
             continue
         column = rows.column(field.name)
         nulls[field.name] = column.null_count
-        if pa.types.is_binary(field.type) or column.null_count == rows.num_rows:
+        if column.null_count == rows.num_rows:
             continue
         if pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py():
             continue

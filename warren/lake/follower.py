@@ -15,7 +15,8 @@
    done in parts, so that who goes on does not need the memory of who was killed; what finds some is done to its end.
 3. Who starts commits the next epoch into both tables, the table first. Whoever had them before cannot commit to either
    of them any more, since they are not as he has loaded them; he looks, finds a larger epoch, and ends.
-4. A commit of another program (a compaction, say) makes a step begin again, and nothing else.
+4. A commit of another program (a compaction, say) makes a step look again, and nothing else. What was made is committed
+   behind it if place and columns are the same; else the step begins again.
 """
 
 from __future__ import annotations
@@ -59,6 +60,16 @@ class Step(NamedTuple):
     bytes: int = 0
 
 
+class _Kept(NamedTuple):
+    """What was made of a plan, and of which state of the tables."""
+
+    places: Places
+    planned: Places | None
+    columns: pa.Schema
+    plan: Plan
+    made: Made
+
+
 @dataclass
 class _Opened:
     """The tables while they are ours: our epoch in each of them."""
@@ -93,6 +104,7 @@ class Follower:
         self._engine = engine or self._here
         self._sleep = sleep
         self._opened: _Opened | None = None
+        self._kept: _Kept | None = None  # since a commit was a conflict
         self._is_fresh = False  # whether the tables are known to be as they were seen last
         self._epochs: dict[str, int] = {}
 
@@ -181,28 +193,39 @@ class Follower:
                 conflict = error
             except BaseException:
                 self._is_fresh = False
+                self._kept = None
                 raise
             self._sleep(_CONFLICT_PAUSE_S * (attempt + 1))
+        self._kept = None
         raise conflict
 
     def _step(self) -> Step:
         opened = self._there()
         places, planned = self._look()
         self._source.settle(places)
-        plan, made = self._made(places, planned)
+        plan, made = self._maybe_kept(places, planned) or self._made(places, planned)
         if made is None:
             self._is_fresh = False  # while there is nothing to commit, nothing else tells of who has taken over
             return Step(waiting=plan.waiting)
         missing = made.covered - made.lost - made.rows - made.refused
         if missing < 0:
             raise BridgeError(f"{-missing} rows more than messages: this is a fault of ours")
+        self._kept = _Kept(places, planned, opened.table.columns(), plan, made)
         if made.refused and planned is None:
             assert opened.refused is not None, "nothing is refused by a decoder that does not say so"
             made.append_refused(self._marks(opened.refused, made.after))
         made.append(self._marks(opened.table, made.after))
+        self._kept = None
         self._source.settle(made.after)
         left = plan.waiting + plan.rows - made.covered
         return Step(made.rows, made.refused, plan.lost + made.lost, left, True, made.bytes)
+
+    def _maybe_kept(self, places: Places, planned: Places | None) -> tuple[Plan, Made] | None:
+        """Return what was made before a conflict, if it is what would be made again."""
+        kept, self._kept = self._kept, None
+        if kept is None or kept.places != places or kept.columns != self._there().table.columns():
+            return None
+        return (kept.plan, kept.made) if planned in (kept.planned, kept.made.after) else None
 
     def _made(self, places: Places, planned: Places | None) -> tuple[Plan, Made | None]:
         """Return what comes next, and what was made of it; None: there is nothing."""

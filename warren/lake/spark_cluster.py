@@ -7,11 +7,7 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
-
-import pyarrow as pa
 
 from warren.lake.errors import EngineGone
 from warren.lake.spark_engine import PieceMade, Work
@@ -21,7 +17,8 @@ from warren.spark_bridge.spark_session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SCHEMA: Final = "number bigint, made binary"
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 class SparkCluster:
@@ -52,14 +49,13 @@ class SparkCluster:
         from pyspark.errors import PySparkException
 
         count = len(work.pieces)
-        frame = self._spark.range(0, count, 1, count).mapInArrow(_task(work), _SCHEMA)
+        numbers = self._spark.sparkContext.parallelize(range(count), count)  # of data frames this would take pandas
         try:
-            rows = frame.collect()
+            found: list[PieceMade] = numbers.map(lambda number: work(number)).collect()
         except (PySparkException, Py4JError, OSError) as error:
             self._check()
             raise BridgeError(f"a task has failed: {_reason(error)}") from None
-        found: dict[int, PieceMade] = {row.number: pickle.loads(row.made) for row in rows}
-        return [found[number] for number in range(count)]
+        return found
 
     def stop(self) -> None:
         """End the application, if it was begun for this."""
@@ -83,21 +79,11 @@ class SparkCluster:
             raise EngineGone("the Spark application has ended: the same command begins another one")
 
 
-def _task(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                made = pickle.dumps(work(number))
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([number], pa.int64()), pa.array([made], pa.binary())], ["number", "made"]
-                )
-
-    return run
-
-
 def _reason(error: Exception) -> str:
     """Return what a task has said last: the error, of pages of traces in two languages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines if line.split(":", 1)[0].replace(".", "").isidentifier() and ": " in line]
-    named = [line for line in raised if not line.startswith(("org.apache.spark", "pyspark.errors", "py4j"))]
-    return (named or raised or lines or [type(error).__name__])[0]
+    lines = iter(str(error).splitlines())
+    first = next(lines, "") or type(error).__name__
+    for line in lines:
+        if line.endswith(_TRACEBACK):
+            break
+    return next((line for line in lines if line.strip() and not line[0].isspace()), first)

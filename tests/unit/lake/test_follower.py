@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from unit.spark_bridge.broker_in_memory import MemoryBroker
 from unit.spark_bridge.export_broker import ExportBroker
@@ -377,6 +378,27 @@ def test_a_commit_of_another_program_makes_a_step_begin_again(
     monkeypatch.setattr(ExportBroker, "read", read)
     assert made.step().rows == 3
     assert offsets(tables) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_what_was_made_before_another_program_added_a_column_is_made_again(tables: MemoryTables) -> None:
+    broker = mixed(6, partitions=False)
+    made = follower(broker, tables, json=True)
+    stored = tables.main
+    assert stored is not None
+    original = MemoryTable.append
+    with pytest.MonkeyPatch.context() as patch:
+
+        def append(table: MemoryTable, rows: Any, *others: Any) -> None:
+            if table.stored is stored and stored.version < 3:
+                stored.version += 1
+                stored.schema = stored.schema.append(pa.field(f"theirs{stored.version}", pa.string()))
+            original(table, rows, *others)
+
+        patch.setattr(MemoryTable, "append", append)
+        run(made)
+    assert stored.version > 3
+    found = sorted(row["offset"] for row in [*tables.rows(), *tables.refused()])
+    assert found == list(range(6)) and "theirs3" in tables.rows()[-1]
 
 
 def test_a_session_that_was_deleted_begins_anew(broker: ExportBroker, tables: MemoryTables) -> None:
