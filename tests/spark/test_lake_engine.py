@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ("iceberg", "delta")
+START_S = 4 * DEADLINE_S  # a JVM, workers and their libraries, where others want the processors
 
 
 def body_of(number: int) -> bytes:
@@ -168,7 +169,7 @@ SPARK = ("--engine", "spark", "--master", "local[2]")
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_a_driver_that_is_killed_leaves_each_message_once(place: Place, broker: WarrenProcess) -> None:
     log = place.directory / "lake.log"
     environment = dict(os.environ)
@@ -191,28 +192,28 @@ def test_a_driver_that_is_killed_leaves_each_message_once(place: Place, broker: 
             wait_until(
                 lambda: files() > before + 3 or started.poll() is not None,  # noqa: B023
                 "files of tasks, committed or not",
-                DEADLINE_S,
+                START_S,
             )
             look.wait(0.01 * (published % 7))
             assert started.poll() is None, log.read_text()[-3000:]
             kill(started)
     publish(100)
     with process(command(place, *SPARK, "--once"), log, environment) as started:
-        assert started.wait(DEADLINE_S * 2) == 0, log.read_text()[-3000:]
+        assert started.wait(START_S) == 0, log.read_text()[-3000:]
     assert place.offsets() == list(range(published))
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("place", ["delta"], indirect=True)
 def test_the_command_ends_with_its_application(place: Place) -> None:
     log = place.directory / "lake.log"
     place.publisher.bodies(place.stream, map(body_of, range(100)))
     with process(command(place, *SPARK), log, dict(os.environ)) as started:
-        wait_until(lambda: " 0 waiting" in log.read_text(), "the table to be there", DEADLINE_S)
+        wait_until(lambda: " 0 waiting" in log.read_text(), "the table to be there", START_S)
         for pid in children_of(started.pid):
             if "java" in command_of(pid):
                 os.kill(pid, 9)
         place.publisher.bodies(place.stream, map(body_of, range(100, 120)))
-        assert started.wait(DEADLINE_S) == 1
+        assert started.wait(START_S) == 1
     assert "the Spark application has ended" in log.read_text()
