@@ -39,6 +39,8 @@ def session(master: str | None, name: str) -> tuple[SparkSession, bool]:
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         reason = str(error).partition("\n")[0]
-        raise BridgeError(f"Spark cannot be started ({reason}): it takes Java 17 or newer, and a master that answers") from None
+        raise BridgeError(
+            f"Spark cannot be started ({reason}): it takes Java 17 or newer, and a master that answers"
+        ) from None
     register(spark)
     return spark, True
