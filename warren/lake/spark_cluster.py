@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from warren.lake.errors import EngineGone
@@ -49,8 +50,9 @@ class SparkCluster:
         from pyspark.errors import PySparkException
 
         count = len(work.pieces)
-        numbers = self._spark.sparkContext.parallelize(range(count), count)  # of data frames this would take pandas
         try:
+            # With a data frame this would take pandas.
+            numbers = self._spark.sparkContext.parallelize(range(count), count)
             found: list[PieceMade] = numbers.map(lambda number: work(number)).collect()
         except (PySparkException, Py4JError, OSError) as error:
             self._check()
@@ -59,8 +61,11 @@ class SparkCluster:
 
     def stop(self) -> None:
         """End the application, if it was begun for this."""
+        from py4j.protocol import Py4JError
+
         if self._is_ours:
-            self._spark.stop()
+            with suppress(Py4JError, OSError):  # it has ended by itself, which was said
+                self._spark.stop()
 
     def _check(self) -> None:
         """Make sure that the application is there.
