@@ -93,16 +93,29 @@ def test_a_notebook_for_kafka_finds_its_columns(spark: SparkSession, publisher: 
         to_kafka_shape(read(spark, name, managementUrl=publisher.url, headersFormat="typed"))
 
 
-def test_what_is_sent_to_executors_needs_nothing_else_of_warren(tmp_path: Path) -> None:
-    archive = make_archive(tmp_path)
+def imported(archive: Path, *modules: str) -> list[str]:
+    """Return the modules of Warren that there are where nothing but `archive` is, once `modules` are imported."""
     look = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import warren.spark_bridge.source, warren.spark_bridge.writer as w\n"
-        "print(w.__file__); print(sorted(name for name in sys.modules if name.startswith('warren.')))"
+        f"import sys; sys.path.insert(0, sys.argv[1])\nimport {', '.join(modules)}\nimport warren\n"
+        "print(warren.__file__); print(*sorted(name for name in sys.modules if name.startswith('warren.')))"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", look, str(archive)], capture_output=True, text=True, check=True, cwd=tmp_path
+        [sys.executable, "-P", "-c", look, str(archive)], capture_output=True, text=True, check=True, cwd=archive.parent
     )
     where, names = done.stdout.splitlines()
     assert where.startswith(str(archive))
-    assert "warren.spark_bridge.source" in names and "warren.amqp" not in names
+    return names.split()
+
+
+def test_what_is_sent_to_executors_needs_nothing_else_of_warren(tmp_path: Path) -> None:
+    archive = make_archive(tmp_path)
+    names = imported(archive, "warren.spark_bridge.source", "warren.spark_bridge.writer")
+    assert {name.split(".")[1] for name in names} == {"spark_bridge"}
+
+
+def test_tasks_that_write_tables_need_nothing_else_of_warren(tmp_path: Path) -> None:
+    for library in ("pyiceberg_core", "deltalake"):
+        pytest.importorskip(library)
+    modules = ("spark_cluster", "iceberg_table", "delta_table", "typed_fields")
+    names = imported(make_archive(tmp_path), *(f"warren.lake.{module}" for module in modules))
+    assert {name.split(".")[1] for name in names} == {"lake", "spark_bridge"}

@@ -5,6 +5,7 @@
     table.py       what any table can do                      a protocol
     iceberg_table.py, delta_table.py                          write
     follower.py    what is committed when, and by whom        decides; the others do it
+    engine.py      who makes rows of what was read            this process, or executors of Spark (spark_engine.py)
 
 And what is there by SQL, or in a notebook:
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import copy
 import json
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -44,10 +46,14 @@ if TYPE_CHECKING:
     from warren.lake.job import Job
     from warren.lake.metrics import Meters
     from warren.lake.source import Source
+    from warren.lake.spark_engine import Cluster
     from warren.lake.table import Table
     from warren.spark_bridge.control import BrokerClient
 
 INSTALL: Final = "pip install 'warren-broker[lake]'"
+ARROW: Final = "arrow"
+SPARK: Final = "spark"
+ENGINES: Final = (ARROW, SPARK)
 
 
 def main(arguments: Sequence[str], connect: Connect) -> int:
@@ -104,6 +110,10 @@ def lake(
         bool, typer.Option("--skip-lost", help="Go on when messages are gone that should be there")
     ] = False,
     file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Several tables, in TOML")] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="NAME", help="Who makes the rows: arrow, this process, or spark, its executors")
+    ] = ARROW,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Of Spark; default: local[*]")] = None,
     once: Annotated[bool, typer.Option("--once", help="Take what is there now, and end")] = False,
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus may ask")] = None,
     as_json: Json = False,
@@ -163,11 +173,60 @@ def lake(
         elif warehouse or more:
             raise UsageError("--warehouse and --property are for a --catalog")
         wanted = [jobs.job_of(given, catalogs, Path())]
+    _check_engine(engine, master, wanted)
     flags: dict[str, Any] = {"url": url, "vhost": vhost, "username": username, "password": password}
     flags |= {"password_file": password_file, "profile": profile, "config": config, "cacert": cacert}
     flags |= {"timeout": timeout, "insecure": insecure}
     with bridge.client_of(flags) as client:
-        return _Fleet(client, wanted, as_json=as_json).run(once=once, metrics=metrics)
+        fleet = _Fleet(client, wanted, as_json=as_json)
+        if engine == ARROW:
+            return fleet.run(once=once, metrics=metrics)
+        with _cluster(master) as cluster:
+            return fleet.run(once=once, metrics=metrics, cluster=cluster)
+
+
+def _check_engine(engine: str, master: str | None, wanted: Sequence[Job]) -> None:
+    """Make sure that the tables can be followed by an engine.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    from warren.spark_bridge.errors import UsageError
+
+    if engine not in ENGINES:
+        raise UsageError(f"engine {engine!r}: must be one of {', '.join(ENGINES)}")
+    if engine == ARROW and master is not None:
+        raise UsageError("--master is for --engine spark")
+    for job in wanted:
+        if engine == SPARK and job.stream is None:
+            raise UsageError(
+                f"{job.to}: a queue is drained by one process, whose claims are in one place: --engine spark is for "
+                "streams and super streams. Without it queues have a command of their own"
+            )
+
+
+@contextmanager
+def _cluster(master: str | None) -> Iterator[Cluster]:
+    """Begin a Spark application, and end it.
+
+    Raises:
+        UsageError: PySpark is not installed. BridgeError: Spark cannot be started.
+    """
+    from warren.spark_bridge.errors import UsageError
+
+    try:
+        import pyspark  # noqa: F401
+    except ModuleNotFoundError:
+        raise UsageError("pyspark is not installed: pip install 'warren-broker[lake,spark]'") from None
+    from warren.lake.spark_cluster import SparkCluster
+
+    interrupted = signal.getsignal(signal.SIGINT)
+    cluster = SparkCluster.started(master)
+    signal.signal(signal.SIGINT, interrupted)  # Spark would cancel the job, and with it the commit that is under way
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 def pairs(texts: Sequence[str]) -> dict[str, str]:
@@ -201,8 +260,8 @@ class _Fleet:
         self._lock = threading.Lock()
         self.meters: Meters = Meters()
 
-    def run(self, *, once: bool, metrics: str | None) -> int:
-        """Let all follow; return the exit code.
+    def run(self, *, once: bool, metrics: str | None, cluster: Cluster | None = None) -> int:
+        """Let all follow; return the exit code. `cluster`: who makes the rows, None: this process.
 
         Raises:
             BridgeError, OSError: that by which the first one ended that ended badly.
@@ -214,7 +273,7 @@ class _Fleet:
         for job in self._wanted:
             meter = Meter(job.to, job.source)
             self.meters.all.append(meter)
-            follower = follower_of(job, copy.copy(self._client))
+            follower = follower_of(job, copy.copy(self._client), cluster)
             runners.append(Runner(job, follower, meter, self._stop, self._say))
         server = None if metrics is None else serve(self.meters, *_address(metrics))
         threads = [
@@ -269,15 +328,22 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def follower_of(job: Job, client: BrokerClient) -> Follower:
-    """Return what follows as `job` says.
+def follower_of(job: Job, client: BrokerClient, cluster: Cluster | None = None) -> Follower:
+    """Return what follows as `job` says. `cluster`: who makes the rows, None: this process.
 
     Raises:
         UsageError: the schema, or the columns, do not fit.
     """
     from warren.lake.follower import Follower
 
-    return Follower(_source(job, client), _decoder(job), _opener(job), job.identity(client.vhost), limits=job.limits)
+    decoder = _decoder(job)
+    engine = None
+    if cluster is not None:
+        from warren.lake.spark_engine import SparkEngine
+
+        engine = SparkEngine(client, cluster, decoder, job.limits, skip_lost=job.skip_lost)
+    identity = job.identity(client.vhost)
+    return Follower(_source(job, client), decoder, _opener(job), identity, limits=job.limits, engine=engine)
 
 
 def _source(job: Job, client: BrokerClient) -> Source:

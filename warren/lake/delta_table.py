@@ -8,6 +8,7 @@
 4. What a writer leaves that is killed before its commit is removed after a week, the least that the format asks of a
    VACUUM, since nothing tells whose it is; and only if it is called as deltalake calls its files.
 5. Delta has no transforms: a table by days has a column ``publish_date``, a text such as 2026-11-24.
+6. Files that are written for a commit to come (`delta_files`) are called and described as those of deltalake.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, Transaction, WriterProperties, write_deltalake
 from deltalake import DeltaTable as DeltaTableOfDeltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
 from pyarrow import fs
 
+from warren.lake.delta_files import DeltaWriter, days_of
 from warren.lake.errors import Conflict, NotOurs
 from warren.lake.marks import Marks
+from warren.lake.object_stores import with_environment
 from warren.lake.options import DAY, PUBLISH_DATE, TableOptions
-from warren.lake.table import Change, Kept
+from warren.lake.table import Change, Kept, Written
 
 PREFIX: Final = "warren/"
 _LOG_KEPT: Final = "interval 30 days"
@@ -101,12 +104,7 @@ class DeltaTable:
     def append(self, rows: pa.Table, marks: Marks, changes: Sequence[Change] = ()) -> None:
         assert all(change.is_new for change in changes)
         if self._is_partition(PUBLISH_DATE):
-            days = pc.cast(pc.cast(rows.column("timestamp"), pa.date32(), safe=False), pa.string())
-            rows = rows.append_column(pa.field(PUBLISH_DATE, pa.string()), days)
-        properties = CommitProperties(
-            app_transactions=[Transaction(PREFIX + key, number) for key, number in sorted(marks.items())],
-            max_commit_retries=0,
-        )
+            rows = rows.append_column(pa.field(PUBLISH_DATE, pa.string()), days_of(rows))
         try:
             write_deltalake(
                 self._table,
@@ -114,11 +112,30 @@ class DeltaTable:
                 mode="append",
                 schema_mode="merge" if changes else None,
                 target_file_size=self._options.target_file_bytes,
-                commit_properties=properties,
+                commit_properties=_properties(marks),
                 writer_properties=WriterProperties(compression="ZSTD"),
             )
         except CommitFailedError as error:
             raise Conflict(f"table {self.name}: {error}") from None
+        self._keys = tuple(dict.fromkeys([*self._keys, *marks]))
+
+    def writer(self) -> DeltaWriter:
+        url = self._table.table_uri
+        storage = with_environment(url, self._storage)
+        return DeltaWriter(url, storage, self._options.target_file_bytes, is_by_day=self._is_partition(PUBLISH_DATE))
+
+    def add(self, files: Sequence[Written], marks: Marks) -> None:
+        try:
+            self._table.create_write_transaction(
+                [AddAction(**file.entry) for file in files],
+                "append",
+                self._table.schema(),
+                self._table.metadata().partition_columns,
+                commit_properties=_properties(marks),
+            )
+        except CommitFailedError as error:
+            raise Conflict(f"table {self.name}: {error}") from None
+        self._table.update_incremental()
         self._keys = tuple(dict.fromkeys([*self._keys, *marks]))
 
     def maintain(self, now_s: float) -> Kept:
@@ -164,6 +181,14 @@ class DeltaTable:
             for path in left:
                 files.delete_file(path)
         return len(left)
+
+
+def _properties(marks: Marks) -> CommitProperties:
+    """Return what makes a commit one with `marks`, which is tried once."""
+    return CommitProperties(
+        app_transactions=[Transaction(PREFIX + key, number) for key, number in sorted(marks.items())],
+        max_commit_retries=0,
+    )
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

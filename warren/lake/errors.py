@@ -15,3 +15,7 @@ class Overtaken(BridgeError):
 
 class NotOurs(BridgeError):
     """The table is there, and it is not one that follows this source."""
+
+
+class EngineGone(BridgeError):
+    """Whoever makes the rows for this process is not there any more, and does not come back by itself."""

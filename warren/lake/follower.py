@@ -1,19 +1,22 @@
 """One table that follows its source: what is committed when, and by whom.
 
     a step                                          killed behind it
-    1. plan what comes behind the table's marks     nothing has happened
-    2. commit what is refused, with the marks of    the next step reads the same again, exactly up to those marks, and
-       the end of the plan, if anything is          leaves 2 out
+    1. plan what comes behind the table's marks,    nothing has happened
+       and have rows made of it (``engine.py``)
+    2. commit what is refused, with the marks of    the next steps read the same again, exactly up to those marks, and
+       the end of the plan, if anything is          leave 2 out
     3. commit rows, new columns and these marks     the table is further
     4. tell the source                              it is told by the next step
 
 1. What is known is in the two tables. After any error a step begins with what they say, as after a crash; nothing is
    carried over.
 2. A message is in exactly one of them, once. That a step is repeated up to the same end makes its decisions the same:
-   they depend on the table before it and on the messages.
+   they depend on the table before it and on the messages. Of a step that is repeated what finds no columns may be
+   done in parts, so that who goes on does not need the memory of who was killed; what finds some is done to its end.
 3. Who starts commits the next epoch into both tables, the table first. Whoever had them before cannot commit to either
    of them any more, since they are not as he has loaded them; he looks, finds a larger epoch, and ends.
-4. A commit of another program (a compaction, say) makes a step begin again, and nothing else.
+4. A commit of another program (a compaction, say) makes a step look again, and nothing else. What was made is committed
+   behind it if place and columns are the same; else the step begins again.
 """
 
 from __future__ import annotations
@@ -26,11 +29,12 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from warren.lake.decoder import Decoder, refused_schema
+from warren.lake.engine import Engine, Here, Made
 from warren.lake.errors import Conflict, NotOurs, Overtaken
 from warren.lake.kinds import ARROW
-from warren.lake.marks import EPOCH, SOURCE, Place, Places, fingerprint, is_ahead, keys_of, marks_of, places_of
+from warren.lake.marks import EPOCH, SOURCE, Places, fingerprint, is_ahead, keys_of, marks_of, places_of
 from warren.lake.options import Limits
-from warren.lake.source import Source
+from warren.lake.source import Plan, Source
 from warren.lake.table import Kept, Table, changed
 from warren.spark_bridge.errors import BridgeError
 
@@ -56,6 +60,16 @@ class Step(NamedTuple):
     bytes: int = 0
 
 
+class _Kept(NamedTuple):
+    """What was made of a plan, and of which state of the tables."""
+
+    places: Places
+    planned: Places | None
+    columns: pa.Schema
+    plan: Plan
+    made: Made
+
+
 @dataclass
 class _Opened:
     """The tables while they are ours: our epoch in each of them."""
@@ -66,7 +80,10 @@ class _Opened:
 
 
 class Follower:
-    """Makes a table follow a source. `identity`: of the source, as a text that no other one has."""
+    """Makes a table follow a source. `identity`: of the source, as a text that no other one has.
+
+    `limits`: of what is made in this process; `engine`: who makes it, if that is somebody else.
+    """
 
     def __init__(
         self,
@@ -76,15 +93,18 @@ class Follower:
         identity: str,
         *,
         limits: Limits | None = None,
+        engine: Engine | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._source = source
         self._decoder = decoder
         self._open_tables = open_tables
         self._identity = fingerprint(identity)
-        self._limits = limits or Limits()
+        self._here = Here(source, decoder, limits or Limits())
+        self._engine = engine or self._here
         self._sleep = sleep
         self._opened: _Opened | None = None
+        self._kept: _Kept | None = None  # since a commit was a conflict
         self._is_fresh = False  # whether the tables are known to be as they were seen last
         self._epochs: dict[str, int] = {}
 
@@ -173,42 +193,65 @@ class Follower:
                 conflict = error
             except BaseException:
                 self._is_fresh = False
+                self._kept = None
                 raise
             self._sleep(_CONFLICT_PAUSE_S * (attempt + 1))
+        self._kept = None
         raise conflict
 
     def _step(self) -> Step:
         opened = self._there()
         places, planned = self._look()
         self._source.settle(places)
-        plan = self._source.plan(places, self._limits, planned)
-        if not plan.ranges and plan.after == places:
+        plan, made = self._maybe_kept(places, planned) or self._made(places, planned)
+        if made is None:
             self._is_fresh = False  # while there is nothing to commit, nothing else tells of who has taken over
             return Step(waiting=plan.waiting)
-        columns = opened.table.columns()
-        decoded = self._decoder.decode(columns, self._source.read(plan, self._decoder.reading()))
-        missing = plan.rows - self._source.lost - decoded.rows.num_rows - decoded.refused.num_rows
+        missing = made.covered - made.lost - made.rows - made.refused
         if missing < 0:
             raise BridgeError(f"{-missing} rows more than messages: this is a fault of ours")
-        after: Mapping[str, Place] = plan.after
-        if decoded.refused.num_rows and planned is None:
+        self._kept = _Kept(places, planned, opened.table.columns(), plan, made)
+        if made.refused and planned is None:
             assert opened.refused is not None, "nothing is refused by a decoder that does not say so"
-            opened.refused.append(decoded.refused, self._marks(opened.refused, after))
-        opened.table.append(decoded.rows, self._marks(opened.table, after), decoded.changes)
-        self._source.settle(after)
-        return Step(
-            decoded.rows.num_rows,
-            decoded.refused.num_rows,
-            plan.lost + self._source.lost,
-            plan.waiting,
-            True,
-            decoded.rows.nbytes,
-        )
+            made.append_refused(self._marks(opened.refused, made.after))
+        made.append(self._marks(opened.table, made.after))
+        self._kept = None
+        self._source.settle(made.after)
+        left = plan.waiting + plan.rows - made.covered
+        return Step(made.rows, made.refused, plan.lost + made.lost, left, True, made.bytes)
+
+    def _maybe_kept(self, places: Places, planned: Places | None) -> tuple[Plan, Made] | None:
+        """Return what was made before a conflict, if it is what would be made again."""
+        kept, self._kept = self._kept, None
+        if kept is None or kept.places != places or kept.columns != self._there().table.columns():
+            return None
+        return (kept.plan, kept.made) if planned in (kept.planned, kept.made.after) else None
+
+    def _made(self, places: Places, planned: Places | None) -> tuple[Plan, Made | None]:
+        """Return what comes next, and what was made of it; None: there is nothing."""
+        opened = self._there()
+        refused = opened.refused if planned is None else None
+        plan = self._source.plan(places, self._engine.limits, planned)
+        if not plan.ranges and plan.after == places:
+            return plan, None
+        made = self._engine.maybe_make(plan, opened.table, refused)
+        if made is None:
+            plan = self._source.plan(places, self._here.limits, planned)
+            made = self._here.make(plan, opened.table, refused)
+        if planned is not None and made.finds and is_ahead(planned, made.after):
+            plan = self._source.plan(places, None, planned)
+            made = self._here.make(plan, opened.table, refused)
+        return plan, made
 
     def _marks(self, table: Table, after: Places) -> dict[str, int]:
         return {EPOCH: self._there().epochs[table.name], SOURCE: self._identity, **marks_of(after)}
 
     # --- the rest --------------------------------------------------------------------------------------------------
+
+    @property
+    def rows_max(self) -> int:
+        """How many messages a step takes at most."""
+        return self._engine.limits.rows
 
     def stop_here(self) -> None:
         """Let the steps from now on end where the source ends now."""

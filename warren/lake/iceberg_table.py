@@ -18,7 +18,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO, _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.table import Table as IcebergTableOfPyiceberg
 from pyiceberg.table import Transaction
 from pyiceberg.transforms import DayTransform
@@ -41,7 +42,7 @@ from warren.lake.errors import Conflict, NotOurs
 from warren.lake.marks import EPOCH, Marks
 from warren.lake.options import DAY, PUBLISH_DATE, TableOptions
 from warren.lake.orphans import Folders, folder_of, path_of
-from warren.lake.table import Change, Kept, with_columns
+from warren.lake.table import Change, Kept, Written, with_columns
 
 PROPERTY: Final = "warren.marks"
 _TYPES: Final[dict[str, IcebergType]] = {
@@ -60,6 +61,21 @@ _TARGET_BYTES: Final = "write.target-file-size-bytes"
 _DATA_PATH: Final = "write.data.path"
 _METADATA_PATH: Final = "write.metadata.path"
 _TIDIED: Final = "warren.tidied-at"  # in seconds since the epoch: looking through all files is not for every start
+# What properties of object stores begin with.
+_STORES: Final = (
+    "s3.",
+    "client.",
+    "aws.",
+    "AWS_",
+    "gcs.",
+    "gs.",
+    "adls.",
+    "hdfs.",
+    "oss.",
+    "hf.",
+    "buffer-size",
+    "DEFAULT_",
+)
 _REWRITE_BYTES_MAX: Final = 256 << 20  # of files that are read and written again in one commit
 
 
@@ -122,6 +138,23 @@ class IcebergTable:
             f"table {self.name} has snapshots, and none of them says how far it follows a queue: it was made by "
             "another program, or another program has expired what this one had written. Use another table"
         )
+
+    def writer(self) -> IcebergWriter:
+        metadata = self._table.metadata
+        held = {**metadata.properties, **self._places(self.marks())}
+        # Without what only commits need: it may be large.
+        without: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
+        small = metadata.model_copy(update={"properties": held, "current_snapshot_id": None, **without})
+        return IcebergWriter(small, _without_catalog(self._table.io))
+
+    def add(self, files: Sequence[Written], marks: Marks) -> None:
+        said = {PROPERTY: _document(marks)}
+        with (
+            self._transaction(self._places(marks)) as transaction,
+            transaction.update_snapshot(snapshot_properties=said).merge_append() as update,
+        ):
+            for file in files:
+                update.append_data_file(file.entry)
 
     def columns(self) -> pa.Schema:
         found = schema_to_pyarrow(self._table.schema(), include_field_ids=False)
@@ -292,6 +325,35 @@ class IcebergTable:
                 for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True):
                     found.add(entry.data_file.file_path)
             yield found
+
+
+class IcebergWriter:
+    """Writes files with the numbers that the columns of a table have: nothing is found by names later."""
+
+    def __init__(self, metadata: Any, io: FileIO) -> None:
+        self._metadata = metadata
+        self._io = io
+
+    def write(self, rows: pa.Table) -> list[Written]:
+        if not rows.num_rows:
+            return []
+        found = _dataframe_to_data_files(table_metadata=self._metadata, df=rows, io=self._io)
+        return [Written(file.file_path, file) for file in found]
+
+    def delete(self, files: Sequence[Written]) -> None:
+        for file in files:
+            try:
+                self._io.delete(file.path)
+            except FileNotFoundError:
+                pass
+
+
+def _without_catalog(io: FileIO) -> FileIO:
+    """Return the same without what the catalogue is asked with, where it is known what is needed to write."""
+    if not isinstance(io, PyArrowFileIO):
+        return io
+    kept = {key: text for key, text in io.properties.items() if key.startswith(_STORES)}
+    return PyArrowFileIO(kept)
 
 
 def _maybe_marks(snapshot: Any) -> dict[str, int] | None:

@@ -6,7 +6,9 @@
     AWS_ACCESS_KEY_ID, ...                  pyarrow reads them    reads them
 
 1. What was given, as a property or an option, holds. What the environment says is added where nothing was given.
-2. Without a region pyiceberg would ask Amazon for that of the bucket, wherever the endpoint is.
+2. Where a store is is told to other machines, which may have another environment. Who asks it they find out themselves,
+   unless it was given.
+3. Without a region pyiceberg would ask Amazon for that of the bucket, wherever the endpoint is.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Final
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _GIVEN_ENDPOINTS: Final = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint", "endpoint_url", "endpoint")
+_GIVEN_REGIONS: Final = ("aws_region", "aws_default_region", "region", "default_region")
 _ALLOW_HTTP: Final = "AWS_ALLOW_HTTP"
 
 
@@ -42,6 +45,18 @@ def delta_storage(url: str, given: Mapping[str, str], environment: Mapping[str, 
         and not {"aws_allow_http", "allow_http"} & small.keys()
     ):
         found[_ALLOW_HTTP] = "true"
+    return found
+
+
+def with_environment(url: str, given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the storage options of a Delta table with what the environment says of where S3 is."""
+    found = dict(given)
+    if url.startswith(("s3://", "s3a://")):
+        small = {key.lower() for key in given}
+        for names, others in ((_ENDPOINTS, _GIVEN_ENDPOINTS), (_REGIONS, _GIVEN_REGIONS)):
+            text = _maybe_first(names, environment)
+            if text is not None and not small & set(others):
+                found[names[-1]] = text
     return found
 
 

@@ -1,9 +1,9 @@
 """Keeps a table following: when steps are made, what is tried again, and what is the end.
 
 1. A step is made every `interval_s`, and at once when there is more waiting than one step takes.
-2. What cannot become better by itself ends the table: another process has it, messages are gone, or what was asked for
-   does not fit. Anything else is tried again, after a pause that doubles up to `PAUSE_MAX_S`: from what the tables say,
-   as after a crash.
+2. What cannot become better by itself ends the table: another process has it, messages are gone, what was asked for
+   does not fit, or its Spark application has ended. Anything else is tried again, after a pause that doubles up to
+   `PAUSE_MAX_S`: from what the tables say, as after a crash.
 3. Once: up to where the source ended at the beginning, with a few tries for each failure.
 """
 
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from warren.lake.errors import Conflict, NotOurs, Overtaken
+from warren.lake.errors import Conflict, EngineGone, NotOurs, Overtaken
 from warren.lake.follower import Follower, Step
 from warren.lake.job import Job
 from warren.lake.metrics import Meter
@@ -27,7 +27,7 @@ LOOK_S: Final = 1.0
 REASON_MAX: Final = 300
 MAINTAIN_S: Final = 3600.0
 _FINAL: Final = (
-    *(UsageError, NotOurs, Overtaken, Fenced, DataLoss, DamagedChunk, NotAllowed, NotFound),
+    *(UsageError, NotOurs, Overtaken, Fenced, DataLoss, DamagedChunk, NotAllowed, NotFound, EngineGone),
     ModuleNotFoundError,
 )
 
@@ -121,7 +121,7 @@ class Runner:
         """Wait for the next step, or until there is enough for one."""
         while (rest_s := until_s - self._clock()) > 0 and not self._stop.wait(min(rest_s, LOOK_S)):
             self._meter.waiting = self._follower.waiting()
-            if self._meter.waiting >= self._job.limits.rows:
+            if self._meter.waiting >= self._follower.rows_max:
                 return
 
     def _is_due(self) -> bool:

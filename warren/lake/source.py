@@ -51,8 +51,8 @@ class Source(Protocol):
     def begin(self, places: Places) -> dict[str, Place]:
         """Take over, and return where what has no place in the table begins."""
 
-    def plan(self, places: Places, limits: Limits, until: Places | None = None) -> Plan:
-        """Return what to read behind `places`; `until`: exactly up to there."""
+    def plan(self, places: Places, limits: Limits | None, until: Places | None = None) -> Plan:
+        """Return what to read behind `places`: as much as `limits` allow, and not beyond `until`; None: all of it."""
 
     def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a plan."""
@@ -109,7 +109,7 @@ class StreamSource:
             raise UsageError(f"offset {self._start} of {part.name!r} is not there: it has those from {part.first} on")
         return offset
 
-    def plan(self, places: Places, limits: Limits, until: Places | None = None) -> Plan:
+    def plan(self, places: Places, limits: Limits | None, until: Places | None = None) -> Plan:
         try:
             return self._plan(places, limits, until)
         except Gone:
@@ -117,7 +117,7 @@ class StreamSource:
                 raise
         return self._plan(places, limits, until)  # retention was faster than the question
 
-    def _plan(self, places: Places, limits: Limits, until: Places | None) -> Plan:
+    def _plan(self, places: Places, limits: Limits | None, until: Places | None) -> Plan:
         parts = self._parts()
         starts: dict[str, Place] = {}
         ends: dict[str, int] = {}
@@ -130,16 +130,15 @@ class StreamSource:
             lost += max(0, start.next - place.next) if start.id == place.id else 0
             starts[name] = start
             ends[name] = part.end if self._stop is None else min(part.end, self._stop[name])
-        waiting = {name: max(0, ends[name] - start.next) for name, start in starts.items()}
-        if until is not None:
-            given = {name: max(0, until[name].next - start.next) for name, start in starts.items() if name in until}
-        else:
-            given = self._given(parts, starts, waiting, limits)
+        bounds = ends if until is None else {name: self._bound(parts[name][1], starts[name], until) for name in starts}
+        given = {name: max(0, min(bounds[name], ends[name]) - start.next) for name, start in starts.items()}
+        if limits is not None:
+            given = self._given(parts, starts, given, limits)
             self._turn += 1
         after = dict(starts)
         ranges = []
-        for name, rows in given.items():
-            if rows:
+        for name in starts:  # in the same order each time: what a column becomes depends on it
+            if rows := given.get(name, 0):
                 number, part = parts[name]
                 end = starts[name].next + rows
                 first = starts[name].next
@@ -161,6 +160,15 @@ class StreamSource:
 
         given = shares(waiting, limits.rows, self._turn)
         return within_bytes({name: rows for name, rows in given.items() if rows}, limits.bytes, fits, self._turn)
+
+    def _bound(self, part: Description, start: Place, until: Places) -> int:
+        """Return where a plan ends in a stream that is not to go beyond `until`."""
+        place = until.get(part.name)
+        if place is None or place.id != start.id:
+            return start.next
+        if place.next > part.end:
+            self._loss(f"stream {part.name!r} ends at {part.end}, and a step had begun that read up to {place.next}")
+        return place.next
 
     def _checked(self, part: Description, place: Place) -> Place:
         """Return where to go on in a stream."""
@@ -235,9 +243,10 @@ class DrainSource:
             )
         return {}
 
-    def plan(self, places: Places, limits: Limits, until: Places | None = None) -> Plan:
+    def plan(self, places: Places, limits: Limits | None, until: Places | None = None) -> Plan:
         """Acknowledge what is below `places`, claim what comes, and return that."""
         session = self._opened()
+        limits = limits or Limits()
         place = places[self.name]
         claim = self._client.claim(
             self.name,

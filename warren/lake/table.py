@@ -5,12 +5,14 @@
    itself: who appends has to look first at what the marks say now.
 2. Marks are never thrown away by maintenance, and come with the rows: who reads the rows of a commit can read them.
 3. An error other than `Conflict` says nothing of whether the commit is there.
+4. Files that a `Writer` has written are in no state of the table until they are added, and are found by maintenance as
+   waste if they never are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -35,6 +37,23 @@ class Kept(NamedTuple):
     orphans: int = 0
 
 
+class Written(NamedTuple):
+    """A file that is in no commit yet: where it is, and what a commit says of it."""
+
+    path: str
+    entry: Any
+
+
+class Writer(Protocol):
+    """Writes files of a table in the state in which it was made. It can be pickled, and knows no catalogue."""
+
+    def write(self, rows: pa.Table) -> list[Written]:
+        """Write `rows`, which have the columns of the table, and return the files."""
+
+    def delete(self, files: Sequence[Written]) -> None:
+        """Delete files that nobody will add; one that is not there is as good."""
+
+
 class Table(Protocol):
     """A table that was opened: it is there. Its state is that of the last `load`, or of the last commit of its own."""
 
@@ -56,6 +75,16 @@ class Table(Protocol):
 
     def append(self, rows: pa.Table, marks: Marks, changes: Sequence[Change] = ()) -> None:
         """Commit `rows`, with the columns that there are after `changes`, and all `marks`.
+
+        Raises:
+            Conflict: the table is not as it was loaded.
+        """
+
+    def writer(self) -> Writer:
+        """Return what writes files for a commit of whoever has the table, as its marks say."""
+
+    def add(self, files: Sequence[Written], marks: Marks) -> None:
+        """Commit files that were written, and all `marks`.
 
         Raises:
             Conflict: the table is not as it was loaded.

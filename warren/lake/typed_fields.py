@@ -27,33 +27,52 @@ Parse = Callable[[bytes], dict[str, Any]]
 _NESTED: Final = (pa.types.is_list, pa.types.is_map, pa.types.is_struct)
 
 
+class TypedBodies:
+    """Makes values of bodies; `declared`: the kinds of columns. It can be pickled, and reads anew what it needs.
+
+    Raises:
+        UsageError: the schema is none of columns.
+    """
+
+    def __init__(self, form: BodyFormat) -> None:
+        self._form = form
+        self._reader = form.reader()
+        self._texts: dict[str, Callable[[Any], str]] = {}
+        self.declared: dict[str, str] = {}
+        for field in self._reader.schema:
+            kind = kinds.kind_of_type(field.type)
+            if kind is None:
+                kind = kinds.STRING
+                self._texts[field.name] = _json if any(test(field.type) for test in _NESTED) else str
+            self.declared[field.name] = kind
+
+    def __reduce__(self) -> tuple[type[TypedBodies], tuple[BodyFormat]]:
+        return TypedBodies, (self._form,)
+
+    def __call__(self, body: bytes) -> dict[str, Any]:
+        """Return the fields of a body.
+
+        Raises:
+            Unfit: it is none of the schema.
+        """
+        try:
+            found = self._reader.value(body)
+        except CorruptBody as error:
+            raise Unfit(str(error)) from None
+        for name, text in self._texts.items():
+            if found[name] is not None:
+                found[name] = text(found[name])
+        return found
+
+
 def fields_of(form: BodyFormat) -> tuple[BodySchema, Parse]:
     """Return the columns of a format, and what makes their values of a body.
 
     Raises:
         UsageError: its schema is none of columns.
     """
-    reader = form.reader()
-    texts: dict[str, Callable[[Any], str]] = {}
-    declared = {}
-    for field in reader.schema:
-        kind = kinds.kind_of_type(field.type)
-        if kind is None:
-            kind = kinds.STRING
-            texts[field.name] = _json if any(test(field.type) for test in _NESTED) else str
-        declared[field.name] = kind
-
-    def parse(body: bytes) -> dict[str, Any]:
-        try:
-            found = reader.value(body)
-        except CorruptBody as error:
-            raise Unfit(str(error)) from None
-        for name, text in texts.items():
-            if found[name] is not None:
-                found[name] = text(found[name])
-        return found
-
-    return BodySchema(declared, is_open=False), parse
+    bodies = TypedBodies(form)
+    return BodySchema(bodies.declared, is_open=False), bodies
 
 
 def _json(value: Any) -> str:

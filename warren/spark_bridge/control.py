@@ -255,6 +255,25 @@ class BrokerClient:
         other._connect_timeout_s = min(self._connect_timeout_s, NODE_CONNECT_S)
         return other
 
+    def with_token(self, token: DataToken) -> BrokerClient:
+        """Return a client of the listener of data alone, which knows neither user nor password."""
+        cacert, certificate, key, insecure = self._tls
+        return BrokerClient(
+            token.url,
+            "",
+            "",
+            vhost=self.vhost,
+            cacert=cacert,
+            certificate=certificate,
+            key=key,
+            insecure=insecure,
+            token=token.token,
+            connect_timeout_s=self._connect_timeout_s,
+            timeout_s=self._timeout_s,
+            retries=self._retries,
+            backoff_s=self._backoff_s,
+        )
+
     def close(self) -> None:
         """Close the connection; the next call opens another one."""
         if self._connection is not None:

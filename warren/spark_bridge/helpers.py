@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from warren.spark_bridge.schema_registry import SchemaRegistry
 
 PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
+PACKAGES: Final = ("spark_bridge", "lake")  # that executors need; the second one for `warren lake --engine spark`
 SAMPLE_ROWS: Final = 1000
 ON_CORRUPT: Final = ("null", "fail", "dead_letter")
 _DEATHS: Final = "array<struct<count:bigint,reason:string,queue:string,exchange:string,`routing-keys`:array<string>>>"
@@ -62,12 +63,13 @@ def register(spark: SparkSession, *, pushdown: bool = False, ship: bool | None =
 
 def make_archive(directory: Path) -> Path:
     """Write all that executors need of this package to a zip file in `directory`, for ``--py-files`` and the like."""
-    here = Path(__file__).parent
+    whole = Path(__file__).parent.parent
     archive = directory / "warren_spark_bridge.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        file.write(here.parent / "__init__.py", "warren/__init__.py")
-        for source in sorted(here.glob("*.py")):
-            file.write(source, f"warren/spark_bridge/{source.name}")
+        file.write(whole / "__init__.py", "warren/__init__.py")
+        for package in PACKAGES:
+            for source in sorted((whole / package).glob("*.py")):
+                file.write(source, f"warren/{package}/{source.name}")
     return archive
 
 

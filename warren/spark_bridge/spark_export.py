@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,10 +28,11 @@ from warren.spark_bridge.export_targets import NULL_VALUE, FileTarget, Target
 from warren.spark_bridge.manifest import FileEntry, Manifest
 from warren.spark_bridge.offsets import Position
 from warren.spark_bridge.places import Directory, Place
+from warren.spark_bridge.spark_session import session
 from warren.spark_bridge.table_files import CSV, JSON, PARQUET, count_rows, crc_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 VIEW: Final = "queue"
 FORMATS: Final = (PARQUET, JSON, CSV)
@@ -221,7 +221,7 @@ class SparkExport(Export):
 
         _, after = self._now()
         assert isinstance(self._target, SparkTarget)
-        spark, is_ours = _session(self._master)
+        spark, is_ours = session(self._master, "warren export")
         try:
             observation = Observation("read")
             frame = (
@@ -280,25 +280,3 @@ class SparkExport(Export):
         if self._options.partition_by is not None:
             writer = writer.partitionBy(self._options.partition_by)
         writer.format(self._options.form).save(str(self._target.staging))
-
-
-def _session(master: str | None) -> tuple[SparkSession, bool]:
-    """Return a session that knows the format, and whether it was begun for that."""
-    from pyspark.sql import SparkSession
-
-    from warren.spark_bridge.helpers import register
-
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        register(running)
-        return running, False
-    builder = SparkSession.builder.appName("warren export").config("spark.sql.session.timeZone", "UTC")
-    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if master is None or master.startswith("local"):
-        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    if master is not None:
-        builder = builder.master(master)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark, True

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from object_store import ObjectStore
+from unit.lake.cluster_here import ClusterHere
 from unit.lake.test_tables import DAY_S, KEYS, SCHEMA, Killed, killed, marks, rows
 from unit.spark_bridge.chunks import Sent
 from unit.spark_bridge.export_broker import ExportBroker
@@ -22,6 +25,7 @@ from warren.lake.job import Job
 from warren.lake.lake_dataset import maybe_delta, open_iceberg
 from warren.lake.object_stores import catalog_properties, delta_storage
 from warren.lake.options import TableOptions
+from warren.lake.spark_engine import PieceMade, Work
 from warren.spark_bridge import commands as bridge
 from warren.spark_bridge.commands import Connection
 
@@ -133,6 +137,39 @@ def test_who_starts_last_has_the_table(rest: RestCatalog, bucket: str, broker: E
     with pytest.raises(Overtaken):
         first.step()
     assert second.step().rows == 6
+
+
+@pytest.mark.parametrize("form", ["iceberg", "delta"])
+def test_tasks_on_other_machines_are_told_where_the_store_is_and_know_no_catalogue(
+    rest: RestCatalog, bucket: str, broker: ExportBroker, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    class ClusterElsewhere(ClusterHere):
+        """Its machines have the credentials, and nothing else of this environment."""
+
+        def run(self, work: Work) -> list[PieceMade]:
+            sent = pickle.dumps((work.rows, work.refused))
+            assert TOKEN.encode() not in sent and rest.url.encode() not in sent
+            with monkeypatch.context() as patch:
+                for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"):
+                    patch.delenv(variable, raising=False)
+                rows, refused = pickle.loads(sent)
+                return super().run(replace(work, rows=rows, refused=refused))
+
+    job = (
+        Job(to="shop.orders", stream="orders", catalog=catalog_of(rest))
+        if form == "iceberg"
+        else Job(to=f"{bucket}/orders", stream="orders", format=form)
+    )
+    cluster = ClusterElsewhere()
+    made = follower_of(job, broker, cluster)
+    made.open()
+    assert made.step().rows == 6 and cluster.ran
+    made = follower_of(job, broker)
+    made.open()
+    assert not made.step().moved
+    table = open_iceberg(catalog_of(rest), "shop.orders") if form == "iceberg" else maybe_delta(f"{bucket}/orders", {})
+    assert table is not None
+    assert sorted(table.to_table(columns=["offset"]).column("offset").to_pylist()) == list(range(6))
 
 
 @pytest.mark.parametrize("form", ["iceberg", "delta"])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from warren.lake.errors import Conflict, NotOurs
 from warren.lake.kinds import ARROW
 from warren.lake.marks import Marks
-from warren.lake.table import Change, Kept, changed
+from warren.lake.table import Change, Kept, Written, changed
 
 
 @dataclass
@@ -57,8 +57,30 @@ class MemoryTable:
         stored.version += 1
         self.load(())
 
+    def writer(self) -> MemoryWriter:
+        return MemoryWriter(self.columns())
+
+    def add(self, files: Sequence[Written], marks: Marks) -> None:
+        parts = [file.entry for file in files] or [self.columns().empty_table()]
+        self.append(pa.concat_tables(parts), marks)
+
     def maintain(self, now_s: float) -> Kept:
         return Kept()
+
+
+class MemoryWriter:
+    """Files are the rows themselves."""
+
+    def __init__(self, columns: pa.Schema) -> None:
+        self._columns = columns
+        self.deleted: list[Written] = []
+
+    def write(self, rows: pa.Table) -> list[Written]:
+        assert rows.schema.names == self._columns.names
+        return [Written("memory", rows)] if rows.num_rows else []
+
+    def delete(self, files: Sequence[Written]) -> None:
+        self.deleted += files
 
 
 class MemoryTables:

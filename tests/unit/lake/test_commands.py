@@ -43,6 +43,9 @@ def lake(*arguments: object) -> int:
         (["--stream", "orders", "--to", "lake/a.b", "--metrics", "9000"], "must be HOST:PORT"),
         (["--stream", "orders", "--to", "lake/a.b", "--interval", "soon"], "is no duration"),
         (["--strem", "orders"], "no such option: --strem"),
+        (["--stream", "o", "--to", "lake/a.b", "--engine", "flink"], "must be one of arrow, spark"),
+        (["--stream", "o", "--to", "lake/a.b", "--master", "local"], "--master is for --engine spark"),
+        (["--queue", "q", "--to", "lake/a.b", "--engine", "spark"], "a queue is drained by one process"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_exit_code_2(
@@ -65,6 +68,14 @@ def test_without_its_libraries_it_says_how_to_install_them(
     said = capsys.readouterr().err
     assert "pyiceberg is not installed: pip install 'warren-broker[lake]'" in said
     assert "deltalake is not installed: pip install 'warren-broker[lake]'" in said
+
+
+def test_without_pyspark_it_says_how_to_install_that(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert lake("--stream", "orders", "--to", tmp_path / "a.b", "--engine", "spark") == ExitCode.USAGE
+    assert capsys.readouterr().err.endswith("pyspark is not installed: pip install 'warren-broker[lake,spark]'\n")
 
 
 def test_several_tables_follow_by_one_file(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from unit.spark_bridge.broker_in_memory import MemoryBroker
 from unit.spark_bridge.export_broker import ExportBroker
@@ -215,6 +216,67 @@ def test_killed_anywhere_each_message_of_a_drained_queue_is_in_the_table_once() 
         assert broker.sessions["amq.drain/orders/lake"].claims.messages == []  # the last one is acknowledged, too
 
 
+def test_a_step_that_is_repeated_decides_the_same_whichever_stream_had_its_turn_first(
+    broker: ExportBroker, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = tuple(f"orders-{number}" for number in range(11))  # which is not the order of the letters
+    broker.stream("orders", type="super-stream", partitions=names)
+    for number, name in enumerate(names):
+        queue = broker.stream(name, id=f"i{number}")
+        queue.add(1)
+        body = b'{"n": "text"}' if number in (2, 3) else b'{"n": %d}' % number
+        queue.messages[-1] = queue.messages[-1]._replace(body=body)
+    first = follower(broker, tables, json=True)
+    for _ in range(3):  # of the names in order it is the turn of orders-2
+        first._source.plan({}, Limits(), None)
+    assert tables.main is not None
+    kept = tables.main
+    original = MemoryTable.append
+
+    def append(table: MemoryTable, *args: Any) -> None:
+        if table.stored is kept:
+            raise Killed
+        original(table, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryTable, "append", append)
+        with pytest.raises(Killed):
+            first.step()
+    assert tables.refused() and not tables.rows()
+    run(follower(broker, tables, json=True))
+    places = [row["partition"] for row in [*tables.rows(), *tables.refused()]]
+    assert sorted(places) == list(range(11))
+
+
+def test_a_large_step_that_is_repeated_is_done_in_parts_unless_it_finds_columns(
+    tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = ExportBroker()
+    broker.stream(count=1)
+    grow(broker, "orders", 40)
+    assert follower(broker, tables, json=True, rows=10).step().rows
+    before = len(tables.rows()) + len(tables.refused())
+    first = follower(broker, tables, json=True, rows=1000)
+    stored = tables.main
+    original = MemoryTable.append
+
+    def append(table: MemoryTable, *args: Any) -> None:
+        if table.stored is stored:
+            raise Killed
+        original(table, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryTable, "append", append)
+        with pytest.raises(Killed):
+            first.step()
+    made = follower(broker, tables, json=True, rows=4)
+    step = made.step()
+    assert step.moved and step.rows + step.refused == 4 and step.waiting
+    run(made)
+    found = sorted(row["offset"] for row in [*tables.rows(), *tables.refused()])
+    assert before == 10 and found == list(range(41))
+
+
 def test_a_drained_queue_acknowledges_nothing_that_is_not_in_the_table(
     broker: ExportBroker, tables: MemoryTables
 ) -> None:
@@ -316,6 +378,27 @@ def test_a_commit_of_another_program_makes_a_step_begin_again(
     monkeypatch.setattr(ExportBroker, "read", read)
     assert made.step().rows == 3
     assert offsets(tables) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_what_was_made_before_another_program_added_a_column_is_made_again(tables: MemoryTables) -> None:
+    broker = mixed(6, partitions=False)
+    made = follower(broker, tables, json=True)
+    stored = tables.main
+    assert stored is not None
+    original = MemoryTable.append
+    with pytest.MonkeyPatch.context() as patch:
+
+        def append(table: MemoryTable, rows: Any, *others: Any) -> None:
+            if table.stored is stored and stored.version < 3:
+                stored.version += 1
+                stored.schema = stored.schema.append(pa.field(f"theirs{stored.version}", pa.string()))
+            original(table, rows, *others)
+
+        patch.setattr(MemoryTable, "append", append)
+        run(made)
+    assert stored.version > 3
+    found = sorted(row["offset"] for row in [*tables.rows(), *tables.refused()])
+    assert found == list(range(6)) and "theirs3" in tables.rows()[-1]
 
 
 def test_a_session_that_was_deleted_begins_anew(broker: ExportBroker, tables: MemoryTables) -> None:

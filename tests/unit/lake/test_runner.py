@@ -45,6 +45,7 @@ class Scripted:
         self.opened = self.steps = self.maintained = 0
         self.stopped_here = False
         self.behind = 0
+        self.rows_max = JOB.limits.rows
 
     def open(self) -> None:
         self.opened += 1

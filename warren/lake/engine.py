@@ -1,0 +1,91 @@
+"""Who makes rows of a plan, and writes them: this process, or several others (``spark_engine.py``).
+
+1. What is made of a plan depends on the table before it and on the messages, not on who makes it: a table is gone on
+   with by any engine. Hence an engine that cuts a plan makes only such parts of it as depend on nothing else.
+2. A body that finds no column decides nothing about others: taken out, the rest comes out the same. So what finds none
+   is made in any parts, and what finds some is made at once, in one place (`Here`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from warren.lake.decoder import Decoder
+from warren.lake.marks import Marks, Place
+from warren.lake.options import Limits
+from warren.lake.source import Plan, Source
+from warren.lake.table import Table
+
+Append = Callable[[Marks], None]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of a plan, or of some of it: `covered` of its offsets. `after`: where the table is then.
+
+    `finds`: whether there are columns that the table has not yet. `append` and `append_refused` commit, and may be
+    called again after a `Conflict` if the table has not changed but for what others did with its files.
+    """
+
+    covered: int
+    after: Mapping[str, Place]
+    rows: int
+    refused: int
+    lost: int
+    bytes: int
+    finds: bool
+    append: Append
+    append_refused: Append
+
+
+class Engine(Protocol):
+    """Makes rows of plans."""
+
+    @property
+    def limits(self) -> Limits:
+        """How much it takes at once."""
+
+    def maybe_make(self, plan: Plan, table: Table, refused: Table | None) -> Made | None:
+        """Make rows of a plan for a table, and of the beginning of it at least.
+
+        `refused`: the table of what is refused, None: that is there already, or nothing is refused. None is returned
+        if `Here` has to make it: columns are found where it begins.
+        """
+
+
+class Here:
+    """This process: a plan is in memory, and made whole."""
+
+    def __init__(self, source: Source, decoder: Decoder, limits: Limits) -> None:
+        self._limits = limits
+        self._source = source
+        self._decoder = decoder
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def maybe_make(self, plan: Plan, table: Table, refused: Table | None) -> Made | None:
+        return self.make(plan, table, refused)
+
+    def make(self, plan: Plan, table: Table, refused: Table | None) -> Made:
+        """Make rows of a plan."""
+        found = self._decoder.decode(table.columns(), self._source.read(plan, self._decoder.reading()))
+
+        def append_refused(marks: Marks) -> None:
+            assert refused is not None, "nothing is refused by a decoder that does not say so"
+            refused.append(found.refused, marks)
+
+        return Made(
+            covered=plan.rows,
+            after=plan.after,
+            rows=found.rows.num_rows,
+            refused=found.refused.num_rows,
+            lost=self._source.lost,
+            bytes=found.rows.nbytes,
+            finds=bool(found.changes),
+            append=lambda marks: table.append(found.rows, marks, found.changes),
+            append_refused=append_refused,
+        )
