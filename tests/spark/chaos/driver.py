@@ -7,8 +7,8 @@
    a line of ``failures.jsonl``.
 2. With `available_now` queries come to their end and are started again, and again.
 3. With `finish` each runs twice to what is there, and the process ends.
-4. Queries start one after the other: each starts a Python process, which Spark gives ten seconds, whatever is
-   configured, and six at once take longer than that on a busy machine.
+4. Few queries start at once: each starts a Python process, which Spark gives ten seconds, whatever is configured, and
+   six of them take longer than that on a busy machine.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ FAILURES: Final = "failures.jsonl"
 # By what a driver says that it has begun another try of a task that seems slow.
 SPECULATED: Final = "as speculatable because"
 TRIES: Final = 8
+STARTS: Final = 2
 _FINISHES: Final = 2
 _PAUSE_S: Final = 0.3
 _POLL_S: Final = 0.05
@@ -72,7 +73,7 @@ class _Follower(threading.Thread):
     """Has one flow run."""
 
     _noting = threading.Lock()
-    _starting = threading.Lock()
+    _starting = threading.Semaphore(STARTS)
 
     def __init__(self, spark: SparkSession, flow: Flow, told: dict[str, Any]) -> None:
         super().__init__(daemon=True)

@@ -55,6 +55,11 @@ class Flow:
     def checkpoint(self) -> Path:
         return self.directory / self.name / "checkpoint"
 
+    @property
+    def again(self) -> Path:
+        """Where it is noted, of each batch with messages that came again: how many, and how many the table had."""
+        return self.directory / self.name / "again"
+
     # --- how far it is ---------------------------------------------------------------------------------------------
 
     def last(self, log: str) -> int:
@@ -146,6 +151,8 @@ def _without_known(rows: Any, flow: Flow) -> Any:
         bodies = rows["body"].to_pylist()
         is_new = [not redelivered or body not in there for redelivered, body in zip(again, bodies, strict=True)]
         rows = rows.filter(pa.array(is_new))
+        with flow.again.open("a") as log:
+            log.write(f"{sum(again)} {is_new.count(False)}\n")
     return rows.select(["offset", "body"])
 
 

@@ -1,8 +1,9 @@
-"""Who is killed when: made of a seed, in lives of a driver.
+"""Who is killed when: made of a seed, by two hands at once.
 
-1. Every life ends with its driver, alone or together with the broker; whoever else is killed, is killed in the middle
-   of one. So one start of a JVM serves for several kills.
-2. Every kind of victim has its turn before one has its second: with enough kills none is left out.
+1. One hand kills drivers, their workers and the broker, in lives of a driver: each ends with the driver, alone or
+   together with the broker. So one start of a JVM serves for several kills. The other hand kills `warren lake`, its
+   catalogues and its store.
+2. Every kind of victim of a hand has its turn before one has its second: with enough kills none is left out.
 3. A moment is a step of somebody's work and not a time. How many steps that takes is chosen, too.
 """
 
@@ -30,7 +31,15 @@ class Life(NamedTuple):
     kills: tuple[Kill, ...]
 
 
+class Plan(NamedTuple):
+    """What each hand does."""
+
+    lives: tuple[Life, ...]
+    lake: tuple[Kill, ...]
+
+
 KILLS_PER_LIFE: Final = 10
+_SHARE_OF_LAKE: Final = 0.4
 
 # What a query of Spark does in a batch, by where it writes.
 PLANNED, UNNAMED, WRITTEN, COMMITTED = "planned", "a file that no commit names", "written", "committed"
@@ -64,19 +73,22 @@ DRIVER, DRIVER_AND_BROKER = "driver", "driver and broker"
 WORKER, PLANNER, EXECUTOR, BROKER = "Python worker", "planner", "executor", "broker"
 LAKE, POSTGRES, REST, STORE = "warren lake", "catalogue (PostgreSQL)", "catalogue (REST)", "object store (S3)"
 ENDS: Final = (DRIVER, DRIVER, DRIVER_AND_BROKER)
-LOCAL: Final = (WORKER, BROKER, LAKE, POSTGRES, STORE, PLANNER, REST)
-CLUSTER: Final = (EXECUTOR, BROKER, WORKER, LAKE, EXECUTOR, STORE)
+LOCAL: Final = (WORKER, BROKER, PLANNER)
+CLUSTER: Final = (EXECUTOR, BROKER, WORKER, EXECUTOR)
+OF_LAKE: Final = (LAKE, POSTGRES, LAKE, STORE, REST)
 VICTIMS: Final = (DRIVER, DRIVER_AND_BROKER, EXECUTOR, WORKER, PLANNER, BROKER, LAKE, POSTGRES, REST, STORE)
 
 
-def plan(seed: int, kills: int) -> list[Life]:
-    """Return the lives that have so many kills in all.
+def plan(seed: int, kills: int) -> Plan:
+    """Return so many kills in all.
 
     Of three lives one has AvailableNow, where a query starts anew for each step, and one is on a cluster.
     """
     chance = random.Random(seed)
-    count = -(-kills // KILLS_PER_LIFE)
-    sizes = [kills // count + (number < kills % count) for number in range(count)]
+    of_lake = int(kills * _SHARE_OF_LAKE)
+    rest = kills - of_lake
+    count = -(-rest // KILLS_PER_LIFE)
+    sizes = [rest // count + (number < rest % count) for number in range(count)]
     ends, local, cluster = _in_turn(ENDS, chance), _in_turn(LOCAL, chance), _in_turn(CLUSTER, chance)
     lives = []
     for number, size in enumerate(sizes):
@@ -85,7 +97,8 @@ def plan(seed: int, kills: int) -> list[Life]:
         steps = 1 if available_now else 3
         made = [_kill(victim, chance, steps) for victim in [*victims, next(ends)]]
         lives.append(Life(is_cluster, available_now, tuple(made)))
-    return lives
+    turns = _in_turn(OF_LAKE, chance)
+    return Plan(tuple(lives), tuple(_kill(next(turns), chance, 3) for _ in range(of_lake)))
 
 
 def _kill(victim: str, chance: random.Random, steps_max: int) -> Kill:

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+from .flows import LEASE_S
 from .plan import PLANNER, VICTIMS, WORKER
 from .run import Outcome
 
@@ -59,10 +60,9 @@ def where_lines(outcome: Outcome) -> list[str]:
 
 def markdown(outcome: Outcome) -> str:
     """Return the page."""
-    lives = list(dict.fromkeys(id(each.life) for each in outcome.carried))
-    of_life = {id(each.life): each.life for each in outcome.carried}
-    on_cluster = sum(of_life[key].is_cluster for key in lives)
-    available_now = sum(of_life[key].available_now for key in lives)
+    lives = outcome.lives
+    on_cluster = sum(life.is_cluster for life in lives)
+    available_now = sum(life.available_now for life in lives)
     processes = sum(each.processes for each in outcome.carried if each.kill.victim in (WORKER, PLANNER))
     verdict = "right" if outcome.is_right else "NOT RIGHT"
     lines = [
@@ -83,6 +83,9 @@ def markdown(outcome: Outcome) -> str:
         f"- {len(lives)} lives of a driver with six queries, {on_cluster} of them on a cluster with two executors and "
         f"speculation ({outcome.speculated:,} tasks begun once more); {available_now} with AvailableNow again and "
         "again, the others with processingTime.",
+        f"- Of the queue that two queries emptied one has {outcome.shared['left']:,} rows and the other "
+        f"{outcome.shared['right']:,}. {outcome.again:,} claims went back since their query was away for longer than its "
+        f"lease of {LEASE_S} s; {outcome.again_and_there:,} of them were in the table, and left out when they came again.",
         f"- A kill of Python workers or planners was one of all that there were: {processes} processes.",
         "",
         *verdict_lines(outcome),

@@ -1,4 +1,4 @@
-"""Carries a plan out: lives of drivers, in which somebody is killed each time that a moment has come.
+"""Carries a plan out: somebody is killed each time that a moment has come, by two hands at once (`plan`).
 
 1. A moment is looked for in what its owner has written (checkpoints, files, a log, sessions of the broker) or at a
    proxy that holds the request. Nothing is killed by the clock.
@@ -14,6 +14,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -47,7 +48,6 @@ class Carried(NamedTuple):
     """A kill that was carried out."""
 
     kill: Kill
-    life: Life
     processes: int
 
 
@@ -57,12 +57,16 @@ class Outcome:
 
     seed: int
     asked: int
+    lives: tuple[Life, ...] = ()
     carried: list[Carried] = field(default_factory=list)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
     commits: dict[str, int] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
     losses: list[str] = field(default_factory=list)
+    shared: dict[str, int] = field(default_factory=dict)
+    again: int = 0
+    again_and_there: int = 0
     speculated: int = 0
     published: int = 0
     seconds: float = 0.0
@@ -83,8 +87,10 @@ class Run:
         self._driver: Popen[bytes] | None = None
         self._log = world.directory / "driver.log"
         self._master = ""
-        self.lives = steps.plan(seed, kills)
-        self.outcome = Outcome(seed, kills)
+        self._plan = steps.plan(seed, kills)
+        self._lake_hand = threading.Thread(target=self._kill_of_lake, daemon=True)
+        self._lake_failure: BaseException | None = None
+        self.outcome = Outcome(seed, kills, self._plan.lives)
 
     def whole(self) -> Outcome:
         """Make all kills, let everything come to its end, and judge."""
@@ -92,14 +98,18 @@ class Run:
         world = self._world
         world.lake.start()
         world.publisher.start()
+        self._lake_hand.start()
         with ExitStack() as running:
-            for number, life in enumerate(self.lives):
+            for number, life in enumerate(self._plan.lives):
                 if life.is_cluster and not self._master:
                     self._master = running.enter_context(cluster(world.directory, _HOSTS))
-                self._say(f"life {number + 1} of {len(self.lives)}{', on a cluster' if life.is_cluster else ''}")
+                kind = ", on a cluster" if life.is_cluster else ", AvailableNow" if life.available_now else ""
+                self._say(f"life {number + 1} of {len(self._plan.lives)}{kind}")
                 self._live(life)
-            world.publisher.end()
-            self._finish()
+        self._lake_hand.join()
+        self._check()
+        world.publisher.end()
+        self._finish()
         self._judge()
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
@@ -119,8 +129,15 @@ class Run:
     def _live(self, life: Life) -> None:
         with process(self._told(life, finish=False), self._log, os.environ) as self._driver:
             for each in life.kills:
-                self._carry_out(each, life)
+                self._carry_out(each)
         self._driver = None
+
+    def _kill_of_lake(self) -> None:
+        try:
+            for each in self._plan.lake:
+                self._carry_out(each)
+        except BaseException as error:
+            self._lake_failure = error
 
     def _finish(self) -> None:
         """Have every flow and every table get what there is."""
@@ -129,19 +146,19 @@ class Run:
         world.lake.kill()
         with process(self._told(Life(False, True, ()), finish=True), self._log, os.environ) as driver:
             ended = driver.wait(FINISH_S)
-        assert ended == 0, self._log.read_text()[-5000:]
+        assert ended == 0, self._said()
         world.lake.catch_up()
 
     # --- kills -----------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, each: Kill, life: Life) -> None:
+    def _carry_out(self, each: Kill) -> None:
         if each.moment in (steps.REQUESTED, steps.DONE):
             self._lose_request(each)
             count = 1
         else:
             self._wait(self._moment(each), each)
             count = self._kill(each)
-        self.outcome.carried.append(Carried(each, life, count))
+        self.outcome.carried.append(Carried(each, count))
         self._say(f"  {len(self.outcome.carried)}. {each.victim}: {each.where}, {each.moment} (+{each.steps})")
 
     def _kill(self, each: Kill) -> int:
@@ -216,13 +233,24 @@ class Run:
         while not is_there():
             time.sleep(POLL_S)
             look += 1
-            if look % 100:
-                continue
-            self._world.publisher.check()
+            if look % 100 == 0:
+                self._check()
+                assert time.monotonic() < give_up_at, f"in vain for {each}\n{self._said()}"
+
+    def _check(self) -> None:
+        """Raise what has ended that should not; each hand looks after those that it alone kills."""
+        self._world.publisher.check()
+        if threading.current_thread() is self._lake_hand:
             self._world.lake.check()
-            assert self._driver is not None
-            assert self._driver.poll() is None, f"the driver has ended\n{self._log.read_text()[-5000:]}"
-            assert time.monotonic() < give_up_at, f"in vain for {each}\n{self._log.read_text()[-5000:]}"
+            return
+        if self._lake_failure is not None:
+            raise self._lake_failure
+        if self._driver is not None:
+            assert self._driver.poll() is None, f"the driver has ended\n{self._said()}"
+
+    def _said(self) -> str:
+        """Return the end of what driver and lake have said."""
+        return "\n".join(path.read_text(errors="replace")[-5000:] for path in (self._log, self._world.lake.log))
 
     # --- moments ---------------------------------------------------------------------------------------------------
 
@@ -301,6 +329,12 @@ class Run:
             outcome.failures[failed["flow"]] += 1
             if _LOSS in failed["why"]:
                 outcome.losses.append(f"{failed['flow']}: {failed['why'][:500]}")
+        leased = world.flows["leased"]
+        for line in leased.again.read_text().splitlines() if leased.again.exists() else ():
+            again, there = map(int, line.split())
+            outcome.again += again
+            outcome.again_and_there += there
+        outcome.shared = {name: sum(1 for _ in world.flows[name].rows()) for name in ("left", "right")}
         outcome.verdicts = world.verdicts()
 
 
