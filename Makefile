@@ -102,8 +102,8 @@ crashtest: setup-test ## kill the broker 500 times under load, 3 million crash s
 lake-kills: setup-test ## kill warren lake and the broker 20 times while tables follow, and check every row (WARREN_TEST_LAKE_KILLS)
 	WARREN_TEST_LAKE_KILLS=$${WARREN_TEST_LAKE_KILLS:-20} scripts/test -s integration/lake $(ARGS)
 
-spark-kills: setup-test ## kill Spark drivers, executors, brokers, catalogues, S3 100 times, benchmarks/SPARK_KILLS.md (ARGS="--seed 7")
-	cd tests && ../.venv/bin/python -m spark.chaos --report ../benchmarks/SPARK_KILLS.md $(ARGS)
+spark-kills: setup-test ## kill Spark drivers, executors, brokers, catalogues, S3 100 times, benchmarks/SPARK_KILLS.md (ARGS="--kills 10")
+	cd tests && ../.venv/bin/python -m spark.chaos $(ARGS)
 
 mutants: setup-test ## break the store on purpose, in 91 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)

@@ -2,8 +2,8 @@
 
     python -m spark.chaos --kills 100 --seed 7            # in tests/; `make spark-kills`
 
-It prints each kill, and at the end what became of every flow; exit code 1: something is not right. With `--report FILE`
-the page is written there.
+It prints each kill, and at the end what became of every flow; exit code 1: something is not right. With a hundred kills
+or more the page is written, benchmarks/SPARK_KILLS.md; with `--report FILE` always, to there.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from .report import kill_lines, markdown, verdict_lines, where_lines
 from .run import Outcome, Run
 from .world import running_world
+
+WHOLE: Final = 100
+PAGE: Final = Path(__file__).parents[3] / "benchmarks" / "SPARK_KILLS.md"
 
 
 def main(arguments: list[str]) -> int:
     """Make one run, and return the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else nobody would end what runs
     parser = argparse.ArgumentParser(prog="spark.chaos", description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--kills", type=int, default=WHOLE)
     parser.add_argument("--seed", type=int, default=None, help="a random one, if it is not given")
     parser.add_argument("--report", type=Path, default=None, help="where the page is written")
     parser.add_argument("--directory", type=Path, default=None, help="where everything lies; it is kept")
@@ -37,8 +41,9 @@ def main(arguments: list[str]) -> int:
     for lines in (verdict_lines(outcome), kill_lines(outcome), where_lines(outcome), outcome.losses):
         _say("\n".join(["", *lines]))
     _say(f"\n{'all right' if outcome.is_right else 'NOT RIGHT'}: {len(outcome.carried)} kills, seed {seed}")
-    if told.report is not None:
-        told.report.write_text(markdown(outcome))
+    page = PAGE if told.report is None and told.kills >= WHOLE else told.report
+    if page is not None:
+        page.write_text(markdown(outcome))
     if outcome.is_right and told.directory is None:
         shutil.rmtree(directory)
     return 0 if outcome.is_right else 1

@@ -32,7 +32,8 @@ SPECULATED: Final = "as speculatable because"
 TRIES: Final = 8
 STARTS: Final = 2
 _FINISHES: Final = 2
-_PAUSE_S: Final = 0.3
+_PAUSE_S: Final = 2.5  # until a query starts again: longer than a lease
+_FINISH_PAUSE_S: Final = 0.3
 _POLL_S: Final = 0.05
 _NO_SOURCES: Final = "Initializing sources"  # what the status of a query says until it can ask them
 _CLUSTER: Final = {
@@ -91,7 +92,7 @@ class _Follower(threading.Thread):
         while left:
             if self._is_run(available_now=finish or bool(self._told["available_now"])) and finish:
                 left -= 1
-            self._pause.wait(_PAUSE_S)
+            self._pause.wait(_FINISH_PAUSE_S if finish else _PAUSE_S)
 
     def _is_run(self, *, available_now: bool) -> bool:
         try:

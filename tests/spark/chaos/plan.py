@@ -26,8 +26,7 @@ class Kill(NamedTuple):
 class Life(NamedTuple):
     """A driver's; the last kill ends it."""
 
-    is_cluster: bool
-    available_now: bool
+    kind: str
     kills: tuple[Kill, ...]
 
 
@@ -38,8 +37,9 @@ class Plan(NamedTuple):
     lake: tuple[Kill, ...]
 
 
-KILLS_PER_LIFE: Final = 10
-_SHARE_OF_LAKE: Final = 0.4
+# Lives in turn, and how many kills each has: a query with AvailableNow starts anew for each step, which takes long.
+LOCAL_LIFE, ON_CLUSTER, AVAILABLE_NOW = "local", "on a cluster", "AvailableNow"
+KINDS: Final = ((LOCAL_LIFE, 16), (ON_CLUSTER, 13), (AVAILABLE_NOW, 5))
 
 # What a query of Spark does in a batch, by where it writes.
 PLANNED, UNNAMED, WRITTEN, COMMITTED = "planned", "a file that no commit names", "written", "committed"
@@ -73,30 +73,27 @@ DRIVER, DRIVER_AND_BROKER = "driver", "driver and broker"
 WORKER, PLANNER, EXECUTOR, BROKER = "Python worker", "planner", "executor", "broker"
 LAKE, POSTGRES, REST, STORE = "warren lake", "catalogue (PostgreSQL)", "catalogue (REST)", "object store (S3)"
 ENDS: Final = (DRIVER, DRIVER, DRIVER_AND_BROKER)
-LOCAL: Final = (WORKER, BROKER, PLANNER)
+LOCAL: Final = (WORKER, BROKER, WORKER, BROKER, PLANNER)
 CLUSTER: Final = (EXECUTOR, BROKER, WORKER, EXECUTOR)
 OF_LAKE: Final = (LAKE, POSTGRES, LAKE, STORE, REST)
 VICTIMS: Final = (DRIVER, DRIVER_AND_BROKER, EXECUTOR, WORKER, PLANNER, BROKER, LAKE, POSTGRES, REST, STORE)
 
 
 def plan(seed: int, kills: int) -> Plan:
-    """Return so many kills in all.
-
-    Of three lives one has AvailableNow, where a query starts anew for each step, and one is on a cluster.
-    """
+    """Return so many kills in all, half of them of each hand."""
     chance = random.Random(seed)
-    of_lake = int(kills * _SHARE_OF_LAKE)
-    rest = kills - of_lake
-    count = -(-rest // KILLS_PER_LIFE)
-    sizes = [rest // count + (number < rest % count) for number in range(count)]
+    of_lake = kills // 2
+    left = kills - of_lake
     ends, local, cluster = _in_turn(ENDS, chance), _in_turn(LOCAL, chance), _in_turn(CLUSTER, chance)
-    lives = []
-    for number, size in enumerate(sizes):
-        available_now, is_cluster = number % 3 == 1, number % 3 == 2
-        victims = [next(cluster if is_cluster else local) for _ in range(size - 1)]
-        steps = 1 if available_now else 3
+    lives: list[Life] = []
+    while left:
+        kind, most = KINDS[len(lives) % len(KINDS)]
+        size = min(left, most)
+        victims = [next(cluster if kind == ON_CLUSTER else local) for _ in range(size - 1)]
+        steps = 1 if kind == AVAILABLE_NOW else 3
         made = [_kill(victim, chance, steps) for victim in [*victims, next(ends)]]
-        lives.append(Life(is_cluster, available_now, tuple(made)))
+        lives.append(Life(kind, tuple(made)))
+        left -= size
     turns = _in_turn(OF_LAKE, chance)
     return Plan(tuple(lives), tuple(_kill(next(turns), chance, 3) for _ in range(of_lake)))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from .flows import LEASE_S
-from .plan import PLANNER, VICTIMS, WORKER
+from .plan import AVAILABLE_NOW, ON_CLUSTER, PLANNER, VICTIMS, WORKER
 from .run import Outcome
 
 _WHOLE: Final = ["rows", "left", "lost", "doubled", "extra", "wrong"]
@@ -61,8 +61,8 @@ def where_lines(outcome: Outcome) -> list[str]:
 def markdown(outcome: Outcome) -> str:
     """Return the page."""
     lives = outcome.lives
-    on_cluster = sum(life.is_cluster for life in lives)
-    available_now = sum(life.available_now for life in lives)
+    on_cluster = sum(life.kind == ON_CLUSTER for life in lives)
+    available_now = sum(life.kind == AVAILABLE_NOW for life in lives)
     processes = sum(each.processes for each in outcome.carried if each.kill.victim in (WORKER, PLANNER))
     verdict = "right" if outcome.is_right else "NOT RIGHT"
     lines = [
@@ -83,9 +83,10 @@ def markdown(outcome: Outcome) -> str:
         f"- {len(lives)} lives of a driver with six queries, {on_cluster} of them on a cluster with two executors and "
         f"speculation ({outcome.speculated:,} tasks begun once more); {available_now} with AvailableNow again and "
         "again, the others with processingTime.",
-        f"- Of the queue that two queries emptied one has {outcome.shared['left']:,} rows and the other "
-        f"{outcome.shared['right']:,}. {outcome.again:,} claims went back since their query was away for longer than its "
-        f"lease of {LEASE_S} s; {outcome.again_and_there:,} of them were in the table, and left out when they came again.",
+        f"- Of the queue that two queries emptied one has {outcome.shared['left']:,} rows, the other "
+        f"{outcome.shared['right']:,}.",
+        f"- {outcome.again:,} claims went back, since their query was away for longer than its lease of {LEASE_S} s. "
+        f"{outcome.again_and_there:,} of these messages were in the table by then, and left out when they came again.",
         f"- A kill of Python workers or planners was one of all that there were: {processes} processes.",
         "",
         *verdict_lines(outcome),

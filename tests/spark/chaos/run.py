@@ -101,10 +101,9 @@ class Run:
         self._lake_hand.start()
         with ExitStack() as running:
             for number, life in enumerate(self._plan.lives):
-                if life.is_cluster and not self._master:
+                if life.kind == steps.ON_CLUSTER and not self._master:
                     self._master = running.enter_context(cluster(world.directory, _HOSTS))
-                kind = ", on a cluster" if life.is_cluster else ", AvailableNow" if life.available_now else ""
-                self._say(f"life {number + 1} of {len(self._plan.lives)}{kind}")
+                self._say(f"life {number + 1} of {len(self._plan.lives)}, {life.kind}")
                 self._live(life)
         self._lake_hand.join()
         self._check()
@@ -116,18 +115,18 @@ class Run:
 
     # --- drivers ---------------------------------------------------------------------------------------------------
 
-    def _told(self, life: Life, *, finish: bool) -> list[str]:
+    def _told(self, kind: str, *, finish: bool) -> list[str]:
         told = {
-            "master": self._master if life.is_cluster else f"local[{_LOCAL_CORES},{TRIES}]",
+            "master": self._master if kind == steps.ON_CLUSTER else f"local[{_LOCAL_CORES},{TRIES}]",
             "directory": str(self._world.directory / "spark"),
             "url": self._world.url,
-            "available_now": life.available_now,
+            "available_now": kind == steps.AVAILABLE_NOW,
             "finish": finish,
         }
         return [sys.executable, "-m", "spark.chaos.driver", json.dumps(told)]
 
     def _live(self, life: Life) -> None:
-        with process(self._told(life, finish=False), self._log, os.environ) as self._driver:
+        with process(self._told(life.kind, finish=False), self._log, os.environ) as self._driver:
             for each in life.kills:
                 self._carry_out(each)
         self._driver = None
@@ -144,7 +143,7 @@ class Run:
         self._say("all kills are made; everything comes to its end")
         world = self._world
         world.lake.kill()
-        with process(self._told(Life(False, True, ()), finish=True), self._log, os.environ) as driver:
+        with process(self._told(steps.AVAILABLE_NOW, finish=True), self._log, os.environ) as driver:
             ended = driver.wait(FINISH_S)
         assert ended == 0, self._said()
         world.lake.catch_up()
@@ -288,8 +287,8 @@ class Run:
             folder, kind = lake.directory / "sql", "**/*.metadata.json"
         else:
             folder, kind = Path(table.to), "*.parquet"
-        wanted = _count(folder, kind) + each.steps
-        return lambda: _count(folder, kind) >= wanted
+        old = set(folder.glob(kind))
+        return lambda: len(set(folder.glob(kind)) - old) >= each.steps
 
     def _claimed(self, flow: Flow, count: int) -> Callable[[], bool]:
         """Return a condition: so many claims more."""
@@ -351,10 +350,6 @@ def _unnamed(flow: Flow, number: int) -> Callable[[], bool]:
         return not new <= old
 
     return look
-
-
-def _count(folder: Path, kind: str) -> int:
-    return sum(1 for _ in folder.glob(kind))
 
 
 def _now_and_then(look: Callable[[], bool]) -> Callable[[], bool]:

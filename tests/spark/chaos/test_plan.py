@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .plan import DRIVER, DRIVER_AND_BROKER, EXECUTOR, OF_LAKE, SPARK, TABLES, VICTIMS, plan
+from .plan import DRIVER, DRIVER_AND_BROKER, EXECUTOR, KINDS, OF_LAKE, ON_CLUSTER, SPARK, TABLES, VICTIMS, plan
 
 
 @pytest.mark.parametrize("kills", [1, 3, 7, 10, 100, 101])
@@ -17,7 +17,7 @@ def test_there_are_as_many_kills_as_are_asked_for_and_each_life_ends_with_its_dr
             *others, last = (kill.victim for kill in life.kills)
             assert last in (DRIVER, DRIVER_AND_BROKER)
             assert not {DRIVER, DRIVER_AND_BROKER, *OF_LAKE} & set(others)
-            assert life.is_cluster or EXECUTOR not in others
+            assert life.kind == ON_CLUSTER or EXECUTOR not in others
 
 
 def test_the_same_seed_has_the_same_plan() -> None:
@@ -30,4 +30,4 @@ def test_with_a_hundred_kills_everybody_is_killed_in_everybody_s_work() -> None:
         kills = [*of_lake, *(kill for life in lives for kill in life.kills)]
         assert {kill.victim for kill in kills} == set(VICTIMS)
         assert {kill.where for kill in kills} == {*SPARK, *TABLES}
-        assert {life.is_cluster for life in lives} == {True, False} == {life.available_now for life in lives}
+        assert {life.kind for life in lives} == {kind for kind, _ in KINDS}
