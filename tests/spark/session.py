@@ -21,7 +21,6 @@ def start_session(master: str, directory: Path, **more: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_HOME"] = str(home_without_archives(directory))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.setdefault("SPARK_WORKER_DIR", str(directory / "work"))
     settings = {
@@ -47,7 +46,15 @@ def start_session(master: str, directory: Path, **more: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("warren")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    before = os.environ.get("SPARK_HOME")
+    os.environ["SPARK_HOME"] = str(home_without_archives(directory))  # for the machine that starts now
+    try:
+        return builder.getOrCreate()
+    finally:
+        if before is None:
+            del os.environ["SPARK_HOME"]
+        else:
+            os.environ["SPARK_HOME"] = before
 
 
 def home_without_archives(directory: Path) -> Path:
