@@ -6,7 +6,7 @@
    away for longer than requests are tried again, or the process that plans its batches was killed. Why it has failed is
    a line of ``failures.jsonl``.
 2. With `available_now` queries come to their end and are started again, and again.
-3. With `finish` each runs twice to what is there, and the process ends.
+3. With `finish` each runs to what is there, and the process ends.
 4. Few queries start at once: each starts a Python process, which Spark gives ten seconds, whatever is configured, and
    six of them take longer than that on a busy machine.
 """
@@ -31,9 +31,7 @@ FAILURES: Final = "failures.jsonl"
 SPECULATED: Final = "as speculatable because"
 TRIES: Final = 8
 STARTS: Final = 2
-_FINISHES: Final = 2
 _PAUSE_S: Final = 2.5  # until a query starts again: longer than a lease
-_FINISH_PAUSE_S: Final = 0.3
 _POLL_S: Final = 0.05
 _NO_SOURCES: Final = "Initializing sources"  # what the status of a query says until it can ask them
 _CLUSTER: Final = {
@@ -88,11 +86,8 @@ class _Follower(threading.Thread):
         # Else Spark does not find a sink in Python: it looks for it in the active session, which is one of a thread.
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark._jsparkSession)
         finish = bool(self._told["finish"])
-        left = _FINISHES
-        while left:
-            if self._is_run(available_now=finish or bool(self._told["available_now"])) and finish:
-                left -= 1
-            self._pause.wait(_FINISH_PAUSE_S if finish else _PAUSE_S)
+        while not (self._is_run(available_now=finish or bool(self._told["available_now"])) and finish):
+            self._pause.wait(_PAUSE_S)
 
     def _is_run(self, *, available_now: bool) -> bool:
         try:
