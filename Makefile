@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline lake-example fuzz abuse soak crashtest lake-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline lake-example fuzz abuse soak crashtest lake-kills spark-kills mutants mutants-rules mutants-cluster protocol cluster-faults screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -105,6 +105,9 @@ crashtest: setup-test ## kill the broker 500 times under load, 3 million crash s
 
 lake-kills: setup-test ## kill warren lake and the broker 20 times while tables follow, and check every row (WARREN_TEST_LAKE_KILLS)
 	WARREN_TEST_LAKE_KILLS=$${WARREN_TEST_LAKE_KILLS:-20} scripts/test -s integration/lake $(ARGS)
+
+spark-kills: setup-test ## kill Spark drivers, executors, brokers, catalogues, S3 100 times, benchmarks/SPARK_KILLS.md (ARGS="--kills 10")
+	cd tests && ../.venv/bin/python -m spark.chaos $(ARGS)
 
 mutants: setup-test ## break the store on purpose, in 91 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)

@@ -7,6 +7,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -41,14 +42,13 @@ class ObjectStore:
             pass
 
 
-@pytest.fixture(scope="session")
-def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    if not SERVER.exists():
-        pytest.skip("moto is not in .cache/objects: make setup-test installs it")
+@contextmanager
+def running_object_store(directory: Path) -> Iterator[ObjectStore]:
+    """Run one; what it holds is in memory. Its log is in `directory`."""
     port = free_port()
     command = [str(SERVER), "-H", "127.0.0.1", "-p", str(port)]
     environment = {name: text for name, text in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))}
-    with (tmp_path_factory.mktemp("objects") / "moto.log").open("wb") as log:
+    with (directory / "moto.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     try:
         store = ObjectStore(f"http://127.0.0.1:{port}")
@@ -57,3 +57,11 @@ def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectSto
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    if not SERVER.exists():
+        pytest.skip("moto is not in .cache/objects: make setup-test installs it")
+    with running_object_store(tmp_path_factory.mktemp("objects")) as store:
+        yield store

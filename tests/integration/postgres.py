@@ -86,6 +86,17 @@ class PostgresServer:
             self._process.wait()
             self._process = None
 
+    def kill(self) -> None:
+        """Kill the server and the processes of its connections; `start` finds what was committed."""
+        if self._process is not None:
+            pid = self._process.pid
+            self._process.send_signal(signal.SIGSTOP)  # it starts no more of them
+            below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            for each in (pid, *map(int, below)):
+                os.kill(each, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
     def conninfo(self, database: str) -> str:
         """Return how psycopg connects to `database`."""
         return f"host=127.0.0.1 port={self.port} user={_USER} dbname={database} connect_timeout=5"

@@ -18,44 +18,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from broker_process import wait_until
-from free_ports import free_port
 
 from .driver import lakes_of
 from .lake import DEADLINE_S, Lake
 from .messages import Publisher
-from .session import JAVA_OPTIONS, children_of, command_of
+from .processes import cluster, executors_below, kill, process
 from .tools import KILLS
 
 POLL_S = 0.002
 # What ends a query on a busy machine: Spark gives a worker ten seconds to start, whatever is configured.
 WORKER_WAS_SLOW = "Python worker failed to connect back"
-
-
-@contextmanager
-def process(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in a group of its own, and leave nothing of it behind."""
-    with log.open("ab") as out:
-        started = subprocess.Popen(
-            command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
-        )
-    try:
-        yield started
-    finally:
-        kill(started)
-
-
-def kill(started: subprocess.Popen[bytes]) -> None:
-    """Kill a process and everything it has started."""
-    below = children_of(started.pid)
-    for pid in [started.pid, *below]:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    started.wait()
 
 
 @contextmanager
@@ -69,35 +43,6 @@ def driver(told: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
     except BaseException:
         sys.stderr.write(log.read_text()[-10_000:])
         raise
-
-
-@contextmanager
-def cluster(directory: Path) -> Iterator[str]:
-    """Run a master and a worker, and return the address of the master."""
-    home = str(Path(pyspark.__file__).parent)
-    environment = dict(os.environ) | {
-        "SPARK_HOME": home,
-        "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_WORKER_DIR": str(directory / "work"),
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    environment.pop("PYTHONPATH", None)  # executors have what is sent to them
-    port = free_port()
-    start = [f"{home}/bin/spark-class", "org.apache.spark.deploy"]
-    master = [start[0], f"{start[1]}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
-    worker = [start[0], f"{start[1]}.worker.Worker", "--cores", "2", "--memory", "1g", "--webui-port", "0"]
-    worker += ["--host", "127.0.0.1", f"spark://127.0.0.1:{port}"]
-    log = directory / "cluster.log"
-    with process(master, log, environment) as first, process(worker, log, environment) as second:
-
-        def has_joined() -> bool:
-            assert first.poll() is None and second.poll() is None, log.read_text()
-            return "Registering worker" in log.read_text()
-
-        wait_until(has_joined, "the worker to join", DEADLINE_S)
-        yield f"spark://127.0.0.1:{port}"
 
 
 def moment(lake: Lake, kind: str, batches: int) -> Callable[[], bool]:
@@ -161,18 +106,15 @@ def test_what_is_read_is_there_once_whoever_is_killed(publisher: Publisher, tmp_
         published += more
 
     with cluster(tmp_path) as master, driver(told | {"master": master, "finish": True}) as started:
-
-        def executors() -> list[int]:
-            return [pid for pid in children_of(os.getpid()) if "CoarseGrainedExecutorBackend" in command_of(pid)]
-
         before = sum(len(lake.batches("commits")) for lake in lakes)
         wait_until(
             lambda: started.poll() is not None or sum(len(lake.batches("commits")) for lake in lakes) > before,
             "a batch on the cluster",
             DEADLINE_S,
         )
-        assert executors()
-        for pid in executors():
+        found = executors_below(os.getpid())
+        assert found
+        for pid in found:
             os.kill(pid, signal.SIGKILL)
         assert started.wait(DEADLINE_S) == 0
         said = (tmp_path / "driver.log").read_text()
