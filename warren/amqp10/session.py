@@ -7,6 +7,8 @@
    counts, up to the size that a message may have.
 3. What a delivery needs beside its body is kept by the bytes that stand before that: the same head costs a look-up.
 4. A link that ends gives back what its client has not answered.
+5. No frame is larger than the client takes: when what it has said of a link, which we say again, does not fit, the
+   session fails.
 """
 
 from __future__ import annotations
@@ -96,8 +98,9 @@ STOPPED_MAX_BYTES: Final = 1 << 20
 # Characters of the filters that look at messages, on all links of a session.
 FILTERS_MAX: Final = 65536
 STREAM_PREFETCH: Final = 65535
-SETTLED: Final = 1  # a settle mode of senders
-SECOND: Final = 1  # and of receivers
+# Settle modes of senders.
+SETTLED: Final = 1
+MIXED: Final = 2
 # What a message that goes to no queue is told with.
 _OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 
@@ -482,6 +485,9 @@ class Amqp10Session(Session):
         if not found.settled:
             told = None if state == 0 else found.state_value()
             answer = settled_frame(self.channel, False, int(found.first), int(found.last), told)
+            if len(answer) > self.peer.peer_frame_bytes:
+                told = described(int(state), [])
+                answer = settled_frame(self.channel, False, int(found.first), int(found.last), told)
         run = DispositionRun(self, tags, outcome, failed=failed, delay_ms=delay_ms, answer=answer)
         self.connection.begin(run)
 
@@ -620,11 +626,23 @@ class Amqp10Session(Session):
                 raise
             self._refuse(name, handle, role, error)
 
+    def _write_attach(self, values: list[object]) -> None:
+        """Write our side of a link.
+
+        Raises:
+            SessionError: its peer takes no frame as large as that.
+        """
+        data = frame(self.channel, ATTACH, values)
+        most = int(self.peer.peer_frame_bytes)
+        if len(data) > most:
+            raise SessionError(LIMIT_EXCEEDED, f"the answer to an attach has {len(data)} bytes, a frame at most {most}")
+        self.connection.outbox.write(data)
+
     def _refuse(self, name: str, handle: int, role: bool, error: ChannelException) -> None:
         """Attach without a terminus, then detach: so a link is refused."""
         initial = UInt(0) if role else None
         values: list[object] = [str(name), UInt(handle), not role, None, None, None, None, None, None, initial]
-        self.connection.outbox.write(frame(self.channel, ATTACH, values))
+        self._write_attach(values)
         link = Link(name, handle)
         self.links[handle] = link
         self.fail_link(link, error)
@@ -654,7 +672,7 @@ class Amqp10Session(Session):
                 self.authorize(WRITE, "exchange", link.exchange)
                 self.vhost.exchange(link.exchange)
         self.links[handle] = link
-        mode = UByte(fields.number(3, 2))
+        mode = UByte(_settle_mode(fields))
         most = ULong(int(self.shared.message_max_bytes))
         given = described(TARGET, [None if address is None else str(address), UInt(0), Symbol("session-end")])
         values: list[object] = [
@@ -672,7 +690,7 @@ class Amqp10Session(Session):
         ]
         if link.is_management:
             values += [None, None, {Symbol("paired"): True}]
-        self.connection.outbox.write(frame(self.channel, ATTACH, values))
+        self._write_attach(values)
         self.top_up(link)
 
     def _pair(self, fields: Arguments) -> None:
@@ -691,7 +709,7 @@ class Amqp10Session(Session):
         code, source = found
         if code != SOURCE:
             raise LinkError(INVALID_FIELD, "a source that is none")
-        settled = fields.number(3, 2) == SETTLED
+        settled = _settle_mode(fields) == SETTLED
         address = source.text(0)
         filters: dict[object, object] = {}
         may_filter = False
@@ -736,7 +754,7 @@ class Amqp10Session(Session):
         values.append(Array(0xA3, [Symbol(each) for each in CAPABILITIES]) if may_filter else None)
         if link.is_management:
             values += [None, {Symbol("paired"): True}]
-        self.connection.outbox.write(frame(self.channel, ATTACH, values))
+        self._write_attach(values)
 
     def _check_selection(self, queue: Queue) -> None:
         """Make sure that a queue can have another consumer that wants only some of its messages.
@@ -876,6 +894,18 @@ class Amqp10Session(Session):
         self._management = None
         self.transfers.session = None
         super().ended()
+
+
+def _settle_mode(fields: Arguments) -> int:
+    """Return the settle mode of the sender that an attach asks for.
+
+    Raises:
+        LinkError: there is no such mode.
+    """
+    mode = fields.number(3, MIXED)
+    if mode > MIXED:
+        raise LinkError(INVALID_FIELD, f"a sender's settle mode of {mode}, where {MIXED} is the last")
+    return mode
 
 
 def _has_seen_all(consumer: Consumer) -> bool:

@@ -12,6 +12,7 @@
 3. A body is received in pieces, each copied once, which `channels.inbound` counts. A head in many pieces is looked at
    again when a line of it has ended.
 4. DISCONNECT's receipt comes when everything that was sent before is on disk.
+5. What follows DISCONNECT, or a frame that was an error, is not looked at.
 """
 
 from __future__ import annotations
@@ -161,6 +162,8 @@ class StompPeer(Peer):
         """Handle frames from `pos` on, and keep the rest."""
         end: i64 = len(data)
         while pos < end:
+            if self.state >= CLOSING:
+                return  # by a frame before: what follows it is nobody's
             if self.paused:
                 break
             if self.units_left <= 0:
