@@ -281,21 +281,23 @@ def _check_disposition(fields: list[Any]) -> None:
 
 
 def _check_message(payload: bytes) -> None:
-    """Check that `payload` is whole sections: those before a body decoded, the body as it was published."""
-    pos, last, is_body = 0, 0, False
+    """Check that `payload` is whole sections in their order, and what is decodable of them.
+
+    Properties, application properties, body and footer come as they were published, in what order among them that was.
+    """
+    assert payload, "a message of nothing"
+    pos, last = 0, 0
     while pos < len(payload):
         assert payload[pos] == 0, f"no section: {payload[pos : pos + 100]!r}"
         reader = Reader(payload, pos + 1, len(payload))
         code = code_of(reader.value())  # by its name in what is passed on as it was published
-        assert 0x70 <= code <= 0x77, f"no section that a broker sends: {code}"
+        assert 0x70 <= code <= 0x78, f"no section: {code}"
+        place = min(code, 0x73) if code < 0x75 else min(code, 0x75) if code < 0x78 else code
+        assert place > last or place in (0x73, 0x75) and place == last, f"sections out of order: {payload[:200]!r}"
         if code < 0x75:
-            assert code > last, f"sections out of order: {payload[:200]!r}"
             found = reader.value()
             assert isinstance(found, list if code in (0x70, 0x73) else dict), found
             pos = reader.pos
-            last = code
         else:
-            is_body = True
-            last = 0x75
             pos = int(value_end(payload, reader.pos, len(payload)))
-    assert is_body, f"a message without a body: {payload[:200]!r}"
+        last = place
