@@ -293,7 +293,7 @@ def _check_message(payload: bytes) -> None:
         code = code_of(reader.value())  # by its name in what is passed on as it was published
         assert 0x70 <= code <= 0x78, f"no section: {code}"
         place = min(code, 0x73) if code < 0x75 else min(code, 0x75) if code < 0x78 else code
-        assert place > last or place in (0x73, 0x75) and place == last, f"sections out of order: {payload[:200]!r}"
+        assert place > last or (place in (0x73, 0x75) and place == last), f"sections out of order: {payload[:200]!r}"
         if code < 0x75:
             found = reader.value()
             assert isinstance(found, list if code in (0x70, 0x73) else dict), found
