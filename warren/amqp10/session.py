@@ -68,6 +68,7 @@ from warren.amqp10.source import Wanted
 from warren.amqp10.values import Array, Described, Symbol, UByte, UInt, ULong
 from warren.channels.access import READ, WRITE
 from warren.channels.consuming import cancel, consume
+from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.prepared_publish import PreparedPublish
 from warren.channels.session import Session
 from warren.channels.topology import handle_topology
@@ -98,6 +99,7 @@ STOPPED_MAX_BYTES: Final = 1 << 20
 # Characters of the filters that look at messages, on all links of a session.
 FILTERS_MAX: Final = 65536
 STREAM_PREFETCH: Final = 65535
+TAG_PREFIX: Final = "link-"  # of consumers, before the handle of their link
 # Settle modes of senders.
 SETTLED: Final = 1
 MIXED: Final = 2
@@ -158,10 +160,10 @@ class Amqp10Session(Session):
             self.top_up(run.link)
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        text = f"the queue '{consumer.queue.name}' is gone, or the right to read it"
-        for link in self.links.values():
-            if isinstance(link, SendingLink) and link.consumer is consumer and not link.is_gone:
-                self.fail_link(link, LinkError(DELETED, text))
+        link = self.links.get(int(consumer.tag.removeprefix(TAG_PREFIX)))
+        if isinstance(link, SendingLink) and link.consumer is consumer and not link.is_gone:
+            text = f"the queue '{consumer.queue.name}' is gone, or the right to read it"
+            self.fail_link(link, LinkError(DELETED, text))
 
     def drop_content(self) -> None:
         self.shared.inbound.let_go(self)
@@ -460,8 +462,10 @@ class Amqp10Session(Session):
         self._settle(found, first, last, state)
 
     def _settle(self, found: Disposition, first: i64, last: i64, state: i64) -> None:
-        tags = self.transfers.outstanding_between(first, last)
-        self.peer.units_left -= len(tags)
+        transfers = self.transfers
+        tags = transfers.outstanding_between(first, last)
+        looks: i64 = min(last - first, transfers.unacked_count)
+        self.peer.units_left -= len(tags) + looks // LOOKS_PER_STEP
         outcome = RELEASED
         failed = False
         delay_ms = -1
@@ -788,7 +792,7 @@ class Amqp10Session(Session):
     def _consume(self, link: SendingLink, queue: str, settled: bool, arguments: bytes) -> None:
         found = self.vhost.queues.get(queue)
         self.prefetch = STREAM_PREFETCH if found is not None and found.rules.queue_type == STREAM else 0
-        tag = f"link-{link.handle}"
+        tag = f"{TAG_PREFIX}{link.handle}"
         consume(self, m.BasicConsume(0, queue, tag, False, settled, False, False, arguments))
         consumer = self.ledger.consumers[tag]
         consumer.credit = 0
@@ -823,9 +827,8 @@ class Amqp10Session(Session):
             consumer = link.consumer
             if self.transfers.drop_held(link.handle):
                 self._wake_consumers()
-            tags = self.ledger.outstanding_for(consumer)
             cancel(self, m.BasicCancel(consumer.tag, True))
-            self.connection.begin(LinkEnd(self, link, tags, answer))
+            self.connection.begin(LinkEnd(self, link, consumer, answer))
             return
         if isinstance(link, ReceivingLink):
             link.pieces = []
