@@ -314,6 +314,11 @@ class StompPeer(Peer):
             return
         send = self._send
         frame = self._frame
+        asks = frame is not None and "receipt" in frame.headers
+        if asks and (self._gate.is_full() or session.has_too_many_receipts()):
+            self._held = body
+            self.pause(PAUSED_COMMIT)
+            return
         if send is None:
             assert frame is not None
             self.units_left -= METHOD_UNITS
@@ -459,6 +464,11 @@ class StompPeer(Peer):
         self._end_channels(answered=True)
         if self.state == CLOSING:
             self.pause(PAUSED_WORK)
+
+    def receipts_sent(self) -> None:
+        """Go on, if it is for receipts that we waited."""
+        if not self._is_leaving:
+            self.resume(PAUSED_COMMIT)
 
     def open_gate(self) -> bool:
         is_open = super().open_gate()
