@@ -70,6 +70,17 @@ def test_headers_of_0_9_1_that_look_like_ours_may_be_anything(harness: Harness, 
     assert received(harness)[0x75] == b"x"
 
 
+def test_a_footer_that_0_9_1_made_up_is_one_or_none(harness: Harness) -> None:
+    footer = section(0x78, {Symbol("checksum"): b"1"})
+    for made_up in (footer * 2, footer[:-1], footer + b"\x40", section(0x77, None)):
+        harness.channel().publish("", "q", b"x", headers=encode_table({"x-amqp10-footer": made_up}))
+    harness.channel().publish("", "q", b"x", headers=encode_table({"x-amqp10-footer": footer}))
+    client = amqp10_client(harness)
+    client.receiver(0, "/queues/q", mode=1)
+    ends = [each.payload.partition(section(0x75, b"x"))[2] for each in client.credit(0, 10)]
+    assert ends == [b"", b"", b"", b"", footer]
+
+
 @pytest.mark.parametrize("mode", [UByte(3), UByte(255), ULong(HUGE)])
 @pytest.mark.parametrize("role", [False, True])
 def test_a_settle_mode_that_there_is_not_is_refused(harness: Harness, mode: int, role: bool) -> None:
