@@ -71,6 +71,7 @@ def disposition(n: int, state: int, *, settled: bool = True, fields: list[Any] |
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
+# What is answered one by one is listed at once: a step for each.
 
 
 @case(None, BOUNDED)
@@ -78,24 +79,24 @@ def amqp10_accepted_all(meter: Meter, n: int) -> Act:
     return feeding(owing(meter, n), disposition(n, ACCEPTED))
 
 
-@case(None, BOUNDED)
+@case(None, TIDIED)
 def amqp10_accepted_all_and_did_not_settle(meter: Meter, n: int) -> Act:
     return feeding(owing(meter, n), disposition(n, ACCEPTED, settled=False))
 
 
-@case(None, BOUNDED)
+@case(None, TIDIED)
 def amqp10_released_all(meter: Meter, n: int) -> Act:
     client = owing(meter, n)
     client.credit(0, 0, count=n, window=WINDOW, seen=n)
     return feeding(client, disposition(n, RELEASED))
 
 
-@case(None, BOUNDED)
+@case(None, TIDIED)
 def amqp10_rejected_all(meter: Meter, n: int) -> Act:
     return feeding(owing(meter, n), disposition(n, REJECTED))
 
 
-@case(None, BOUNDED)
+@case(None, TIDIED)
 def amqp10_modified_all(meter: Meter, n: int) -> Act:
     return feeding(owing(meter, n), disposition(n, MODIFIED, fields=[True, True]))
 
@@ -105,7 +106,7 @@ def amqp10_released_what_is_answered_beside_many(meter: Meter, n: int) -> Act:
     return feeding(owing_few_of_many(meter, n), disposition(1, RELEASED, first=1) * 50)
 
 
-@case(None, BOUNDED)
+@case(None, TIDIED)
 def amqp10_detached_with_unanswered(meter: Meter, n: int) -> Act:
     return feeding(owing(meter, n), frame(0, DETACH, [UInt(0), True]))
 
