@@ -402,7 +402,7 @@ def annotations_of(found: BasicProperties, headers: Table) -> dict[object, objec
             if deaths is not None:
                 annotations[Symbol("x-opt-deaths")] = deaths
         else:
-            annotations[Symbol("x-cc" if name == "CC" else name)] = _from_field(value)
+            annotations[Symbol("x-cc" if name == "CC" else name)] = from_field(value)
     if found.type is not None and found.type != ENCODED_TYPE:
         annotations[Symbol("x-basic-type")] = found.type
     return annotations
@@ -413,7 +413,7 @@ def application_properties(headers: Table) -> dict[object, object]:
     found: dict[object, object] = {}
     for name, value in headers.items():
         if not (isinstance(value, list | dict) or is_annotation(name) or is_hidden(name)):
-            found[name] = _from_field(value)
+            found[name] = from_field(value)
     return found
 
 
@@ -478,14 +478,14 @@ def _from_identifier(text: str | None, other: object) -> object:
     return text
 
 
-def _from_field(value: object) -> object:
+def from_field(value: object) -> object:
     """Return a value of a table of 0-9-1 as one of 1.0."""
     if isinstance(value, Seconds):
         return Timestamp(min(int(value), _TIMESTAMP_MAX // 1000) * 1000)
     if isinstance(value, list):
-        return [_from_field(each) for each in value]
+        return [from_field(each) for each in value]
     if isinstance(value, dict):
-        return {str(name): _from_field(each) for name, each in value.items()}
+        return {str(name): from_field(each) for name, each in value.items()}
     if value is None or isinstance(value, bool | int | str | bytes | float):
         return value
     return str(value)  # a decimal
@@ -500,17 +500,17 @@ def _deaths(value: object) -> object:
         if not isinstance(death, dict):
             continue
         time = death.get("time")
-        at = _from_field(Seconds(time)) if isinstance(time, int) and time >= 0 else None
+        at = from_field(Seconds(time)) if isinstance(time, int) and time >= 0 else None
         keys = death.get("routing-keys")
         count = death.get("count")
         found.append(
             {
-                Symbol("queue"): _from_field(death.get("queue")),
+                Symbol("queue"): from_field(death.get("queue")),
                 Symbol("reason"): Symbol(str(death.get("reason"))),
                 Symbol("count"): ULong(count if isinstance(count, int) and count >= 0 else 1),
                 Symbol("first-time"): at,
                 Symbol("last-time"): at,
-                Symbol("exchange"): _from_field(death.get("exchange")),
+                Symbol("exchange"): from_field(death.get("exchange")),
                 Symbol("routing-keys"): Array(0xB1, [key for key in keys if isinstance(key, str)])
                 if isinstance(keys, list)
                 else None,

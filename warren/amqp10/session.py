@@ -878,6 +878,17 @@ class Amqp10Session(Session):
         """Return how many responses wait for credit."""
         return sum([len(link.responses) for link in self.links.values() if isinstance(link, SendingLink)])
 
+    def waiting_response_bytes(self) -> int:
+        """Return how large these are."""
+        return sum(
+            [
+                len(payload)
+                for link in self.links.values()
+                if isinstance(link, SendingLink)
+                for payload in link.responses
+            ]
+        )
+
     def _answer_requests(self, link: SendingLink) -> None:
         while link.responses and link.credit > 0 and not self.transfers.is_shut:
             link.credit -= 1
