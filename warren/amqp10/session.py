@@ -443,8 +443,11 @@ class Amqp10Session(Session):
         if state == RECEIVED and not found.settled:
             return
         transfers = self.transfers
+        span: i64 = (found.last - found.first) & U32
+        if span > 0x7FFFFFFF:
+            raise SessionError(INVALID_FIELD, "a disposition whose last delivery comes before its first")
         first: i64 = transfers.tag_of(found.first)
-        last: i64 = first + ((found.last - found.first) & U32)
+        last: i64 = first + span
         if first < 1:
             first = 1
         if last >= transfers.next_tag:

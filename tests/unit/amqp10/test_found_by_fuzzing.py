@@ -91,6 +91,20 @@ def test_a_settle_mode_that_there_is_not_is_refused(harness: Harness, mode: int,
     assert not harness.queue("q").consumers
 
 
+@pytest.mark.parametrize("settled", [False, True])
+def test_an_answer_whose_range_runs_backwards_ends_the_session_and_answers_nothing(
+    harness: Harness, settled: bool
+) -> None:
+    for _ in range(3):
+        harness.channel().publish("", "q", b"x")
+    client = amqp10_client(harness)
+    client.receiver(0, "/queues/q")
+    assert len(client.credit(0, 3)) == 3
+    (end,) = client.settle(2, 1, ACCEPTED, settled=settled)
+    assert end.name == "end" and error_of(end) == "amqp:invalid-field"
+    assert harness.queue("q").ready_count == 3
+
+
 def small(harness: Harness) -> Amqp10Client:
     """Return a client that takes no larger frames than everybody has to."""
     return amqp10_client(harness, max_frame=FRAME_BYTES)
