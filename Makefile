@@ -84,7 +84,7 @@ lake-example: ## weather into a table that follows by itself, a page of plots, a
 	@scripts/setup lake
 	@.venv/bin/python examples/weather_lake.py $(ARGS)
 
-fuzz: setup-test ## a million mutated frames
+fuzz: setup-test ## a million mutated frames each of 0-9-1, AMQP 1.0, STOMP and MQTT
 	WARREN_TEST_FUZZ_FRAMES=1000000 $(PYTEST) tests/fuzz -s
 
 abuse: setup-test ## what hostile peers cost an innocent one; a million methods and 100,000 requests with extreme values

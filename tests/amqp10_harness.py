@@ -1,4 +1,4 @@
-"""A client of AMQP 1.0 without loop and socket, on the `Harness`: performatives in and out, taken apart by hand.
+"""A client of AMQP 1.0 without loop and socket, on the `Engine`: performatives in and out, taken apart by hand.
 
 What is between a client and the broker is encoded by the broker's own codec, which has tests against other codecs.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, cast
 
-from engine import Client
-from engine_harness import PASSWORD, USER, Harness
+from engine import Client, Engine
+from peer_frames import PASSWORD, USER
 
 from warren.amqp10.peer import Amqp10Peer
 from warren.amqp10.performatives import (
@@ -106,41 +106,41 @@ def sections(payload: bytes) -> dict[int, Any]:
 class Amqp10Client:
     """One client. What it does lets the broker come to rest, and returns what that said."""
 
-    def __init__(self, harness: Harness, *, certificate_user: str | None = None) -> None:
+    def __init__(self, harness: Engine, *, certificate_user: str | None = None) -> None:
         self.harness = harness
         joined = harness.broker.join(Amqp10Peer, "127.0.0.1:50001", "127.0.0.1:5672", "127.0.0.1", certificate_user)
         assert isinstance(joined, Amqp10Peer)
         self.peer = joined
-        self._client = Client(cast(Connection, joined))
-        harness.clients[joined.key] = self._client
+        self.client = Client(cast(Connection, joined))
+        harness.clients[joined.key] = self.client
         self.next_id = 0
 
     @property
     def ended(self) -> bool:
-        return self._client.ended
+        return self.client.ended
 
     def stall(self, *, stalled: bool) -> None:
         """Read nothing, or read again."""
         if stalled:
-            self._client.stalled = True
+            self.client.stalled = True
         else:
-            self.harness.wake(self._client)
+            self.harness.wake(self.client)
 
     def hang_up(self) -> None:
-        self.harness.hang_up(self._client)
+        self.harness.hang_up(self.client)
 
     def raw(self, data: bytes, *, settle: bool = True) -> bytes:
         self.peer.feed(data)
         if settle:
             self.harness.settle()
-        return self._client.take()
+        return self.client.take()
 
     def feed(self, data: bytes, *, settle: bool = True) -> list[Frame]:
         return split_frames(self.raw(data, settle=settle))
 
     def take(self) -> list[Frame]:
         """Return what has come since."""
-        return split_frames(self._client.take())
+        return split_frames(self.client.take())
 
     def send(self, code: int, fields: list[Any], channel: int = 0, *, settle: bool = True) -> list[Frame]:
         return self.feed(frame(channel, code, fields), settle=settle)
@@ -243,7 +243,7 @@ class Amqp10Client:
         return self.send(DISPOSITION, [True, UInt(first), UInt(last), settled, given], channel)
 
 
-def amqp10_client(harness: Harness, **given: Any) -> Amqp10Client:
+def amqp10_client(harness: Engine, **given: Any) -> Amqp10Client:
     """Return a client that has opened a connection and begun a session."""
     client = Amqp10Client(harness)
     (opened,) = client.open(**given)

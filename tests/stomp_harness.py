@@ -1,11 +1,11 @@
-"""A client of STOMP without loop and socket, on the `Harness`: frames in and frames out, taken apart by hand."""
+"""A client of STOMP without loop and socket, on the `Engine`: frames in and frames out, taken apart by hand."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, cast
 
-from engine import Client
-from engine_harness import PASSWORD, USER, Harness
+from engine import Client, Engine
+from peer_frames import PASSWORD, USER
 
 from warren.channels.connection import Connection
 from warren.stomp.peer import StompPeer
@@ -52,17 +52,21 @@ def frame(command: str, headers: dict[str, Any] | None = None, body: bytes = b""
 class StompClient:
     """One client. `send` lets the broker come to rest, and returns what it said to that."""
 
-    def __init__(self, harness: Harness, *, certificate_user: str | None = None) -> None:
+    def __init__(self, harness: Engine, *, certificate_user: str | None = None) -> None:
         self.harness = harness
         joined = harness.broker.join(StompPeer, "127.0.0.1:50001", "127.0.0.1:61613", "127.0.0.1", certificate_user)
         assert isinstance(joined, StompPeer)
         self.peer = joined
-        self._client = Client(cast(Connection, joined))
-        harness.clients[joined.key] = self._client
+        self.client = Client(cast(Connection, joined))
+        harness.clients[joined.key] = self.client
 
     @property
     def ended(self) -> bool:
-        return self._client.ended
+        return self.client.ended
+
+    def hang_up(self) -> None:
+        """Cut the socket without a word."""
+        self.harness.hang_up(self.client)
 
     def feed(self, data: bytes, *, settle: bool = True) -> list[Reply]:
         self.peer.feed(data)
@@ -72,7 +76,7 @@ class StompClient:
 
     def take(self) -> list[Reply]:
         """Return what has come since."""
-        return split_frames(self._client.take())
+        return split_frames(self.client.take())
 
     def send(self, command: str, body: bytes = b"", /, **headers: Any) -> list[Reply]:
         return self.feed(frame(command, headers, body))
@@ -91,7 +95,7 @@ class StompClient:
         return reply
 
 
-def stomp_client(harness: Harness, version: str = "1.2", **headers: Any) -> StompClient:
+def stomp_client(harness: Engine, version: str = "1.2", **headers: Any) -> StompClient:
     """Return a client that has logged in."""
     client = StompClient(harness)
     reply = client.connect(version, **headers)

@@ -1,4 +1,7 @@
-"""Fuzz the engine, in tests/: ``python -m fuzz [--frames N] [--seed S] [--first BATCH]``, N mutated frames."""
+"""Fuzz the engine, in tests/: ``python -m fuzz [--protocol P] [--frames N] [--seed S] [--first BATCH]``.
+
+N frames are mutated, of 0-9-1 unless P says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,12 @@ import argparse
 import random
 import sys
 
-from .fuzzer import Fuzzer
+from .amqp10_client import RandomAmqp10Client
+from .fuzzer import Fuzzer, RandomClient
+from .random_peer import RandomPeer
+from .stomp_client import RandomStompClient
+
+KINDS: dict[str, type[RandomPeer]] = {each.NAME: each for each in (RandomClient, RandomAmqp10Client, RandomStompClient)}
 
 
 def _progress(fuzzer: Fuzzer) -> None:
@@ -16,12 +24,13 @@ def _progress(fuzzer: Fuzzer) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description="Feed broken frames to the engine.")
+    parser.add_argument("--protocol", choices=KINDS, default=RandomClient.NAME)
     parser.add_argument("--frames", type=int, default=1_000_000, help="mutated frames to send (%(default)s)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--first", type=int, default=0, help="batch to begin with (%(default)s)")
     options = parser.parse_args()
-    print(f"seed {options.seed}, from batch {options.first}")
-    fuzzer = Fuzzer(options.seed, options.first)
+    print(f"{options.protocol}, seed {options.seed}, from batch {options.first}")
+    fuzzer = Fuzzer(options.seed, options.first, KINDS[options.protocol])
     fuzzer.run(options.frames, _progress)
     print(file=sys.stderr)
     for what, count in sorted(fuzzer.counts.items()):

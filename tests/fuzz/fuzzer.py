@@ -3,12 +3,13 @@
 What is asked of the broker, for every client and every byte:
 
 1. No exception leaves the engine, and it comes to rest.
-2. What the clients receive obeys `transcript`: normal output, or a proper close.
+2. What the clients receive obeys the transcript of their protocol: normal output, or a proper close.
 3. A client that is gone leaves nothing: no consumer, exclusive queue, unacked message, no byte of a body.
 4. Memory is flat: between batches, with all topology deleted, the process is as small as after the first.
+5. Others go on: one that publishes to itself after each batch gets what it has published.
 
 Everything is drawn from the seed. A batch begins with an empty vhost and a generator of its own, so that
-``python -m fuzz --seed S --first B``, in tests/, plays batch B again.
+``python -m fuzz --protocol P --seed S --first B``, in tests/, plays batch B again.
 """
 
 from __future__ import annotations
@@ -28,14 +29,26 @@ from peer_frames import USER
 
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method
+from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.methods import PROTOCOL_HEADER
 from warren.vhosts.metadata import PermissionPut
 
 from .mutator import Mutator
-from .session import FRAME_MAX_BYTES, SCENES, WireFrame, closed, goodbye, handshake, method, opened, with_larger_frames
+from .random_peer import RandomPeer
+from .session import (
+    FRAME_MAX_BYTES,
+    SCENES,
+    WireFrame,
+    closed,
+    goodbye,
+    handshake,
+    method,
+    opened,
+    publish,
+    with_larger_frames,
+)
 from .transcript import Transcript, forget_parsed
 
-BATCH_FRAMES = 1000
 CLIENTS_AT_A_TIME = 3
 CHANNELS = [1, 2, 3, 2047, 0x7FFF, 0x8000, 0xFFFF]
 CHANNELS_PER_CLIENT = 3
@@ -56,74 +69,73 @@ class FuzzFailure(AssertionError):
     """The broker did what no broker may do. The message says how to see it again."""
 
 
-class RandomClient:
-    """One client on its way through the scenes."""
+class RandomClient(RandomPeer):
+    """One client of 0-9-1 on its way through the scenes."""
+
+    NAME = "0-9-1"
+    BATCH_FRAMES = 1000
 
     def __init__(self, fuzzer: Fuzzer, choices: random.Random) -> None:
-        self.engine = fuzzer.engine
-        self.counts = fuzzer.counts
-        self.digest = fuzzer.digest
-        self.choices = choices
+        super().__init__(fuzzer, choices)
         self.mutator = Mutator(choices)
-        self.client: Client = self.engine.connect()
         self.transcript = Transcript(self.client.connection.frame_max_bytes)
-        # Some clients are nearly good and get far, some are bad from the first frame on.
-        self.rate = choices.choice([0.03, 0.1, 0.3, 0.9])
-        self.frames_left = choices.choice([5, 50, 300])
         self.frame_max_bytes = choices.choice([FRAME_MAX_BYTES, FRAME_MAX_BYTES, 131072])
         self.pending = handshake(self.frame_max_bytes, choices.choice(["PLAIN", "AMQPLAIN"]))
         self.handshake_frames = len(self.pending) if choices.random() < 0.9 else 0
         self.channels = choices.sample(CHANNELS, CHANNELS_PER_CLIENT)
         self.held_back = self.mutator.protocol_header() if choices.random() < 0.03 else PROTOCOL_HEADER
-        self.last_fed = b""
         self.opened: set[int] = set()  # channels for which open was sent, answered or not
 
-    def step(self) -> bool:
-        """Send one chunk and look at the answer; False when the client is done."""
-        data = self.held_back + b"".join(self._next_frame() for _ in range(self.choices.randint(1, 12)))
-        keep = self.choices.randint(0, min(len(data), 200)) if self.choices.random() < 0.3 else 0
-        self.held_back = data[len(data) - keep :]
-        self.feed(data[: len(data) - keep])
-        self._react()
-        return not self.client.ended and self.frames_left > 0
+    @classmethod
+    def connect(cls, engine: Engine) -> Client:
+        return engine.connect()
 
-    def feed(self, data: bytes) -> None:
-        self.last_fed = data
-        self.client.connection.feed(data)
-        self.engine.settle(commit=self.choices.random() < 0.9)
+    @classmethod
+    def witness(cls, engine: Engine) -> None:
+        client = engine.connect()
+        frames = [
+            *handshake(),
+            *opened(1),
+            method(1, m.QueueDeclare(0, "w", False, False, True, False, False, EMPTY_TABLE)),
+        ]
+        frames += [*publish(1, "", "w", {}, b"seen"), method(1, m.BasicGet(0, "w", True))]
+        client.connection.feed(PROTOCOL_HEADER + b"".join(frame.encode() for frame in frames))
+        engine.settle()
+        assert client.take().endswith(b"seen\xce"), "somebody else was not served"
+        engine.hang_up(client)
 
-    def listen(self) -> None:
-        """Check what was received so far."""
+    def behave(self) -> None:
+        self.rate = 0.0
+        self.held_back = PROTOCOL_HEADER
+        self.frames_left = 300
+        self.pending += [*opened(9), *SCENES["exchanges"](9), *SCENES["queues"](9)]
+
+    def read(self, received: bytes) -> None:
         self.transcript.frame_max_bytes = self.client.connection.frame_max_bytes
-        received = self.client.take()
-        self.digest.update(received)
         self.transcript.read(received)
 
-    def finish(self) -> None:
-        """Say goodbye or just hang up."""
-        if not self.client.ended and self.choices.random() < 0.5:
-            self.feed(self.held_back + b"".join(frame.encode() for frame in goodbye()))
-        self.engine.wake(self.client)
-        self.listen()
+    def goodbye(self) -> bytes:
+        return b"".join(frame.encode() for frame in goodbye())
+
+    def left(self) -> None:
         self.transcript.check_at_rest()
         if self.transcript.close_seen is not None:
             self.counts[f"connection.close {self.transcript.close_seen.reply_code}"] += 1
-        self.engine.hang_up(self.client)
 
     # --- what to send ---------------------------------------------------------------------------------------
 
-    def _next_frame(self) -> bytes:
+    def next_frame(self) -> bytes:
         if not self.pending:
             self._choose_scene()
         frame = self._sensible(self.pending.pop(0))
-        self.frames_left -= 1
-        self.counts["frames"] += 1
+        is_mutated = False
         if self.handshake_frames > 0:
             self.handshake_frames -= 1
+        else:
+            is_mutated = self.choices.random() < self.rate
+        self.sends(mutated=is_mutated)
+        if not is_mutated:
             return frame.encode()
-        if self.choices.random() >= self.rate:
-            return frame.encode()
-        self.counts["mutated"] += 1
         data = self.mutator.mutated(frame)
         return data + frame.encode() if self.choices.random() < 0.1 else data
 
@@ -170,8 +182,7 @@ class RandomClient:
 
     # --- answers --------------------------------------------------------------------------------------------
 
-    def _react(self) -> None:
-        self.listen()
+    def react(self) -> None:
         for number in sorted(self.transcript.closed_channels):
             self.counts["channel.close"] += 1
             self.transcript.closed_channels.discard(number)
@@ -187,8 +198,9 @@ class RandomClient:
 class Fuzzer:
     """Runs batches. `counts` says what the clients have met."""
 
-    def __init__(self, seed: int, first_batch: int = 0) -> None:
+    def __init__(self, seed: int, first_batch: int = 0, kind: type[RandomPeer] = RandomClient) -> None:
         self.seed = seed
+        self.kind = kind
         self.batch = first_batch
         self.engine = Engine()
         self.counts: Counter[str] = Counter()
@@ -214,14 +226,15 @@ class Fuzzer:
 
     def _run_batch(self) -> None:
         choices = random.Random(f"{self.seed}/{self.batch}")
-        goal = self.counts["mutated"] + BATCH_FRAMES
-        clients = [self._well_behaved_client(choices)]
-        client: RandomClient | None = None
+        goal = self.counts["mutated"] + self.kind.BATCH_FRAMES
+        client = self.kind(self, choices)  # a first one declares what the later ones refer to
+        client.behave()
+        clients: list[RandomPeer] = [client]
         try:
             while self.counts["mutated"] < goal or clients:
                 if len(clients) < CLIENTS_AT_A_TIME and self.counts["mutated"] < goal:
                     self.counts["connections"] += 1
-                    clients.append(RandomClient(self, choices))
+                    clients.append(self.kind(self, choices))
                 client = choices.choice(clients)
                 if not client.step():
                     clients.remove(client)
@@ -230,22 +243,15 @@ class Fuzzer:
                 self._disturb(choices, clients)
             self.engine.settle()
             self.engine.check_idle()
+            self._calm_down()
+            self.kind.witness(self.engine)
             self.engine.start_over()
         except Exception as error:
-            again = f"python -m fuzz --seed {self.seed} --first {self.batch}"
-            last = client.last_fed if client is not None else b""
+            again = f"python -m fuzz --protocol {self.kind.NAME} --seed {self.seed} --first {self.batch}"
+            last = client.last_fed
             raise FuzzFailure(f"{error!r}; again with: {again}; last fed: {last[-400:].hex(' ', 4)}") from error
 
-    def _well_behaved_client(self, choices: random.Random) -> RandomClient:
-        """A first client that makes no mistake and declares what the later ones refer to."""
-        client = RandomClient(self, choices)
-        client.rate = 0.0
-        client.held_back = PROTOCOL_HEADER
-        client.frames_left = 300
-        client.pending += [*opened(9), *SCENES["exchanges"](9), *SCENES["queues"](9)]
-        return client
-
-    def _disturb(self, choices: random.Random, clients: list[RandomClient]) -> None:
+    def _disturb(self, choices: random.Random, clients: list[RandomPeer]) -> None:
         """Let the world around the clients move: time, memory alarms, slow readers, administrators."""
         engine = self.engine
         for client in clients:
@@ -270,6 +276,12 @@ class Fuzzer:
                 pattern = choices.choice([".*", ".*", "^q", "^(e|amq)", ""])
                 engine.broker.administer(PermissionPut(USER, "/", ".*", ".*", pattern))
         engine.settle()
+
+    def _calm_down(self) -> None:
+        """Take back what was disturbed: nobody has to wait any more, and the user may do everything again."""
+        self.engine.broker.set_alarm("memory", False)
+        self.engine.broker.administer(PermissionPut(USER, "/", ".*", ".*", ".*"))
+        self.engine.settle()
 
     def _measure(self) -> Memory:
         forget_parsed()

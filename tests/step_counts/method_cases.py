@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from step_counts.cases import (  # noqa: F401 - each adds its own to `CASES`
     administration,
+    amqp10,
     answers,
     consumers,
     ends,

@@ -235,7 +235,7 @@ class Sections:
                 continue
             if name == "x-cc":
                 copies = value.elements if isinstance(value, Array) else value
-                self.headers["CC"] = copies if not isinstance(copies, list) else [str(each) for each in copies]
+                _put(self.headers, "CC", [str(each) for each in copies] if isinstance(copies, list) else copies)
             elif name == "x-basic-type" and isinstance(value, str):
                 if len(value.encode()) <= NAME_MAX_BYTES:
                     self.properties.type = str(value)
@@ -267,7 +267,7 @@ class Sections:
         if content_encoding is not None:
             found.content_encoding = _short("content-encoding", str(content_encoding))
         expiry = fields.any(8)
-        if isinstance(expiry, int):
+        if isinstance(expiry, int) and expiry <= _TIMESTAMP_MAX:
             headers[_EXPIRY] = int(expiry)
         created = fields.any(9)
         if isinstance(created, int) and 0 <= created <= _TIMESTAMP_MAX:
@@ -278,7 +278,7 @@ class Sections:
         if group is not None:
             found.app_id = _short("group-id", str(group))
         sequence = fields.any(11)
-        if isinstance(sequence, int):
+        if isinstance(sequence, int) and sequence <= _TIMESTAMP_MAX:
             headers[_GROUP_SEQUENCE] = int(sequence)
         reply_to_group = fields.text(12)
         if reply_to_group is not None:
@@ -402,7 +402,7 @@ def annotations_of(found: BasicProperties, headers: Table) -> dict[object, objec
             if deaths is not None:
                 annotations[Symbol("x-opt-deaths")] = deaths
         else:
-            annotations[Symbol("x-cc" if name == "CC" else name)] = _from_field(value)
+            annotations[Symbol("x-cc" if name == "CC" else name)] = from_field(value)
     if found.type is not None and found.type != ENCODED_TYPE:
         annotations[Symbol("x-basic-type")] = found.type
     return annotations
@@ -413,7 +413,7 @@ def application_properties(headers: Table) -> dict[object, object]:
     found: dict[object, object] = {}
     for name, value in headers.items():
         if not (isinstance(value, list | dict) or is_annotation(name) or is_hidden(name)):
-            found[name] = _from_field(value)
+            found[name] = from_field(value)
     return found
 
 
@@ -448,8 +448,9 @@ def property_fields(found: BasicProperties, headers: Table) -> list[object]:
         _from_identifier(found.correlation_id, headers.get(_CORRELATION_ID)),
         _maybe_symbol(found.content_type),
         _maybe_symbol(found.content_encoding),
-        Timestamp(expiry) if isinstance(expiry, int) else None,
-        Timestamp(created) if isinstance(created, int) else None,
+        # As numbers: a timestamp of 0-9-1, which somebody else may have put there, can be larger.
+        Timestamp(expiry) if isinstance(expiry, int) and expiry <= _TIMESTAMP_MAX else None,
+        Timestamp(created) if isinstance(created, int) and created <= _TIMESTAMP_MAX else None,
         found.app_id,
         UInt(sequence) if isinstance(sequence, int) and 0 <= sequence <= 0xFFFFFFFF else None,
         _maybe_text(headers.get(_REPLY_TO_GROUP)),
@@ -477,14 +478,14 @@ def _from_identifier(text: str | None, other: object) -> object:
     return text
 
 
-def _from_field(value: object) -> object:
+def from_field(value: object) -> object:
     """Return a value of a table of 0-9-1 as one of 1.0."""
     if isinstance(value, Seconds):
         return Timestamp(min(int(value), _TIMESTAMP_MAX // 1000) * 1000)
     if isinstance(value, list):
-        return [_from_field(each) for each in value]
+        return [from_field(each) for each in value]
     if isinstance(value, dict):
-        return {str(name): _from_field(each) for name, each in value.items()}
+        return {str(name): from_field(each) for name, each in value.items()}
     if value is None or isinstance(value, bool | int | str | bytes | float):
         return value
     return str(value)  # a decimal
@@ -499,17 +500,17 @@ def _deaths(value: object) -> object:
         if not isinstance(death, dict):
             continue
         time = death.get("time")
-        at = Timestamp(int(time) * 1000) if isinstance(time, int) else None
+        at = from_field(Seconds(time)) if isinstance(time, int) and time >= 0 else None
         keys = death.get("routing-keys")
         count = death.get("count")
         found.append(
             {
-                Symbol("queue"): death.get("queue"),
+                Symbol("queue"): from_field(death.get("queue")),
                 Symbol("reason"): Symbol(str(death.get("reason"))),
                 Symbol("count"): ULong(count if isinstance(count, int) and count >= 0 else 1),
                 Symbol("first-time"): at,
                 Symbol("last-time"): at,
-                Symbol("exchange"): death.get("exchange"),
+                Symbol("exchange"): from_field(death.get("exchange")),
                 Symbol("routing-keys"): Array(0xB1, [key for key in keys if isinstance(key, str)])
                 if isinstance(keys, list)
                 else None,

@@ -28,13 +28,15 @@ from warren.amqp10.performatives import (
 )
 from warren.amqp10.values import Symbol, UInt
 from warren.channels.confirms import Confirms, PendingConfirms
-from warren.channels.jobs import Returning
+from warren.channels.jobs import LOOKS_PER_STEP, Returning
+from warren.queues.delivery import Consumer
 from warren.queues.long_work import Job, Steps
 
 if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
 
 DRAIN_STEPS: Final = 4
+LINK_STEPS: Final = 8
 
 
 class Run:
@@ -206,26 +208,36 @@ class DispositionRun(Job):
 class LinkEnd(Job):
     """A link on which deliveries went out ends: its consumer is gone; what was not answered goes back."""
 
-    def __init__(self, session: Amqp10Session, link: SendingLink, tags: list[int], answer: bytes) -> None:
+    def __init__(self, session: Amqp10Session, link: SendingLink, consumer: Consumer, answer: bytes) -> None:
         self._session = session
         self._link = link
-        self._tags = tags
+        self._consumer = consumer
+        self._tags: list[int] | None = None  # of what its peer has not answered
         self._next: int = 0
         self._answer = answer
         self._returning = Returning(session.ledger)
 
     def go_on(self, steps: Steps) -> bool:
         session = self._session
-        while self._next < len(self._tags):
+        tags = self._tags
+        if tags is None:
+            if self._consumer.outstanding > 0:
+                if steps.left <= 0:
+                    return False
+                steps.left -= session.ledger.unacked_count // LOOKS_PER_STEP
+            tags = session.ledger.outstanding_for(self._consumer)
+            self._tags = tags
+        while self._next < len(tags):
             if steps.left <= 0:
                 return False
-            delivery = session.ledger.maybe_take(self._tags[self._next])
+            delivery = session.ledger.maybe_take(tags[self._next])
             self._next += 1
             steps.left -= 1
             if delivery is not None:
                 self._returning.put_back(delivery, steps, requeue=True, failed=True)
         if not self._returning.end(steps):
             return False
+        steps.left -= LINK_STEPS
         session.link_ended(self._link, self._answer)
         return True
 

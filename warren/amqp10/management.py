@@ -15,7 +15,8 @@ in `subject` and the request's `message-id` as `correlation-id`.
 
 1. Requests are answered in order, one at a time, and not before what they change is durable.
 2. What is wrong with one is told by its status (400, 403, 404, 409, 501) and a text; the links go on.
-3. At most `RESPONSES_MAX` responses wait for credit.
+3. At most `RESPONSES_MAX` responses wait for credit, and no more when they have `RESPONSES_MAX_BYTES`; a list has about
+   as many at most.
 
 Source: RabbitMQ, ``rabbit_amqp_management.erl``; OASIS "HTTP over AMQP" and "Link pairing".
 """
@@ -45,6 +46,7 @@ from warren.amqp10.conversion import (
     PROPERTIES,
     VALUE,
     Sections,
+    from_field,
     table_of,
 )
 from warren.amqp10.errors import LIMIT_EXCEEDED, LinkError, SessionError
@@ -59,7 +61,9 @@ if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
 
 RESPONSES_MAX: Final = 64
+RESPONSES_MAX_BYTES: Final = 1 << 20
 LOOKS_MAX: Final = 10_000  # at bindings, for a request
+LISTED_BYTES: Final = 100  # of a binding in a list, at least
 _OK: Final = "200"
 _CREATED: Final = "201"
 _NO_CONTENT: Final = "204"
@@ -120,6 +124,8 @@ class Management:
         session = self._session
         if session.waiting_responses() >= RESPONSES_MAX:
             raise SessionError(LIMIT_EXCEEDED, f"more than {RESPONSES_MAX} responses wait for credit")
+        if session.waiting_response_bytes() >= RESPONSES_MAX_BYTES:
+            raise SessionError(LIMIT_EXCEEDED, f"responses of {RESPONSES_MAX_BYTES} bytes and more wait for credit")
         request = _read(link, sections)
         try:
             self._carry_out(request)
@@ -212,10 +218,6 @@ class Management:
 
     def _describe(self, queue: Queue) -> dict[object, object]:
         node = self._session.connection.broker.node
-        arguments: dict[object, object] = {}
-        for name, value in decode_table(queue.arguments).items():
-            if isinstance(value, bool | str | int | float | bytes):
-                arguments[name] = value
         return {
             "name": queue.name,
             "vhost": queue.vhost_name,
@@ -227,7 +229,7 @@ class Management:
             "replicas": [node],
             "message_count": ULong(int(queue.ready_count)),
             "consumer_count": UInt(len(queue.consumers)),
-            "arguments": arguments,
+            "arguments": _shown(queue.arguments),
         }
 
     def _exchange(self, request: Request, name: str) -> None:
@@ -273,8 +275,9 @@ class Management:
         encoded = EMPTY_TABLE
         if given.get("args"):
             # One with arguments is named by what stands for them in the list.
+            wanted = _marked(given["args"])
             for binding in self._matching(given):
-                if _mark(binding) == given["args"]:
+                if binding.arguments == wanted:
                     encoded = binding.arguments
                     break
             else:
@@ -317,16 +320,18 @@ class Management:
 
     def _list(self, request: Request, given: dict[str, str]) -> None:
         listed: list[object] = []
+        size = 0
         for binding in self._matching(given):
+            # Arguments are shown twice, once as digits.
+            size += 3 * len(binding.arguments) + LISTED_BYTES
+            if size > RESPONSES_MAX_BYTES:
+                text = f"these bindings are {RESPONSES_MAX_BYTES} bytes and more: ask for them over HTTP"
+                raise _Refused(_BAD, text)
             place = "dstq" if "dstq" in given else "dste"
             shown: dict[object, object] = {
                 "source": binding.source.name,
                 "binding_key": binding.routing_key,
-                "arguments": {
-                    name: value
-                    for name, value in decode_table(binding.arguments).items()
-                    if isinstance(value, bool | str | int | float | bytes)
-                },
+                "arguments": _shown(binding.arguments),
                 "location": f"/bindings/src={quoted(binding.source.name)};{place}={quoted(binding.destination.name)};"
                 f"key={quoted(binding.routing_key)};args={_mark(binding)}",
             }
@@ -338,6 +343,23 @@ class Management:
 def _mark(binding: Binding) -> str:
     """Return what stands for the arguments of a binding in its path, empty without any."""
     return "" if binding.arguments == EMPTY_TABLE else binding.arguments.hex()
+
+
+def _marked(mark: str) -> bytes:
+    """Return the arguments that `mark` stands for, nothing if there are none such."""
+    try:
+        return bytes.fromhex(mark)
+    except ValueError:
+        return b""
+
+
+def _shown(encoded: bytes) -> dict[object, object]:
+    """Return arguments of a queue or binding that are simple values."""
+    found: dict[object, object] = {}
+    for name, value in decode_table(encoded).items():
+        if isinstance(value, bool | str | int | float | bytes):
+            found[name] = from_field(value)
+    return found
 
 
 def _read(link: str, data: bytes) -> Request:

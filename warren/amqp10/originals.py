@@ -247,7 +247,7 @@ class StoredLayout:
         if isinstance(heads, list) and len(heads) <= LAYOUT_MAX_BYTES and _are_heads(heads):
             self._heads = heads
         footer = headers.get(ORIGINAL_FOOTER)
-        if isinstance(footer, bytes) and _is_section(footer, FOOTER, FOOTER):
+        if isinstance(footer, bytes) and _is_footer(footer):
             self._footer = footer
         self.is_usual = not self._is_encoded and self._heads is None and not self._footer
 
@@ -324,3 +324,14 @@ def _is_section(data: bytes, first: int, last: int) -> bool:
     except AmqpError:
         return False
     return end > 0
+
+
+def _is_footer(data: bytes) -> bool:
+    """Tell whether `data` is a footer, and one only."""
+    head = Head()
+    end: i64 = len(data)
+    try:
+        head.read(data, 0, end)
+        return head.code == FOOTER and value_end(data, head.pos, end) == end
+    except AmqpError:
+        return False

@@ -72,6 +72,7 @@ SASL_OUTCOME: Final = 0x44
 HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 U32: Final = 0xFFFFFFFF
 DELIVERY_TAG_MAX_BYTES: Final = 32
+ERROR_TEXT_BYTES: Final = 384
 
 _NAMES: Final = {
     "amqp:open:list": OPEN,
@@ -482,7 +483,10 @@ def framed(channel: int, content: bytes, frame_type: int = FRAME_AMQP) -> bytes:
 
 
 def error_value(condition: str, description: str, info: dict[object, object] | None = None) -> Described:
-    """Return an error."""
+    """Return an error. What says it fits into the smallest frame, even with a long name in it."""
+    raw = description.encode("utf-8", "replace")
+    if len(raw) > ERROR_TEXT_BYTES:
+        description = raw[:ERROR_TEXT_BYTES].decode("utf-8", "ignore")
     return described(ERROR, [Symbol(condition), description or None, info])
 
 

@@ -7,6 +7,8 @@
    counts, up to the size that a message may have.
 3. What a delivery needs beside its body is kept by the bytes that stand before that: the same head costs a look-up.
 4. A link that ends gives back what its client has not answered.
+5. No frame is larger than the client takes: when what it has said of a link, which we say again, does not fit, the
+   session fails.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ from warren.amqp10.source import Wanted
 from warren.amqp10.values import Array, Described, Symbol, UByte, UInt, ULong
 from warren.channels.access import READ, WRITE
 from warren.channels.consuming import cancel, consume
+from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.prepared_publish import PreparedPublish
 from warren.channels.session import Session
 from warren.channels.topology import handle_topology
@@ -96,8 +99,10 @@ STOPPED_MAX_BYTES: Final = 1 << 20
 # Characters of the filters that look at messages, on all links of a session.
 FILTERS_MAX: Final = 65536
 STREAM_PREFETCH: Final = 65535
-SETTLED: Final = 1  # a settle mode of senders
-SECOND: Final = 1  # and of receivers
+TAG_PREFIX: Final = "link-"  # of consumers, before the handle of their link
+# Settle modes of senders.
+SETTLED: Final = 1
+MIXED: Final = 2
 # What a message that goes to no queue is told with.
 _OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 
@@ -155,10 +160,10 @@ class Amqp10Session(Session):
             self.top_up(run.link)
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        text = f"the queue '{consumer.queue.name}' is gone, or the right to read it"
-        for link in self.links.values():
-            if isinstance(link, SendingLink) and link.consumer is consumer and not link.is_gone:
-                self.fail_link(link, LinkError(DELETED, text))
+        link = self.links.get(int(consumer.tag.removeprefix(TAG_PREFIX)))
+        if isinstance(link, SendingLink) and link.consumer is consumer and not link.is_gone:
+            text = f"the queue '{consumer.queue.name}' is gone, or the right to read it"
+            self.fail_link(link, LinkError(DELETED, text))
 
     def drop_content(self) -> None:
         self.shared.inbound.let_go(self)
@@ -438,8 +443,11 @@ class Amqp10Session(Session):
         if state == RECEIVED and not found.settled:
             return
         transfers = self.transfers
+        span: i64 = (found.last - found.first) & U32
+        if span > 0x7FFFFFFF:
+            raise SessionError(INVALID_FIELD, "a disposition whose last delivery comes before its first")
         first: i64 = transfers.tag_of(found.first)
-        last: i64 = first + ((found.last - found.first) & U32)
+        last: i64 = first + span
         if first < 1:
             first = 1
         if last >= transfers.next_tag:
@@ -457,8 +465,10 @@ class Amqp10Session(Session):
         self._settle(found, first, last, state)
 
     def _settle(self, found: Disposition, first: i64, last: i64, state: i64) -> None:
-        tags = self.transfers.outstanding_between(first, last)
-        self.peer.units_left -= len(tags)
+        transfers = self.transfers
+        tags = transfers.outstanding_between(first, last)
+        looks: i64 = min(last - first, transfers.unacked_count)
+        self.peer.units_left -= len(tags) + looks // LOOKS_PER_STEP
         outcome = RELEASED
         failed = False
         delay_ms = -1
@@ -482,6 +492,9 @@ class Amqp10Session(Session):
         if not found.settled:
             told = None if state == 0 else found.state_value()
             answer = settled_frame(self.channel, False, int(found.first), int(found.last), told)
+            if len(answer) > self.peer.peer_frame_bytes:
+                told = described(int(state), [])
+                answer = settled_frame(self.channel, False, int(found.first), int(found.last), told)
         run = DispositionRun(self, tags, outcome, failed=failed, delay_ms=delay_ms, answer=answer)
         self.connection.begin(run)
 
@@ -620,11 +633,23 @@ class Amqp10Session(Session):
                 raise
             self._refuse(name, handle, role, error)
 
+    def _write_attach(self, values: list[object]) -> None:
+        """Write our side of a link.
+
+        Raises:
+            SessionError: its peer takes no frame as large as that.
+        """
+        data = frame(self.channel, ATTACH, values)
+        most = int(self.peer.peer_frame_bytes)
+        if len(data) > most:
+            raise SessionError(LIMIT_EXCEEDED, f"the answer to an attach has {len(data)} bytes, a frame at most {most}")
+        self.connection.outbox.write(data)
+
     def _refuse(self, name: str, handle: int, role: bool, error: ChannelException) -> None:
         """Attach without a terminus, then detach: so a link is refused."""
         initial = UInt(0) if role else None
         values: list[object] = [str(name), UInt(handle), not role, None, None, None, None, None, None, initial]
-        self.connection.outbox.write(frame(self.channel, ATTACH, values))
+        self._write_attach(values)
         link = Link(name, handle)
         self.links[handle] = link
         self.fail_link(link, error)
@@ -654,7 +679,7 @@ class Amqp10Session(Session):
                 self.authorize(WRITE, "exchange", link.exchange)
                 self.vhost.exchange(link.exchange)
         self.links[handle] = link
-        mode = UByte(fields.number(3, 2))
+        mode = UByte(_settle_mode(fields))
         most = ULong(int(self.shared.message_max_bytes))
         given = described(TARGET, [None if address is None else str(address), UInt(0), Symbol("session-end")])
         values: list[object] = [
@@ -672,7 +697,7 @@ class Amqp10Session(Session):
         ]
         if link.is_management:
             values += [None, None, {Symbol("paired"): True}]
-        self.connection.outbox.write(frame(self.channel, ATTACH, values))
+        self._write_attach(values)
         self.top_up(link)
 
     def _pair(self, fields: Arguments) -> None:
@@ -691,7 +716,7 @@ class Amqp10Session(Session):
         code, source = found
         if code != SOURCE:
             raise LinkError(INVALID_FIELD, "a source that is none")
-        settled = fields.number(3, 2) == SETTLED
+        settled = _settle_mode(fields) == SETTLED
         address = source.text(0)
         filters: dict[object, object] = {}
         may_filter = False
@@ -736,7 +761,7 @@ class Amqp10Session(Session):
         values.append(Array(0xA3, [Symbol(each) for each in CAPABILITIES]) if may_filter else None)
         if link.is_management:
             values += [None, {Symbol("paired"): True}]
-        self.connection.outbox.write(frame(self.channel, ATTACH, values))
+        self._write_attach(values)
 
     def _check_selection(self, queue: Queue) -> None:
         """Make sure that a queue can have another consumer that wants only some of its messages.
@@ -770,7 +795,7 @@ class Amqp10Session(Session):
     def _consume(self, link: SendingLink, queue: str, settled: bool, arguments: bytes) -> None:
         found = self.vhost.queues.get(queue)
         self.prefetch = STREAM_PREFETCH if found is not None and found.rules.queue_type == STREAM else 0
-        tag = f"link-{link.handle}"
+        tag = f"{TAG_PREFIX}{link.handle}"
         consume(self, m.BasicConsume(0, queue, tag, False, settled, False, False, arguments))
         consumer = self.ledger.consumers[tag]
         consumer.credit = 0
@@ -805,9 +830,8 @@ class Amqp10Session(Session):
             consumer = link.consumer
             if self.transfers.drop_held(link.handle):
                 self._wake_consumers()
-            tags = self.ledger.outstanding_for(consumer)
             cancel(self, m.BasicCancel(consumer.tag, True))
-            self.connection.begin(LinkEnd(self, link, tags, answer))
+            self.connection.begin(LinkEnd(self, link, consumer, answer))
             return
         if isinstance(link, ReceivingLink):
             link.pieces = []
@@ -857,6 +881,17 @@ class Amqp10Session(Session):
         """Return how many responses wait for credit."""
         return sum([len(link.responses) for link in self.links.values() if isinstance(link, SendingLink)])
 
+    def waiting_response_bytes(self) -> int:
+        """Return how large these are."""
+        return sum(
+            [
+                len(payload)
+                for link in self.links.values()
+                if isinstance(link, SendingLink)
+                for payload in link.responses
+            ]
+        )
+
     def _answer_requests(self, link: SendingLink) -> None:
         while link.responses and link.credit > 0 and not self.transfers.is_shut:
             link.credit -= 1
@@ -876,6 +911,18 @@ class Amqp10Session(Session):
         self._management = None
         self.transfers.session = None
         super().ended()
+
+
+def _settle_mode(fields: Arguments) -> int:
+    """Return the settle mode of the sender that an attach asks for.
+
+    Raises:
+        LinkError: there is no such mode.
+    """
+    mode = fields.number(3, MIXED)
+    if mode > MIXED:
+        raise LinkError(INVALID_FIELD, f"a sender's settle mode of {mode}, where {MIXED} is the last")
+    return mode
 
 
 def _has_seen_all(consumer: Consumer) -> bool:

@@ -580,11 +580,16 @@ class DeliveryLedger(Waiter):
     def outstanding_between(self, first: i64, last: i64) -> list[int]:
         """Return the tags from `first` to `last` that wait for their answer, oldest first.
 
-        It costs what is outstanding, not what the range names.
+        It costs what is outstanding or what the range names, whichever is less.
         """
         found: list[int] = []
-        if self._stragglers:
-            found = sorted([tag for tag in self._stragglers if first <= tag <= last])
+        stragglers = self._stragglers
+        if last - first < len(stragglers):
+            for number in range(int(first), int(last) + 1):
+                if number in stragglers:
+                    found.append(number)
+        elif stragglers:
+            found = sorted([tag for tag in stragglers if first <= tag <= last])
         entries = self._entries
         at: i64 = first - self._first_tag
         if at < self._head:
@@ -600,7 +605,12 @@ class DeliveryLedger(Waiter):
         return found
 
     def outstanding_for(self, consumer: Consumer) -> list[int]:
-        """Return the tags of what `consumer` has not answered, oldest first."""
+        """Return the tags of what `consumer` has not answered, oldest first.
+
+        If there are any, it costs what is outstanding, of other consumers too.
+        """
+        if consumer.outstanding == 0:
+            return []
         found = sorted([tag for tag, delivery in self._stragglers.items() if delivery.consumer is consumer])
         for entry in self._entries:
             if entry is not None and entry.consumer is consumer:

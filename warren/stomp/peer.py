@@ -12,6 +12,7 @@
 3. A body is received in pieces, each copied once, which `channels.inbound` counts. A head in many pieces is looked at
    again when a line of it has ended.
 4. DISCONNECT's receipt comes when everything that was sent before is on disk.
+5. What follows DISCONNECT, or a frame that was an error, is not looked at.
 """
 
 from __future__ import annotations
@@ -161,6 +162,8 @@ class StompPeer(Peer):
         """Handle frames from `pos` on, and keep the rest."""
         end: i64 = len(data)
         while pos < end:
+            if self.state >= CLOSING:
+                return  # by a frame before: what follows it is nobody's
             if self.paused:
                 break
             if self.units_left <= 0:
@@ -311,6 +314,11 @@ class StompPeer(Peer):
             return
         send = self._send
         frame = self._frame
+        asks = frame is not None and "receipt" in frame.headers
+        if asks and (self._gate.is_full() or session.has_too_many_receipts()):
+            self._held = body
+            self.pause(PAUSED_COMMIT)
+            return
         if send is None:
             assert frame is not None
             self.units_left -= METHOD_UNITS
@@ -456,6 +464,11 @@ class StompPeer(Peer):
         self._end_channels(answered=True)
         if self.state == CLOSING:
             self.pause(PAUSED_WORK)
+
+    def receipts_sent(self) -> None:
+        """Go on, if it is for receipts that we waited."""
+        if not self._is_leaving:
+            self.resume(PAUSED_COMMIT)
 
     def open_gate(self) -> bool:
         is_open = super().open_gate()

@@ -6,6 +6,7 @@
 3. The receipt of a SEND comes with its confirm: when it is stored, on disk. Receipts of other frames come when what
    they ask for is done, and durable where it is to be.
 4. What a SEND needs beside its body is kept by the bytes of its head: the same head costs a look-up.
+5. Receipts that wait have `RECEIPTS_MAX_BYTES`, and one more; a SEND that asks for another waits with them.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ HEADS_MAX: Final = 64
 HEAD_KEPT_BYTES: Final = 1024
 SUBSCRIPTION_ID_MAX_BYTES: Final = 200
 TRANSACTIONS_MAX: Final = 64
+RECEIPTS_MAX_BYTES: Final = 1 << 20
+RECEIPT_OVERHEAD_BYTES: Final = 200
+DECLARED_MIN: Final = 1000  # queues, before it is looked which of them are gone
 TAG_MAX: Final = (1 << 63) - 1
 QUEUE_PREFIX: Final = "stomp-subscription-"
 AUTO: Final = "auto"
@@ -82,23 +86,34 @@ class Receipts(Confirms):
         super().__init__(pending, syncs=syncs)
         self._session: StompSession | None = session
         self._waiting: deque[tuple[int, str]] = deque()  # number of a publish, and the name of its receipt
+        self._held_bytes: int = 0
+
+    def is_full(self) -> bool:
+        """Tell whether as many wait as may."""
+        return self._held_bytes > RECEIPTS_MAX_BYTES
 
     def expect(self, receipt: str) -> None:
         """Send `receipt` when the next publish is confirmed."""
         self._waiting.append((int(self.published) + 1, receipt))
+        self._held_bytes += len(receipt) + RECEIPT_OVERHEAD_BYTES
 
     def write_confirmed(self, up_to: i64, count: i64) -> None:
         session = self._session
+        was_full = self.is_full()
         while self._waiting and self._waiting[0][0] <= up_to:
             _, receipt = self._waiting.popleft()
+            self._held_bytes -= len(receipt) + RECEIPT_OVERHEAD_BYTES
             if session is not None:
                 session.write_receipt(receipt)
+        if was_full and session is not None:
+            session.receipts_sent()
 
     def write_refused(self, number: i64) -> None:
         session = self._session
         for at, (waiting, receipt) in enumerate(self._waiting):
             if waiting == number:
                 del self._waiting[at]
+                self._held_bytes -= len(receipt) + RECEIPT_OVERHEAD_BYTES
                 if session is not None:
                     session.refused(receipt)
                 return
@@ -242,6 +257,7 @@ class StompSession(Session):
         self._transactions: dict[str, Transaction] = {}
         self._sends: dict[bytes, Send] = {}
         self._declared: set[str] = set()  # queues that this connection has declared
+        self._declared_max: int = DECLARED_MIN  # with more of them those that are gone are forgotten
         self._receipts: Receipts | None = None
         self._ticket: int = 0  # of the latest change that this connection has made
         self._committing: str | None = None  # receipts of commits come with their end
@@ -262,6 +278,15 @@ class StompSession(Session):
         peer = self._stomp
         if peer.running:
             peer.write_when_durable(encode("RECEIPT", [("receipt-id", name)], b"", peer.version), ticket, batch)
+
+    def has_too_many_receipts(self) -> bool:
+        """Tell whether another SEND that asks for a receipt has to wait."""
+        receipts = self._receipts
+        return receipts is not None and receipts.is_full()
+
+    def receipts_sent(self) -> None:
+        """There is room for receipts again."""
+        self._stomp.receipts_sent()
 
     def receipt_when_done(self, frame: Frame) -> None:
         """Have the receipt of `frame` follow what it has begun."""
@@ -386,7 +411,11 @@ class StompSession(Session):
             exclusive=frame.is_true("exclusive"),
             auto_delete=frame.is_true("auto-delete"),
         )
-        self._declared.add(name)
+        declared = self._declared
+        declared.add(name)
+        if len(declared) >= self._declared_max:
+            declared.intersection_update(self.vhost.queues)
+            self._declared_max = max(DECLARED_MIN, 2 * len(declared))
 
     def _declare_queue(self, name: str, frame: Frame, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
         table: Table = {}

@@ -8,7 +8,10 @@ import pytest
 from amqp10_harness import Amqp10Client, Frame, amqp10_client, section, sections
 from engine_harness import Harness
 
-from warren.amqp10.management import RESPONSES_MAX
+from warren.amqp import methods as m
+from warren.amqp.field_table import Timestamp as Seconds
+from warren.amqp.field_table import encode_table
+from warren.amqp10.management import RESPONSES_MAX, RESPONSES_MAX_BYTES
 from warren.amqp10.values import Symbol, UInt, Uuid
 from warren.queues.counters import MessageCounts
 
@@ -182,6 +185,45 @@ def test_responses_wait_for_credit_and_are_not_too_many(harness: Harness) -> Non
         assert manager.client.transfer(0, manager.payload("GET", "/queues/none"), settled=True) == []
     (end,) = manager.client.transfer(0, manager.payload("GET", "/queues/none"), settled=True)
     assert end.name == "end" and error_of(end) == "amqp:resource-limit-exceeded"
+
+
+def test_large_responses_that_wait_for_credit_are_fewer(harness: Harness) -> None:
+    manager = Manager(harness, credit=0)
+    harness.channel().declare("q", arguments={"x-what": "a" * 50_000})
+    asked = 0
+    while not (found := manager.client.transfer(0, manager.payload("GET", "/queues/q"), settled=True)):
+        asked += 1
+    assert asked == RESPONSES_MAX_BYTES // 50_000 + 1
+    assert error_of(found[0]) == "amqp:resource-limit-exceeded"
+
+
+def test_a_list_that_is_too_large_is_refused(harness: Harness) -> None:
+    owner = harness.channel()
+    owner.declare("q")
+    path = "/bindings?src=amq.direct&dstq=q&key=k"
+    for at in range(120):
+        owner.bind("q", "amq.direct", "k", {"n": at, "large": "a" * 3_000})
+    manager = Manager(harness)
+    refused = manager.ask("GET", path)
+    assert refused.status == "400" and "over HTTP" in refused.body
+    for at in range(110):
+        owner.call(1, m.QueueUnbind(0, "q", "amq.direct", "k", encode_table({"n": at, "large": "a" * 3_000})))
+    listed = manager.ask("GET", path)
+    assert listed.status == "200" and len(listed.body) == 10
+    assert manager.ask("DELETE", listed.body[0]["location"]).status == "204"
+    assert manager.ask("DELETE", "/bindings/src=amq.direct;dstq=q;key=k;args=no").status == "404"
+    assert len(manager.ask("GET", path).body) == 9
+
+
+def test_arguments_of_0_9_1_may_be_anything(harness: Harness) -> None:
+    owner = harness.channel()
+    arguments: dict[str, Any] = {"t": Seconds((1 << 64) - 1), "n": None, "l": [1], "f": 0.5, "b": b"b"}
+    owner.declare("q", arguments=arguments)
+    owner.bind("q", "amq.direct", "k", arguments)
+    manager = Manager(harness)
+    shown = {"t": ((1 << 63) - 1) // 1000 * 1000, "f": 0.5, "b": b"b"}
+    assert manager.ask("GET", "/queues/q").body["arguments"] == shown
+    assert manager.ask("GET", "/bindings?src=amq.direct&dstq=q&key=k").body[0]["arguments"] == shown
 
 
 def test_an_unsettled_request_is_accepted(harness: Harness) -> None:

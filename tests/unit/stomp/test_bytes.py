@@ -126,7 +126,7 @@ def test_a_head_in_many_pieces_is_looked_at_a_bounded_number_of_times() -> None:
             assert client.feed(piece) == []
     client.feed(b"destination:/queue/q\n")
     assert client.feed(b"\n\0") == []
-    assert int(client.harness.queue("q").ready_count) == 1
+    assert int(client.harness.vhost.queues["q"].ready_count) == 1
 
 
 def test_who_reads_nothing_costs_an_outbox() -> None:
@@ -162,3 +162,21 @@ def test_random_changes_of_frames_break_nothing_but_their_connection() -> None:
     assert harness.broker.shared.inbound.held_bytes == 0
     assert harness.broker.open_connections == 1
     assert other.send("BEGIN", transaction="t", receipt="r")[0].command == "RECEIPT"
+
+
+@pytest.mark.parametrize("end", ["DISCONNECT", "a refused message", "an error"])
+def test_what_follows_the_end_in_the_same_read_leaves_nothing_behind(end: str) -> None:
+    harness = Harness()
+    client = stomp_client(harness)
+    queues = {"x-max-length": 1, "x-overflow": "reject-publish", "durable": "false"}
+    client.send("SEND", b"1", destination="/queue/full", **queues)
+    ends = {
+        "DISCONNECT": frame("DISCONNECT"),
+        "a refused message": frame("SEND", {"destination": "/amq/queue/full", "receipt": "r"}, b"2"),
+        "an error": frame("ACK", {"id": "nothing"}),
+    }
+    rest = frame("SUBSCRIBE", {"destination": "/topic/t", "id": "0"}) + frame("SEND", {"destination": "/queue/q"}, b"x")
+    client.feed(ends[end] + rest)
+    assert client.ended
+    assert list(harness.vhost.queues) == ["full"]
+    assert not harness.broker.connections

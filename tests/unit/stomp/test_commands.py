@@ -7,6 +7,8 @@ from engine_harness import Harness
 from stomp_harness import Reply, StompClient, frame, stomp_client
 
 from warren.amqp import methods as m
+from warren.channels.reply_gate import REPLIES_MAX
+from warren.stomp.session import DECLARED_MIN, RECEIPTS_MAX_BYTES, StompSession
 
 
 @pytest.fixture
@@ -457,3 +459,43 @@ def test_counts_and_users_are_as_before_when_all_have_gone(harness: Harness) -> 
     usage = harness.broker.access.usage("guest")
     assert (usage.connections, usage.channels) == (0, 0)
     assert harness.broker.open_connections == 0 and not harness.vhost.queues
+
+
+def test_who_asks_for_receipts_faster_than_the_disk_answers_waits(harness: Harness) -> None:
+    client = stomp_client(harness)
+    client.send("SEND", destination="/queue/q")
+    harness.hold_commits = True
+    count = 3 * RECEIPTS_MAX_BYTES // 10_000
+    for at in range(count):
+        client.send("SEND", b"x", destination="/queue/q", persistent="true", receipt=f"{at:010000}")
+    assert int(harness.queue("q").ready_count) < count // 2
+    harness.hold_commits = False
+    harness.settle()
+    assert [int(reply.headers["receipt-id"][-9:]) for reply in client.take()] == list(range(count))
+    assert int(harness.queue("q").ready_count) == 1 + count
+    assert [reply.command for reply in client.send("DISCONNECT", receipt="bye")] == ["RECEIPT"]
+
+
+def test_receipts_that_wait_behind_a_declaration_are_bounded_too(harness: Harness) -> None:
+    client = stomp_client(harness)
+    harness.hold_commits = True
+    client.send("SUBSCRIBE", destination="/queue/durable", id="0", receipt="first")
+    client.send("BEGIN", transaction="t")
+    for at in range(2 * REPLIES_MAX):
+        client.send("SEND", b"x", destination="/topic/t", transaction="t", receipt=str(at))
+    transactions, _ = client.peer.channels[1].uncommitted()
+    assert transactions < REPLIES_MAX + 10
+    harness.hold_commits = False
+    harness.settle()
+    assert [reply.headers["receipt-id"] for reply in client.take()] == ["first", *map(str, range(2 * REPLIES_MAX))]
+
+
+def test_queues_that_are_gone_are_not_remembered(harness: Harness) -> None:
+    client = stomp_client(harness)
+    for at in range(3 * DECLARED_MIN):
+        client.send("SEND", b"x", **{"destination": f"/queue/q{at}", "x-expires": 1000, "durable": "false"})
+        if at % 100 == 0:
+            harness.pass_time(2)
+    session = client.peer.channels[1]
+    assert isinstance(session, StompSession)
+    assert len(session._declared) <= DECLARED_MIN
