@@ -25,8 +25,8 @@ from warren.spark_bridge.errors import BridgeError
 
 from .lake import DEADLINE_S
 from .messages import Publisher
+from .processes import kill, process
 from .session import children_of, command_of
-from .test_drivers import kill, process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
