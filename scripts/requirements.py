@@ -2,8 +2,8 @@
 
 A group is ``broker`` (what a broker needs), an extra of pyproject.toml, ``build`` (what the package is built with),
 ``demo``, ``records`` and ``pipeline`` (what the examples use besides), ``dist`` (what makes a release of it), ``docs``
-(what makes a site of the documentation), ``connect`` (what a client of Spark Connect needs besides), ``dbt`` and
-``guides`` (the frameworks of docs/guides), or ``objects`` (an object store for tests).
+(what makes a site of the documentation), ``connect`` (what a client of Spark Connect needs besides), ``airflow``,
+``dbt`` and ``guides`` (the frameworks of docs/guides), or ``objects`` (an object store for tests).
 """
 
 import sys
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 OF_SCRIPTS: Final = {
+    "airflow": ["aio-pika>=9.5", "apache-airflow>=3.1,<3.2", "pika>=1.3"],
     "dbt": ["dbt-core>=1.10,<1.11", "dbt-duckdb>=1.10"],
     "dist": [
         "auditwheel>=6.4",

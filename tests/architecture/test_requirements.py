@@ -32,13 +32,14 @@ FILES = {
     "guides": ["guides"],
     "objects": ["objects"],
     "connect": ["connect"],
+    "airflow": ["airflow"],
     "dbt": ["dbt"],
     "records": ["records"],
 }
 
 
 # Those that are installed into environments of their own.
-APART = ("connect", "dbt", "dist", "docs", "guides", "objects")
+APART = ("airflow", "connect", "dbt", "dist", "docs", "guides", "objects")
 
 
 def pins_of(name: str, *, here: bool = False) -> dict[str, list[tuple[Version, int]]]:
