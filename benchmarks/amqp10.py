@@ -143,7 +143,7 @@ def measure(
     thread.start()
     while thread.is_alive() or counts.received < sent:
         consume(counts)
-        counts.is_over = time.monotonic() - begin > lasts_s
+        counts.is_over = counts.received > 0 and time.monotonic() - begin > lasts_s
     thread.join()
     spent, seconds = cpu_s(pid) - cpu, time.monotonic() - begin
     return spent * 1e6 / counts.received, counts.received / seconds

@@ -211,7 +211,7 @@ def flow(port: int, pid: int, load: Load, seconds: float = SECONDS) -> tuple[flo
     begin, cpu = time.monotonic(), cpu_s(pid)
     for reader in readers:
         reader.begin()
-    while time.monotonic() - begin < seconds:
+    while writer.sent == 0 or time.monotonic() - begin < seconds:
         slowest = min(reader.received for reader in readers)
         most = IN_FLIGHT // load.readers
         done = min(slowest, writer.acknowledged) if load.qos else slowest

@@ -78,6 +78,7 @@ def test_very_many_of_a_kind_are_measured_written_down_and_drawn(tmp_path: Path)
     assert (tmp_path / "scale.png").stat().st_size > 1000
 
 
+@pytest.mark.long
 def test_protocols_are_measured_and_written_down(tmp_path: Path) -> None:
     def figures(page: str) -> list[float]:
         rows = [line for line in page.splitlines() if line.startswith(("| AMQP", "| MQTT", "| STOMP"))]
