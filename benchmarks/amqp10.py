@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchmarks.brokers import free_port
 from benchmarks.stomp import cpu_s
@@ -152,7 +152,14 @@ def measure(
 # --- AMQP 1.0 -----------------------------------------------------------------------------------------------------
 
 
-def session(port: int, link: bytes) -> tuple[socket.socket, Reader]:
+class Begun(NamedTuple):
+    """Where the broker begins to count: transfers of the session, and deliveries of the link."""
+
+    transfer: int
+    delivery: int
+
+
+def session(port: int, link: bytes) -> tuple[socket.socket, Reader, Begun]:
     """Return a connection with one session and one link, attached."""
     sock = connect(port)
     login = frame(0, SASL_INIT, [Symbol("PLAIN"), b"\0guest\0guest"], frame_type=FRAME_SASL)
@@ -161,18 +168,19 @@ def session(port: int, link: bytes) -> tuple[socket.socket, Reader]:
     await_code(reader, 0x44)
     opening = frame(0, OPEN, ["bench", "vhost:/", UInt(131072)])
     sock.sendall(AMQP_HEADER + opening + frame(0, BEGIN, [None, UInt(0), UInt(1 << 30), UInt(1 << 30)]) + link)
-    await_code(reader, ATTACH)
-    return sock, reader
+    begun = fields_of(await_code(reader, BEGIN))
+    attached = [*fields_of(await_code(reader, ATTACH)), *[None] * 10]
+    return sock, reader, Begun(int(str(begun[1])), int(str(attached[9] or 0)))
 
 
-def await_code(reader: Reader, code: int) -> None:
-    """Read until a performative comes, and keep what is behind it."""
+def await_code(reader: Reader, code: int) -> bytes:
+    """Read until a performative comes, keep what is behind it, and return it."""
     while True:
         frames = reader.frames()
         for at, each in enumerate(frames):
             if len(each) > 10 and each[10] == code:
                 reader.keep(frames[at + 1 :])
-                return
+                return each
             if len(each) > 10 and each[10] in (DETACH, END, CLOSE):
                 raise ConnectionError(error_in(each))
 
@@ -230,13 +238,18 @@ def flow_1_0(
     ends = [described(SOURCE, [address]), described(TARGET, [address])]
     mode = UByte(1 if presettled else 0)
     attach: list[object] = ["link", UInt(0), False, mode, UByte(0), *ends, None, None, UInt(0)]
-    writer, answers = session(port, frame(0, ATTACH, attach))
+    writer, answers, _ = session(port, frame(0, ATTACH, attach))
     window = Window()
     while window.end == 0:
         for each in answers.frames():
             window.take(each)
     attach[2] = True
-    taker, deliveries = session(port, frame(0, ATTACH, attach))
+    taker, deliveries, begun = session(port, frame(0, ATTACH, attach))
+
+    def credit(received: int) -> bytes:
+        window = [UInt((begun.transfer + received) & 0xFFFFFFFF), UInt(1 << 30), UInt(0), UInt(1 << 30)]
+        return frame(0, FLOW, [*window, UInt(0), UInt((begun.delivery + received) & 0xFFFFFFFF), UInt(IN_FLIGHT)])
+
     payload = encode(Described(ULong(0x70), [durable])) + encode(Described(ULong(0x75), BODY))
     # Delivery id and tag are patched into a transfer that is made once.
     made = frame(0, TRANSFER, [UInt(0), UInt(0x7FFFFFFF), b"\x7f\xff\xff\xff", UInt(0), presettled]) + payload
@@ -269,11 +282,10 @@ def flow_1_0(
             out = b"" if presettled else frame(0, DISPOSITION, done)
             if counts.received + IN_FLIGHT - credited >= IN_FLIGHT // 4:
                 credited = counts.received + IN_FLIGHT
-                window = [UInt(counts.received), UInt(1 << 30), UInt(0), UInt(1 << 30)]
-                out += frame(0, FLOW, [*window, UInt(0), UInt(counts.received), UInt(IN_FLIGHT)])
+                out += credit(counts.received)
             taker.sendall(out)
 
-    taker.sendall(frame(0, FLOW, [UInt(0), UInt(1 << 30), UInt(0), UInt(1 << 30), UInt(0), UInt(0), UInt(IN_FLIGHT)]))
+    taker.sendall(credit(0))
     credited = IN_FLIGHT
     taker.settimeout(0.1)
     try:

@@ -92,9 +92,13 @@ def _failure(address: Address, fields: list[Any]) -> BrokerError:
 
 
 class Amqp10Connection(Connection):
-    """A connection that has opened and begun a session, blocking. `frame_bytes`: what the broker takes at most."""
+    """A connection that has opened and begun a session, blocking.
+
+    `frame_bytes`: what the broker takes at most; `first_transfer`: the number of the first one that it sends.
+    """
 
     frame_bytes = 512
+    first_transfer = 0
 
     def log_in_as(self, name: str) -> None:
         """Say who it is, open and begin."""
@@ -109,18 +113,24 @@ class Amqp10Connection(Connection):
         self.frame_bytes = int(opened[2] or _ANY_SIZE)
         told = opened[9] or {}
         self.server_properties = {key: str(told.get(key, "?")) for key in ("product", "version")}
-        self.answer(BEGIN)
+        self.first_transfer = int(self.answer(BEGIN)[1])
 
     def attach(
         self, handle: int, *, is_receiver: bool, address: str, mode: int, name: str = "", properties: object = None
-    ) -> None:
-        """Attach a link, and wait until the broker has done so, too."""
+    ) -> int:
+        """Attach a link, and wait until the broker has done so, too; return what it counts deliveries from."""
         ends = [described(SOURCE, [address]), described(TARGET, [address])]
         fields = [name or f"link-{handle}", UInt(handle), is_receiver, UByte(mode), UByte(0), *ends]
         self.send(frame(0, ATTACH, [*fields, None, None, UInt(0), None, None, None, properties]))
-        answer = [*self.answer(ATTACH), *[None] * 7]
+        answer = [*self.answer(ATTACH), *[None] * 10]
         if answer[5 if is_receiver else 6] is None:
             self.answer(DETACH)  # which says why, and is an error here
+        return int(answer[9] or 0)
+
+    def flow(self, *, handle: int, transfers: int, count: int, credit: int) -> bytes:
+        """Return a flow that gives credit, after so many transfers, when deliveries are counted so far."""
+        window = [UInt((self.first_transfer + transfers) & _ANY_SIZE), UInt(_WINDOW), UInt(0), UInt(_WINDOW)]
+        return frame(0, FLOW, [*window, UInt(handle), UInt(count & _ANY_SIZE), UInt(credit)])
 
     def answer(self, code: int) -> list[Any]:
         """Return the fields of the next performative with this code; flows and those of SASL before it are left out."""
@@ -168,8 +178,9 @@ class Topology:
     def __init__(self, connection: Amqp10Connection) -> None:
         self._connection = connection
         self._sent = 0
+        count = 0
         for handle, is_receiver in ((0, False), (1, True)):
-            connection.attach(
+            count = connection.attach(
                 handle,
                 is_receiver=is_receiver,
                 address="/management",
@@ -177,7 +188,7 @@ class Topology:
                 name="management",
                 properties={Symbol("paired"): True},
             )
-        connection.send(_flow(handle=1, count=0, credit=1000))
+        connection.send(connection.flow(handle=1, transfers=0, count=count, credit=1_000_000))
 
     def request(self, method: str, path: str, body: dict[str, Any] | None) -> int:
         """Make a request; return the status."""
@@ -190,11 +201,6 @@ class Topology:
             if each.descriptor == _PROPERTIES and isinstance(each.value, list):
                 return int(str(each.value[3]))
         raise BrokerError(f"{self._connection.address} gave an answer without a status")
-
-
-def _flow(*, handle: int, count: int, credit: int) -> bytes:
-    window = [UInt(0), UInt(_WINDOW), UInt(0), UInt(_WINDOW)]
-    return frame(0, FLOW, [*window, UInt(handle), UInt(count & _ANY_SIZE), UInt(credit)])
 
 
 def _transfer(handle: int, number: int, sections: bytes, *, settled: bool) -> bytes:
@@ -296,10 +302,11 @@ class Amqp10Consumer(FrameConsumer):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Amqp10Connection,
         *,
         ack_batch: int,
         credit: int,
+        counted_from: int,
         body_bytes: int,
         stamped: bool,
         latency: Histogram,
@@ -309,7 +316,9 @@ class Amqp10Consumer(FrameConsumer):
         self._data_head = b"\x00\x53\x75" + size
         self._body_bytes = body_bytes
         self._ack_batch = ack_batch
+        self._opened = connection
         self._credit = credit
+        self._counted_from = counted_from
         self._granted_at = 0  # how many had come when it was given last
         self._answered = 0
         self._first = -1  # the id of the first delivery
@@ -358,7 +367,8 @@ class Amqp10Consumer(FrameConsumer):
             said += self._accept(self.received - (self.received - self._answered) % batch)
         if 2 * (self.received - self._granted_at) >= self._credit:
             self._granted_at = self.received
-            said += _flow(handle=0, count=self.received, credit=self._credit)
+            count = self._counted_from + self.received
+            said += self._opened.flow(handle=0, transfers=self.received, count=count, credit=self._credit)
         return said
 
     def _accept(self, received: int) -> bytes:
@@ -396,13 +406,14 @@ class Amqp10(Dialect):
     def consumer(self, address: Address, work: Workload, index: int, latency: Histogram) -> Amqp10Consumer:
         connection = self.open(address, f"{work.prefix}-consumer-{index}")
         mode = _SETTLED if work.auto_ack else _UNSETTLED
-        connection.attach(0, is_receiver=True, address=_queue(work, index), mode=mode)
+        counted_from = connection.attach(0, is_receiver=True, address=_queue(work, index), mode=mode)
         credit = work.prefetch if work.prefetch and not work.auto_ack else _CREDIT
-        connection.send(_flow(handle=0, count=0, credit=credit))
+        connection.send(connection.flow(handle=0, transfers=0, count=counted_from, credit=credit))
         return Amqp10Consumer(
             connection,
             ack_batch=0 if work.auto_ack else work.ack_batch,
             credit=credit,
+            counted_from=counted_from,
             body_bytes=work.size_bytes,
             stamped=work.stamped,
             latency=latency,
