@@ -34,6 +34,7 @@ from mypy_extensions import i64
 from warren.amqp.codec import NAME_MAX_BYTES
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.amqp.field_table import Timestamp as Seconds
+from warren.amqp.numbers import number_text
 from warren.amqp.properties import PERSISTENT, BasicProperties
 from warren.amqp10.addresses import maybe_queue_of, queue_address
 from warren.amqp10.errors import INVALID_FIELD, LinkError
@@ -310,7 +311,7 @@ def _identifier(value: object, headers: Table, header: str) -> str | None:
     elif isinstance(value, bytes):
         headers[header] = bytes(value)
     elif isinstance(value, int) and not isinstance(value, bool):
-        return str(int(value))
+        return number_text(value)
     return None
 
 
@@ -337,7 +338,7 @@ def _to_field(value: object) -> object:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
-        return int(value) if value <= _TIMESTAMP_MAX else str(int(value))
+        return int(value) if value <= _TIMESTAMP_MAX else number_text(value)
     if isinstance(value, Uuid):
         return _identifier(value, {}, "")
     if isinstance(value, str):

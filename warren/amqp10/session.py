@@ -20,6 +20,7 @@ from mypy_extensions import i64
 from warren.amqp import methods as m
 from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
+from warren.amqp.numbers import number_text
 from warren.amqp10.addresses import MANAGEMENT, queue_address, source_of, target_of
 from warren.amqp10.conversion import Body, Sections
 from warren.amqp10.dispositions import DispositionRun, DrainRun, LinkEnd, Outcomes, accepted, settled_frame
@@ -811,7 +812,7 @@ class Amqp10Session(Session):
         handle = fields.number(0, -1)
         link = self.links.get(handle)
         if link is None:
-            raise SessionError(UNATTACHED_HANDLE, f"a detach of handle {handle}, which is no link's")
+            raise SessionError(UNATTACHED_HANDLE, f"a detach of handle {number_text(handle)}, which is no link's")
         if link.is_gone:
             del self.links[handle]
             return
@@ -921,7 +922,7 @@ def _settle_mode(fields: Arguments) -> int:
     """
     mode = fields.number(3, MIXED)
     if mode > MIXED:
-        raise LinkError(INVALID_FIELD, f"a sender's settle mode of {mode}, where {MIXED} is the last")
+        raise LinkError(INVALID_FIELD, f"a sender's settle mode of {number_text(mode)}, where {MIXED} is the last")
     return mode
 
 

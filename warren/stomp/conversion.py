@@ -19,6 +19,7 @@ from mypy_extensions import i64
 from warren.amqp.codec import NAME_MAX_BYTES
 from warren.amqp.errors import SYNTAX_ERROR, ConnectionException
 from warren.amqp.field_table import Table, decode_table, encode_table
+from warren.amqp.numbers import number_text
 from warren.amqp.properties import PERSISTENT, BasicProperties, decode_properties
 from warren.queues.arguments import BY_KEY
 from warren.stomp.destinations import REPLY_PREFIX
@@ -127,7 +128,7 @@ def headers_of_message(payload: bytes, start: i64, end: i64, version: int) -> by
     add("expiration", properties.expiration)
     add("amqp-message-id", properties.message_id)
     if properties.timestamp is not None:
-        add("timestamp", str(properties.timestamp))
+        add("timestamp", number_text(properties.timestamp))
     add("type", properties.type)
     add("user-id", properties.user_id)
     add("app-id", properties.app_id)

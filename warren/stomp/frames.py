@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from warren.amqp.errors import FRAME_ERROR, SYNTAX_ERROR, ConnectionException
+from warren.amqp.numbers import number_text
 
 V1_0: Final = 10
 V1_1: Final = 11
@@ -133,7 +134,8 @@ def content_length(frame: Frame, most: int) -> int:
     if size is None:
         raise ConnectionException(FRAME_ERROR, "content-length is no number")
     if size > most:
-        raise ConnectionException(FRAME_ERROR, f"a body of {size} bytes is larger than the {most} that are allowed")
+        said = number_text(size)
+        raise ConnectionException(FRAME_ERROR, f"a body of {said} bytes is larger than the {most} that are allowed")
     return size
 
 

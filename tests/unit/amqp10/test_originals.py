@@ -5,7 +5,9 @@ Unless somebody has changed the message on its way.
 
 from __future__ import annotations
 
+import gc
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -394,3 +396,22 @@ def test_a_described_value_is_kept_too(pair: Pair) -> None:
     sent = {Symbol("x-thing"): Described(Symbol("a:b"), [1])}
     found = sections(pair.passed_on(section(0x72, sent) + section(0x75, b"")))[0x72]
     assert found["x-thing"] == sent[Symbol("x-thing")]
+
+
+def test_numbers_beyond_62_bits_are_let_go_of(harness: Harness) -> None:
+    """Compiled, `str` of such a number never is, see `amqp.numbers.number_text`."""
+    client = amqp10_client(harness)
+    client.sender(1, "/queues/q")
+    reader = harness.channel()
+    huge = ULong(2**64 - 1)
+
+    def send(count: int) -> int:
+        for number in range(count):  # each with properties that are not known yet
+            before = section(0x73, [huge, None, None, f"{number}"]) + section(0x74, {"huge": huge})
+            client.transfer(1, message(b"", before=before))
+            reader.get("q", no_ack=True)
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    before = send(200)
+    assert send(400) - before < 200

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from struct import pack
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.amqp.errors import ConnectionException
+from warren.amqp.properties import BasicProperties
+from warren.stomp.conversion import headers_of_message
 from warren.stomp.frames import HEADERS_MAX, V1_0, V1_1, V1_2, content_length, encode, escaped, parse_head
 
 TABLES = {
@@ -84,3 +90,19 @@ def test_what_is_no_head_is_refused(head: bytes, version: int) -> None:
 def test_a_content_length_is_a_number_up_to_the_limit(given_: str) -> None:
     with pytest.raises(ConnectionException):
         content_length(parse_head(f"SEND\ncontent-length:{given_}".encode(), V1_2), 10)
+
+
+def test_a_timestamp_beyond_62_bits_is_let_go_of() -> None:
+    """Compiled, `str` of such a number never is, see `amqp.numbers.number_text`."""
+    properties = BasicProperties()
+    properties.timestamp = (1 << 64) - 1
+    payload = pack(">HHQ", 60, 0, 0) + properties.encode()
+
+    def show(count: int) -> int:
+        for _ in range(count):
+            assert b"timestamp:18446744073709551615\n" in headers_of_message(payload, 0, len(payload), 2)
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    before = show(100)
+    assert show(400) - before < 200
