@@ -204,22 +204,7 @@ def _maybe_original(found: BasicProperties, headers: Table) -> Sections | None:
         original.read(kept)
     except AmqpError:
         return None
-    then = original.properties
-    if original.kept != kept:
-        return None
-    if (then.message_id, then.correlation_id, then.user_id, then.reply_to) != (
-        found.message_id,
-        found.correlation_id,
-        found.user_id,
-        found.reply_to,
-    ):
-        return None
-    if (then.content_type, then.content_encoding, then.timestamp, then.app_id) != (
-        found.content_type,
-        found.content_encoding,
-        found.timestamp,
-        found.app_id,
-    ):
+    if original.kept != kept or _said(original.properties) != _said(found):
         return None
     for name, value in original.headers.items():
         if (name in original.application or not is_annotation(name)) and not _is_same(headers.get(name), value):
@@ -230,6 +215,14 @@ def _maybe_original(found: BasicProperties, headers: Table) -> Sections | None:
         if shows and name not in original.headers:
             return None
     return original
+
+
+def _said(found: BasicProperties) -> list[object]:
+    """Return what the section `properties` can say of a message, besides headers."""
+    return [
+        *(found.message_id, found.user_id, found.reply_to, found.correlation_id),
+        *(found.content_type, found.content_encoding, found.timestamp, found.app_id),
+    ]
 
 
 def _is_same(one: object, other: object) -> bool:

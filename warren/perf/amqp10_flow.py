@@ -246,18 +246,8 @@ class Amqp10Publisher(Publisher):
         return min(super().allowance(), self._end - self._started)
 
     def read_confirms(self, now_ns: int) -> None:
-        where = self.connection.address
-        inbox = self._inbox
-        try:
-            fresh = self.sock.recv_into(memoryview(inbox)[self._inbox_filled :])
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise BrokerError(f"lost {where}: {error.strerror or error}") from None
-        if not fresh:
-            raise BrokerError(f"{where} closed the socket of a publisher without a word")
-        self._inbox_filled += fresh
-        self._read_frames(now_ns)
+        if self.receive():
+            self._read_frames(now_ns)
 
     def _read_frames(self, now_ns: int) -> None:
         inbox, at = self._inbox, 0
@@ -270,10 +260,8 @@ class Amqp10Publisher(Publisher):
             code, fields = performative(inbox, at, length)
             self._take(code, [*fields, *[None] * 8])
             at += length
-        inbox[: self._inbox_filled - at] = inbox[at : self._inbox_filled]
-        self._inbox_filled -= at
-        while self._marks and self._marks[0][0] <= self.confirms.settled:
-            self._latency.record(now_ns - self._marks.popleft()[1])
+        self.keep_from(at)
+        self.note_latency(now_ns)
 
     def _take(self, code: int, fields: list[Any]) -> None:
         if code in _ERRORS:

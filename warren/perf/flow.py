@@ -253,18 +253,35 @@ class Publisher:
                 self.blocked = True
                 return
 
+    def receive(self) -> bool:
+        """Receive once into the inbox; False when there is nothing."""
+        where = self.connection.address
+        try:
+            fresh = self.sock.recv_into(memoryview(self._inbox)[self._inbox_filled :])
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise BrokerError(f"lost {where}: {error.strerror or error}") from None
+        if not fresh:
+            raise BrokerError(f"{where} closed the socket of a publisher without a word")
+        self._inbox_filled += fresh
+        return True
+
+    def keep_from(self, at: int) -> None:
+        """Keep what was received from ``at`` on, which is not whole yet."""
+        self._inbox[: self._inbox_filled - at] = self._inbox[at : self._inbox_filled]
+        self._inbox_filled -= at
+
+    def note_latency(self, now_ns: int) -> None:
+        """Record how long those took that are confirmed now."""
+        while self._marks and self._marks[0][0] <= self.confirms.settled:
+            self._latency.record(now_ns - self._marks.popleft()[1])
+
     def read_confirms(self, now_ns: int) -> None:
         """Receive confirms, nacks and returns. A close raises ConnectionClosed with the broker's words."""
-        inbox = self._inbox
-        try:
-            fresh = self.sock.recv_into(memoryview(inbox)[self._inbox_filled :])
-        except BlockingIOError:
+        if not self.receive():
             return
-        except OSError as error:
-            raise BrokerError(f"lost {self.connection.address}: {error.strerror or error}") from None
-        if not fresh:
-            raise BrokerError(f"{self.connection.address} closed the socket of a publisher without a word")
-        at, stop = 0, self._inbox_filled + fresh
+        inbox, at, stop = self._inbox, 0, self._inbox_filled
         confirms = self.confirms
         while at + frames.ACK_BYTES <= stop and inbox[at : at + 11] == _ACK_HEAD:
             tag, bits = unpack_from(">QB", inbox, at + 11)
@@ -272,12 +289,10 @@ class Publisher:
             at += frames.ACK_BYTES
         if at < stop:
             at = self._read_slowly(at, stop)
-            inbox[: stop - at] = inbox[at:stop]
             if stop - at == len(inbox):
                 inbox += bytes(len(inbox))  # one frame larger than the inbox: a returned message
-        self._inbox_filled = stop - at
-        while self._marks and self._marks[0][0] <= confirms.settled:
-            self._latency.record(now_ns - self._marks.popleft()[1])
+        self.keep_from(at)
+        self.note_latency(now_ns)
 
     def _read_slowly(self, at: int, stop: int) -> int:
         """Take whole frames of any kind. Returns where the incomplete one begins."""

@@ -110,17 +110,10 @@ class MqttPublisher(Publisher):
     """Counts PUBACK."""
 
     def read_confirms(self, now_ns: int) -> None:
-        where = self.connection.address
-        inbox = self._inbox
-        try:
-            fresh = self.sock.recv_into(memoryview(inbox)[self._inbox_filled :])
-        except BlockingIOError:
+        if not self.receive():
             return
-        except OSError as error:
-            raise BrokerError(f"lost {where}: {error.strerror or error}") from None
-        if not fresh:
-            raise BrokerError(f"{where} closed the socket of a publisher without a word")
-        at, stop = 0, self._inbox_filled + fresh
+        where = self.connection.address
+        inbox, at, stop = self._inbox, 0, self._inbox_filled
         confirms = self.confirms
         while (sizes := maybe_size(inbox, at, stop)) is not None and at + sum(sizes) <= stop:
             if inbox[at] >> 4 != _PUBACK:
@@ -133,10 +126,8 @@ class MqttPublisher(Publisher):
                 self.nacked += 1
             confirms.settle(confirms.settled + 1, multiple=False)
             at += sum(sizes)
-        inbox[: stop - at] = inbox[at:stop]
-        self._inbox_filled = stop - at
-        while self._marks and self._marks[0][0] <= confirms.settled:
-            self._latency.record(now_ns - self._marks.popleft()[1])
+        self.keep_from(at)
+        self.note_latency(now_ns)
 
 
 class MqttConsumer(FrameConsumer):

@@ -74,17 +74,10 @@ class StompPublisher(Publisher):
     """Counts RECEIPT."""
 
     def read_confirms(self, now_ns: int) -> None:
-        where = self.connection.address
-        inbox = self._inbox
-        try:
-            fresh = self.sock.recv_into(memoryview(inbox)[self._inbox_filled :])
-        except BlockingIOError:
+        if not self.receive():
             return
-        except OSError as error:
-            raise BrokerError(f"lost {where}: {error.strerror or error}") from None
-        if not fresh:
-            raise BrokerError(f"{where} closed the socket of a publisher without a word")
-        stop = self._inbox_filled + fresh
+        where = self.connection.address
+        inbox, stop = self._inbox, self._inbox_filled
         end = inbox.rfind(b"\0", 0, stop) + 1
         frames = bytes(inbox[:end]).split(b"\0")[:-1]
         confirms = self.confirms
@@ -93,10 +86,8 @@ class StompPublisher(Publisher):
             if not each.lstrip(b"\r\n").startswith(due):
                 raise _error(where, each)
             confirms.settle(confirms.settled + 1, multiple=False)
-        inbox[: stop - end] = inbox[end:stop]
-        self._inbox_filled = stop - end
-        while self._marks and self._marks[0][0] <= confirms.settled:
-            self._latency.record(now_ns - self._marks.popleft()[1])
+        self.keep_from(end)
+        self.note_latency(now_ns)
 
 
 class StompConsumer(FrameConsumer):

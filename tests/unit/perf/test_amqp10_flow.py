@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,30 +16,24 @@ from warren.perf.flow import Batch
 from warren.perf.meter import Histogram
 from warren.perf.workload import Workload
 
+from .ends import Ends
+
 BODY = bytes(range(20))
 ACCEPTED = Described(ULong(0x24), [])
 RELEASED = Described(ULong(0x26), [])
 
 
-class _Ends(Amqp10Connection):
-    """A connection, and the broker's end of it; the broker counts from somewhere else than 0."""
+class _Ends(Ends, Amqp10Connection):
+    """One to a broker that counts from somewhere else than 0."""
 
     first_transfer = 0xFFFFFFFC
-
-    def __init__(self) -> None:
-        self.sock, self.broker = socket.socketpair()
-        self.sock.setblocking(False)
-        self.broker.setblocking(False)
-        self.leftover = bytearray()
-        self.address = Address()
 
 
 @pytest.fixture
 def ends() -> Iterator[_Ends]:
     made = _Ends()
     yield made
-    made.sock.close()
-    made.broker.close()
+    made.end()
 
 
 def cut(data: bytes) -> list[tuple[int, list[Any]]]:

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Iterator
 from typing import cast
 
 import pytest
 
-from warren.perf.client import Address, BrokerError, Connection
+from warren.perf.client import BrokerError, Connection
 from warren.perf.meter import Histogram
 from warren.perf.mqtt_flow import MqttConnection, MqttConsumer, packet, text
 from warren.perf.protocol_run import FrameConsumer
 from warren.perf.stomp_flow import StompConsumer, frame
 
+from .ends import Ends
+
 BODY = bytes(range(20))
 
 
-class _Ends:
-    """A connection, and the broker's end of it."""
-
+class _Ends(Ends):
     version = 4
-
-    def __init__(self) -> None:
-        self.sock, self.broker = socket.socketpair()
-        self.sock.setblocking(False)
-        self.broker.setblocking(False)
-        self.leftover = bytearray()
-        self.address = Address()
 
 
 @pytest.fixture
 def ends() -> Iterator[_Ends]:
     made = _Ends()
     yield made
-    made.sock.close()
-    made.broker.close()
+    made.end()
 
 
 def mqtt(ends: _Ends) -> FrameConsumer:

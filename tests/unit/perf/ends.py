@@ -1,0 +1,22 @@
+"""A connection of the load tool to nobody: what it sends is read, and what it receives is written, at the other end."""
+
+from __future__ import annotations
+
+import socket
+
+from warren.perf.client import Address
+
+
+class Ends:
+    """A connection, and the broker's end of it."""
+
+    def __init__(self) -> None:
+        self.sock, self.broker = socket.socketpair()
+        self.sock.setblocking(False)
+        self.broker.setblocking(False)
+        self.leftover = bytearray()
+        self.address = Address()
+
+    def end(self) -> None:
+        self.sock.close()
+        self.broker.close()
