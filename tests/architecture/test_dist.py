@@ -19,7 +19,8 @@ from warren import __version__
 from warren.server.cli import maybe_serve_options
 from warren.server.errors import SettingsError
 from warren.server.message_store import EXIT_CODE
-from warren.server.settings import Settings, load_settings
+from warren.server.settings import Settings
+from warren.server.settings_reader import load_settings
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"

@@ -34,7 +34,8 @@ from warren.queues.arguments import ARGUMENTS, QueueArguments
 from warren.queues.effective_policy import NO_POLICY
 from warren.queues.rules import QueueRules, rules_of
 from warren.server.errors import SettingsError
-from warren.server.settings import KEYS, load_settings, shown_values
+from warren.server.settings import KEYS
+from warren.server.settings_reader import load_settings, shown_values
 from warren.vhosts.definitions import parse_json
 from warren.vhosts.limits import USER_LIMITS, VHOST_LIMITS
 from warren.vhosts.metadata import ParameterPut, PolicyPut, UserLimitsPut, VhostLimitsPut

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-from warren.server.settings import Endpoint, Settings
+from warren.server.setting_kinds import Endpoint
+from warren.server.settings import Settings
 
 EVERYWHERE: Final = ("0.0.0.0", "::")
 URLS_MAX: Final = 2

@@ -65,7 +65,8 @@ from warren.replication.leader import Leader
 from warren.replication.replica_store import NO_STORE
 from warren.server.logs import get_logger
 from warren.server.replication import ClusterRefusal
-from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
+from warren.server.setting_kinds import Endpoint
+from warren.server.settings import DEFAULT_ORIGIN, Settings
 
 # A leader serves for 2 s without answers, and nobody stands before 3 s are over.
 GIVE_UP_S: Final = 5.0

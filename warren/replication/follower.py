@@ -64,7 +64,7 @@ from warren.server.client_of_node import ClientOfNode
 from warren.server.logs import get_logger
 from warren.server.management import Health, NoLeader, NotPromoted, Passage, ReadableCopy
 from warren.server.replication import ClusterRefusal
-from warren.server.settings import Endpoint
+from warren.server.setting_kinds import Endpoint
 from warren.server.threads import REPLICATION, in_thread
 
 CONNECT_S: Final = 5.0

@@ -66,7 +66,7 @@ from warren.server.errors import listen_error
 from warren.server.logs import get_logger
 from warren.server.message_store import Gate, StoreFiles
 from warren.server.replication import ClusterRefusal, Host
-from warren.server.settings import Endpoint
+from warren.server.setting_kinds import Endpoint
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import REPLICATION, in_thread
 

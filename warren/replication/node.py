@@ -45,7 +45,8 @@ from warren.server.management import FollowerPlugin, Following, Listening, Plugi
 from warren.server.message_store import EXIT_CODE
 from warren.server.recovered_messages import messages_directory
 from warren.server.service_manager import ServiceManager
-from warren.server.settings import Endpoint, Settings
+from warren.server.setting_kinds import Endpoint
+from warren.server.settings import Settings
 from warren.server.supervision import ESSENTIAL, Supervision
 
 ANSWER_S: Final = 0.1  # for who has asked for a promotion to get the answer, over a port that is opened anew

@@ -74,7 +74,8 @@ from warren.server.recovered_messages import Recovered, check_file_size_limit, m
 from warren.server.reloading import reloaded
 from warren.server.replication import Host, Replication
 from warren.server.service_manager import ServiceManager
-from warren.server.settings import DEFAULT_ORIGIN, WAYS, WITH_TLS, Endpoint, Settings
+from warren.server.setting_kinds import Endpoint
+from warren.server.settings import DEFAULT_ORIGIN, WAYS, WITH_TLS, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, STORE, in_thread, threads
 from warren.server.tracing.span_export import maybe_span_export

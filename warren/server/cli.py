@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warren.server.errors import StartError
-from warren.server.settings import Settings, load_settings
+from warren.server.settings import Settings
+from warren.server.settings_reader import load_settings
 
 if TYPE_CHECKING:
     from warren.server.management import Plugin

@@ -20,7 +20,7 @@ from warren.ctl.command_table import ctl_app
 from warren.server.cli import SERVE_OPTIONS, OtherCommand, run_broker
 from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import SettingsError
-from warren.server.settings import load_settings, shown_values
+from warren.server.settings_reader import load_settings, shown_values
 from warren.server.store_commands import store_app
 
 if TYPE_CHECKING:

@@ -13,16 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from warren.server.settings import (
-    DEFAULT_ORIGIN,
-    KEYS,
-    Endpoint,
-    MemoryWatermark,
-    SettingKey,
-    Settings,
-    shown_size,
-    value_of,
-)
+from warren.server.setting_kinds import Endpoint, MemoryWatermark, shown_size
+from warren.server.settings import DEFAULT_ORIGIN, KEYS, SettingKey, Settings
+from warren.server.settings_reader import value_of
 
 _HEAD: Final = """\
 # Settings of Warren, read by `warren serve --config FILE`.

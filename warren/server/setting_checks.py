@@ -13,7 +13,8 @@ from typing import Final
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
 from warren.server.regular_files import read_regular
-from warren.server.settings import DEFAULT_ORIGIN, LISTENERS, WITH_TLS, Settings, value_of
+from warren.server.settings import DEFAULT_ORIGIN, LISTENERS, WITH_TLS, Settings
+from warren.server.settings_reader import value_of
 
 _CLUSTER: Final = ("cluster_listen", "follow")
 _WEB: Final = tuple(name for name in LISTENERS if "_ws" in name)

@@ -36,7 +36,7 @@ from warren.amqp.field_table import Table, encode_table
 from warren.channels.broker import Broker as Engine
 from warren.channels.peer import Peer
 from warren.server.errors import StartError
-from warren.server.settings import Endpoint
+from warren.server.setting_kinds import Endpoint
 from warren.testing.assertions import POLL_S, Assertions, AsyncAssertions, PublishedFilter
 from warren.testing.disk import Disk
 from warren.testing.life import JOIN_S, BrokerDown, Kept, Life

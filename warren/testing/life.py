@@ -30,7 +30,8 @@ from warren.server.descriptors import OPEN_DESCRIPTORS
 from warren.server.management import Listening, Management, Plugin
 from warren.server.network.reactor import Listener
 from warren.server.network.readiness import READABLE
-from warren.server.settings import Endpoint, LimitSettings, MemoryWatermark, Settings, StoreSettings
+from warren.server.setting_kinds import Endpoint, MemoryWatermark
+from warren.server.settings import LimitSettings, Settings, StoreSettings
 from warren.server.threads import Purpose, Threads, use
 from warren.testing.assertions import POLL_S
 from warren.testing.catalogue import MemoryCatalogue

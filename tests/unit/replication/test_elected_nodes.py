@@ -34,7 +34,8 @@ from warren.server.application import Application
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.recovered_messages import Recovered, messages_directory, recover_messages
 from warren.server.replication import ClusterRefusal
-from warren.server.settings import Settings, load_settings
+from warren.server.settings import Settings
+from warren.server.settings_reader import load_settings
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import VhostPut
 

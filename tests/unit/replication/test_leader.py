@@ -19,7 +19,7 @@ from warren.replication.leader import Leader
 from warren.replication.passage import pass_on
 from warren.server.client_of_node import ClientOfNode
 from warren.server.management import NoLeader
-from warren.server.settings import Endpoint
+from warren.server.setting_kinds import Endpoint
 from warren.server.supervision import Supervision
 
 ME = Node("one", b"1" * 16)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from warren.server.example_config import example
-from warren.server.settings import KEYS, Settings, load_settings, value_of
+from warren.server.settings import KEYS, Settings
+from warren.server.settings_reader import load_settings, value_of
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from warren.server import application as application_module
 from warren.server.application import Application
 from warren.server.logins.passwords import hash_password
 from warren.server.management import Listening, Management
-from warren.server.settings import Endpoint, LimitSettings, MemoryWatermark, Settings, StoreSettings
+from warren.server.setting_kinds import Endpoint, MemoryWatermark
+from warren.server.settings import LimitSettings, Settings, StoreSettings
 from warren.testing.catalogue import MemoryCatalogue
 from warren.testing.disk import MemoryFiles
 from warren.vhosts.metadata import PermissionPut, QueuePut, UserPut, VhostPut

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from warren.server.rabbitmq_conf import translate
-from warren.server.settings import Endpoint, MemoryWatermark, load_settings
+from warren.server.setting_kinds import Endpoint, MemoryWatermark
+from warren.server.settings_reader import load_settings
 
 WHOLE = """
 ## A broker as people have it.

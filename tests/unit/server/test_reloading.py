@@ -15,7 +15,8 @@ import trustme
 from warren.server import logs
 from warren.server.network.tls import ServerTls
 from warren.server.reloading import reloaded
-from warren.server.settings import Settings, load_settings
+from warren.server.settings import Settings
+from warren.server.settings_reader import load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,8 @@ import pytest
 
 from warren.server.errors import StartError
 from warren.server.setting_checks import NEEDS, check, unreadable, without_effect
-from warren.server.settings import DEFAULT_ORIGIN, KEYS, load_settings
+from warren.server.settings import DEFAULT_ORIGIN, KEYS
+from warren.server.settings_reader import load_settings
 
 
 def test_all_files_that_cannot_be_read_are_told_at_once(tmp_path: Path) -> None:

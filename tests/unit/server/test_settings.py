@@ -8,18 +8,9 @@ from pathlib import Path
 import pytest
 
 from warren.server.errors import SettingsError
-from warren.server.settings import (
-    KEYS,
-    Endpoint,
-    LimitSettings,
-    MemoryWatermark,
-    Settings,
-    StoreSettings,
-    TlsSettings,
-    default_data_dir,
-    load_settings,
-    shown_values,
-)
+from warren.server.setting_kinds import Endpoint, MemoryWatermark
+from warren.server.settings import KEYS, LimitSettings, Settings, StoreSettings, TlsSettings, default_data_dir
+from warren.server.settings_reader import load_settings, shown_values
 
 
 @pytest.fixture

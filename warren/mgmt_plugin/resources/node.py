@@ -234,7 +234,7 @@ class NodeHandlers(Handlers):
 
     async def show_environment(self, call: Call) -> Described:
         settings = self._management.settings
-        from warren.server.settings import shown_values
+        from warren.server.settings_reader import shown_values
 
         return {key: {"value": value, "origin": origin} for key, value, origin in shown_values(settings)}
 

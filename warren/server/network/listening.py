@@ -8,7 +8,7 @@ from typing import Final
 from warren.server.errors import listen_error
 from warren.server.logs import get_logger
 from warren.server.network.peer_address import is_loopback
-from warren.server.settings import Endpoint
+from warren.server.setting_kinds import Endpoint
 
 LISTEN_BACKLOG: Final = 4096
 
