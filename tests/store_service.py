@@ -23,6 +23,7 @@ from warren.msgstore.log.message_log import MessageLog
 from warren.server import message_store
 from warren.server.message_store import Gate, Mender, MessageStoreService
 from warren.server.settings import StoreSettings
+from warren.server.store_workers import Job, Worker
 
 # A content header frame of an empty body: type, channel, size, class, weight, body size, flags, end.
 CONTENT = b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + bytes(8) + b"\x00\x00\xce"
@@ -169,7 +170,7 @@ class FakeEngine:
         self.log.close_if_due()
 
 
-class WatchedWorker(message_store.Worker):
+class WatchedWorker(Worker):
     """A thread of the service that tells whether it has something to do, so that a clock does not jump over that."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -179,22 +180,22 @@ class WatchedWorker(message_store.Worker):
         self._pausing = False
         put, carry_out, retries = self.put, self._carry_out, self._retries
 
-        def counted(job: message_store.Job | None) -> None:
+        def counted(job: Job | None) -> None:
             self._asked += job is not None
             put(job)
 
-        def carried_out(job: message_store.Job) -> None:
+        def carried_out(job: Job) -> None:
             self._pausing = False
             carry_out(job)
 
-        def pausing(job: message_store.Job) -> float | None:
+        def pausing(job: Job) -> float | None:
             pause_s = retries(job)
             self._pausing = pause_s is not None
             return pause_s
 
         self.put, self._carry_out, self._retries = counted, carried_out, pausing
 
-    def _do(self, job: message_store.Job) -> bool:
+    def _do(self, job: Job) -> bool:
         try:
             return super()._do(job)
         finally:

@@ -32,13 +32,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event
 from typing import Final, Protocol
 
 import trio
 
-from warren.msgstore.files.errors import StoreError, StoreFullError
+from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.pins import PinError, PinnedFile
 from warren.msgstore.files.recovery import ADVICE
 from warren.msgstore.files.store import ReadProblem, wall_time_ms
@@ -54,6 +53,20 @@ from warren.server.commit_pace import CommitPace
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
 from warren.server.settings import DISK_FREE_RESUME_SHARE, StoreSettings
+from warren.server.store_workers import (
+    Failure,
+    Job,
+    MendJob,
+    Outcome,
+    PinJob,
+    QuarantineJob,
+    ReleaseJob,
+    Shortage,
+    SpareJob,
+    UnpinJob,
+    Worker,
+    kind_of,
+)
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import STORE, in_thread
 
@@ -118,78 +131,6 @@ class Engine(Protocol):
     def set_alarm(self, resource: str, short: bool) -> None: ...
 
 
-class SpareJob:
-    """Preallocate the next segment."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-
-class ReleaseJob:
-    """Have the reader let go of segments that are to be removed."""
-
-    def __init__(self, unlink: UnlinkJob) -> None:
-        self.unlink = unlink
-
-
-class QuarantineJob:
-    """Copy a segment in which corruption was found."""
-
-    def __init__(self, segment: int) -> None:
-        self.segment = segment
-
-
-class MendJob:
-    """Mend a segment in which corruption was found."""
-
-    def __init__(self, segment: int, lsn: int) -> None:
-        self.segment = segment
-        self.lsn = lsn
-
-
-class PinJob:
-    """Hold the files of a log that ends at a position, for `holder`."""
-
-    def __init__(self, holder: str) -> None:
-        self.holder = holder
-        self.position: LogPosition | None = None  # when it is told
-        self.files: list[PinnedFile] = []  # outcome
-        self.error: PinError | None = None  # or this
-        self.is_given_up = False
-        self.over = trio.Event()
-
-
-class UnpinJob:
-    """Let go of what is held for `holder`."""
-
-    def __init__(self, holder: str) -> None:
-        self.holder = holder
-
-
-Job = (
-    CommitJob | Errand | CheckpointJob | UnlinkJob | SpareJob | ReleaseJob | QuarantineJob | MendJob | PinJob | UnpinJob
-)
-
-
-class Shortage:
-    """A job did not get the space it needs. The housekeeper goes on without it; the others try again."""
-
-    def __init__(self, job: Job, reason: str) -> None:
-        self.job = job
-        self.reason = reason
-
-
-class Failure:
-    """The disk has failed, or we have: the thread is over. `error` is None for the disk."""
-
-    def __init__(self, reason: str, error: BaseException | None) -> None:
-        self.reason = reason
-        self.error = error
-
-
-Outcome = Job | Shortage | Failure
-
-
 class Gate(Protocol):
     """Between the committer and the engine: whether a commit may be reported that this node has carried out."""
 
@@ -223,73 +164,6 @@ class OpenGate:
 
     def trouble(self) -> str:
         return ""
-
-
-class Worker:
-    """A thread that carries out jobs in order and reports each. A daemon: a disk that hangs must not keep us alive.
-
-    `retries` tells how long to wait before a job that met a shortage is tried again; None reports it only.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        carry_out: Callable[[Job], None],
-        report: Callable[[Outcome], None],
-        retries: Callable[[Job], float | None],
-    ) -> None:
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self.put: Callable[[Job | None], None] = self._jobs.put
-        self._carry_out = carry_out
-        self._report = report
-        self._retries = retries
-        self._stopped = Event()
-        self._thread = Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def finish(self) -> None:
-        """End when the jobs are done that were asked for until now; a job that waits for space is given up."""
-        self._stopped.set()
-        self._jobs.put(None)
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the end; tell whether it came."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                if not self._do(job):
-                    return
-            except StoreError as error:
-                self._report(Failure(str(error), None))
-                return
-            except BaseException as error:
-                self._report(Failure(f"internal error: {error!r}", error))
-                return
-
-    def _do(self, job: Job) -> bool:
-        """Carry `job` out and report that; False when it was given up."""
-        told = ""
-        while True:
-            try:
-                self._carry_out(job)
-            except StoreFullError as error:
-                if str(error) != told:
-                    told = str(error)
-                    self._report(Shortage(job, told))
-                pause_s = self._retries(job)
-                if pause_s is None:
-                    return True
-                if self._stopped.wait(pause_s):
-                    return False
-                continue
-            self._report(job)
-            return True
 
 
 class MessageStoreService:
@@ -481,7 +355,7 @@ class MessageStoreService:
             self._fail(outcome)
             return
         if self._shortages:
-            self._has_space(_kind(outcome))
+            self._has_space(kind_of(outcome))
 
     def _released(self, job: ReleaseJob) -> None:
         self._releasing -= 1
@@ -610,7 +484,7 @@ class MessageStoreService:
         if isinstance(job, QuarantineJob):
             log.warning("no space to copy a damaged segment", segment=job.segment, reason=shortage.reason)
             return
-        kind = _kind(job)
+        kind = kind_of(job)
         if kind not in self._shortages:
             log.error("no space for the message store; publishers wait", what=kind, reason=shortage.reason)
         self._shortages[kind] = shortage.reason
@@ -878,31 +752,6 @@ class MessageStoreService:
     def join(self, timeout_s: float) -> bool:
         """Wait for the threads after `end`, at most so long for each; tell whether all are over."""
         return all(worker.join(timeout_s) for worker in (self._committer, self._reader, self._housekeeper))
-
-
-def _kind(job: Job) -> str:
-    """Return what `job` does, in a word for the log."""
-    match job:
-        case CommitJob():
-            return "commit"
-        case SealJob():
-            return "seal"
-        case Errand():
-            return "read"
-        case CheckpointJob():
-            return "checkpoint"
-        case UnlinkJob():
-            return "unlink"
-        case SpareJob():
-            return "spare"
-        case ReleaseJob():
-            return "release"
-        case QuarantineJob():
-            return "quarantine"
-        case MendJob():
-            return "mend"
-        case PinJob() | UnpinJob():
-            return "pin"
 
 
 def _committer_retries(job: Job) -> float | None:

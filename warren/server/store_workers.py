@@ -1,0 +1,183 @@
+"""What the threads of the message store are asked to do, what they answer, and the thread that does one after another.
+
+Some jobs are those of the log (``msgstore.log.jobs``), the others are here: they concern files that the log knows
+nothing of. The service (``message_store.py``) decides who gets which job, and when; a worker knows neither jobs nor
+files, and tells how each job ended: with the job itself, with a shortage, or with a failure, after which it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event, Thread
+
+import trio
+
+from warren.msgstore.files.errors import StoreError, StoreFullError
+from warren.msgstore.files.pins import PinError, PinnedFile
+from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, SealJob, UnlinkJob
+from warren.msgstore.log.log_position import LogPosition
+
+
+class SpareJob:
+    """Preallocate the next segment."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class ReleaseJob:
+    """Have the reader let go of segments that are to be removed."""
+
+    def __init__(self, unlink: UnlinkJob) -> None:
+        self.unlink = unlink
+
+
+class QuarantineJob:
+    """Copy a segment in which corruption was found."""
+
+    def __init__(self, segment: int) -> None:
+        self.segment = segment
+
+
+class MendJob:
+    """Mend a segment in which corruption was found."""
+
+    def __init__(self, segment: int, lsn: int) -> None:
+        self.segment = segment
+        self.lsn = lsn
+
+
+class PinJob:
+    """Hold the files of a log that ends at a position, for `holder`."""
+
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+        self.position: LogPosition | None = None  # when it is told
+        self.files: list[PinnedFile] = []  # outcome
+        self.error: PinError | None = None  # or this
+        self.is_given_up = False
+        self.over = trio.Event()
+
+
+class UnpinJob:
+    """Let go of what is held for `holder`."""
+
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+
+
+Job = (
+    CommitJob | Errand | CheckpointJob | UnlinkJob | SpareJob | ReleaseJob | QuarantineJob | MendJob | PinJob | UnpinJob
+)
+
+
+class Shortage:
+    """A job did not get the space it needs. The housekeeper goes on without it; the others try again."""
+
+    def __init__(self, job: Job, reason: str) -> None:
+        self.job = job
+        self.reason = reason
+
+
+class Failure:
+    """The disk has failed, or we have: the thread is over. `error` is None for the disk."""
+
+    def __init__(self, reason: str, error: BaseException | None) -> None:
+        self.reason = reason
+        self.error = error
+
+
+Outcome = Job | Shortage | Failure
+
+
+def kind_of(job: Job) -> str:
+    """Return what `job` does, in a word for the log."""
+    match job:
+        case CommitJob():
+            return "commit"
+        case SealJob():
+            return "seal"
+        case Errand():
+            return "read"
+        case CheckpointJob():
+            return "checkpoint"
+        case UnlinkJob():
+            return "unlink"
+        case SpareJob():
+            return "spare"
+        case ReleaseJob():
+            return "release"
+        case QuarantineJob():
+            return "quarantine"
+        case MendJob():
+            return "mend"
+        case PinJob() | UnpinJob():
+            return "pin"
+
+
+class Worker:
+    """A thread that carries out jobs in order and reports each. A daemon: a disk that hangs must not keep us alive.
+
+    `retries` tells how long to wait before a job that met a shortage is tried again; None reports it only.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        carry_out: Callable[[Job], None],
+        report: Callable[[Outcome], None],
+        retries: Callable[[Job], float | None],
+    ) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self.put: Callable[[Job | None], None] = self._jobs.put
+        self._carry_out = carry_out
+        self._report = report
+        self._retries = retries
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """End when the jobs are done that were asked for until now; a job that waits for space is given up."""
+        self._stopped.set()
+        self._jobs.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; tell whether it came."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                if not self._do(job):
+                    return
+            except StoreError as error:
+                self._report(Failure(str(error), None))
+                return
+            except BaseException as error:
+                self._report(Failure(f"internal error: {error!r}", error))
+                return
+
+    def _do(self, job: Job) -> bool:
+        """Carry `job` out and report that; False when it was given up."""
+        told = ""
+        while True:
+            try:
+                self._carry_out(job)
+            except StoreFullError as error:
+                if str(error) != told:
+                    told = str(error)
+                    self._report(Shortage(job, told))
+                pause_s = self._retries(job)
+                if pause_s is None:
+                    return True
+                if self._stopped.wait(pause_s):
+                    return False
+                continue
+            self._report(job)
+            return True
