@@ -1,4 +1,4 @@
-"""What all suites share: where a broker keeps its metadata, and how hypothesis judges.
+"""What all suites share: where a broker keeps its metadata, what passwords cost, and how hypothesis judges.
 
 How long an example takes to be made says how busy the machine is, and nothing about the code: it fails no test.
 """
@@ -8,8 +8,13 @@ from __future__ import annotations
 import gc
 import signal
 
+from cheap_passwords import make_passwords_cheap
 from hypothesis import HealthCheck, settings
-from integration.metadata_urls import fresh_metadata_url, fresh_sqlite_url, metadata_url, postgres
+
+# Before anything imports the hash that is verified for nobody.
+make_passwords_cheap()
+
+from integration.metadata_urls import fresh_metadata_url, fresh_sqlite_url, metadata_url, postgres  # noqa: E402
 
 __all__ = ["fresh_metadata_url", "fresh_sqlite_url", "metadata_url", "postgres"]
 

@@ -5,8 +5,8 @@ children are watched: they are not ours, so `subprocess` cannot. Knows nothing o
 
 What is the same as with ``python -m warren``: the arguments, the environment, the working directory, the umask, output,
 signals, and how it ends. What is not: the command line in /proc, the limits of resources, which are those that the
-server was started with, and the seed of hashes. Who starts a program in front of it, or wants another environment for
-the interpreter, gets no fork: see `fork`.
+server was started with, the seed of hashes, and what a password costs (`cheap_passwords.py`). Who starts a program in
+front of it, or wants another environment for the interpreter, gets no fork: see `fork`.
 
 One socket takes requests: a datagram of JSON (arguments, environment, working directory, umask) with three descriptors,
 which are stdout, stderr and the socket of this one child. On that come two lines: the number of the process, and how it
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -178,6 +179,15 @@ def import_all() -> list[ModuleType]:
     return [sqlalchemy, warren]
 
 
+def make_passwords_cheap() -> None:
+    """Do as the tests do; beside brokers there are no modules of tests to be imported."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import cheap_passwords
+
+    del sys.path[0]
+    cheap_passwords.make_passwords_cheap()
+
+
 def serve_forks(requests: socket.socket) -> None:
     """Fork a child for each request, and tell how each ended, until nobody can ask any more. Children return."""
     children: dict[int, socket.socket] = {}
@@ -243,7 +253,11 @@ def become(request: Mapping[str, Any], out: int, log: int) -> None:
 
 def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
+    make_passwords_cheap()
     import_all()
+    # A broker looks at all objects before it starts. Those that are here it need not: looking at them copies them, too.
+    gc.collect()
+    gc.freeze()
     assert threading.active_count() == len(list(Path("/proc/self/task").iterdir())) == 1
     serve_forks(requests)
     runpy.run_module("warren", run_name="__main__", alter_sys=True)

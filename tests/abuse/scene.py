@@ -36,11 +36,18 @@ class Outcome(NamedTuple):
     lasted_s: float
 
 
-def broker(directory: Path) -> WarrenProcess:
-    """Return a broker, not yet started, whose users are made by `admit`."""
+def broker(directory: Path, *, is_executed: bool = True) -> WarrenProcess:
+    """Return a broker, not yet started, whose users are made by `admit`.
+
+    `is_executed`: it is a process as anybody starts it, in which passwords cost what they do in earnest; else it may be
+    a fork (`fork_server.py`).
+    """
     certificate = Authority(directory / "certificates", "Abuse").issue("/CN=localhost", "DNS:localhost,IP:127.0.0.1")
     settings = SETTINGS | {"tls.certificate": certificate.certificate, "tls.private_key": certificate.key}
-    return WarrenProcess(directory, flags={"amqps": "127.0.0.1:0", "https": "127.0.0.1:0"}, settings=settings)
+    wrapper = ["env"] if is_executed else []
+    return WarrenProcess(
+        directory, flags={"amqps": "127.0.0.1:0", "https": "127.0.0.1:0"}, settings=settings, wrapper=wrapper
+    )
 
 
 def admit(process: WarrenProcess) -> None:

@@ -37,7 +37,7 @@ LONG = frozenset(
     "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in ATTACKS]
 )
 def test_an_innocent_client_is_served_beside_it_and_the_broker_outlives_it(name: str, tmp_path: Path) -> None:
-    with scene.broker(tmp_path) as process:
+    with scene.broker(tmp_path, is_executed=name == "wrong-passwords") as process:
         scene.admit(process)
         outcome = scene.run(process, name)
         print(outcome)

@@ -33,7 +33,7 @@ def test_extreme_values_in_every_method_leave_the_engine_whole_and_as_small_as_b
 def test_extreme_values_in_every_request_are_answered_without_a_fault(tmp_path: Path) -> None:
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}, again with (in tests/): python -m abuse.requests --seed {seed} --requests {REQUESTS}")
-    with scene.broker(tmp_path) as process:
+    with scene.broker(tmp_path, is_executed=False) as process:
         scene.admit(process)
         requests = Requests(process, seed)
         requests.run(REQUESTS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import subprocess
+import sys
 
 import pytest
 
@@ -29,6 +31,12 @@ def test_a_new_hash_fits_its_password_and_no_other() -> None:
     assert verify_password(b"secret", hashed)
     assert not verify_password(b"Secret", hashed)
     assert not verify_password(b"", hashed)
+
+
+def test_hashes_cost_what_the_page_says_but_in_tests() -> None:
+    program = "from warren.server.logins.passwords import *; print(hash_password(b'x').text, DUMMY_HASH.text)"
+    hashed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert [text.split("$")[2] for text in hashed] == ["ln=14,r=8,p=1"] * 2
 
 
 def test_two_hashes_of_one_password_differ() -> None:

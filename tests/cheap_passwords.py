@@ -1,0 +1,30 @@
+"""Passwords that cost nothing to hash: a hash takes as long as everything else that a broker does when it starts.
+
+A broker hashes the password of its first user, and verifies it when a client logs in: a tenth of a second of a
+processor each, since that is what a password hash is for, in a thousand brokers of a test run. What the hash looks like
+is the same but for its parameter ``ln``; what it costs in earnest is tested by ``unit/server/logins/test_passwords.py``
+in processes of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.server.logins import passwords
+
+LOG2_N: Final = 4
+
+
+def make_passwords_cheap() -> None:
+    """Have new hashes, and the one that is verified for nobody, cost as little as may be.
+
+    To be called before anything else imports from the module.
+    """
+    setattr(passwords, "DUMMY_HASH", _cheap(passwords.DUMMY_HASH))  # noqa: B010 - final to everybody else
+    setattr(passwords, "_LOG2_N", LOG2_N)  # noqa: B010
+
+
+def _cheap(dear: passwords.PasswordHash) -> passwords.PasswordHash:
+    parameter = f"ln={passwords._LOG2_N},"
+    assert parameter in dear.text
+    return passwords.PasswordHash(dear.text.replace(parameter, f"ln={LOG2_N},"), dear.algorithm)
