@@ -233,13 +233,11 @@ class Run:
                 self._declare(control)
                 self._connect()
                 gc.collect()
-                gc.freeze()
                 gc.disable()
                 try:
                     result = self._drive(control)
                 finally:
                     gc.enable()
-                    gc.unfreeze()
                 for connection in self._connections:
                     connection.close()
                 return result

@@ -22,13 +22,13 @@ LATELY = YOUNG_OBJECTS * (YOUNG_ROUNDS + 3)
 
 @pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
-    """Leave the collector of the test's process as it was."""
+    """Leave the collector of the test's process as it was: with what `conftest` has frozen out of its sight."""
     thresholds = gc.get_threshold()
     bound_collector()
     yield
     gc.set_threshold(*thresholds)
     gc.enable()
-    gc.unfreeze()
+    gc.freeze()
 
 
 def test_however_much_comes_and_stays_what_is_looked_at_is_bounded() -> None:

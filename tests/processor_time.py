@@ -1,0 +1,61 @@
+"""A plugin of pytest: how much of the processors each test took, with all processes that it started.
+
+It is a property of the test in JUnit's XML, ``processor_s``, from which `scripts/test` prints the dearest tests: time
+on the clock says how busy the machine was, and nothing about a test that waits.
+
+What is counted of a test is what the process of tests and all its descendants have taken since the test before it.
+Brokers are children of the fork server, and so of the process of tests. What a fixture that several tests share takes
+is with the test that runs then. A process that ends and is waited for by nobody, as some of Chromium's, takes what it
+had along: the sum is then too small, of one test even negative.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import Any, Final
+
+import pytest
+
+PROPERTY: Final = "processor_s"
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+class ProcessorTime:
+    """What was taken since it was asked the last time."""
+
+    def __init__(self) -> None:
+        self._before_s = taken_s(os.getpid())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        if call.when == "teardown":
+            now_s = taken_s(os.getpid())
+            item.user_properties.append((PROPERTY, f"{now_s - self._before_s:.2f}"))
+            self._before_s = now_s
+        return (yield)
+
+
+def pytest_configure(config: Any) -> None:
+    """Count in the processes that run tests, where Linux tells what there is to count."""
+    if os.path.exists("/proc/self/task") and not getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(ProcessorTime())
+
+
+def taken_s(process: int) -> float:
+    """Return the seconds of a processor that `process` and its descendants have taken, those that have ended too."""
+    ticks = 0
+    left = [str(process)]
+    while left:
+        each = left.pop()
+        try:
+            with open(f"/proc/{each}/stat") as stat:
+                ticks += sum(map(int, stat.read().rpartition(")")[2].split()[11:15]))
+            for thread in os.listdir(f"/proc/{each}/task"):
+                with open(f"/proc/{each}/task/{thread}/children") as children:
+                    left += children.read().split()
+        except OSError:
+            continue  # it has ended
+    return ticks / _TICKS_PER_S
