@@ -41,7 +41,7 @@ def axe() -> str:
     ("width", "colours"),
     [
         pytest.param(1280, "light", marks=pytest.mark.long),
-        (1280, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.long),
         (360, "light"),
         pytest.param(360, "dark", marks=pytest.mark.long),
     ],

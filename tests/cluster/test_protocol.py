@@ -33,7 +33,9 @@ NEEDED: Final = {
 
 
 @pytest.mark.parametrize(
-    "bounds", [pytest.param(each, marks=[pytest.mark.long] if each.crashes else []) for each in SMALL], ids=str
+    "bounds",
+    [pytest.param(each, marks=[pytest.mark.long] if each.crashes or each.wipes else []) for each in SMALL],
+    ids=str,
 )
 def test_no_state_within_the_bounds_breaks_a_promise(bounds: Bounds) -> None:
     explored = explore(bounds)

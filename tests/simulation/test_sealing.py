@@ -14,7 +14,7 @@ STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
 GROUPS: Final = 6
 # Each of them is a broker that is started, read, and goes on: some dozens a second.
-STATES_EACH: Final = max(200, STATES // 1000)
+STATES_EACH: Final = max(100, STATES // 1000)
 STATES_OF_A_LIFE: Final = 50
 STEPS: Final = 40
 pytestmark = pytest.mark.timeout(900 + STATES_EACH)

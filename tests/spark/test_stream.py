@@ -162,6 +162,7 @@ def test_the_process_that_plans_is_killed_and_the_query_goes_on_when_it_is_start
     assert lake.numbers() == list(range(30))
 
 
+@pytest.mark.long
 def test_the_broker_is_killed_under_running_queries(spark: SparkSession, tmp_path: Path) -> None:
     with WarrenProcess(tmp_path / "broker") as process:
         publisher = Publisher(process)

@@ -143,7 +143,7 @@ def test_what_was_read_is_written_as_it_was(spark: SparkSession, publisher: Publ
     assert len(rows[0]) == 3
 
 
-@pytest.mark.parametrize("delivery", ["staged", "confirms"])
+@pytest.mark.parametrize("delivery", ["staged", pytest.param("confirms", marks=pytest.mark.long)])
 def test_two_writes_are_both_there(spark: SparkSession, publisher: Publisher, name: str, delivery: str) -> None:
     publisher.queue(name)
     more: dict[str, str] = confirms(publisher) if delivery == "confirms" else {"partBytes": "64k"}

@@ -57,6 +57,7 @@ def mended(node: Node) -> int:
     return int(node.status()["mended"])
 
 
+@pytest.mark.long
 def test_a_follower_mends_its_log_from_its_leader(pair: tuple[Node, Node]) -> None:
     leader, follower = pair
     theirs, ours = segments(leader)[2], segments(follower)[2]

@@ -131,7 +131,10 @@ TRICKY = [
 ]
 
 
-@pytest.mark.parametrize("form", ["parquet", "arrow", "json", "csv"])
+# Each form by itself is a matter of `unit/spark_bridge`.
+@pytest.mark.parametrize(
+    "form", ["parquet", "csv", *(pytest.param(each, marks=pytest.mark.long) for each in ("arrow", "json"))]
+)
 def test_a_stream_comes_back_as_it_was(
     broker: WarrenProcess, channel: BlockingChannel, tmp_path: Path, form: str
 ) -> None:

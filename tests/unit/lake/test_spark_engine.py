@@ -148,7 +148,7 @@ def test_tasks_that_run_in_any_order_and_more_than_once_change_nothing() -> None
     assert contents(plain) == contents(odd)
 
 
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("first", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_killed_anywhere_the_other_engine_goes_on(first: bool) -> None:
     def make() -> tuple[ExportBroker, MemoryTables]:
         return mixed(5, partitions=True), MemoryTables()

@@ -119,9 +119,9 @@ def run(test: Callable[[Fixture, trio.Nursery], Awaitable[None]], fixture: Fixtu
     return tried
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool], poll_s: float = 0.01) -> None:
     while not condition():
-        await trio.sleep(0.01)
+        await trio.sleep(poll_s)
 
 
 # --- following --------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_a_refused_batch_is_repeated_until_it_succeeds() -> None:
         f.store.refusals = 20
         f.make_durable(queue(1), queue(2))
         start = trio.current_time()
-        await until(lambda: f.store.number == 2)
+        await until(lambda: f.store.number == 2, poll_s=0.5)
         assert f.store.attempts == 21
         assert f.store.batches == [[queue(1), queue(2)]]
         assert 5.0 * 14 <= trio.current_time() - start <= 5.0 * 21
