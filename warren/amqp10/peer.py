@@ -31,6 +31,7 @@ from mypy_extensions import i64
 from warren import __version__
 from warren.amqp.errors import FRAME_ERROR, NOT_ALLOWED, AmqpError, ChannelException, ConnectionException
 from warren.amqp.field_table import Table
+from warren.amqp10.attaching import HANDLE_MAX
 from warren.amqp10.errors import (
     FRAMING_ERROR,
     ILLEGAL_STATE,
@@ -66,7 +67,7 @@ from warren.amqp10.performatives import (
     error_value,
     frame,
 )
-from warren.amqp10.session import HANDLE_MAX, WINDOW, Amqp10Session
+from warren.amqp10.session import WINDOW, Amqp10Session
 from warren.amqp10.values import Array, Symbol, UByte, UInt, UShort
 from warren.channels.connection_states import (
     AWAIT_HEADER,

@@ -9,6 +9,7 @@ from amqp10_harness import Amqp10Client, Frame, amqp10_client, message, split_fr
 from engine_harness import PASSWORD, USER, Harness
 
 from warren.amqp.methods import PROTOCOL_HEADER
+from warren.amqp10.attaching import HANDLE_MAX
 from warren.amqp10.peer import CHANNEL_MAX, EARLY_BYTES, Amqp10Peer
 from warren.amqp10.performatives import (
     AMQP_HEADER,
@@ -19,7 +20,6 @@ from warren.amqp10.performatives import (
     TLS_HEADER,
     frame,
 )
-from warren.amqp10.session import HANDLE_MAX
 from warren.amqp10.values import Described, Symbol, UInt, UShort
 from warren.channels.connection import Connection
 

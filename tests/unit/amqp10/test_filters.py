@@ -9,12 +9,12 @@ from amqp10_harness import ATTACH, DETACH, OPEN, Amqp10Client, Frame, amqp10_cli
 from engine_harness import Harness, publish_frames
 
 from warren.amqp.field_table import encode_table
+from warren.amqp10.attaching import FILTERS_MAX
 from warren.amqp10.errors import LinkError
 from warren.amqp10.filters import FIELDS_MAX, KEPT_BYTES, Expressions, Reference, kind_of
 from warren.amqp10.message_view import DEFAULT_PRIORITY, PROPERTY_NAMES, MessageView
 from warren.amqp10.performatives import ACCEPTED, AMQP_HEADER
 from warren.amqp10.selectors import LENGTH_MAX
-from warren.amqp10.session import FILTERS_MAX
 from warren.amqp10.values import Decimal, Described, Float, Symbol, Timestamp, UInt, ULong, Uuid
 from warren.queues.queue import DRAIN_BUDGET
 from warren.streams.stream import CHUNK_MESSAGES, Stream

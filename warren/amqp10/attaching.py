@@ -1,0 +1,279 @@
+"""What a client asks for with an attach: the terminus, settle mode and filters of a link, and what it is told of them.
+
+What is asked for is looked at, and a consumer begun, before the link is anybody's; when that cannot be, the link is
+attached without a terminus and detached at once, which is how AMQP 1.0 refuses one (2.6.3). From then on a link is the
+session's (``session.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp import methods as m
+from warren.amqp.errors import ChannelException
+from warren.amqp.field_table import EMPTY_TABLE, encode_table
+from warren.amqp.numbers import number_text
+from warren.amqp10.addresses import MANAGEMENT, queue_address, source_of, target_of
+from warren.amqp10.errors import (
+    HANDLE_IN_USE,
+    INVALID_FIELD,
+    LIMIT_EXCEEDED,
+    UNIMPLEMENTED,
+    LinkError,
+    SessionError,
+)
+from warren.amqp10.filters import CAPABILITIES
+from warren.amqp10.ledger import transfer_head
+from warren.amqp10.links import Link, ReceivingLink, SendingLink
+from warren.amqp10.performatives import (
+    ATTACH,
+    RELEASED,
+    SOURCE,
+    TARGET,
+    U32,
+    Arguments,
+    described,
+    frame,
+    maybe_described,
+)
+from warren.amqp10.source import Wanted
+from warren.amqp10.values import Array, Described, Symbol, UByte, UInt, ULong
+from warren.channels.access import READ, WRITE
+from warren.channels.consuming import consume
+from warren.queues.arguments import STREAM
+from warren.queues.queue import Queue
+from warren.queues.selective import SELECTIVE_MAX
+
+if TYPE_CHECKING:
+    from warren.amqp10.session import Amqp10Session
+
+
+HANDLE_MAX: Final = 255
+LINK_NAME_MAX_BYTES: Final = 1024
+# Characters of the filters that look at messages, on all links of a session.
+FILTERS_MAX: Final = 65536
+STREAM_PREFETCH: Final = 65535
+TAG_PREFIX: Final = "link-"  # of consumers, before the handle of their link
+# Settle modes of senders.
+SETTLED: Final = 1
+MIXED: Final = 2
+# What a message that goes to no queue is told with.
+_OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+
+
+def attach(session: Amqp10Session, fields: Arguments) -> None:
+    """Take an attach.
+
+    Raises:
+        AmqpError: the session fails.
+    """
+    name = fields.text(0)
+    handle = fields.number(1, -1)
+    role = fields.any(2)
+    if name is None or handle < 0 or not isinstance(role, bool):
+        raise SessionError(INVALID_FIELD, "an attach without name, handle or role")
+    if len(name.encode()) > LINK_NAME_MAX_BYTES:
+        raise SessionError(INVALID_FIELD, f"the name of a link is longer than {LINK_NAME_MAX_BYTES} bytes")
+    if handle > HANDLE_MAX:
+        raise SessionError(LIMIT_EXCEEDED, f"handles go up to {HANDLE_MAX}")
+    if handle in session.links:
+        raise SessionError(HANDLE_IN_USE, f"handle {handle} is in use")
+    try:
+        if role:
+            _attach_receiver(session, name, handle, fields)
+        else:
+            _attach_sender(session, name, handle, fields)
+    except ChannelException as error:
+        if isinstance(error, SessionError):
+            raise
+        _refuse(session, name, handle, role, error)
+
+
+def _write_attach(session: Amqp10Session, values: list[object]) -> None:
+    """Write our side of a link.
+
+    Raises:
+        SessionError: its peer takes no frame as large as that.
+    """
+    data = frame(session.channel, ATTACH, values)
+    most = int(session.peer.peer_frame_bytes)
+    if len(data) > most:
+        raise SessionError(LIMIT_EXCEEDED, f"the answer to an attach has {len(data)} bytes, a frame at most {most}")
+    session.connection.outbox.write(data)
+
+
+def _refuse(session: Amqp10Session, name: str, handle: int, role: bool, error: ChannelException) -> None:
+    """Attach without a terminus, then detach: so a link is refused."""
+    initial = UInt(0) if role else None
+    values: list[object] = [str(name), UInt(handle), not role, None, None, None, None, None, None, initial]
+    _write_attach(session, values)
+    link = Link(name, handle)
+    session.links[handle] = link
+    session.fail_link(link, error)
+
+
+def _attach_sender(session: Amqp10Session, name: str, handle: int, fields: Arguments) -> None:
+    """The client is to send on it."""
+    link = ReceivingLink(name, handle, fields.number(9, 0) & U32)
+    found = maybe_described("a target", fields.any(6))
+    if found is None:
+        raise LinkError(INVALID_FIELD, "a sender without a target")
+    code, target = found
+    if code != TARGET:
+        raise LinkError(UNIMPLEMENTED, "transactions are not supported")
+    if target.flag(4):
+        raise LinkError(UNIMPLEMENTED, "dynamic targets are not supported")
+    address = target.text(0)
+    if address is None:
+        link.is_anonymous = True
+    elif address == MANAGEMENT:
+        _pair(session, fields)
+        link.is_management = True
+    else:
+        link.exchange, link.routing_key = target_of(address)
+        if link.exchange == "":
+            session.authorize(WRITE, "exchange", "amq.default")
+        else:
+            session.authorize(WRITE, "exchange", link.exchange)
+            session.vhost.exchange(link.exchange)
+    session.links[handle] = link
+    mode = UByte(_settle_mode(fields))
+    most = ULong(int(session.shared.message_max_bytes))
+    given = described(TARGET, [None if address is None else str(address), UInt(0), Symbol("session-end")])
+    values: list[object] = [
+        str(name),
+        UInt(handle),
+        True,
+        mode,
+        UByte(0),
+        fields.any(5),
+        given,
+        None,
+        None,
+        None,
+        most,
+    ]
+    if link.is_management:
+        values += [None, None, {Symbol("paired"): True}]
+    _write_attach(session, values)
+    session.top_up(link)
+
+
+def _pair(session: Amqp10Session, fields: Arguments) -> None:
+    paired = fields.table(13).get("paired")
+    if paired is not True:
+        raise LinkError(INVALID_FIELD, f"links of {MANAGEMENT} come in pairs: set the property 'paired'")
+    session.answer_requests()
+
+
+def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arguments) -> None:
+    """The client is to receive on it."""
+    link = SendingLink(name, handle)
+    found = maybe_described("a source", fields.any(5))
+    if found is None:
+        raise LinkError(INVALID_FIELD, "a receiver without a source")
+    code, source = found
+    if code != SOURCE:
+        raise LinkError(INVALID_FIELD, "a source that is none")
+    settled = _settle_mode(fields) == SETTLED
+    address = source.text(0)
+    filters: dict[object, object] = {}
+    may_filter = False
+    if source.flag(4):
+        if address is not None:
+            raise LinkError(INVALID_FIELD, "a dynamic source with an address")
+        session.run(m.QueueDeclare(0, "", False, False, True, True, False, EMPTY_TABLE))
+        link.queue = session.last_queue
+        address = queue_address(link.queue)
+        _consume(session, link, link.queue, settled, EMPTY_TABLE)
+    elif address == MANAGEMENT:
+        _pair(session, fields)
+        link.is_management = True
+    elif address is None:
+        raise LinkError(INVALID_FIELD, "a source without an address")
+    else:
+        queue = source_of(address)
+        session.authorize(READ, "queue", queue)  # before anything is said of what it is
+        wanted = Wanted(source, fields)
+        filters = wanted.applied
+        found_queue = session.vhost.queues.get(queue)
+        may_filter = found_queue is not None and found_queue.why_not_selected() == ""
+        if found_queue is not None and wanted.expressions is not None:
+            _check_selection(found_queue)
+            _hold_filters(session, link, wanted)
+        table = wanted.arguments
+        _consume(session, link, queue, settled, encode_table(table) if table else EMPTY_TABLE)
+        if link.consumer is not None and wanted.expressions is not None:
+            link.consumer.queue.select(link.consumer, wanted.expressions)
+    session.links[handle] = link
+    given: list[object] = [str(address), source.any(1), Symbol("session-end"), UInt(0), source.flag(4)]
+    lifetime: object = None
+    if link.queue:
+        lifetime = {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
+    given += [lifetime, None, filters or None, described(RELEASED, [])]
+    given += [Array(0xA3, [Symbol(each) for each in _OUTCOMES])]
+    if link.queue:
+        given.append(Array(0xA3, [Symbol("temporary-queue")]))
+    mode = UByte(SETTLED if settled or link.is_management else 0)
+    values: list[object] = [str(name), UInt(handle), False, mode, UByte(0), described(SOURCE, given)]
+    values += [fields.any(6), None, None, UInt(0), None]
+    values.append(Array(0xA3, [Symbol(each) for each in CAPABILITIES]) if may_filter else None)
+    if link.is_management:
+        values += [None, {Symbol("paired"): True}]
+    _write_attach(session, values)
+
+
+def _check_selection(queue: Queue) -> None:
+    """Make sure that a queue can have another consumer that wants only some of its messages.
+
+    Raises:
+        LinkError: its arguments do not go with that, or there are too many such consumers.
+    """
+    why = queue.why_not_selected()
+    if why:
+        raise LinkError(UNIMPLEMENTED, f"{why}: attach without filters, or use another queue")
+    if queue.selective_count() >= SELECTIVE_MAX:
+        text = f"queue '{queue.name}' has {SELECTIVE_MAX} receivers with filters, the most there may be"
+        raise LinkError(LIMIT_EXCEEDED, text)
+
+
+def _hold_filters(session: Amqp10Session, link: SendingLink, wanted: Wanted) -> None:
+    """Count what the filters of a link are: taken apart they are many times larger.
+
+    Raises:
+        LinkError: those of the session are too large together.
+    """
+    if wanted.expressions is None:
+        return
+    held: i64 = wanted.expressions.size
+    link.filter_size = held
+    for other in session.links.values():
+        if isinstance(other, SendingLink) and not other.is_gone:
+            held += other.filter_size
+    if held > FILTERS_MAX:
+        raise LinkError(LIMIT_EXCEEDED, f"filters of a session have more than {FILTERS_MAX} characters in all")
+
+
+def _consume(session: Amqp10Session, link: SendingLink, queue: str, settled: bool, arguments: bytes) -> None:
+    found = session.vhost.queues.get(queue)
+    session.prefetch = STREAM_PREFETCH if found is not None and found.rules.queue_type == STREAM else 0
+    tag = f"{TAG_PREFIX}{link.handle}"
+    consume(session, m.BasicConsume(0, queue, tag, False, settled, False, False, arguments))
+    consumer = session.ledger.consumers[tag]
+    consumer.credit = 0
+    consumer.deliver_head = transfer_head(session.channel, link.handle)
+    link.consumer = consumer
+
+
+def _settle_mode(fields: Arguments) -> int:
+    """Return the settle mode of the sender that an attach asks for.
+
+    Raises:
+        LinkError: there is no such mode.
+    """
+    mode = fields.number(3, MIXED)
+    if mode > MIXED:
+        raise LinkError(INVALID_FIELD, f"a sender's settle mode of {number_text(mode)}, where {MIXED} is the last")
+    return mode
