@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gc
 import signal
+from collections.abc import Iterator
 
+import pytest
 from cheap_passwords import make_passwords_cheap
 from hypothesis import HealthCheck, settings
 
@@ -26,6 +28,14 @@ def pytest_configure() -> None:
     """Heed Ctrl-C, which a shell has its jobs in the background ignore, and their children with them: it is tested."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def seen_by_the_collector() -> Iterator[None]:
+    """Keep what a module of tests has imported and kept out of later collections: see `pytest_collection_finish`."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_finish() -> None:

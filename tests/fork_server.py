@@ -36,7 +36,7 @@ from typing import IO, Any, Final
 REQUEST_BYTES_MAX: Final = 1 << 18
 DEADLINE_S: Final = 120.0
 # They differ from start to start, and the interpreter does not look at them.
-_ANY_VALUE: Final = ("WARREN_", "PYTEST_")
+_ANY_VALUE: Final = ("WARREN_", "PYTEST_", "COLUMNS")
 
 
 class Forked:

@@ -23,12 +23,13 @@ from .peers import broker_at, connect, next_body, open_wire
 SHUTDOWN = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here a broker is what an operator starts, unless one asks for forks (`fork_server`)."""
-    monkeypatch.setenv("WARREN_TEST_FORK", os.environ.get("WARREN_TEST_FORK", "0"))
+    """Have a broker be what an operator starts, where a fork (`fork_server`) could be something else."""
+    monkeypatch.setenv("WARREN_TEST_FORK", "0")
 
 
+@pytest.mark.usefixtures("executed")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_stop_closes_clients_with_320_and_ends_with_code_0(number: signal.Signals, tmp_path: Path) -> None:
     with WarrenProcess(tmp_path) as process:
@@ -59,6 +60,7 @@ def test_no_new_connection_is_accepted_while_stopping(tmp_path: Path) -> None:
         assert process.wait() == 0
 
 
+@pytest.mark.usefixtures("executed")
 def test_a_second_signal_ends_a_stop_that_waits_for_a_client_which_does_not_answer(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path) as process:
         silent = open_wire(process)
@@ -187,6 +189,7 @@ def test_a_broker_that_would_listen_nowhere_is_refused_with_exit_code_2(tmp_path
     assert process.log() == "warren: amqp (flag --amqp): neither amqp nor amqps has an address to listen on\n"
 
 
+@pytest.mark.usefixtures("executed")
 def test_the_first_start_names_the_web_ui_and_the_first_user(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path, flags={"http": "0.0.0.0:0"}) as process:
         first_user = "  first user  guest, password guest, from this machine only\n"
@@ -285,6 +288,7 @@ def test_every_line_of_the_json_log_parses_and_tells_a_connections_life(tmp_path
     assert all({"time", "level", "logger", "event"} <= line.keys() for line in lines)
 
 
+@pytest.mark.usefixtures("executed")
 def test_data_and_its_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
     umask = os.umask(0)
     try:
@@ -308,6 +312,7 @@ def test_data_and_its_files_are_private_whatever_the_umask(tmp_path: Path) -> No
         process.stop()
 
 
+@pytest.mark.usefixtures("executed")
 def test_a_signal_that_means_nothing_is_logged_and_ignored(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path) as process:
         with open_wire(process) as client:
@@ -336,6 +341,7 @@ main()
 """
 
 
+@pytest.mark.usefixtures("executed")
 def test_a_thread_that_hangs_does_not_keep_a_process_that_is_to_stop(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path, wrapper=(sys.executable, "-P", "-c", HANGING)) as process:
         client = open_wire(process)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from broker_process import WarrenProcess, wait_until
+from warren_command import run_warren
 
 from ..staging import Stager, to_queue
 from .client import Api, connect
@@ -24,17 +25,12 @@ SETTINGS = {"store.segment_bytes": 256 << 10}
 STREAM_MESSAGES = 20_000
 
 
-def warren(*arguments: object, wait_s: float = 120) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "warren", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=wait_s)
-
-
 def url_of(broker: WarrenProcess) -> str:
     return f"http://127.0.0.1:{broker.http_port}"
 
 
 def back_up(broker: WarrenProcess, to: Path, *options: str) -> dict[str, Any]:
-    done = warren("ctl", "--url", url_of(broker), "backup", to, "--formatter", "json", *options)
+    done = run_warren("ctl", "--url", url_of(broker), "backup", to, "--formatter", "json", *options)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -49,7 +45,7 @@ def begin(broker: WarrenProcess, to: Path, *options: str) -> subprocess.Popen[st
 
 
 def restore(source: Path, broker: WarrenProcess, *options: str) -> list[dict[str, Any]]:
-    done = warren("store", "restore", source, "--data-dir", broker.data_directory, *options)
+    done = run_warren("store", "restore", source, "--data-dir", broker.data_directory, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -174,7 +170,7 @@ def test_what_a_backup_has_already_is_not_copied_again_and_only_the_newest_are_k
     assert second["copied_bytes"] < first["copied_bytes"] // 2
     third = back_up(broker, tmp_path / "backups", "--incremental", "--keep", "1")
     assert third["removed"] == [1, 2]
-    listed = warren("store", "backups", tmp_path / "backups", "--verify")
+    listed = run_warren("store", "backups", tmp_path / "backups", "--verify")
     assert listed.returncode == 0
     assert [json.loads(line)["backup"] for line in listed.stdout.splitlines()] == [3]
     restored = WarrenProcess(tmp_path / "second", settings=SETTINGS)
@@ -187,11 +183,11 @@ def test_a_damaged_manifest_keeps_nobody_from_making_a_backup(broker: WarrenProc
     back_up(broker, tmp_path / "backups")
     manifest = tmp_path / "backups" / "0000000001.json"
     manifest.write_bytes(manifest.read_bytes()[:-10])
-    done = warren("ctl", "--url", url_of(broker), "backup", tmp_path / "backups", "--incremental")
+    done = run_warren("ctl", "--url", url_of(broker), "backup", tmp_path / "backups", "--incremental")
     assert done.returncode == 1
     assert "backup 2 is whole, but nothing older can be removed" in done.stderr
     assert "0000000001.json: the manifest is damaged" in done.stderr
-    listed = warren("store", "backups", tmp_path / "backups", "--verify")
+    listed = run_warren("store", "backups", tmp_path / "backups", "--verify")
     assert listed.returncode == 1
     assert [json.loads(line)["type"] for line in listed.stdout.splitlines()] == ["problem", "backup"]
     assert back_up(broker, tmp_path / "backups", "--incremental", "--keep", "1")["removed"] == [1, 2]
@@ -201,7 +197,7 @@ def test_a_second_backup_at_the_same_time_is_refused(broker: WarrenProcess, tmp_
     """backups (1)"""
     fill(broker)
     running = begin(broker, tmp_path / "backups")
-    other = warren("ctl", "--url", url_of(broker), "backup", tmp_path / "others")
+    other = run_warren("ctl", "--url", url_of(broker), "backup", tmp_path / "others")
     assert other.returncode == 1
     assert "user 'guest' is making a backup" in other.stderr
     running.send_signal(signal.SIGINT)
@@ -264,9 +260,9 @@ def test_only_administrators_may_and_each_backup_has_a_line_of_audit(
     broker: WarrenProcess, api: Api, tmp_path: Path
 ) -> None:
     api.put("/users/watcher", {"password": "x", "tags": "monitoring"})
-    refused = warren("ctl", "--url", url_of(broker), "-u", "watcher", "--password", "x", "backup", tmp_path / "b")
+    refused = run_warren("ctl", "--url", url_of(broker), "-u", "watcher", "--password", "x", "backup", tmp_path / "b")
     if refused.returncode == 2:
-        refused = warren(
+        refused = run_warren(
             "ctl", "--url", url_of(broker), "--username", "watcher", "--password", "x", "backup", tmp_path / "b"
         )
     assert refused.returncode == 4, refused.stderr

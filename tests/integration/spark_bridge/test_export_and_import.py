@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from broker_process import WarrenProcess
 from pika.adapters.blocking_connection import BlockingChannel
+from warren_command import run_warren
 
 SEED = int(os.environ.get("WARREN_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 KILLS = 4
@@ -41,14 +42,17 @@ def channel(broker: WarrenProcess) -> Iterator[BlockingChannel]:
     connection.close()
 
 
+def words(broker: WarrenProcess, *arguments: object) -> list[str]:
+    return [*map(str, arguments), "--url", f"http://127.0.0.1:{broker.http_port}"]
+
+
 def command(broker: WarrenProcess, *arguments: object) -> list[str]:
-    url = f"http://127.0.0.1:{broker.http_port}"
-    return [sys.executable, "-P", "-m", "warren", *map(str, arguments), "--url", url]
+    return [sys.executable, "-P", "-m", "warren", *words(broker, *arguments)]
 
 
 def run(broker: WarrenProcess, *arguments: object, code: int = 0) -> str:
     """Run a command to its end and return what it printed."""
-    ended = subprocess.run(command(broker, *arguments), capture_output=True, text=True, check=False, timeout=120)
+    ended = run_warren(*words(broker, *arguments))
     assert ended.returncode == code, ended.stdout + ended.stderr
     return ended.stdout if code == 0 else ended.stderr
 

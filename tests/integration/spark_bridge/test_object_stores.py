@@ -20,6 +20,7 @@ import pytest
 from broker_process import WarrenProcess
 from object_store import ObjectStore
 from pika.adapters.blocking_connection import BlockingChannel
+from warren_command import run_warren
 
 _numbers = itertools.count(1)
 PERSISTENT = pika.BasicProperties(delivery_mode=2, headers={"n": 1})
@@ -85,13 +86,16 @@ def bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Bucket
     return Bucket(object_store, f"bucket-{next(_numbers)}", monkeypatch)
 
 
+def words(broker: WarrenProcess, *arguments: object) -> list[str]:
+    return [*map(str, arguments), "--url", f"http://127.0.0.1:{broker.http_port}"]
+
+
 def command(broker: WarrenProcess, *arguments: object) -> list[str]:
-    url = f"http://127.0.0.1:{broker.http_port}"
-    return [sys.executable, "-P", "-m", "warren", *map(str, arguments), "--url", url]
+    return [sys.executable, "-P", "-m", "warren", *words(broker, *arguments)]
 
 
 def run(broker: WarrenProcess, *arguments: object, code: int = 0) -> str:
-    ended = subprocess.run(command(broker, *arguments), capture_output=True, text=True, check=False, timeout=120)
+    ended = run_warren(*words(broker, *arguments))
     assert ended.returncode == code, ended.stdout + ended.stderr
     return ended.stdout if code == 0 else ended.stderr
 

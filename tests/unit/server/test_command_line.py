@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer.testing
+from warren_command import run_warren
 
 from warren import __version__
 from warren.channels import fast_path
@@ -24,6 +25,8 @@ def warren(
     *arguments: str, stdin: str = "", python: tuple[str, ...] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WARREN_")}
+    if not (stdin or python):
+        return run_warren(*arguments, environment={**clean, "COLUMNS": "200", **environment})
     return subprocess.run(
         [sys.executable, *python, "-m", "warren", *arguments],
         input=stdin,
