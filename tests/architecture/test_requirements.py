@@ -97,9 +97,10 @@ def test_no_file_names_where_packages_come_from() -> None:
 
 def test_setup_installs_locked_versions_only() -> None:
     script = (ROOT / "scripts" / "setup").read_text()
-    installs = [line.strip() for line in script.splitlines() if "pip install" in line]
-    ours = "pip install --no-deps $builder/wheel/*.whl || return 1"
+    installs = [line.strip() for line in script.splitlines() if re.match(r" *pip(_in)? .*\binstall\b", line)]
+    ours = "pip install --no-deps $builder/wheel/*.whl"
     assert installs.count(ours) == 1
+    assert len(installs) == 4, "our package, what is locked, into the builder, into environments of their own"
     assert [line for line in installs if "--require-hashes" not in line and line != ours] == []
 
 
