@@ -10,7 +10,7 @@ import pytest
 from .fuzzer import Fuzzer
 
 # Six times as many valid ones are sent between them.
-MUTATED_FRAMES = int(os.environ.get("WARREN_TEST_FUZZ_FRAMES", "8000"))
+MUTATED_FRAMES = int(os.environ.get("WARREN_TEST_FUZZ_FRAMES", "12000"))
 LEAST_FRAMES = 12_000  # below, memory cannot be judged
 
 

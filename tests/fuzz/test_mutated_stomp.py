@@ -14,7 +14,7 @@ from .fuzzer import Fuzzer
 from .stomp_client import RandomStompClient
 
 # Five times as many valid ones are sent between them.
-MUTATED_FRAMES = int(os.environ.get("WARREN_TEST_FUZZ_FRAMES", "2600"))
+MUTATED_FRAMES = int(os.environ.get("WARREN_TEST_FUZZ_FRAMES", "3000"))
 LEAST_FRAMES = 2600  # below, memory cannot be judged
 
 

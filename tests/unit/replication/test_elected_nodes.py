@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pika
 import pika.exceptions
@@ -30,6 +31,7 @@ from warren.replication.elected_node import ElectedNode, Election, Restart
 from warren.replication.follower import Follower
 from warren.replication.identity import Identity
 from warren.replication.leader import Leader
+from warren.replication.link_to_follower import LinkToFollower
 from warren.server.application import Application
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.recovered_messages import Recovered, messages_directory, recover_messages
@@ -481,13 +483,15 @@ def test_who_is_elected_is_heard_and_answered_while_it_recovers(tmp_path: Path) 
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         one, two, three = nodes
         answered: list[bool] = []
-        connected: list[object] = []
+        connected: list[tuple[Leader, LinkToFollower]] = []
+        add = Leader.add
+
+        def noted(leader: Leader, follower: LinkToFollower) -> None:
+            connected.append((leader, follower))
+            add(leader, follower)
 
         def recover_late(node: Node, *arguments: Any) -> Recovered:
             give_up_s = time.monotonic() + 30
-            assert node.leader is not None
-            add = node.leader.add
-            node.leader.add = lambda follower: (connected.append(follower), add(follower))[1]  # type: ignore[method-assign,func-returns-value]
             while not answered and time.monotonic() < give_up_s:
                 member = node.member
                 assert member is not None and member.record is not None
@@ -500,12 +504,14 @@ def test_who_is_elected_is_heard_and_answered_while_it_recovers(tmp_path: Path) 
         two.recover = partial(recover_late, two)
         three.recover = partial(recover_late, three)
         await one.publish(bodies(0, 20))
-        await one.kill()
-        leader = await leader_of([two, three])
-        assert answered
-        other = two if leader is three else three
-        await until(lambda: leader.has_in_sync(other.name.removeprefix("rabbit@")))
-        assert len(connected) == 1, "who came while it recovered has not to come again"
+        with patch.object(Leader, "add", noted):
+            await one.kill()
+            leader = await leader_of([two, three])
+            assert answered
+            other = two if leader is three else three
+            await until(lambda: leader.has_in_sync(other.name.removeprefix("rabbit@")))
+        came = [follower for to, follower in connected if to is leader.leader]
+        assert len(came) == 1, "who came while it recovered has not to come again"
         assert await leader.drained() == bodies(0, 20)
 
     elect(tmp_path, test)
