@@ -206,7 +206,7 @@ class Fuzzer:
         self.counts: Counter[str] = Counter()
         # Of everything received: the same seed gives the same, compiled or not.
         self.digest = hashlib.sha256()
-        self.memory: list[Memory] = []
+        self.memory: list[Memory] = []  # the first measurement and the last
 
     def run(self, mutated_frames: int, after_batch: Callable[[Fuzzer], None] | None = None) -> None:
         """Go on until `mutated_frames` broken frames were sent.
@@ -220,7 +220,7 @@ class Fuzzer:
             self.batch += 1
             done += 1
             if done >= WARM_UP_BATCHES and done % MEASURE_EVERY_BATCHES == 0:
-                self.memory.append(self._measure())
+                self.memory[1:] = [self._measure()]  # all of them would be what grows
             if after_batch is not None:
                 after_batch(self)
 
