@@ -34,6 +34,7 @@ from warren.msgstore.log.message import MESSAGE_OVERHEAD_BYTES, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
 from warren.msgstore.log.records import page_entries
+from warren.queues.taken_numbers import TakenNumbers
 
 # What the head of a queue keeps while memory is short (one message at least), and how many it gives up at a time.
 SHORT_HEAD_MESSAGES: Final = 64
@@ -91,43 +92,6 @@ class MessageLoad(RecordsRead):
 
     def finished(self) -> None:
         self.backlog.messages_read(self)
-
-
-class TakenNumbers:
-    """What was taken out of turn to be handed out, and has not been settled: its numbers, and how many a page has."""
-
-    def __init__(self) -> None:
-        self.numbers: set[int] = set()
-        self._pages: dict[int, int] = {}
-
-    def add(self, number: i64, page_number: i64) -> None:
-        """Note a number."""
-        self.numbers.add(int(number))
-        self._pages[int(page_number)] = self._pages.get(int(page_number), 0) + 1
-
-    def remove(self, number: i64, page_number: i64) -> bool:
-        """Forget a number, if it is noted; True when its page has no other one now."""
-        if int(number) not in self.numbers:
-            return False
-        self.numbers.remove(int(number))
-        left = self._pages[int(page_number)] - 1
-        if left:
-            self._pages[int(page_number)] = left
-            return False
-        del self._pages[int(page_number)]
-        return True
-
-    def has(self, number: i64) -> bool:
-        """Tell whether a number is noted."""
-        return int(number) in self.numbers
-
-    def has_page(self, page_number: int) -> bool:
-        """Tell whether a number of a page is noted."""
-        return page_number in self._pages
-
-    def between(self, first: i64, end: i64) -> list[int]:
-        """Return those from `first` up to `end`, ascending."""
-        return sorted([number for number in self.numbers if first <= number < end])
 
 
 class Backlog(IndexOwner):
@@ -413,6 +377,8 @@ class Backlog(IndexOwner):
             self._tail.clear()
         return True
 
+    # --- where it stands ------------------------------------------------------------------------------------------
+
     def delivered_below(self) -> int:
         """Return the number below which messages have been delivered, now or before a restart.
 
@@ -433,6 +399,8 @@ class Backlog(IndexOwner):
                 break
             first += 1
         return first
+
+    # --- purged, closed, restored ---------------------------------------------------------------------------------
 
     def clear(self) -> None:
         """Settle everything that waits: purge."""
@@ -512,6 +480,8 @@ class Backlog(IndexOwner):
         self.middle_count = index.live_count
         self._candidates_to = index.first_page
         self._offer_pages()
+
+    # --- what others look at --------------------------------------------------------------------------------------
 
     def memory_bytes(self) -> int:
         """Return what the messages in memory take, about."""
