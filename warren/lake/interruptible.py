@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Final, TypeVar
 
-# What is interrupted before it has begun does not notice: it is interrupted until it has ended.
+# A query that is interrupted before it has begun does not notice: it is interrupted until it has ended.
 AGAIN_S: Final = 0.1
 
 _Result = TypeVar("_Result")
@@ -26,16 +26,19 @@ def interruptible(work: Callable[[], _Result], interrupt: Callable[[], None]) ->
     future: Future[_Result] = Future()
 
     def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             future.set_result(work())
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name="interruptible", daemon=True).start()
+    thread = threading.Thread(target=run, name="interruptible", daemon=True)
     try:
+        thread.start()  # which waits for the thread to begin: that, too, may be interrupted
         return future.result()
     except KeyboardInterrupt:
-        while not future.done():
+        while not (future.cancel() or future.done()):
             interrupt()
             wait([future], AGAIN_S)
         raise
