@@ -47,15 +47,22 @@ def pytest_configure(config: Any) -> None:
 def taken_s(process: int) -> float:
     """Return the seconds of a processor that `process` and its descendants have taken, those that have ended too."""
     ticks = 0
-    left = [str(process)]
+    left = [b"%d" % process]
     while left:
-        each = left.pop()
+        each = b"/proc/" + left.pop()
         try:
-            with open(f"/proc/{each}/stat") as stat:
-                ticks += sum(map(int, stat.read().rpartition(")")[2].split()[11:15]))
-            for thread in os.listdir(f"/proc/{each}/task"):
-                with open(f"/proc/{each}/task/{thread}/children") as children:
-                    left += children.read().split()
+            ticks += sum(map(int, _read(each + b"/stat").rpartition(b")")[2].split()[11:15]))
+            for thread in os.listdir(each + b"/task"):
+                left += _read(each + b"/task/" + thread + b"/children").split()
         except OSError:
             continue  # it has ended
     return ticks / _TICKS_PER_S
+
+
+def _read(path: bytes) -> bytes:
+    """Return what is in a short file; without a file object, which costs twice as much: some ten a test are read."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 65536)
+    finally:
+        os.close(file)
