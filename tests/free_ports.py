@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import itertools
 import os
 import random
 import socket
@@ -30,7 +31,8 @@ def _locks() -> int:
 
 def free_port() -> int:
     """Return a loopback TCP port that nobody listens on and that no other test is given."""
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+    first = random.SystemRandom().randrange(len(PORTS))
+    for port in itertools.chain(PORTS[first:], PORTS[:first]):
         if port not in _taken and _is_reserved(port) and _is_free(port):
             _taken.add(port)
             return port
