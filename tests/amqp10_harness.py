@@ -66,20 +66,21 @@ class Frame(NamedTuple):
 def split_frames(data: bytes) -> list[Frame]:
     """Take whole frames apart; protocol headers and empty frames are left out."""
     found: list[Frame] = []
-    while data:
-        if data[:4] == b"AMQP":
-            data = data[8:]
+    at = 0
+    while at < len(data):
+        if data[at : at + 4] == b"AMQP":
+            at += 8
             continue
-        size = int.from_bytes(data[:4], "big")
-        assert len(data) >= size, f"half a frame: {data!r}"
-        if size > 8:
-            reader = Reader(data[:size], 4 * data[4], size)
+        end = at + int.from_bytes(data[at : at + 4], "big")
+        assert at < end <= len(data), f"half a frame: {data[at:]!r}"
+        if end - at > 8:
+            reader = Reader(data, at + 4 * data[at + 4], end)
             value = reader.value()
             assert isinstance(value, Described)
-            payload = data[reader.pos : size]
-            channel = int.from_bytes(data[6:8], "big")
+            payload = data[reader.pos : end]
+            channel = int.from_bytes(data[at + 6 : at + 8], "big")
             found.append(Frame(NAMES[cast(int, value.descriptor)], channel, cast("list[Any]", value.value), payload))
-        data = data[size:]
+        at = end
     return found
 
 

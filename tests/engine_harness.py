@@ -70,12 +70,14 @@ def content_frames(
 def split_frames(data: bytes) -> list[tuple[int, int, bytes]]:
     """Cut whole frames into type, channel and payload."""
     frames = []
-    while data:
-        size = int.from_bytes(data[3:7], "big")
-        assert len(data) >= 8 + size, f"half a frame: {data!r}"
-        assert data[7 + size] == m.FRAME_END
-        frames.append((data[0], int.from_bytes(data[1:3], "big"), data[7 : 7 + size]))
-        data = data[8 + size :]
+    at = 0
+    while at < len(data):
+        payload_at = at + 7
+        end = payload_at + int.from_bytes(data[at + 3 : payload_at], "big")
+        assert end < len(data), f"half a frame: {data[at:]!r}"
+        assert data[end] == m.FRAME_END
+        frames.append((data[at], int.from_bytes(data[at + 1 : at + 3], "big"), data[payload_at:end]))
+        at = end + 1
     return frames
 
 
