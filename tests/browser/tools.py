@@ -6,13 +6,15 @@ import importlib.util
 import os
 import shutil
 
-CHROMIUM = os.environ.get("WARREN_TEST_CHROMIUM") or shutil.which("chromium") or ""
+# The shell has no window to draw, and so takes a third less of a processor than a browser that hides its own.
+PROGRAMS = ("chromium-headless-shell", "chromium")
+CHROMIUM = os.environ.get("WARREN_TEST_CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), "")
 
 
 def _missing() -> str | None:
     if importlib.util.find_spec("playwright") is None:
         return "Playwright is not installed: pip install playwright"
-    return None if CHROMIUM else "Chromium is not installed: apt-get install chromium"
+    return None if CHROMIUM else f"Chromium is not installed: apt-get install {PROGRAMS[0]}"
 
 
 MISSING = _missing()
