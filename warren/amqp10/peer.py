@@ -31,7 +31,7 @@ from mypy_extensions import i64
 from warren import __version__
 from warren.amqp.errors import FRAME_ERROR, NOT_ALLOWED, AmqpError, ChannelException, ConnectionException
 from warren.amqp.field_table import Table
-from warren.amqp10.attaching import HANDLE_MAX
+from warren.amqp10.attaching import HANDLE_MAX, attach
 from warren.amqp10.errors import (
     FRAMING_ERROR,
     ILLEGAL_STATE,
@@ -313,7 +313,7 @@ class Amqp10Peer(Peer):
 
     def _command(self, session: Amqp10Session, code: i64, data: bytes, pos: i64, end: i64) -> None:
         if code == ATTACH:
-            session.attach(arguments_of("attach", data, pos, end))
+            attach(session, arguments_of("attach", data, pos, end))
         elif code == DETACH:
             session.detach(arguments_of("detach", data, pos, end))
         elif code == END:

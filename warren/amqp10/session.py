@@ -21,7 +21,7 @@ from warren.amqp import methods as m
 from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
 from warren.amqp.numbers import number_text
 from warren.amqp10.addresses import target_of
-from warren.amqp10.attaching import TAG_PREFIX, attach
+from warren.amqp10.attaching import TAG_PREFIX
 from warren.amqp10.conversion import Body, Sections
 from warren.amqp10.dispositions import DispositionRun, DrainRun, LinkEnd, Outcomes, accepted, settled_frame
 from warren.amqp10.errors import (
@@ -585,14 +585,6 @@ class Amqp10Session(Session):
                     self.connection.begin(DrainRun(self, link))
 
     # --- links ------------------------------------------------------------------------------------------------------
-
-    def attach(self, fields: Arguments) -> None:
-        """Take an attach.
-
-        Raises:
-            AmqpError: the session fails.
-        """
-        attach(self, fields)
 
     def detach(self, fields: Arguments) -> None:
         """Take a detach.
