@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from cheap_passwords import make_passwords_cheap
+from example_counts import examples
 from hypothesis import HealthCheck, settings
 
 # Before anything imports the hash that is verified for nobody.
@@ -20,7 +21,12 @@ from integration.metadata_urls import fresh_metadata_url, fresh_sqlite_url, meta
 
 __all__ = ["fresh_metadata_url", "fresh_sqlite_url", "metadata_url", "postgres"]
 
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("any machine")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from engine import Client, Engine
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ LARGER_SESSION = b"".join(frame.encode() for frame in with_larger_frames(whole_s
 # Consumers are served once per turn, so what they get when depends on the turns; everything else does not.
 QUIET_SCENES = ["exchanges", "queues", "publishes", "gets", "confirms", "transactions"]
 
-examples = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+replayable = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def logged_in() -> tuple[Engine, Client]:
@@ -57,7 +58,7 @@ def test_a_session_cut_anywhere_gets_byte_for_byte_the_same_answers(session: byt
     whole = answers_in_one_turn([session])
     assert len(whole) > 10_000
 
-    @settings(examples, max_examples=60)
+    @settings(replayable, max_examples=examples(60))
     @given(places_in(session))
     def check(places: list[int]) -> None:
         assert answers_in_one_turn(cut(session, places)) == whole
@@ -71,7 +72,7 @@ def test_a_session_in_chunks_of_one_size_gets_byte_for_byte_the_same_answers(siz
     assert answers_in_one_turn(chunks) == answers_in_one_turn([SESSION])
 
 
-@settings(examples, max_examples=150)
+@settings(replayable, max_examples=examples(150))
 @given(st.integers(0, 2**32), st.data())
 def test_a_broken_session_cut_anywhere_gets_the_same_answers(seed: int, data: st.DataObject) -> None:
     choices = random.Random(seed)
@@ -84,7 +85,7 @@ def test_a_broken_session_cut_anywhere_gets_the_same_answers(seed: int, data: st
     assert answers_in_one_turn(cut(session, places)) == answers_in_one_turn([session])
 
 
-@settings(examples, max_examples=40)
+@settings(replayable, max_examples=examples(40))
 @given(st.data())
 def test_turns_between_the_chunks_change_nothing_but_how_confirms_are_grouped(data: st.DataObject) -> None:
     frames = handshake()[1:]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from engine_harness import Client, Harness, Received, basic_consume, body_of, publish_frames, queue_declare
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -460,7 +461,7 @@ def _run(commands: list[Command]) -> None:
     comparison.check_conservation()
 
 
-@settings(max_examples=150, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 @given(st.lists(COMMANDS, min_size=30, max_size=90))
 def test_any_few_commands_do_what_a_small_broker_does(commands: list[Command]) -> None:
     _run(commands)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_store import memory_log
@@ -29,7 +30,7 @@ FIFO_STEPS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(FIFO_STEPS)
 def test_a_backlog_in_memory_is_a_list_that_numbers_its_messages(steps: list[tuple[str, int]]) -> None:
     log = memory_log()
@@ -73,7 +74,7 @@ OUTBOX_STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(OUTBOX_STEPS, st.sampled_from([100, 5000, 1 << 20]))
 def test_an_outbox_sends_what_was_written_in_order(steps: list[tuple[str, int]], limit: int) -> None:
     dirty: list[Outbox] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ledger_view import outstanding_tags
@@ -159,7 +160,7 @@ def run(choices: random.Random, steps: int, most: int) -> Comparison:
     return comparison
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 1 << 32))
 def test_a_few_steps_agree_with_a_dict(seed: int) -> None:
     run(random.Random(seed), 60, 20)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from engine_harness import Client, Harness, Received, basic_consume, body_of, publish_frames
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -564,7 +565,7 @@ def _run(choices: tuple[int, int, int], commands: list[Command]) -> None:
     comparison.finish()
 
 
-@settings(max_examples=150, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 @given(st.tuples(*NUMBERS), st.lists(COMMANDS, min_size=20, max_size=70))
 def test_any_few_commands_keep_keys_together_and_in_order(
     choices: tuple[int, int, int], commands: list[Command]

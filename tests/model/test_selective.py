@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from amqp10_harness import DETACH, Amqp10Client, Frame, amqp10_client, sections
 from engine_harness import Client, Harness, basic_consume, body_of
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -405,7 +406,7 @@ def _run(choices: tuple[int, int, int], commands: list[Command]) -> None:
     comparison.finish()
 
 
-@settings(max_examples=50, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(50), deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 @given(st.tuples(*NUMBERS), st.lists(COMMANDS, min_size=20, max_size=70))
 def test_any_few_commands_leave_everybody_what_is_wanted(
     choices: tuple[int, int, int], commands: list[Command]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
+from example_counts import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -20,10 +21,10 @@ from warren.amqp.methods import METHODS, MethodSpec
 from warren.amqp.specification import FIELD_PAYLOADS, SpecificationError, TaggedTable
 
 
-def thorough(examples: int) -> settings:
-    """Settings of a property: so many `examples`, no limit of time, a failure prints how to replay it."""
+def thorough(wanted: int) -> settings:
+    """Settings of a property: `wanted` examples, no limit of time, a failure prints how to replay it."""
     return settings(
-        max_examples=examples,
+        max_examples=examples(wanted),
         deadline=None,
         print_blob=True,
         suppress_health_check=[HealthCheck.too_slow],

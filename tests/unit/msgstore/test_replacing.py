@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_log import StoredLog, entries, timed_message
@@ -154,7 +155,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, print_blob=True)
+@settings(max_examples=examples(300), deadline=None, print_blob=True)
 @given(STEPS)
 def test_whatever_happens_every_restart_finds_the_same(steps: list[tuple[str, int, int]]) -> None:
     log = StoredLog(segment_bytes=2048, page_entries_max=PAGE_ENTRIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.booleans(), NUMBERS), max_size=60), st.lists(NUMBERS, min_size=1, max_size=10))
 def test_the_next_place_is_found_from_anywhere(changes: list[tuple[bool, int]], starts: list[int]) -> None:
     places = BitSet()

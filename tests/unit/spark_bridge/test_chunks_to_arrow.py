@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -196,7 +197,7 @@ _POSITIONS = st.one_of(st.integers(10, 127), st.integers(192, 2000))
 @pytest.mark.parametrize("compress", [None, zstd], ids=["plain", "zstd"])
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @given(changes=st.lists(st.tuples(_POSITIONS, st.integers(0, 255)), min_size=1, max_size=6))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_no_forged_number_is_believed(changes: list[tuple[int, int]], compress: object, sparse: bool) -> None:
     """The checksums are right, the numbers are not: an error, or rows that are well-formed and within the chunk."""
     sent = some(30, first=5)

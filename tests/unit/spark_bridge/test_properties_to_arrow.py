@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.wire import encoded_tables, property_sets, thorough
@@ -213,7 +214,7 @@ def test_messages_of_the_same_shape_are_what_the_broker_decodes(headers_format: 
 
 
 @given(property_sets, st.integers(2, 100))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_messages_that_are_all_equal_are_decoded_as_one_is(values: dict[str, Any], count: int) -> None:
     blob = properties_of(values)
     for headers_format in HEADERS_FORMATS:
@@ -315,7 +316,7 @@ def test_no_octet_of_a_table_can_be_another_unnoticed() -> None:
 
 @pytest.mark.parametrize("headers_format", HEADERS_FORMATS)
 @given(st.lists(encoded_tables, min_size=1, max_size=3), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_together_and_one_by_one_are_the_same(headers_format: str, tables: list[bytes], data: st.DataObject) -> None:
     order = data.draw(st.lists(st.sampled_from(tables), min_size=2, max_size=20))
     # The same keys and types, with octets of the values changed where that leaves a table.
