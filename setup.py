@@ -37,6 +37,10 @@ COMPILED_MODULES = (
     "server/network/tls_session.py",
     "server/network/transport.py",
 )
+# Commands that only say what the package is. Two of them are given before each wheel is built; mypyc, which they do not
+# need, takes most of a minute.
+DESCRIBING = {"egg_info", "dist_info", "sdist"}
+BUILDING = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
 
 
 def compiled_sources() -> list[str]:
@@ -104,8 +108,8 @@ def mend(path: Path) -> None:
             raise SystemExit(f"{dealloc['name']} of the compiled engine would use the trashcan without a header for it")
 
 
-if not {"egg_info", "dist_info", "sdist"}.isdisjoint(sys.argv):
-    setup()  # which only says what the package is: asked twice for each wheel, while mypyc takes most of a minute
+if DESCRIBING.intersection(sys.argv) and BUILDING.isdisjoint(sys.argv):
+    setup()
 elif os.environ.get("WARREN_COMPILE", "1") == "0" or not has_compiler():
     print("warren: no C compiler used: the engine will run interpreted, several times slower", file=sys.stderr)
     setup()
