@@ -65,6 +65,12 @@ def can_optimize_at_link_time() -> bool:
     return os.path.isabs(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip())
 
 
+def processors() -> int:
+    """Return how many to compile on: a container may see all of its host, and not have the memory for so many."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(mine, 8)
+
+
 # Python asks for -Wall, which takes half of the time to compile, for code that nobody reads. C has no exceptions to
 # unwind for; the tables are a third of what the assembler reads, which runs beside.
 COMPILING = ["-Wno-all", "-pipe", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
@@ -119,7 +125,7 @@ else:
     options = ["--config-file", "pyproject.toml"]
     extensions = mypycify(options + compiled_sources(), opt_level="3", debug_level="0", group_name="warren_engine")
     # The engine is one C file, so that its functions can be put in line. When it is linked, its parts are optimized on
-    # all processors; that takes a quarter less of them, too.
+    # several processors; that takes a quarter less of them, too.
     at_link_time = can_optimize_at_link_time()
     for extension in extensions:
         engine = [Path(source) for source in extension.sources if Path(source).name.startswith("__native")]
@@ -128,6 +134,6 @@ else:
         is_in_parts = at_link_time and bool(engine)
         # mypyc gives all extensions the same lists.
         extension.extra_compile_args = extension.extra_compile_args + COMPILING + ["-flto"] * is_in_parts
-        extension.extra_link_args = extension.extra_link_args + ["-flto=auto"] * is_in_parts
+        extension.extra_link_args = extension.extra_link_args + [f"-flto={processors()}"] * is_in_parts
     # Beside the engine are some hundred small extensions, which lead to its modules.
-    setup(ext_modules=extensions, options={"build_ext": {"parallel": os.cpu_count()}})
+    setup(ext_modules=extensions, options={"build_ext": {"parallel": processors()}})
