@@ -55,7 +55,7 @@ MUTANTS: Final = (
         "a leader that slept delivers before it looks at the clock",
         (
             MEMBER,
-            "return self._is_told_to_serve and now_s < self._promised_until_s()",
+            "return self._is_told_to_serve and now_s < self._serves_until_s",
             "return self._is_told_to_serve",
         ),
     ),

@@ -210,6 +210,7 @@ class Member:
         self._leads_from_s = NEVER
         self._is_told_to_lead = False
         self._is_told_to_serve = False
+        self._serves_until_s = NEVER  # unless more is promised; decided with every event, asked at every turn
 
     # --- questions ------------------------------------------------------------------------------------------------
 
@@ -220,7 +221,7 @@ class Member:
 
     def serves(self, now_s: float) -> bool:
         """Whether clients may be served at this moment: after a pause that is to be known before the next event."""
-        return self._is_told_to_serve and now_s < self._promised_until_s()
+        return self._is_told_to_serve and now_s < self._serves_until_s
 
     def silence_s(self, now_s: float) -> float:
         """Return for how long a leader has heard nothing of one whose promise it needs; 0 when it needs none."""
@@ -695,7 +696,8 @@ class Member:
 
     def _decide_serving(self, now_s: float) -> None:
         self._drop_silent_joining(now_s)
-        may = self.role is Role.LEADING and self._drained_lsn is None and now_s < self._promised_until_s()
+        self._serves_until_s = self._promised_until_s()
+        may = self.role is Role.LEADING and self._drained_lsn is None and now_s < self._serves_until_s
         if may != self._is_told_to_serve:
             self._is_told_to_serve = may
             self._actions.append(Serve() if may else StopServing())

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -66,6 +67,7 @@ SAID_MAX: Final = 1000  # entries of a follower that wait: each names thousands 
 RETURN_S: Final = 10.0  # for a follower that is to connect again
 COPY_BYTES: Final = 1 << 20  # of the metadata, in one entry
 ATTACH_S: Final = 0.1  # how often it is looked whether it can be given anything
+HEARD_EVERY_S: Final = 0.05  # how often a member hears of acknowledgements that answer no new beacon
 
 Kind = TypeVar("Kind", Position, SealedList)
 
@@ -127,6 +129,8 @@ class LinkToFollower:
         self._noted_at = 0  # how many entries it has carried out when it has taken note
         self._sent_bytes = 0
         self._done = 0  # how many entries it has carried out
+        self._answered = 0  # the last beacon that the member knows to be answered
+        self._heard_s = -math.inf  # when the member was told so last
 
     def feed(self, data: bytes) -> None:
         """Take what came behind the handshake."""
@@ -408,10 +412,20 @@ class LinkToFollower:
             raise EntryError(f"an acknowledgement for the leader of epoch {entry.epoch}")
         has_our_log = self._attachment is not None
         received_lsn, synced_lsn = (entry.received_lsn, entry.synced_lsn) if has_our_log else (0, 0)
-        leader.in_sync.acknowledged(self.replica, received_lsn, synced_lsn, time.monotonic())
+        now_s = time.monotonic()
+        leader.in_sync.acknowledged(self.replica, received_lsn, synced_lsn, now_s)
         if leader.elected is not None and entry.beacon:
-            leader.elected.answered(self.replica, leader.epoch(), entry.beacon)
+            self._tell_answered(leader.elected, entry.beacon, now_s)
         self._done = entry.done
         if self._noted_at and not self.replica.is_noted and entry.done >= self._noted_at:
             leader.in_sync.noted(self.replica)
         leader.moved()
+
+    def _tell_answered(self, elected: ElectedSet, beacon: int, now_s: float) -> None:
+        """Have the member know of an answer: at once of a new one, now and then of one that it knows.
+
+        It decides anew each time, and there may be an acknowledgement for every message.
+        """
+        if beacon > self._answered or now_s - self._heard_s >= HEARD_EVERY_S:
+            self._answered, self._heard_s = beacon, now_s
+            elected.answered(self.replica, self._leader.epoch(), beacon)

@@ -33,7 +33,7 @@ from warren.replication.entries import (
     encoded,
 )
 from warren.replication.handshake import Node
-from warren.replication.link_to_follower import LinkToFollower
+from warren.replication.link_to_follower import HEARD_EVERY_S, LinkToFollower
 from warren.replication.replica_store import NO_STORE
 from warren.replication.shipping import Attachment, Shipping
 from warren.replication.wire import Wire
@@ -111,6 +111,30 @@ def test_the_member_hears_which_beacon_was_answered_and_of_a_greater_epoch() -> 
                 follower._take(Ack(0, 0, 0, 0, EPOCH + 1))
             follower.wire.close()
         assert leader.told == [BeaconAnswered(recorded(TWO), EPOCH, 3), EpochRefused(recorded(TWO), EPOCH + 1)]
+
+    trio.run(main)
+
+
+def test_the_member_hears_at_once_of_a_new_answer_and_now_and_then_of_other_acks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It decides anew each time, and there may be an ack for every message."""
+    now_s = 100.0
+    monkeypatch.setattr("warren.replication.link_to_follower.time.monotonic", lambda: now_s)
+
+    async def main() -> None:
+        nonlocal now_s
+        leader = Leader()
+        follower, sock = link(leader)
+        with sock:
+            for beacon in (3, 3, 3, 4, 4):
+                follower._take(Ack(0, 0, 0, beacon, EPOCH))
+            assert leader.told == [BeaconAnswered(recorded(TWO), EPOCH, 3), BeaconAnswered(recorded(TWO), EPOCH, 4)]
+            now_s += 2 * HEARD_EVERY_S
+            for _ in range(2):
+                follower._take(Ack(0, 0, 0, 4, EPOCH))
+            assert leader.told[2:] == [BeaconAnswered(recorded(TWO), EPOCH, 4)]
+            follower.wire.close()
 
     trio.run(main)
 
