@@ -164,8 +164,6 @@ def _of_the_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
 
 def import_all() -> list[ModuleType]:
     """Import what a broker imports before it serves, but for the module that is run."""
-    import sqlalchemy.dialects.sqlite
-
     import warren.gateway.plugin
     import warren.links.plugin
     import warren.mgmt_plugin.plugin
@@ -176,7 +174,7 @@ def import_all() -> list[ModuleType]:
     import warren.server.logs
     import warren.server.process_memory
 
-    return [sqlalchemy, warren]
+    return [warren]
 
 
 def make_passwords_cheap() -> None:

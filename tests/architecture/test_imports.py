@@ -80,6 +80,7 @@ FORBIDDEN_IN_ENGINE = {
     "selectors",
     "socket",
     "sqlalchemy",
+    "sqlite3",
     "ssl",
     "structlog",
     "subprocess",
@@ -93,8 +94,8 @@ ALLOWED_OUTSIDERS = {"__future__", "base64", "bisect", "collections", "dataclass
     "math",
     "itertools",
     "construct",  # the specification written once; only ``amqp/specification.py``
-    "crc32c",  # checksums of the store, only ``msgstore/log/checksum.py``
     "difflib",  # the nearest key to a misspelt one of a policy
+    "importlib",  # finds the wheel for checksums of the store, only ``msgstore/log/checksum.py``
     "hashlib",  # long keys of messages are remembered by their hash
     "json",  # definitions of policies and limits, read once when they are set
     "librt",

@@ -14,6 +14,8 @@ import trio
 from journalled_log import STORE_ID, JournalledLog
 
 from warren.server.catalogue.catalogue import Catalogue, CatalogueError
+from warren.server.catalogue.postgresql import PostgreSQL
+from warren.server.catalogue.sqlite_file import SqliteFile
 from warren.server.catalogue.writer import CatalogueWriter
 from warren.vhosts.metadata import QueuePut
 
@@ -35,11 +37,10 @@ def test_the_files_of_sqlite_belong_to_their_owner_only(tmp_path: Path) -> None:
 
 def test_sqlite_commits_are_synced(tmp_path: Path) -> None:
     catalogue = Catalogue.open(f"sqlite:///{tmp_path / 'catalogue.db'}")
-    with catalogue._engine.connect() as connection:
-        settings = {
-            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("journal_mode", "synchronous")
-        }
-    assert settings == {"journal_mode": "wal", "synchronous": 2}
+    database = catalogue._database
+    assert isinstance(database, SqliteFile)
+    settings = [database._connection.execute(f"PRAGMA {name}").fetchone() for name in ("journal_mode", "synchronous")]
+    assert settings == [("wal",), (2,)]
     catalogue.close()
 
 
@@ -106,11 +107,32 @@ def test_a_url_that_leads_nowhere_is_one_line_without_the_password(url: str, rea
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("library", ["sqlalchemy", "psycopg"])
+def test_a_library_of_postgresql_that_is_not_there_is_named_with_what_installs_it(library: str) -> None:
+    program = f"""
+import sys
+sys.modules[{library!r}] = None
+from warren.server.catalogue.catalogue import Catalogue
+try:
+    Catalogue.open("postgresql://u:secret@127.0.0.1:1/d")
+except Exception as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == f"metadata store: {library} is not installed: pip install 'warren-broker[postgresql]'\n"
+
+
+def test_sqlite_options_in_a_url_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CatalogueError, match="has no options"):
+        Catalogue.open(f"sqlite:///{tmp_path / 'catalogue.db'}?timeout=3")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_database_locked_by_another_process_is_unavailable_not_fatal(tmp_path: Path) -> None:
     path = tmp_path / "catalogue.db"
     catalogue = Catalogue.open(f"sqlite:///{path}")
-    with catalogue._engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+    assert isinstance(catalogue._database, SqliteFile)
+    catalogue._database._connection.execute("PRAGMA busy_timeout = 0")
     intruder = sqlite3.connect(path, isolation_level=None)
     intruder.execute("BEGIN IMMEDIATE")
     with pytest.raises(CatalogueError, match="locked"):
@@ -126,7 +148,7 @@ def test_a_postgresql_database_serves_one_broker(postgres: PostgresServer, monke
     url = postgres.fresh_url()
     first = Catalogue.open(url)
     with monkeypatch.context() as patched:
-        patched.setattr("warren.server.catalogue.catalogue._LOCK_WAIT_MS", 50)
+        patched.setattr("warren.server.catalogue.postgresql._LOCK_WAIT_MS", 50)
         with pytest.raises(CatalogueError, match="another broker uses this database"):
             Catalogue.open(url)
     first.close()
@@ -151,7 +173,8 @@ def test_asynchronous_commit_is_turned_on_again(postgres: PostgresServer) -> Non
     with psycopg.connect(postgres.conninfo("postgres"), autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off".encode())
     catalogue = Catalogue.open(url)
-    with catalogue._engine.connect() as opened:
+    assert isinstance(catalogue._database, PostgreSQL)
+    with catalogue._database._engine.connect() as opened:
         assert opened.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
     catalogue.close()
 

@@ -16,7 +16,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -57,6 +56,8 @@ def command() -> list[str]:
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of the process: that of the broker, and where this package is."""
+    import sysconfig  # it reads how Python was built, which is much
+
     root = str(Path(__file__).parents[2])
     found = dict(given)
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):

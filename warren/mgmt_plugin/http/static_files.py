@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from importlib import resources
-from importlib.resources.abc import Traversable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from warren.mgmt_plugin.http.server import HttpError, Request, Response
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -13,8 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from email.parser import BytesParser
-from email.policy import HTTP
 from typing import Any, ClassVar, Final
 
 import trio
@@ -154,6 +152,10 @@ async def _file(call: Call) -> bytes:
 
 
 def _file_of_form(content_type: str, body: bytes) -> bytes:
+    # Half a megabyte, for who sends a form.
+    from email.parser import BytesParser
+    from email.policy import HTTP
+
     head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1")
     form: Any = BytesParser(policy=HTTP).parsebytes(head + body)
     if not form.is_multipart():

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
 from typing import Final
 
 from mypy_extensions import i64
@@ -50,12 +52,18 @@ def reflected_table(polynomial: int) -> list[int]:
 
 
 def maybe_wheel() -> ChecksumFunction | None:
-    """Return CRC-32C as the crc32c wheel has it, or None when it is not installed."""
-    try:
-        from crc32c import crc32c
-    except ImportError:
+    """Return CRC-32C as the crc32c wheel has it, or None when it is not installed.
+
+    Only its extension is loaded: the package around it asks for its own version, which loads a megabyte of parsers.
+    """
+    package = find_spec("crc32c")
+    places = None if package is None else package.submodule_search_locations
+    found = None if places is None else PathFinder.find_spec("crc32c._crc32c", places)
+    if found is None or found.loader is None:
         return None
-    function: ChecksumFunction = crc32c
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    function: ChecksumFunction = module.crc32c
     return function
 
 

@@ -12,19 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    MetaData,
-    Table,
-    bindparam,
-    insert,
-    inspect,
-    select,
-    update,
-)
-
-from warren.server.catalogue.tables import GLOBAL_PARAMETERS, METADATA, SCHEMA, key, value
+from warren.server.catalogue.database import Transaction
+from warren.server.catalogue.tables import BIGINT, BYTES, GLOBAL_PARAMETERS, NAME, SCHEMA, TABLES, type_in
 from warren.server.errors import CatalogueError as CatalogueError
 from warren.server.logs import get_logger
 
@@ -36,20 +25,38 @@ DEFINITIONS_HASH: Final = "internal_definitions_hash"
 _UNFILLED: Final = '""'
 
 
-def prepare_schema(connection: Connection) -> None:
-    if not inspect(connection).has_table(SCHEMA.name):
-        METADATA.create_all(connection)
-        connection.execute(insert(SCHEMA).values(version=SCHEMA_VERSION))
-        connection.execute(insert(GLOBAL_PARAMETERS).values(name=DEFINITIONS_HASH, value=_UNFILLED))
+def maybe_version(transaction: Transaction) -> int | None:
+    """Return which version the tables have; None when there are none. Raises CatalogueError when they do not say."""
+    found = {
+        "sqlite": f"SELECT count(*) FROM sqlite_master WHERE name = '{SCHEMA}'",
+        "postgresql": f"SELECT count(to_regclass('{SCHEMA}'))",
+    }
+    if not _value(transaction, found[transaction.kind]):
+        return None
+    version = _value(transaction, f"SELECT max(version) FROM {SCHEMA}")
+    if not isinstance(version, int):
+        raise CatalogueError(f"its table {SCHEMA} is empty")
+    return version
+
+
+def prepare_schema(transaction: Transaction) -> None:
+    """Make the tables, or bring those of an older version to this one. Raises CatalogueError for a newer one."""
+    version = maybe_version(transaction)
+    if version is None:
+        transaction.execute(f"CREATE TABLE {SCHEMA} (version INTEGER NOT NULL)")
+        for table in TABLES:
+            for statement in table.create(transaction.kind):
+                transaction.execute(statement)
+        transaction.execute(f"INSERT INTO {SCHEMA} VALUES ({SCHEMA_VERSION})")
+        transaction.execute(GLOBAL_PARAMETERS.put, [{"name": DEFINITIONS_HASH, "value": _UNFILLED}])
         return
-    version = connection.execute(select(SCHEMA.c.version)).scalar_one()
     if version > SCHEMA_VERSION:
         raise CatalogueError(
             f"written by a newer Warren (schema version {version}, this one knows {SCHEMA_VERSION}); "
             "start that version, or restore a backup made before the upgrade"
         )
     if version < SCHEMA_VERSION:
-        if connection.dialect.name != "sqlite":
+        if transaction.kind != "sqlite":
             log.warning(
                 "the metadata store is migrated without a copy of what it was",
                 schema=version,
@@ -57,72 +64,71 @@ def prepare_schema(connection: Connection) -> None:
                 advice="only a dump from before leads back to an older Warren: pg_dump --table='warren_*'",
             )
         for migrate in MIGRATIONS[version - 1 :]:
-            migrate(connection)
-        connection.execute(update(SCHEMA).values(version=SCHEMA_VERSION))
+            migrate(transaction)
+        transaction.execute(f"UPDATE {SCHEMA} SET version = {SCHEMA_VERSION}")
 
 
-def _number_queues(connection: Connection) -> None:
+def _value(transaction: Transaction, statement: str) -> object:
+    ((value,),) = transaction.rows(statement)
+    return value
+
+
+def _number_queues(transaction: Transaction) -> None:
     """Lead from version 1 to 2: give the queues the ids 1, 2, 3 ... in the order of vhost and name."""
-    _add_column(connection, "warren_queues", "queue_id", "BIGINT", "0")
-    queues = Table("warren_queues", MetaData(), key("vhost"), key("name"), value("queue_id", BigInteger))
-    ordered = connection.execute(select(queues.c.vhost, queues.c.name).order_by(queues.c.vhost, queues.c.name)).all()
-    numbering = (
-        update(queues)
-        .where(queues.c.vhost == bindparam("of_vhost"), queues.c.name == bindparam("of_name"))
-        .values(queue_id=bindparam("number"))
-    )
+    _add_column(transaction, "warren_queues", "queue_id", BIGINT, "0")
+    ordered = list(transaction.rows("SELECT vhost, name FROM warren_queues ORDER BY vhost, name"))
     if ordered:
-        connection.execute(
-            numbering,
-            [{"of_vhost": row.vhost, "of_name": row.name, "number": n} for n, row in enumerate(ordered, start=1)],
+        transaction.execute(
+            "UPDATE warren_queues SET queue_id = :number WHERE vhost = :vhost AND name = :name",
+            [{"vhost": vhost, "name": name, "number": n} for n, (vhost, name) in enumerate(ordered, start=1)],
         )
 
 
-def _add_limits_and_policies(connection: Connection) -> None:
+def _add_limits_and_policies(transaction: Transaction) -> None:
     """Lead from version 2 to 3: three tables more, empty."""
-    name = 'TEXT COLLATE "C"' if connection.dialect.name == "postgresql" else "TEXT"
+    name = type_in(transaction.kind, NAME)
     for table, column in (("warren_vhost_limits", "vhost"), ("warren_user_limits", "user_name")):
-        connection.exec_driver_sql(
+        transaction.execute(
             f"CREATE TABLE {table} ({column} {name} NOT NULL, definition TEXT NOT NULL, PRIMARY KEY ({column}))"
         )
-    connection.exec_driver_sql(
+    transaction.execute(
         f"CREATE TABLE warren_policies (vhost {name} NOT NULL, operator BOOLEAN NOT NULL, name {name} NOT NULL, "
         "pattern TEXT NOT NULL, apply_to TEXT NOT NULL, priority BIGINT NOT NULL, definition TEXT NOT NULL, "
         "PRIMARY KEY (vhost, operator, name))"
     )
 
 
-def _add_parameters_and_protection(connection: Connection) -> None:
+def _add_parameters_and_protection(transaction: Transaction) -> None:
     """Lead from version 3 to 4: two tables more, empty, and no vhost is protected."""
-    name = 'TEXT COLLATE "C"' if connection.dialect.name == "postgresql" else "TEXT"
-    _add_column(connection, "warren_vhosts", "protected_from_deletion", "BOOLEAN", "FALSE")
-    connection.exec_driver_sql(
+    name = type_in(transaction.kind, NAME)
+    _add_column(transaction, "warren_vhosts", "protected_from_deletion", "BOOLEAN", "FALSE")
+    transaction.execute(
         f"CREATE TABLE warren_parameters (vhost {name} NOT NULL, component {name} NOT NULL, name {name} NOT NULL, "
         "value TEXT NOT NULL, PRIMARY KEY (vhost, component, name))"
     )
-    connection.exec_driver_sql(
+    transaction.execute(
         f"CREATE TABLE warren_global_parameters (name {name} NOT NULL, value TEXT NOT NULL, PRIMARY KEY (name))"
     )
 
 
-def _add_applied(connection: Connection) -> None:
+def _add_applied(transaction: Transaction) -> None:
     """Lead from version 4 to 5: a table more, empty, since no change was in a log before."""
-    binary = "BYTEA" if connection.dialect.name == "postgresql" else "BLOB"
-    connection.exec_driver_sql(
-        f"CREATE TABLE warren_applied (store_id {binary} NOT NULL, changes BIGINT NOT NULL, PRIMARY KEY (store_id))"
+    transaction.execute(
+        f"CREATE TABLE warren_applied (store_id {type_in(transaction.kind, BYTES)} NOT NULL, changes BIGINT NOT NULL, "
+        "PRIMARY KEY (store_id))"
     )
 
 
-def _add_column(connection: Connection, table: str, column: str, type_: str, value: str) -> None:
+def _add_column(transaction: Transaction, table: str, column: str, type_: str, value: str) -> None:
     """Add a column that may not be null and is `value` in the rows there are."""
-    connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column} {type_} NOT NULL DEFAULT {value}")
-    if connection.dialect.name == "postgresql":
+    transaction.execute(f"ALTER TABLE {table} ADD COLUMN {column} {type_} NOT NULL DEFAULT {value}")
+    if transaction.kind == "postgresql":
         # SQLite cannot take a default back; there it stays, unused, since every insert names the column.
-        connection.exec_driver_sql(f"ALTER TABLE {table} ALTER COLUMN {column} DROP DEFAULT")
+        transaction.execute(f"ALTER TABLE {table} ALTER COLUMN {column} DROP DEFAULT")
 
 
 # Entry n leads from schema version n + 1 to n + 2. A release that changes a table appends one.
-MIGRATIONS: Final[list[Callable[[Connection], None]]] = [
+MIGRATIONS: Final[list[Callable[[Transaction], None]]] = [
     _number_queues,
     _add_limits_and_policies,
     _add_parameters_and_protection,
@@ -130,8 +136,7 @@ MIGRATIONS: Final[list[Callable[[Connection], None]]] = [
 ]
 
 
-def is_unfilled(connection: Connection) -> bool:
+def is_unfilled(transaction: Transaction) -> bool:
     """Tell whether this store is new, or what was to fill it did not come; not: whether it was emptied since."""
-    parameters = GLOBAL_PARAMETERS.c
-    row = connection.execute(select(parameters.value).where(parameters.name == DEFINITIONS_HASH)).first()
-    return row is not None and row.value == _UNFILLED
+    select = "SELECT value FROM warren_global_parameters WHERE name = :name"
+    return list(transaction.rows(select, {"name": DEFINITIONS_HASH})) == [(_UNFILLED,)]

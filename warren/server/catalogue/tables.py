@@ -23,32 +23,16 @@
 3. A put is an upsert, a delete of what is missing does nothing. A delete takes along what it is documented to
    (`warren.vhosts.metadata`). There are no foreign keys: a row that refers to nothing loads
    and is the engine's to judge.
+4. Statements are those that both databases understand, with parameters by name (``:name``), as are most types. Where
+   they differ, `Table.create` has the words of each.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, assert_never
-
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Dialect,
-    Executable,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Row,
-    Table,
-    Text,
-    bindparam,
-    delete,
-    or_,
-)
 
 from warren.server.errors import CatalogueError as CatalogueError
 from warren.vhosts.metadata import (
@@ -79,194 +63,184 @@ from warren.vhosts.metadata import (
     VhostPut,
 )
 
-METADATA = MetaData()
-# The C collation orders by byte and spares the tables every change of the system's locale data.
-_Name = Text().with_variant(Text(collation="C"), "postgresql")
+RowValues = dict[str, object]
+Row = tuple[Any, ...]
+
+# Types of columns. The C collation orders by byte and spares the tables every change of the system's locale data.
+NAME: Final = "name"
+TEXT: Final = "TEXT"
+BOOLEAN: Final = "BOOLEAN"
+INTEGER: Final = "INTEGER"
+BIGINT: Final = "BIGINT"
+BYTES: Final = "bytes"
+_IN_WORDS_OF: Final[Mapping[str, Mapping[str, str]]] = {
+    "sqlite": {NAME: "TEXT", BYTES: "BLOB"},
+    "postgresql": {NAME: 'TEXT COLLATE "C"', BYTES: "BYTEA"},
+}
 
 
-def key(name: str, type_: Any = _Name) -> Column[Any]:
-    return Column(name, type_, primary_key=True)
+def type_in(database: str, type_: str) -> str:
+    """Return a type of columns in the words of ``sqlite`` or ``postgresql``."""
+    return _IN_WORDS_OF[database].get(type_, type_)
 
 
-def value(name: str, type_: Any = Text) -> Column[Any]:
-    return Column(name, type_, nullable=False)
+class Table:
+    """A table: its columns with their types, those of the key first, and the statements about it.
+
+    `index` has the columns of one more index, and the end of its name. `kept`: columns of which a put of a row that is
+    there leaves what it has.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        key: Mapping[str, str],
+        values: Mapping[str, str],
+        index: tuple[str, tuple[str, ...]] | None = None,
+        kept: frozenset[str] = frozenset(),
+        order: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.key = tuple(key)
+        self._columns = {**key, **values}
+        self._index = index
+        names = ", ".join(self._columns)
+        parameters = ", ".join(f":{column}" for column in self._columns)
+        replaced = ", ".join(f"{column} = excluded.{column}" for column in values if column not in kept)
+        self.put: Final = (
+            f"INSERT INTO {name} ({names}) VALUES ({parameters}) "
+            f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET {replaced}"
+        )
+        self.select: Final = f"SELECT {names} FROM {name} ORDER BY {', '.join(order or self.key)}"
+        self.clear: Final = f"DELETE FROM {name}"
+
+    def create(self, database: str) -> list[str]:
+        """Return the statements that make it, in the words of ``sqlite`` or ``postgresql``."""
+        columns = [f"{name} {type_in(database, type_)} NOT NULL" for name, type_ in self._columns.items()]
+        if self.key:
+            columns.append(f"PRIMARY KEY ({', '.join(self.key)})")
+        statements = [f"CREATE TABLE {self.name} ({', '.join(columns)})"]
+        if self._index is not None:
+            name, indexed = self._index
+            statements.append(f"CREATE INDEX {self.name}_{name} ON {self.name} ({', '.join(indexed)})")
+        return statements
+
+    def delete_where(self, **parameters: str) -> str:
+        """Return the statement that deletes the rows whose columns (keywords) equal the parameters of these names."""
+        return f"{self.clear} WHERE " + " AND ".join(f"{column} = :{name}" for column, name in parameters.items())
 
 
-SCHEMA = Table("warren_schema", METADATA, Column("version", Integer, nullable=False))
+SCHEMA: Final = "warren_schema"
 VHOSTS = Table(
     "warren_vhosts",
-    METADATA,
-    key("name"),
-    value("description"),
-    value("tags"),
-    value("default_queue_type"),
-    value("protected_from_deletion", Boolean),
+    {"name": NAME},
+    {"description": TEXT, "tags": TEXT, "default_queue_type": TEXT, "protected_from_deletion": BOOLEAN},
 )
-USERS = Table(
-    "warren_users",
-    METADATA,
-    key("name"),
-    value("password_hash"),
-    value("hashing_algorithm"),
-    value("tags"),
-)
+USERS = Table("warren_users", {"name": NAME}, {"password_hash": TEXT, "hashing_algorithm": TEXT, "tags": TEXT})
 PERMISSIONS = Table(
     "warren_permissions",
-    METADATA,
-    key("user_name"),
-    key("vhost"),
-    value("configure"),
-    value("write"),
-    value("read"),
-    Index("warren_permissions_of_vhost", "vhost"),
+    {"user_name": NAME, "vhost": NAME},
+    {"configure": TEXT, "write": TEXT, "read": TEXT},
+    index=("of_vhost", ("vhost",)),
 )
 TOPIC_PERMISSIONS = Table(
     "warren_topic_permissions",
-    METADATA,
-    key("user_name"),
-    key("vhost"),
-    key("exchange"),
-    value("write"),
-    value("read"),
-    Index("warren_topic_permissions_of_vhost", "vhost"),
+    {"user_name": NAME, "vhost": NAME, "exchange": NAME},
+    {"write": TEXT, "read": TEXT},
+    index=("of_vhost", ("vhost",)),
 )
-VHOST_LIMITS = Table("warren_vhost_limits", METADATA, key("vhost"), value("definition"))
-USER_LIMITS = Table("warren_user_limits", METADATA, key("user_name"), value("definition"))
+VHOST_LIMITS = Table("warren_vhost_limits", {"vhost": NAME}, {"definition": TEXT})
+USER_LIMITS = Table("warren_user_limits", {"user_name": NAME}, {"definition": TEXT})
 POLICIES = Table(
     "warren_policies",
-    METADATA,
-    key("vhost"),
-    key("operator", Boolean),
-    key("name"),
-    value("pattern"),
-    value("apply_to"),
-    value("priority", BigInteger),
-    value("definition"),
+    {"vhost": NAME, "operator": BOOLEAN, "name": NAME},
+    {"pattern": TEXT, "apply_to": TEXT, "priority": BIGINT, "definition": TEXT},
 )
-PARAMETERS = Table("warren_parameters", METADATA, key("vhost"), key("component"), key("name"), value("value"))
-GLOBAL_PARAMETERS = Table("warren_global_parameters", METADATA, key("name"), value("value"))
+PARAMETERS = Table("warren_parameters", {"vhost": NAME, "component": NAME, "name": NAME}, {"value": TEXT})
+GLOBAL_PARAMETERS = Table("warren_global_parameters", {"name": NAME}, {"value": TEXT})
 EXCHANGES = Table(
     "warren_exchanges",
-    METADATA,
-    key("vhost"),
-    key("name"),
-    value("type"),
-    value("auto_delete", Boolean),
-    value("internal", Boolean),
-    value("arguments", LargeBinary),
+    {"vhost": NAME, "name": NAME},
+    {"type": TEXT, "auto_delete": BOOLEAN, "internal": BOOLEAN, "arguments": BYTES},
 )
 QUEUES = Table(
     "warren_queues",
-    METADATA,
-    key("vhost"),
-    key("name"),
-    value("auto_delete", Boolean),
-    value("arguments", LargeBinary),
-    value("queue_id", BigInteger),
+    {"vhost": NAME, "name": NAME},
+    {"auto_delete": BOOLEAN, "arguments": BYTES, "queue_id": BIGINT},
 )
-# Arguments belong to the identity of a binding but are too long for an index of PostgreSQL: their digest
-# stands in.
+# Arguments belong to the identity of a binding but are too long for an index of PostgreSQL: their digest stands in.
+# Hash exchanges number their destinations in the order in which they were bound: one made again keeps its place.
 BINDINGS = Table(
     "warren_bindings",
-    METADATA,
-    key("vhost"),
-    key("source"),
-    key("destination_type"),
-    key("destination"),
-    key("routing_key", LargeBinary),
-    key("arguments_digest", LargeBinary),
-    value("arguments", LargeBinary),
-    # Hash exchanges number their destinations in the order in which they were bound.
-    value("ordinal", BigInteger),
-    Index("warren_bindings_to", "vhost", "destination_type", "destination"),
+    {
+        "vhost": NAME,
+        "source": NAME,
+        "destination_type": NAME,
+        "destination": NAME,
+        "routing_key": BYTES,
+        "arguments_digest": BYTES,
+    },
+    {"arguments": BYTES, "ordinal": BIGINT},
+    index=("to", ("vhost", "destination_type", "destination")),
+    kept=frozenset({"ordinal"}),
+    order=("ordinal",),
 )
-APPLIED = Table("warren_applied", METADATA, key("store_id", LargeBinary), value("changes", BigInteger))
-RowValues = dict[str, object]
+APPLIED = Table("warren_applied", {"store_id": BYTES}, {"changes": BIGINT})
 
+PUTS: Final[dict[type, str]] = {
+    VhostPut: VHOSTS.put,
+    UserPut: USERS.put,
+    PermissionPut: PERMISSIONS.put,
+    TopicPermissionPut: TOPIC_PERMISSIONS.put,
+    VhostLimitsPut: VHOST_LIMITS.put,
+    UserLimitsPut: USER_LIMITS.put,
+    PolicyPut: POLICIES.put,
+    ParameterPut: PARAMETERS.put,
+    GlobalParameterPut: GLOBAL_PARAMETERS.put,
+    ExchangePut: EXCHANGES.put,
+    QueuePut: QUEUES.put,
+    BindingPut: BINDINGS.put,
+}
 
-def put_statements(dialect: Dialect) -> dict[type, Executable]:
-    """Build the upsert of every kind in the words of `dialect`."""
-    if dialect.name == "sqlite":
-        from sqlalchemy.dialects.sqlite import insert as insert_for
-    else:
-        from sqlalchemy.dialects.postgresql import insert as insert_for  # type: ignore[assignment]
-
-    def put(table: Table) -> Executable:
-        statement = insert_for(table)
-        key = list(table.primary_key)
-        # A binding made again keeps its place.
-        values = {
-            column.name: statement.excluded[column.name]
-            for column in table.c
-            if not column.primary_key and column.name != "ordinal"
-        }
-        return statement.on_conflict_do_update(index_elements=key, set_=values)
-
-    return {
-        VhostPut: put(VHOSTS),
-        UserPut: put(USERS),
-        PermissionPut: put(PERMISSIONS),
-        TopicPermissionPut: put(TOPIC_PERMISSIONS),
-        VhostLimitsPut: put(VHOST_LIMITS),
-        UserLimitsPut: put(USER_LIMITS),
-        PolicyPut: put(POLICIES),
-        ParameterPut: put(PARAMETERS),
-        GlobalParameterPut: put(GLOBAL_PARAMETERS),
-        ExchangePut: put(EXCHANGES),
-        QueuePut: put(QUEUES),
-        BindingPut: put(BINDINGS),
-    }
-
-
-def _delete_where(table: Table, **parameters: str) -> Executable:
-    """Delete the rows of `table` whose columns (keywords) equal the fields (values) of the change."""
-    statement = delete(table)
-    for column, parameter in parameters.items():
-        statement = statement.where(table.c[column] == bindparam(parameter, type_=table.c[column].type))
-    return statement
-
-
-DELETES: Final[dict[type, tuple[Executable, ...]]] = {
+DELETES: Final[dict[type, tuple[str, ...]]] = {
     VhostDelete: (
-        _delete_where(BINDINGS, vhost="name"),
-        _delete_where(QUEUES, vhost="name"),
-        _delete_where(EXCHANGES, vhost="name"),
-        _delete_where(PARAMETERS, vhost="name"),
-        _delete_where(POLICIES, vhost="name"),
-        _delete_where(VHOST_LIMITS, vhost="name"),
-        _delete_where(TOPIC_PERMISSIONS, vhost="name"),
-        _delete_where(PERMISSIONS, vhost="name"),
-        _delete_where(VHOSTS, name="name"),
+        BINDINGS.delete_where(vhost="name"),
+        QUEUES.delete_where(vhost="name"),
+        EXCHANGES.delete_where(vhost="name"),
+        PARAMETERS.delete_where(vhost="name"),
+        POLICIES.delete_where(vhost="name"),
+        VHOST_LIMITS.delete_where(vhost="name"),
+        TOPIC_PERMISSIONS.delete_where(vhost="name"),
+        PERMISSIONS.delete_where(vhost="name"),
+        VHOSTS.delete_where(name="name"),
     ),
     UserDelete: (
-        _delete_where(USER_LIMITS, user_name="name"),
-        _delete_where(TOPIC_PERMISSIONS, user_name="name"),
-        _delete_where(PERMISSIONS, user_name="name"),
-        _delete_where(USERS, name="name"),
+        USER_LIMITS.delete_where(user_name="name"),
+        TOPIC_PERMISSIONS.delete_where(user_name="name"),
+        PERMISSIONS.delete_where(user_name="name"),
+        USERS.delete_where(name="name"),
     ),
-    PermissionDelete: (_delete_where(PERMISSIONS, user_name="user_name", vhost="vhost"),),
+    PermissionDelete: (PERMISSIONS.delete_where(user_name="user_name", vhost="vhost"),),
     TopicPermissionDelete: (
-        delete(TOPIC_PERMISSIONS).where(
-            TOPIC_PERMISSIONS.c.user_name == bindparam("user_name"),
-            TOPIC_PERMISSIONS.c.vhost == bindparam("vhost"),
-            or_(TOPIC_PERMISSIONS.c.exchange == bindparam("exchange"), bindparam("exchange") == ""),
-        ),
+        # Of all exchanges, when none is named.
+        TOPIC_PERMISSIONS.delete_where(user_name="user_name", vhost="vhost")
+        + " AND (exchange = :exchange OR CAST(:exchange AS TEXT) = '')",
     ),
-    VhostLimitsDelete: (_delete_where(VHOST_LIMITS, vhost="vhost"),),
-    UserLimitsDelete: (_delete_where(USER_LIMITS, user_name="user_name"),),
-    PolicyDelete: (_delete_where(POLICIES, vhost="vhost", operator="operator", name="name"),),
-    ParameterDelete: (_delete_where(PARAMETERS, vhost="vhost", component="component", name="name"),),
-    GlobalParameterDelete: (_delete_where(GLOBAL_PARAMETERS, name="name"),),
+    VhostLimitsDelete: (VHOST_LIMITS.delete_where(vhost="vhost"),),
+    UserLimitsDelete: (USER_LIMITS.delete_where(user_name="user_name"),),
+    PolicyDelete: (POLICIES.delete_where(vhost="vhost", operator="operator", name="name"),),
+    ParameterDelete: (PARAMETERS.delete_where(vhost="vhost", component="component", name="name"),),
+    GlobalParameterDelete: (GLOBAL_PARAMETERS.delete_where(name="name"),),
     ExchangeDelete: (
-        _delete_where(BINDINGS, vhost="vhost", source="name"),
-        _delete_where(BINDINGS, vhost="vhost", destination_type="as_destination", destination="name"),
-        _delete_where(EXCHANGES, vhost="vhost", name="name"),
+        BINDINGS.delete_where(vhost="vhost", source="name"),
+        BINDINGS.delete_where(vhost="vhost", destination_type="as_destination", destination="name"),
+        EXCHANGES.delete_where(vhost="vhost", name="name"),
     ),
     QueueDelete: (
-        _delete_where(BINDINGS, vhost="vhost", destination_type="as_destination", destination="name"),
-        _delete_where(QUEUES, vhost="vhost", name="name"),
+        BINDINGS.delete_where(vhost="vhost", destination_type="as_destination", destination="name"),
+        QUEUES.delete_where(vhost="vhost", name="name"),
     ),
-    BindingDelete: (_delete_where(BINDINGS, **{column.name: column.name for column in BINDINGS.primary_key}),),
+    BindingDelete: (BINDINGS.delete_where(**dict(zip(BINDINGS.key, BINDINGS.key, strict=True))),),
 }
 
 
@@ -395,33 +369,50 @@ def _is_storable(text: str) -> bool:
         return False
 
 
-def _binding_put(row: Row[Any]) -> BindingPut:
-    # By position: there may be a million of them, and a look-up by name takes as long as all the rest.
-    values: Any = row
-    vhost, source, destination_type, destination, routing_key, _, arguments, _ = values
+def _vhost_put(row: Row) -> VhostPut:
+    name, description, tags, default_queue_type, protected = row
+    return VhostPut(name, description, tuple(json.loads(tags)), default_queue_type, bool(protected))
+
+
+def _user_put(row: Row) -> UserPut:
+    name, password_hash, hashing_algorithm, tags = row
+    return UserPut(name, password_hash, hashing_algorithm, tuple(json.loads(tags)))
+
+
+def _policy_put(row: Row) -> PolicyPut:
+    vhost, operator, name, pattern, apply_to, priority, definition = row
+    return PolicyPut(vhost, name, pattern, apply_to, priority, definition, bool(operator))
+
+
+def _exchange_put(row: Row) -> ExchangePut:
+    vhost, name, type_, auto_delete, internal, arguments = row
+    return ExchangePut(vhost, name, type_, bool(auto_delete), bool(internal), arguments)
+
+
+def _queue_put(row: Row) -> QueuePut:
+    vhost, name, auto_delete, arguments, queue_id = row
+    return QueuePut(vhost, name, bool(auto_delete), arguments, queue_id)
+
+
+def _binding_put(row: Row) -> BindingPut:
+    vhost, source, destination_type, destination, routing_key, _, arguments, _ = row
     return BindingPut(vhost, source, destination, destination_type, routing_key.decode(), arguments)
 
 
-def _vhost_put(row: Row[Any]) -> VhostPut:
-    tags = tuple(json.loads(row.tags))
-    return VhostPut(row.name, row.description, tags, row.default_queue_type, row.protected_from_deletion)
-
-
-def _policy_put(row: Row[Any]) -> PolicyPut:
-    return PolicyPut(row.vhost, row.name, row.pattern, row.apply_to, row.priority, row.definition, row.operator)
-
-
-LOADING_ORDER: Final[tuple[tuple[Table, Callable[[Row[Any]], MetadataChange]], ...]] = (
+# Each after what it refers to, with what makes a put of a row. SQLite has numbers for booleans.
+LOADING_ORDER: Final[tuple[tuple[Table, Callable[[Row], MetadataChange]], ...]] = (
     (VHOSTS, _vhost_put),
-    (USERS, lambda r: UserPut(r.name, r.password_hash, r.hashing_algorithm, tuple(json.loads(r.tags)))),
-    (PERMISSIONS, lambda r: PermissionPut(r.user_name, r.vhost, r.configure, r.write, r.read)),
-    (TOPIC_PERMISSIONS, lambda r: TopicPermissionPut(r.user_name, r.vhost, r.exchange, r.write, r.read)),
-    (VHOST_LIMITS, lambda r: VhostLimitsPut(r.vhost, r.definition)),
-    (USER_LIMITS, lambda r: UserLimitsPut(r.user_name, r.definition)),
+    (USERS, _user_put),
+    (PERMISSIONS, lambda row: PermissionPut(*row)),
+    (TOPIC_PERMISSIONS, lambda row: TopicPermissionPut(*row)),
+    (VHOST_LIMITS, lambda row: VhostLimitsPut(*row)),
+    (USER_LIMITS, lambda row: UserLimitsPut(*row)),
     (POLICIES, _policy_put),
-    (GLOBAL_PARAMETERS, lambda r: GlobalParameterPut(r.name, r.value)),
-    (PARAMETERS, lambda r: ParameterPut(r.vhost, r.component, r.name, r.value)),
-    (EXCHANGES, lambda r: ExchangePut(r.vhost, r.name, r.type, r.auto_delete, r.internal, r.arguments)),
-    (QUEUES, lambda r: QueuePut(r.vhost, r.name, r.auto_delete, r.arguments, r.queue_id)),
+    (GLOBAL_PARAMETERS, lambda row: GlobalParameterPut(*row)),
+    (PARAMETERS, lambda row: ParameterPut(*row)),
+    (EXCHANGES, _exchange_put),
+    (QUEUES, _queue_put),
     (BINDINGS, _binding_put),
 )
+# With what is there beside the contents: which version the tables have, and what is applied.
+TABLES: Final = (*(table for table, _ in LOADING_ORDER), APPLIED)

@@ -1,0 +1,129 @@
+"""A file of SQLite as database of the catalogue: opened, synced with every commit, copied.
+
+1. The file and those that SQLite puts beside it belong to their owner only.
+2. A commit is on the disk when it returns: in WAL mode only ``synchronous = FULL`` does that.
+3. A copy is one file, and whole.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from warren.msgstore.files.syncing import sync_all
+from warren.server.catalogue.database import DatabaseError
+from warren.server.catalogue.tables import Row, RowValues
+
+_WAL_KEPT_BYTES: Final = 16 << 20
+
+
+class SqliteFile:
+    """The database in the file `path`, which is made if there is none. Raises DatabaseError."""
+
+    kind = "sqlite"
+
+    def __init__(self, path: Path, shown: str) -> None:
+        self.shown = shown
+        self._path = path
+        _create_private(path)
+        try:
+            # isolation_level None: the driver begins nothing by itself, so schema changes are transactional too.
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise DatabaseError(_one_line(error)) from None
+        try:
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")  # see (2)
+            self._connection.execute("PRAGMA fullfsync = ON")  # of macOS: see msgstore/files/syncing.py
+            self._connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise DatabaseError(_one_line(error)) from None
+
+    @contextmanager
+    def transaction(self) -> Iterator[SqliteTransaction]:
+        """See `Database.transaction`."""
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield SqliteTransaction(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # it may have undone it by itself
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise DatabaseError(_one_line(error)) from error
+
+    def copy_to(self, path: Path) -> None:
+        """Write all that is in it into a new file. Raises DatabaseError."""
+        _create_private(path)
+        try:
+            with closing(sqlite3.connect(path)) as copy:
+                self._connection.backup(copy)
+                copy.execute("PRAGMA journal_mode = DELETE")  # see (3)
+        except sqlite3.Error as error:
+            raise DatabaseError(_one_line(error)) from None
+
+    def keep(self, ending: str) -> None:
+        """Keep a copy beside it, durably, under the same name with this ending. Raises DatabaseError, OSError."""
+        kept = self._path.with_name(self._path.name + ending)
+        unfinished = kept.with_name(kept.name + ".new")
+        unfinished.unlink(missing_ok=True)
+        self.copy_to(unfinished)
+        _sync(unfinished, os.O_RDWR)
+        unfinished.replace(kept)
+        _sync(kept.parent, os.O_RDONLY | os.O_DIRECTORY)
+
+    def close(self) -> None:
+        """See `Database.close`."""
+        self._connection.close()
+
+
+class SqliteTransaction:
+    """See `database.Transaction`."""
+
+    kind = SqliteFile.kind
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, rows: Sequence[RowValues] = ()) -> None:
+        """See `Transaction.execute`."""
+        if rows:
+            self._connection.executemany(statement, rows)
+        else:
+            self._connection.execute(statement)
+
+    def rows(self, statement: str, parameters: Mapping[str, object] | None = None) -> Iterator[Row]:
+        """See `Transaction.rows`."""
+        return self._connection.execute(statement, parameters or {})
+
+
+def _create_private(path: Path) -> None:
+    """Create the file with mode 0600, if there is none; SQLite gives the files beside it the same mode."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise DatabaseError(os.strerror(error.errno or 0)) from None
+    os.close(fd)
+    _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        sync_all(fd)
+    finally:
+        os.close(fd)
+
+
+def _one_line(error: sqlite3.Error) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
