@@ -499,6 +499,9 @@ class Amqp10Peer(Peer):
                 if isinstance(session, Amqp10Session):
                     session.go_on_draining()
 
+    def is_patient(self) -> bool:
+        return False  # drains end in ticks
+
     def tick(self, now_s: float) -> None:
         super().tick(now_s)
         if self.running:

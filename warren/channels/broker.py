@@ -31,6 +31,7 @@ from warren.channels.jobs import ForcedClose, NewRights, QueueEnd, Resuming, Tak
 from warren.channels.login import LoginRequest
 from warren.channels.own_messages import OwnMessages
 from warren.channels.peer import Peer
+from warren.channels.rounds import Rounds
 from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import Shared
 from warren.channels.topology_growth import TopologyGrowth
@@ -38,7 +39,7 @@ from warren.msgstore.log.jobs import CommitJob, Errand
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.queues.counters import Churn, DeathTable, MessageCounts
+from warren.queues.counters import Churn, DeathTable, MessageCounts, Sums
 from warren.queues.delivery import Consumer
 from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, METADATA, VHOST_RECORDS
 from warren.queues.long_work import LongWork
@@ -168,6 +169,7 @@ class Broker:
         self.cluster = ""  # and the cluster, where several nodes lead in turn; set by the shell
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[int, Peer] = {}
+        self.rounds = Rounds()  # of these, when time passes
         self._connections_of: dict[str, dict[Peer, None]] = {}  # by user
         # Of protocols whose clients have a name of their own, by vhost and name: one at a time.
         self.named_clients: dict[tuple[str, str], Peer] = {}
@@ -204,12 +206,14 @@ class Broker:
         """Create the state of an accepted connection. `certificate_user`: who the verified TLS certificate names."""
         connection = Connection(self, self._new_key(), peer, local, address, certificate_user)
         self.connections[connection.key] = connection
+        self.rounds.hurry(connection.key)
         return connection
 
     def join(self, protocol: PeerMaker, peer: str, local: str, address: str, certificate_user: str | None) -> Peer:
         """Create the state of an accepted connection that speaks `protocol`; see `connect`."""
         joined = protocol(self, self._new_key(), peer, local, address, certificate_user)
         self.connections[joined.key] = joined
+        self.rounds.hurry(joined.key)
         return joined
 
     def switch(self, connection: Connection, protocol: PeerMaker, data: bytes) -> None:
@@ -222,6 +226,7 @@ class Broker:
         made.node_name = connection.node_name
         connection.give_way()
         self.connections[key] = made
+        self.rounds.hurry(key)
         assert self.switched is None
         self.switched = (made, data)
 
@@ -362,8 +367,7 @@ class Broker:
         self._note_shortage()
         self._note_letters()
         self.audit_trail.tick()
-        for connection in list(self.connections.values()):
-            connection.tick(now_s)
+        self.rounds.tick(now_s, self.connections)
 
     def _note_letters(self) -> None:
         """Log how many dead letters were too many, at most once a minute."""
@@ -545,17 +549,31 @@ class Broker:
 
     def totals_by_vhost(self) -> dict[str, MessageCounts]:
         """Return `totals` of each vhost, with one look at the channels."""
-        found: dict[str, MessageCounts] = {}
+        return self.sums().by_vhost
+
+    def sums(self) -> Sums:
+        """Return what all connections have counted, with one look at each."""
+        sums = Sums()
+        by_vhost = sums.by_vhost
         for name, vhost in self.vhosts.items():
-            found[name] = MessageCounts()
-            found[name].add(vhost.counted)
+            by_vhost[name] = MessageCounts()
+            by_vhost[name].add(vhost.counted)
+        sums.everywhere.add(self.counted)
+        received: i64 = self.churn.received_bytes
+        sent: i64 = self.churn.sent_bytes
         for connection in self.connections.values():
-            of_vhost = found.get(connection.vhost_name)
-            if of_vhost is not None:
+            received += connection.received_bytes
+            sent += connection.outbox.sent_bytes
+            if connection.channels:
+                # One that is not open has none, but of one whose vhost is gone they may still be closing.
+                of_vhost = by_vhost.get(connection.vhost_name, sums.everywhere)
                 for channel in connection.channels.values():
                     if channel.state != CHANNEL_CLOSING:
                         channel.add_counts(of_vhost)
-        return found
+        for counts in by_vhost.values():
+            sums.everywhere.add(counts)
+        sums.received_bytes, sums.sent_bytes = received, sent
+        return sums
 
     def size_buckets(self, totals: MessageCounts) -> list[int]:
         """Return how many bodies of all published had at most so many bytes, for each of `SIZE_BOUNDS`; then all.

@@ -41,6 +41,7 @@ from warren.channels.heartbeats import Heartbeats
 from warren.channels.jobs import ConnectionEnd, ConnectionJobs, Recheck
 from warren.channels.login import LoginRequest
 from warren.channels.reply_gate import ReplyGate
+from warren.channels.rounds import is_long
 from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import (
     FEED_UNITS_MAX,
@@ -239,6 +240,7 @@ class Peer:
         """Change the state, as the table of states allows."""
         assert state in self._next_states[self.state], f"{STATE_NAMES[self.state]} to {STATE_NAMES[state]}"
         self.state = state
+        self.broker.rounds.hurry(self.key)
 
     def searched(self) -> i64:
         """Return how many steps the patterns of permissions and policies have taken so far."""
@@ -403,6 +405,7 @@ class Peer:
         if self.is_direct:
             return False  # what it sends is in memory already
         self.pause(PAUSED_INBOUND)
+        self.broker.rounds.hurry(self.key)
         return True
 
     def resume_inbound(self) -> None:
@@ -422,6 +425,11 @@ class Peer:
         self.close_session(channel, ChannelException(PRECONDITION_FAILED, text), BASIC_PUBLISH)
 
     # --- time -------------------------------------------------------------------------------------------------------
+
+    def is_patient(self) -> bool:
+        """Tell whether it need not look at the time in every tick: see `Rounds`."""
+        is_due_soon = self.state != RUNNING or self.paused & PAUSED_INBOUND
+        return not is_due_soon and is_long(self.heartbeat_s) and is_long(self.sent_heartbeat_s)
 
     def tick(self, now_s: float) -> None:
         """Send a heartbeat when due, give up on a silent peer, enforce deadlines."""

@@ -83,6 +83,16 @@ class MessageCounts:
         return int(self.deliver + self.deliver_no_ack + self.get + self.get_no_ack)
 
 
+class Sums:
+    """What happened to messages in each vhost and in all, and the bytes of all clients, since the start."""
+
+    def __init__(self) -> None:
+        self.by_vhost: dict[str, MessageCounts] = {}
+        self.everywhere = MessageCounts()
+        self.received_bytes: i64 = 0
+        self.sent_bytes: i64 = 0
+
+
 class DeathCounts:
     """How many messages died, by reason, whether they were dead-lettered or just gone.
 

@@ -97,6 +97,30 @@ def test_what_changes_has_a_rate_of_the_last_tick(watched: Watched) -> None:
     assert samples_of(watched.of_queue("q")) == [11, 11, 10, *[0] * 10]
 
 
+def test_the_channels_of_a_connection_are_looked_into_when_bytes_have_gone_over_it(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+
+    def counting(channel: Any) -> tuple[int, ...]:
+        looked.append(channel)
+        return channel_row(channel)
+
+    monkeypatch.setattr(statistics_module, "channel_row", counting)
+    watched.client.declare("q")
+    channel = watched.client.connection.channels[1]
+    for _ in range(2):
+        watched.tick()
+    assert looked == [channel]
+    watched.client.publish("", "q", b"x")
+    watched.tick()
+    assert looked == [channel, channel]
+    assert watched.statistics.rate(channel, "publish") == 1 / STEP_S
+    watched.tick()
+    assert watched.statistics.rate(channel, "publish") == 0
+    assert len(looked) == 2
+
+
 def test_a_queue_with_a_backlog_from_before_has_no_burst_when_it_is_first_seen(watched: Watched) -> None:
     watched.client.declare("q")
     for _ in range(10):

@@ -88,7 +88,7 @@ from warren.mgmt_plugin.routes import QUERY_FIELDS_MAX, Access, Call, Handlers, 
 from warren.queues.arguments import CLASSIC, LONG_TYPES, QUORUM
 from warren.queues.counters import AT_LEAST_ONCE, SIZE_BOUNDS, MessageCounts
 from warren.queues.queue import Queue
-from warren.server.descriptors import OPEN_DESCRIPTORS
+from warren.server.descriptors import OPEN_DESCRIPTORS, told_open
 from warren.server.engine_build import engine_is_compiled
 from warren.server.histogram import BOUNDS_S
 from warren.server.management import Management
@@ -751,10 +751,9 @@ def _global_deliveries(totals: Totals) -> Rows:
 
 async def open_descriptors() -> int:
     """Return how many file descriptors are open."""
-    count = os.stat(OPEN_DESCRIPTORS).st_size
-    if count and OPEN_DESCRIPTORS.startswith("/proc"):
+    count = told_open()
+    if count:
         return count
-    # An older kernel does not tell, nor does another system: they have to be asked for their names.
     with os.scandir(OPEN_DESCRIPTORS) as entries:
         for _ in entries:
             count += 1

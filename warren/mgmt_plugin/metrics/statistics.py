@@ -4,7 +4,8 @@
    exchanges, channels and connections at most `KEPT_MAX` have. One that begins to change takes the place of one that
    has rested for `REST_TICKS`, if there is one; one that somebody looks at that of whichever rests longest.
 2. Sampling goes on in pieces of about a millisecond. An object that has gone is forgotten at the next tick, a queue at
-   once. A queue in which nothing has happened costs a comparison.
+   once. A queue in which nothing has happened costs a comparison, and so does a connection over which no byte has
+   gone: its channels have done nothing that is counted either, or nothing that has left yet.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import PAGE_SIZE_MAX
 from warren.mgmt_plugin.metrics.history import STEP_S, Clock, Series
 from warren.queues.activity import Lengths, changed_queues
-from warren.queues.counters import MessageCounts
+from warren.queues.counters import MessageCounts, Sums
 from warren.queues.queue import Queue
 from warren.vhosts.topology_watcher import TopologyWatcher
 from warren.vhosts.virtual_host import VirtualHost
@@ -177,6 +178,7 @@ class Statistics:
         self._broker = broker
         self._kept: OrderedDict[object, Series] = OrderedDict()
         self._seen: dict[object, tuple[int, ...]] = {}  # the last row of everything but queues
+        self._again = 0  # how many of these have been seen again in this tick
         self._queue_rows: dict[object, tuple[int, ...]] = {}  # the last row of every queue
         self._before: dict[object, tuple[int, ...]] = {}  # the row before that, of what has changed in the last tick
         self._octets: dict[str, list[int]] = {}  # received from and sent to all clients of a vhost, ever
@@ -207,14 +209,25 @@ class Statistics:
             if connection.is_direct:
                 continue
             row = connection_row(connection)
-            self._count_octets(connection, row)
-            self._take(connection, CONNECTION_FIELDS, row, seen, changed)
+            before = self._seen.get(connection)
+            rests = before is not None and before == row
+            if rests and before is not None:
+                seen[connection] = before
+                self._again += 1
+            else:
+                self._count_octets(connection, row)
+                self._take(connection, CONNECTION_FIELDS, row, seen, changed)
             for channel in list(connection.channels.values()):
                 if isinstance(channel, Session):
-                    self._take(channel, CHANNEL_STATS, channel_row(channel), seen, changed)
+                    channel_before = self._seen.get(channel) if rests else None
+                    if channel_before is not None:
+                        seen[channel] = channel_before
+                        self._again += 1
+                    else:
+                        self._take(channel, CHANNEL_STATS, channel_row(channel), seen, changed)
                     channel.ledger.waiting_since(broker.now_s)  # how old deliveries are is known to a tick then
                 await give_way()
-        counts = broker.totals_by_vhost()
+        sums = broker.sums()
         for vhost in list(broker.vhosts.values()):
             lengths = Lengths()
             queues = list(vhost.queues.values())
@@ -227,11 +240,11 @@ class Statistics:
             for exchange in list(vhost.exchanges.values()):
                 self._take(exchange, EXCHANGE_STATS, exchange_row(exchange), seen, changed)
                 await give_way()
-            sums = (int(lengths.messages), int(lengths.ready), int(lengths.unacked))
-            row = self.vhost_row(vhost.name, sums, counts.get(vhost.name, MessageCounts()))
+            of_vhost = (int(lengths.messages), int(lengths.ready), int(lengths.unacked))
+            row = self.vhost_row(vhost.name, of_vhost, sums.by_vhost.get(vhost.name, MessageCounts()))
             self._vhost_series.setdefault(vhost.name, Series(TOTAL_FIELDS, totals=True)).take(tick, row)
-            totals = [before + more for before, more in zip(totals, sums, strict=True)]
-        self._broker_series.take(tick, self.broker_row(totals))
+            totals = [before + more for before, more in zip(totals, of_vhost, strict=True)]
+        self._broker_series.take(tick, self.broker_row(totals, sums))
         self._node_series.take(tick, self.node_row())
         self._take_watched()
         self._before = changed
@@ -253,6 +266,8 @@ class Statistics:
         changed: dict[object, tuple[int, ...]],
     ) -> None:
         before = self._row_of(item)
+        if before is not None and seen is not self._queue_rows:
+            self._again += 1
         if before == row:
             seen[item] = before  # the same object: most things are idle, and there may be many
             return
@@ -310,9 +325,11 @@ class Statistics:
     def _forget_gone(self, seen: dict[object, tuple[int, ...]]) -> None:
         for item in [item for item in self._kept if not isinstance(item, Queue) and item not in seen]:
             del self._kept[item]
-        for item in self._seen.keys() - seen.keys():
-            self._changed_ms.pop(item, None)
+        if self._again < len(self._seen):
+            for item in self._seen.keys() - seen.keys():
+                self._changed_ms.pop(item, None)
         self._seen = seen
+        self._again = 0
         for name in [name for name in self._vhost_series if name not in self._broker.vhosts]:
             del self._vhost_series[name]
         for name in [name for name in self._octets if name not in self._broker.vhosts]:
@@ -325,18 +342,16 @@ class Statistics:
         received, sent = self._octets.get(name, (0, 0))
         return (*lengths, *_stats(self._broker.totals(name) if counts is None else counts), received, sent)
 
-    def broker_row(self, lengths: Sequence[int]) -> tuple[int, ...]:
-        """Return `BROKER_FIELDS`."""
+    def broker_row(self, lengths: Sequence[int], sums: Sums | None = None) -> tuple[int, ...]:
+        """Return `BROKER_FIELDS`; `sums`, if they are known, are those of the broker."""
         churn = self._broker.churn
-        received, sent = int(churn.received_bytes), int(churn.sent_bytes)
-        for connection in self._broker.connections.values():
-            received += int(connection.received_bytes)
-            sent += int(connection.outbox.sent_bytes)
+        if sums is None:
+            sums = self._broker.sums()
         return (
             *lengths,
-            *_stats(self._broker.totals(None)),
-            received,
-            sent,
+            *_stats(sums.everywhere),
+            int(sums.received_bytes),
+            int(sums.sent_bytes),
             churn.connections_opened,
             churn.connections_closed,
             churn.channels_opened,

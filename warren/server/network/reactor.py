@@ -162,6 +162,7 @@ class Reactor:
         self._listeners: dict[int, Listener] = {}
         self._idle_listeners: dict[Listener, float] = {}  # not watched until then
         self._transports: dict[int, Transport] = {}
+        self._ending: dict[int, Transport] = {}  # those of them that have until a deadline for it
         self._by_key: dict[int, Transport] = {}
         self._handshakes = Handshakes(tls_handshake_timeout_s)
         self._clock = clock
@@ -267,7 +268,7 @@ class Reactor:
         self.broker.tick(now_s)
         for fd in self._handshakes.overdue(now_s):
             self._close(self._transports[fd])
-        for transport in list(self._transports.values()):
+        for transport in list(self._ending.values()):
             deadline_s = transport.linger_deadline_s or transport.unsent_deadline_s
             if deadline_s and now_s >= deadline_s:
                 self._close(transport)
@@ -489,6 +490,7 @@ class Reactor:
                 self._linger(transport)
             elif not transport.unsent_deadline_s:
                 transport.unsent_deadline_s = self._clock() + UNSENT_S
+                self._ending[transport.fd] = transport
 
     def _watch(self, transport: Transport) -> None:
         """Watch for input unless the connection is paused."""
@@ -645,6 +647,7 @@ class Reactor:
     def _linger(self, transport: Transport) -> None:
         """Everything is sent: end our half and wait for the peer to end its own."""
         transport.linger_deadline_s = self._clock() + LINGER_S
+        self._ending[transport.fd] = transport
         try:
             transport.finish_sending()
         except OSError:
@@ -670,6 +673,7 @@ class Reactor:
     def _close(self, transport: Transport) -> None:
         if self._transports.pop(transport.fd, None) is None:
             return
+        self._ending.pop(transport.fd, None)
         self._ready.pop(transport.fd, None)  # the next socket may get its number
         self._handshakes.end(transport.fd)
         connection = transport.connection

@@ -1,0 +1,62 @@
+"""Which connections look at the time in a tick: there may be very many, and hardly anything is due for any.
+
+1. One in a hurry does in every tick: until it is open, while it ends, and when something may be due soon
+   (`Peer.is_patient`).
+2. All others do once in `PATIENCE_S`, a share of them in each tick. A tick that comes after a longer pause is one for
+   all of them.
+
+Connections are known by their keys: none is kept here that is gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+if TYPE_CHECKING:
+    from warren.channels.peer import Peer
+
+PATIENCE_S: Final = 2.0
+# Half of it, the time after which a heartbeat is sent, is reached at the latest two rounds before the whole has passed.
+PATIENT_HEARTBEAT_S: Final = 8
+
+
+def is_long(interval_s: int) -> bool:
+    """Tell whether heartbeats are so far apart that a look once in `PATIENCE_S` will do; 0: there are none."""
+    return interval_s == 0 or interval_s >= PATIENT_HEARTBEAT_S
+
+
+class Rounds:
+    """Who is in a hurry, and whose turn it is among the others."""
+
+    def __init__(self) -> None:
+        self._hurried: dict[int, None] = {}
+        self._left: list[int] = []  # of this round
+        self._ticked_s: float = 0.0
+
+    def hurry(self, key: int) -> None:
+        """Have the connection of that key look at the time in every tick, until it says that it is patient."""
+        self._hurried[key] = None
+
+    def tick(self, now_s: float, connections: dict[int, Peer]) -> None:
+        """Have those look at the time whose turn it is."""
+        for key in list(self._hurried):
+            connection = connections.get(key)
+            if connection is not None:
+                connection.tick(now_s)
+            if connection is None or connection.is_patient():
+                self._hurried.pop(key, None)
+        share = min((now_s - self._ticked_s) / PATIENCE_S, 1.0)
+        self._ticked_s = now_s
+        turns: i64 = int(share * len(connections)) + 1
+        while turns > 0 and connections:
+            if not self._left:
+                self._left = list(connections)
+            turns -= 1
+            key = self._left.pop()
+            connection = connections.get(key)
+            if connection is not None:
+                connection.tick(now_s)
+                if not connection.is_patient():
+                    self._hurried[key] = None
