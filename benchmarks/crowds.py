@@ -30,6 +30,7 @@ EXCHANGES: Final = 10
 HEARTBEAT_S: Final = 30
 # Descriptors that the broker, or this process, needs for anything else.
 _OTHER_FILES: Final = 2000
+_LOOK_S: Final = 0.1
 _HTTP_S: Final = 120.0
 
 
@@ -220,6 +221,12 @@ def ask(broker: WarrenBroker, method: str, path: str, body: dict[str, Any] | Non
     with urllib.request.urlopen(request, timeout=_HTTP_S) as answer:
         found: bytes = answer.read()
     return found
+
+
+def wait_until_applied(broker: WarrenBroker) -> None:
+    """Wait until the tables of the metadata have what is in the log."""
+    while b"\nwarren_metadata_waiting_changes 0\n" not in ask(broker, "GET", "/metrics"):
+        time.sleep(_LOOK_S)
 
 
 def waits_of_pages(broker: WarrenBroker, path: str, times: int) -> Iterator[float]:

@@ -11,6 +11,8 @@ For each kind (`crowds`) and each size a fresh broker; RabbitMQ beside it as far
 
 and for one queue with a backlog of 1 GiB, of bodies of 1 KiB to 16 MiB: how fast it fills and drains, and its memory.
 
+All but the first are measured when the tables of the metadata have what was made.
+
 1. A figure that could not be had is a miss.
 2. Nothing but the crowd has used the memory of the broker in which it is measured.
 """
@@ -36,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file
 
 from benchmarks import disk, rabbitmq, results
 from benchmarks.brokers import Broker, RabbitBroker, WarrenBroker, started
-from benchmarks.crowds import CROWDS, Connections, Crowd, connections_that_fit, waits_of_pages
+from benchmarks.crowds import CROWDS, Connections, Crowd, connections_that_fit, wait_until_applied, waits_of_pages
 from benchmarks.load_tool import ROOT, ToolError, perf, say, stop_when_told
 from warren.perf.client import BrokerError, Connection
 from warren.perf.footprint import settled_sample
@@ -93,6 +95,8 @@ def measure(crowd: Crowd, broker: Broker, size: int, seconds: float, rounds: int
     begin = time.monotonic()
     crowd.make(broker, size)
     found = {"made_per_s": size / (time.monotonic() - begin)}
+    if isinstance(broker, WarrenBroker):
+        wait_until_applied(broker)
     try:
         found["bytes_each"] = (settled_sample(broker.pid).rss_bytes - before.rss_bytes) / size
         with Connection.open(broker.address) as connection:
