@@ -48,6 +48,17 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
         time.sleep(POLL_S)
 
 
+def _stands_still(pid: int) -> bool:
+    """Tell whether no thread does anything any more.
+
+    SIGSTOP reaches one of them when that has a processor, and until then the others go on. From then on they stop, too;
+    one that waits for a disk (D) when that has answered.
+    """
+    stats = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
+    states = {stat.rpartition(")")[2].split()[0] for stat in stats}
+    return "T" in states and states <= {"T", "D"}
+
+
 class WarrenProcess:
     """One broker, with its data in ``directory/data``.
 
@@ -169,9 +180,12 @@ class WarrenProcess:
             return 0
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the process a signal."""
+        """Send the process a signal. After SIGSTOP it does nothing any more when this returns."""
         assert self._process is not None
         self._process.send_signal(number)
+        if number is signal.SIGSTOP:
+            pid = self._process.pid
+            wait_until(lambda: _stands_still(pid), "all threads of a process that was stopped to stand still")
 
     def wait(self, deadline_s: float = START_DEADLINE_S) -> int:
         """Wait for the end and return the exit code, negative for a signal."""
