@@ -1,4 +1,4 @@
-"""Which connections look at the time in a tick.
+"""Which connections look at the time in a tick: real ones, and when they have looked last.
 
 The numbers in parentheses are the invariants in the header of ``warren/channels/rounds.py``.
 """
@@ -6,9 +6,9 @@ The numbers in parentheses are the invariants in the header of ``warren/channels
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import cast
 
 import pytest
+from engine_harness import Harness
 
 from warren.channels.peer import Peer
 from warren.channels.rounds import PATIENCE_S, PATIENT_HEARTBEAT_S, Rounds, is_long
@@ -16,94 +16,84 @@ from warren.channels.rounds import PATIENCE_S, PATIENT_HEARTBEAT_S, Rounds, is_l
 TICK_S = 0.5
 
 
-class Looked:
-    """A connection that counts how often it has looked at the time, and when it did last."""
-
-    def __init__(self, *, patient: bool = True) -> None:
-        self.patient = patient
-        self.looks: list[float] = []
-
-    def tick(self, now_s: float) -> None:
-        self.looks.append(now_s)
-
-    def is_patient(self) -> bool:
-        return self.patient
-
-
 class Clock:
-    def __init__(self, *connections: Looked) -> None:
-        self.connections = dict(enumerate(connections))
+    """Some open connections, and when each has looked at the time."""
+
+    def __init__(self, count: int) -> None:
+        harness = Harness()
+        for _ in range(count):
+            harness.channel()
+        self.connections = dict(harness.broker.connections)
+        self.keys = list(self.connections)
         self.rounds = Rounds()
-        self.now_s = 1000.0
+        self.now_s = harness.broker.now_s + PATIENCE_S
         self.tick(0.0)
-        for each in connections:
-            each.looks.clear()
+        self.looks: dict[int, list[float]] = {key: [] for key in self.keys}
 
-    def tick(self, passed_s: float = TICK_S) -> None:
+    def tick(self, passed_s: float = TICK_S) -> set[int]:
+        """Let time pass; return who has looked."""
         self.now_s += passed_s
-        self.rounds.tick(self.now_s, cast("dict[int, Peer]", self.connections))
+        self.rounds.tick(self.now_s, self.connections)
+        looked = {key for key, connection in self.connections.items() if self.has_looked(connection)}
+        for key in looked if passed_s else ():
+            self.looks[key].append(self.now_s)
+        return looked
+
+    def has_looked(self, connection: Peer) -> bool:
+        return connection._heartbeats._ticked_s == self.now_s
 
 
-@pytest.mark.parametrize("count", [1, 3, 4, 100, 1001])
+@pytest.mark.parametrize("count", [1, 3, 4, 101])
 def test_the_patient_look_once_in_a_round_and_not_all_at_once(count: int) -> None:
     """(2)"""
-    clock = Clock(*(Looked() for _ in range(count)))
+    clock = Clock(count)
+    began_s = clock.now_s
     for _ in range(8):
-        before = sum(len(each.looks) for each in clock.connections.values())
-        clock.tick()
-        assert sum(len(each.looks) for each in clock.connections.values()) - before <= count * TICK_S / PATIENCE_S + 1
-    for each in clock.connections.values():
-        times = [clock.now_s - 8 * TICK_S, *each.looks, clock.now_s]
-        assert max(later - earlier for earlier, later in pairwise(times)) <= PATIENCE_S
+        assert len(clock.tick()) <= count * TICK_S / PATIENCE_S + 1
+    for looks in clock.looks.values():
+        assert max(later - earlier for earlier, later in pairwise([began_s, *looks, clock.now_s])) <= PATIENCE_S
 
 
 def test_who_is_in_a_hurry_looks_in_every_tick_until_it_is_patient() -> None:
     """(1)"""
-    hurried = Looked(patient=False)
-    clock = Clock(hurried, *(Looked() for _ in range(50)))
-    clock.rounds.hurry(0)
-    for number in range(1, 5):
-        clock.tick()
-        assert hurried.looks[-1] == clock.now_s and len(set(hurried.looks)) == number
-    hurried.patient = True
+    clock = Clock(50)
+    key = clock.keys[7]
+    clock.connections[key].heartbeat_s = PATIENT_HEARTBEAT_S - 1
+    clock.rounds.hurry(key)
+    assert all(key in clock.tick() for _ in range(6))
+    clock.connections[key].heartbeat_s = PATIENT_HEARTBEAT_S
     clock.tick()
-    hurried.looks.clear()
-    for _ in range(4):
-        clock.tick()
-    assert len(hurried.looks) == 1
+    assert sum(key in clock.tick() for _ in range(4)) == 1
 
 
-def test_one_that_is_not_patient_any_more_is_found_out_by_its_turn() -> None:
+def test_one_that_is_not_patient_any_more_is_found_out_in_its_turn() -> None:
     """(1) Though nobody has said so."""
-    clock = Clock(*(Looked() for _ in range(20)))
-    clock.connections[7].patient = False
+    clock = Clock(20)
+    clock.connections[clock.keys[7]].heartbeat_s = PATIENT_HEARTBEAT_S - 1
     for _ in range(4):
         clock.tick()
-    clock.connections[7].looks.clear()
-    for _ in range(3):
-        clock.tick()
-    assert len(set(clock.connections[7].looks)) == 3
+    assert all(clock.keys[7] in clock.tick() for _ in range(4))
 
 
 def test_after_a_pause_all_look() -> None:
     """(2)"""
-    clock = Clock(*(Looked() for _ in range(10)))
+    clock = Clock(10)
     clock.tick()
-    for each in clock.connections.values():
-        each.looks.clear()
-    clock.tick(PATIENCE_S)
-    assert all(set(each.looks) == {clock.now_s} for each in clock.connections.values())
+    assert clock.tick(PATIENCE_S) == set(clock.keys)
 
 
 def test_who_is_gone_is_not_asked_and_who_has_come_is_by_the_next_round() -> None:
-    gone, stays, comes = Looked(), Looked(), Looked()
-    clock = Clock(gone, stays)
-    clock.rounds.hurry(0)
-    del clock.connections[0]
-    clock.connections[2] = comes
+    clock = Clock(3)
+    gone, comes, _ = clock.keys
+    late = clock.connections.pop(comes)
+    clock.rounds.hurry(gone)
+    del clock.connections[gone]
+    for _ in range(2):
+        clock.tick()
+    clock.connections[comes] = late
     for _ in range(8):
         clock.tick()
-    assert not gone.looks and stays.looks and comes.looks
+    assert not clock.looks[gone] and clock.looks[comes]
     clock.connections.clear()
     clock.tick()
 
