@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.spark_bridge.export_broker import ExportBroker
 
+from unit.spark_bridge.export_broker import ExportBroker
 from warren.lake import commands
 from warren.spark_bridge import commands as bridge
 from warren.spark_bridge.commands import Connection, ExitCode

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from unit.spark_bridge.chunks import Sent, chunk_of
 
+from unit.spark_bridge.chunks import Sent, chunk_of
 from warren.lake import decoder, kinds
 from warren.lake.body_schema import BodySchema, schema_of
 from warren.lake.decoder import Decoded, FieldDecoder, MessageDecoder, column_of

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from unit.spark_bridge.broker_in_memory import MemoryBroker
 from unit.spark_bridge.export_broker import ExportBroker
-
 from warren.lake.decoder import FieldDecoder, MessageDecoder
 from warren.lake.errors import NotOurs, Overtaken
 from warren.lake.follower import Follower

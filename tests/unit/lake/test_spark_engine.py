@@ -7,8 +7,8 @@ import random
 from typing import Any
 
 import pytest
-from unit.spark_bridge.export_broker import ExportBroker
 
+from unit.spark_bridge.export_broker import ExportBroker
 from warren.lake import spark_engine
 from warren.lake.decoder import Decoder, FieldDecoder, MessageDecoder
 from warren.lake.errors import Overtaken

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+
 from unit.spark_bridge.chunks import Sent
 from unit.spark_bridge.export_broker import ExportBroker
-
 from warren.lake import commands, sql_commands
 from warren.spark_bridge import commands as bridge
 from warren.spark_bridge.commands import Connection, ExitCode

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+
+import warren.lake
 from unit.spark_bridge.broker_in_memory import CHUNK_ROWS
 from unit.spark_bridge.chunks import Sent
 from unit.spark_bridge.export_broker import ExportBroker
-
-import warren.lake
 from warren.lake.pushdown import narrowed
 from warren.lake.stream_dataset import MESSAGES, StreamDataset
 from warren.spark_bridge.columns import Chunk, to_record_batches

@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from unit.spark_bridge.typed_messages import avro, order_file, protobuf, record, set_of
 
+from unit.spark_bridge.typed_messages import avro, order_file, protobuf, record, set_of
 from warren.lake.decoder import FieldDecoder
 from warren.lake.table import Change
 from warren.lake.typed_fields import fields_of

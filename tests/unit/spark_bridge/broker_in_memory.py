@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Self, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from unit.spark_bridge.chunks import Sent, chunk_of
 
+from unit.spark_bridge.chunks import Sent, chunk_of
 from warren.spark_bridge.columns import Chunk, read_chunks
 from warren.spark_bridge.control import (
     BrokerClient,

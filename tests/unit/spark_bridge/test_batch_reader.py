@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark import SparkFiles
 from pyspark.sql.datasource import InputPartition
-from unit.spark_bridge.broker_in_memory import ROW_BYTES, MemoryBroker, bodies, options_for, ranges
 
+from unit.spark_bridge.broker_in_memory import ROW_BYTES, MemoryBroker, bodies, options_for, ranges
 from warren.spark_bridge.batch import BatchReader
 from warren.spark_bridge.errors import AnotherQueue, DataLoss
 from warren.spark_bridge.options import OptionError

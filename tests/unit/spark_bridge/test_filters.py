@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
-from unit.spark_bridge.broker_in_memory import MemoryBroker, options_for, ranges
 
+from unit.spark_bridge.broker_in_memory import MemoryBroker, options_for, ranges
 from warren.spark_bridge.batch import FilteringReader
 from warren.spark_bridge.schema import spark_schema
 
