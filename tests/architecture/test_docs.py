@@ -132,6 +132,13 @@ def test_the_pages_and_headings_that_a_page_links_to_exist(page: Path) -> None:
     assert broken_links(page) == []
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    """`make docs` ends at one that is not, and is run less often."""
+    listed = set(re.findall(r"^ +- ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {str(page.relative_to(ROOT)) for page in LINKED_PAGES if not page.match("docs/decisions/0*")}
+    assert pages == listed
+
+
 def test_a_link_to_a_page_or_a_heading_that_is_not_there_is_found(tmp_path: Path) -> None:
     other = tmp_path / "other.md"
     other.write_text("# Twice\n## Twice\n```\n# Code\n```\n## `a.b` & [more](other.md)\n")
