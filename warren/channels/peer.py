@@ -428,7 +428,7 @@ class Peer:
 
     def is_patient(self) -> bool:
         """Tell whether it need not look at the time in every tick: see `Rounds`."""
-        is_due_soon = self.state != RUNNING or self.paused & PAUSED_INBOUND
+        is_due_soon = self.state != RUNNING or self.paused & PAUSED_INBOUND or self.outbox.waiting_bytes() > 0
         return not is_due_soon and is_long(self.heartbeat_s) and is_long(self.sent_heartbeat_s)
 
     def tick(self, now_s: float) -> None:

@@ -75,6 +75,15 @@ def test_one_that_is_not_patient_any_more_is_found_out_in_its_turn() -> None:
     assert all(clock.keys[7] in clock.tick() for _ in range(4))
 
 
+def test_who_has_something_waiting_to_be_sent_is_not_patient() -> None:
+    """(1) Else `send_timeout_s` would be known to a round only."""
+    clock = Clock(1)
+    (connection,) = clock.connections.values()
+    assert connection.is_patient()
+    connection.outbox.write(b"x")
+    assert not connection.is_patient()
+
+
 def test_after_a_pause_all_look() -> None:
     """(2)"""
     clock = Clock(10)
