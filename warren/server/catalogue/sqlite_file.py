@@ -108,13 +108,12 @@ class SqliteTransaction:
 def _create_private(path: Path) -> None:
     """Create the file with mode 0600, if there is none; SQLite gives the files beside it the same mode."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except FileExistsError:
         return
     except OSError as error:
         raise DatabaseError(os.strerror(error.errno or 0)) from None
-    os.close(fd)
-    _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _sync(path: Path, flags: int) -> None:
