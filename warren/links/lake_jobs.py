@@ -263,7 +263,9 @@ class LakeJobs:
 
     async def _direct_one(self, process: LakeProcess, url: str, job: _Job) -> None:
         now_s = trio.current_time()
-        if job.number and job.removed:
+        if job.removed:
+            if not job.number:
+                return  # it ended after the last look; the next one drops it
             if job.stop_at is None:
                 job.stop_at = now_s + STOP_S
                 await process.tell({"stop": job.number})

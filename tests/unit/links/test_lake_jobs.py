@@ -327,6 +327,30 @@ def test_a_changed_table_begins_when_the_former_has_ended() -> None:
     run(test)
 
 
+def test_a_removed_table_that_ends_while_tables_are_gone_through_does_not_begin_again() -> None:
+    """(3). The end is heard between the look at parameters and the turn of the table."""
+
+    async def test(host: FakeHost, jobs: LakeJobs) -> None:
+        host.set("t", do="run")
+        await until(lambda: state(jobs) == "running")
+        hear, ended = jobs._hear, trio.Event()
+
+        async def url() -> str:
+            if any(job.removed for job in jobs._jobs.values()):
+                hear({"id": 1, "state": "ended", "reason": ""})
+                ended.set()
+            return "http://broker"
+
+        host.url = url  # type: ignore[method-assign]
+        host.set("t", do="run", more=1)
+        await ended.wait()
+        await until(lambda: state(jobs) == "running")
+        assert jobs._last_number == 2, "one start of either"
+        assert jobs._by_number[2].value == {"do": "run", "more": 1}
+
+    run(test)
+
+
 def test_a_table_that_does_not_end_takes_the_process_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """(3)."""
     monkeypatch.setattr(lake_jobs, "STOP_S", 0.1)
