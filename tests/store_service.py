@@ -232,7 +232,7 @@ class ServiceFixture:
                 gate=gate,
                 mender=mender,
             )
-        self._index = self.log.new_index(1, "/", "q", 0, False)
+        self.index = self.log.new_index(1, "/", "q", 0, False)
         self._number = 0
 
     def _worker(self, *arguments: Any) -> WatchedWorker:
@@ -262,7 +262,7 @@ class ServiceFixture:
     def publish(self, *, force: bool = True) -> None:
         """Put a message into the open batch; `force`: to be closed and synced at once."""
         message = Message(Envelope("", "q"), CONTENT, 1, 0, 0, True)
-        self.log.batch.add(self._index, message, self._number)
+        self.log.batch.add(self.index, message, self._number)
         self._number += 1
         if force:
             self.log.force()

@@ -76,7 +76,10 @@ GRACE_S: Final = 5.0
 SYNC_WITHIN_S: Final = 1.0
 # How long nothing must have been written before a checkpoint is taken without need, and how often that may be.
 IDLE_S: Final = 1.0
-IDLE_CHECKPOINT_EVERY_S: Final = 5.0
+# Between two checkpoints that are taken for another reason than the length of the log.
+CHECKPOINT_PAUSE_S: Final = 5.0
+# How long segments that nothing needs wait for one while others write, when they are less than one is taken for.
+DEAD_KEPT_S: Final = 60.0
 DISK_CHECK_S: Final = 1.0
 DISK_CHECK_MIN_S: Final = 0.05
 # What can be written at most.
@@ -551,7 +554,8 @@ class MessageStoreService:
         message_log = self._log
         unsynced_lsn = -1  # up to where it was not synced the last time
         last_lsn = -1
-        quiet_since = last_checkpoint = trio.current_time()
+        checkpoint_lsn = -1
+        quiet_since = checkpoint_s = trio.current_time()
         while True:
             if message_log.is_idle() and message_log.next_lsn <= min(
                 message_log.durable_lsn, message_log.checkpoints.lsn
@@ -568,14 +572,26 @@ class MessageStoreService:
                 message_log.force()
                 self._settle()
             unsynced_lsn = int(message_log.written_lsn)
-            if (
-                now - quiet_since >= IDLE_S
-                and now - last_checkpoint >= IDLE_CHECKPOINT_EVERY_S
-                and message_log.next_lsn > message_log.checkpoints.lsn
-            ):
-                last_checkpoint = now
+            if message_log.checkpoints.lsn != checkpoint_lsn:
+                checkpoint_lsn = int(message_log.checkpoints.lsn)
+                checkpoint_s = now
+            if now - checkpoint_s < CHECKPOINT_PAUSE_S or message_log.next_lsn <= checkpoint_lsn:
+                continue
+            if now - quiet_since >= IDLE_S or self._gains_space(now - checkpoint_s):
+                checkpoint_s = now
                 message_log.checkpoints.want()
                 self._settle()
+
+    def _gains_space(self, since_s: float) -> bool:
+        """Tell whether a checkpoint is worth its cost for the segments that can go then. Since the last one: `since_s`.
+
+        Without that a backlog that has been drained would stay on disk until the log has grown by
+        ``store.checkpoint_bytes``, which takes weeks with somebody who publishes a little every second.
+        """
+        dead_bytes = self._log.segments.dead_bytes()
+        if since_s >= DEAD_KEPT_S or self._disk_is_low:
+            return dead_bytes > 0
+        return dead_bytes >= self._log.checkpoints.every_bytes
 
     async def _watch_disk(self) -> None:
         minimum = self._settings.disk_free_min_bytes

@@ -19,7 +19,7 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.queue_index import BODY_MASK, IndexPage, QueueIndex
+from warren.msgstore.log.queue_index import BODY_MASK, IndexOwner, IndexPage, QueueIndex
 from warren.msgstore.log.sealed_table import SealedTable
 from warren.queues.fetch import Fetch
 from warren.queues.offset_backlog import OffsetBacklog
@@ -50,6 +50,7 @@ class StreamBacklog(OffsetBacklog):
         self.is_read: bool = False  # there are consumers
         self.sealer = Sealer(log)
         self.stream: Stream | None = None  # whose messages are sealed, if they are
+        self._looks_again: bool = False  # when the batch is written
         self._stale_count: i64 = 0  # entries of the index for what is sealed, before `_stale_end`
         self._stale_end: i64 = 0
         self._stale_is_counted: bool = False  # among what the log had at the start
@@ -213,9 +214,27 @@ class StreamBacklog(OffsetBacklog):
             self._shorten_tail(index, most, most_bytes)
         stream = self.stream
         if stream is not None:
-            self.sealer.step(stream)
+            self._seal(stream)
         if self.middle_count and (stream is None or most == SHORT_TAIL_MESSAGES or self.middle_count > OFFERED_FROM):
             self._offer_pages()
+
+    def _seal(self, stream: Stream) -> None:
+        """Seal what is synced; look again when this batch is, if that makes a chunk full: no other may come."""
+        self.sealer.step(stream)
+        if (
+            not self._looks_again
+            and self._stored_to > self._synced_to
+            and self.sealer.may_fill(stream, self._stored_to)
+        ):
+            self._looks_again = True
+            self.log.call_when_written(_Look(self))
+
+    def look_again(self) -> None:
+        """A batch has been written, and synced if it was to be."""
+        self._looks_again = False
+        stream = self.stream
+        if stream is not None:
+            self._seal(stream)
 
     def _shorten_tail(self, index: QueueIndex, most: i64, most_bytes: i64) -> None:
         first: i64 = self.tail_from()
@@ -388,3 +407,13 @@ def body_bytes_of(page: IndexPage) -> i64:
             total += page.entries[at + 1] & BODY_MASK
         at += 2
     return total
+
+
+class _Look(IndexOwner):
+    """Has `messages` look again when a batch has been written."""
+
+    def __init__(self, messages: StreamBacklog) -> None:
+        self._messages = messages
+
+    def batch_closed(self) -> None:
+        self._messages.look_again()

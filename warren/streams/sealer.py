@@ -59,7 +59,10 @@ class Sealer:
         return self._job is not None
 
     def step(self, stream: Stream) -> None:
-        """Gather what is synced by now, and seal what is full. Called when a batch is closed, or a chunk is written."""
+        """Gather what is synced by now, and seal what is full.
+
+        Called when a batch is closed, when one is written that may have filled a chunk, and when a chunk is.
+        """
         if self._reading or self._closed:
             return
         messages = stream.messages
@@ -89,6 +92,15 @@ class Sealer:
                 self._seal(stream, writer)
         elif log.resident_bytes > log.memory_bytes:
             self._give_up()
+
+    def may_fill(self, stream: Stream, end: i64) -> bool:
+        """Tell whether there may be enough for a chunk when everything before offset `end` is synced."""
+        log = self.log
+        first: i64 = self._first
+        if self._writer is None:
+            job = self._job
+            first = stream.messages.first_unsealed() if job is None else job.end
+        return end - first >= log.seal_messages or stream.unsealed_bytes() >= log.seal_bytes
 
     def _begin(self, stream: Stream, synced: i64) -> bool:
         """Begin to gather a chunk, if it is worth it."""

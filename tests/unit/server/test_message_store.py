@@ -14,7 +14,7 @@ from warren.msgstore.files.store import ReadProblem
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.jobs import CommitJob, Errand, ReadJob, RecordsRead, UnlinkJob, WholeRecordsRead
 from warren.msgstore.log.message_log import LINGER_S, Damage
-from warren.server.message_store import IDLE_CHECKPOINT_EVERY_S
+from warren.server.message_store import CHECKPOINT_PAUSE_S, DEAD_KEPT_S
 from warren.server.settings import StoreSettings
 
 
@@ -270,19 +270,70 @@ def test_a_batch_that_was_opened_during_a_commit_is_written_after_it() -> None:
 
 def test_a_checkpoint_is_taken_when_it_is_quiet_and_only_when_something_was_written() -> None:
     async def test(f: ServiceFixture) -> None:
-        await trio.sleep(3 * IDLE_CHECKPOINT_EVERY_S)
+        await trio.sleep(3 * CHECKPOINT_PAUSE_S)
         assert f.files.diary == []
         for _ in range(20):
             f.publish()
             await trio.sleep(0.9)
         assert f.files.checkpoints == [], "it was not quiet"
-        await trio.sleep(10 * IDLE_CHECKPOINT_EVERY_S)
+        await trio.sleep(10 * CHECKPOINT_PAUSE_S)
         assert len(f.files.checkpoints) == 1
         assert f.log.checkpoints.lsn == f.log.next_lsn
         for _ in range(5):
             f.publish()
             await trio.sleep(2)
         assert len(f.files.checkpoints) <= 4, "not after each pause"
+
+    run(test, tasks=True)
+
+
+async def _drain_beside_a_trickle(f: ServiceFixture, backlog: int, seconds: int) -> float | None:
+    """Store a backlog and acknowledge it, while somebody publishes twice a second; return when its files went."""
+    f.log.segment_bytes = 2048
+    for _ in range(backlog):
+        f.publish()
+        await f.until_written()
+    f.log.batch.settle_range(f.index, 0, backlog)
+    f.log.force()
+    f.settle()
+    drained = trio.current_time()
+    while trio.current_time() - drained < seconds:
+        f.publish()
+        await trio.sleep(0.5)
+        if any(entry.startswith("unlink") for entry in f.files.diary):
+            return trio.current_time() - drained
+    return None
+
+
+def test_files_of_a_backlog_that_is_drained_go_within_a_minute_though_it_is_never_quiet() -> None:
+    async def test(f: ServiceFixture) -> None:
+        took = await _drain_beside_a_trickle(f, 60, 300)
+        assert took is not None and CHECKPOINT_PAUSE_S < took < DEAD_KEPT_S + 5
+        assert len(f.files.checkpoints) == 1, "and not one checkpoint after the other"
+
+    run(test, tasks=True)
+
+
+def test_files_of_a_backlog_that_is_drained_go_soon_when_they_are_large_or_the_disk_is_low() -> None:
+    async def large(f: ServiceFixture) -> None:
+        f.log.checkpoints.every_bytes = 8192
+        took = await _drain_beside_a_trickle(f, 60, 300)
+        assert took is not None and took < 2 * CHECKPOINT_PAUSE_S
+
+    async def low(f: ServiceFixture) -> None:
+        f.files.free = 1
+        await f.until(lambda: f.engine.alarms == [("disk", True)])
+        took = await _drain_beside_a_trickle(f, 60, 300)
+        assert took is not None and took < 2 * CHECKPOINT_PAUSE_S
+
+    run(large, tasks=True)
+    run(low, tasks=True)
+
+
+def test_without_a_file_to_be_gained_no_checkpoint_is_taken_while_others_write() -> None:
+    async def test(f: ServiceFixture) -> None:
+        assert await _drain_beside_a_trickle(f, 0, 300) is None
+        assert f.files.checkpoints == []
 
     run(test, tasks=True)
 

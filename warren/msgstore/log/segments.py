@@ -77,6 +77,14 @@ class SegmentTable:
         found = self.segments[at]
         return found if lsn < found.base_lsn + found.capacity else None
 
+    def dead_bytes(self) -> i64:
+        """Return how many bytes would be gained by removing what nothing needs."""
+        dead: i64 = 0
+        for segment in self.segments:
+            if segment.is_dead():
+                dead += segment.end_lsn - segment.base_lsn
+        return dead
+
     def refer(self, lsn: i64, length: i64, droppable: bool) -> None:
         """Count a reference to the record of `length` bytes at `lsn`."""
         segment = self.find(lsn)
