@@ -164,7 +164,7 @@ def test_everything_put_is_loaded_as_it_was_and_after_what_it_refers_to(store: S
         ParameterPut("v", "federation-upstream", "up", '{"uri":"amqp://"}'),
         ParameterPut("v", "shovel", "\u00e9", "[1,null]"),
         ExchangePut("v", "t", "topic", True, True, b"\x00\x00\x00\x02\x00V"),
-        QueuePut("v", "q", True, b"\x00\x00\x00\x03\x01xV", 2**63 - 1),
+        QueuePut("v", "q", True, b"\x00\x00\x00\x03\x01xV", 2**62 - 1),
         BindingPut("v", "t", "q", "queue", "a.#", b"\x00\x00\x00\x03\x01yV"),
     ]
     store.commit(*reversed(changes))
@@ -469,7 +469,7 @@ def _random_change(choose: random.Random) -> MetadataChange:
     kind, key = choose.choice(["queue", "exchange"]), choose.choice("kl")
     arguments = choose.choice([EMPTY, b"\x00\x00\x00\x03\x01aV"])
     changes: list[MetadataChange] = [
-        QueuePut("/", name, choose.random() < 0.5, arguments, choose.randrange(1, 2**63)),
+        QueuePut("/", name, choose.random() < 0.5, arguments, choose.randrange(1, 2**62)),
         ExchangePut("/", name, choose.choice(["direct", "topic"]), False, False, arguments),
         BindingPut("/", source, name, kind, key, arguments),
         BindingPut("/", source, name, kind, key, arguments),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,9 @@ from journalled_log import STORE_ID, JournalledLog
 from warren.server.catalogue.catalogue import Catalogue, CatalogueError
 from warren.server.catalogue.postgresql import PostgreSQL
 from warren.server.catalogue.sqlite_file import SqliteFile
+from warren.server.catalogue.sqlite_url import path_of, sqlite_url
 from warren.server.catalogue.writer import CatalogueWriter
-from warren.vhosts.metadata import QueuePut
+from warren.vhosts.metadata import BindingPut, QueuePut
 
 from .postgres import PostgresServer
 
@@ -44,9 +47,45 @@ def test_sqlite_commits_are_synced(tmp_path: Path) -> None:
     catalogue.close()
 
 
+def test_a_link_to_a_file_that_is_not_there_yet_makes_that_file_private(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "data" / "catalogue.db").symlink_to(tmp_path / "there" / "cat.db")
+    catalogue = Catalogue.open(f"sqlite:///{tmp_path / 'data' / 'catalogue.db'}")
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "there").iterdir()}
+    assert modes == dict.fromkeys(("cat.db", "cat.db-wal", "cat.db-shm"), 0o600)
+    catalogue.close()
+
+
+def test_a_file_of_sqlite_serves_one_broker_and_lets_others_read(tmp_path: Path) -> None:
+    path = tmp_path / "catalogue.db"
+    catalogue = Catalogue.open(f"sqlite:///{path}")
+    catalogue.commit([QueuePut("/", "q", False, EMPTY, 1)])
+    (tmp_path / "link.db").symlink_to(path)
+    for other in (path, tmp_path / "link.db"):
+        with pytest.raises(CatalogueError, match="another broker has it open"):
+            Catalogue.open(f"sqlite:///{other}")
+    with closing(sqlite3.connect(path)) as reader:
+        assert reader.execute("SELECT name FROM warren_queues").fetchall() == [("q",)]
+    catalogue.commit([QueuePut("/", "r", False, EMPTY, 2)])
+    catalogue.close()
+    catalogue = Catalogue.open(f"sqlite:///{path}")
+    assert queues_of(catalogue) == ["q", "r"]
+    catalogue.close()
+
+
+def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "catalogue.db"
+    Catalogue.open(f"sqlite:///{path}").close()
+    path.unlink()
+    path.mkdir()  # root may write whatever its mode says
+    with pytest.raises(CatalogueError, match="Is a directory"):
+        Catalogue.open(f"sqlite:///{path}")
+
+
 _COMMIT_AND_DIE = """
 import os, signal, sys
-from warren.vhosts.metadata import QueuePut
+from warren.vhosts.metadata import BindingPut, QueuePut
 from warren.server.catalogue.catalogue import Catalogue
 catalogue = Catalogue.open(sys.argv[1])
 catalogue.commit([QueuePut("/", "committed", False, bytes(4), 1)])
@@ -91,9 +130,73 @@ def test_a_path_with_characters_special_in_urls_works(tmp_path: Path) -> None:
     assert (directory / "catalogue.db").exists()
 
 
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"a%42", "\N{SNOWMAN}?#".encode()])
+def test_a_path_of_any_bytes_is_found_again(name: bytes, tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    assert path_of(sqlite_url(path)) == path
+    Catalogue.open(sqlite_url(path)).close()
+    assert path.exists()
+
+
+@pytest.mark.parametrize("name", [":memory:", "file:x.db"])
+def test_names_that_sqlite_takes_for_something_else_are_files(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for expected in ([], ["q"]):
+        catalogue = Catalogue.open(f"sqlite:///{name}")
+        assert queues_of(catalogue) == expected
+        catalogue.commit([QueuePut("/", "q", False, EMPTY, 1)])
+        catalogue.close()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("UPDATE warren_users SET tags = '3'", r"warren_users \('guest'\) cannot be read"),
+        ("UPDATE warren_users SET tags = 'no JSON'", r"warren_users \('guest'\) cannot be read"),
+        ("UPDATE warren_vhosts SET tags = x'ff'", r"warren_vhosts \('/'\) cannot be read"),
+        ("UPDATE warren_bindings SET routing_key = 'text'", r"warren_bindings \('/, x, queue, q.*'\) cannot be read"),
+        ("UPDATE warren_bindings SET routing_key = x'ff'", r"warren_bindings \('/, x, queue, q.*'\) cannot be read"),
+        ("UPDATE warren_bindings SET ordinal = 'text'", "warren_bindings: ordinal 'text' is none"),
+        ("UPDATE warren_bindings SET ordinal = 9223372036854775807", "ordinal '9223372036854775807' is none"),
+        ("UPDATE warren_queues SET queue_id = 1e30", r"warren_queues: queue_id '1e\+30' is none"),
+        ("UPDATE warren_applied SET changes = 'many'", "warren_applied: changes 'many' is none"),
+        ("UPDATE warren_applied SET changes = -1", "warren_applied: changes '-1' is none"),
+    ],
+)
+def test_what_no_broker_has_written_is_an_error_with_its_table(change: str, reason: str, tmp_path: Path) -> None:
+    """catalogue.py (5): a file that was damaged, or edited."""
+    url = f"sqlite:///{tmp_path / 'catalogue.db'}"
+    with closing(Catalogue.open(url)) as catalogue:
+        list(catalogue.load())
+        binding = BindingPut("/", "x", "q", "queue", "k", EMPTY)
+        catalogue.commit([QueuePut("/", "q", False, EMPTY, 1), binding], STORE_ID, 2)
+    with closing(sqlite3.connect(tmp_path / "catalogue.db")) as editor, editor:
+        editor.execute(change)
+
+    def start() -> None:
+        with closing(Catalogue.open(url)) as catalogue:
+            catalogue.applied(STORE_ID)
+            list(catalogue.load())
+
+    with pytest.raises(CatalogueError, match=reason) as caught:
+        start()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_number_that_is_too_large_for_sqlite_is_refused_and_nothing_is_stored(tmp_path: Path) -> None:
+    with closing(Catalogue.open(f"sqlite:///{tmp_path / 'catalogue.db'}")) as catalogue:
+        with pytest.raises(CatalogueError, match="too large"):
+            catalogue.commit([QueuePut("/", "q", False, EMPTY, 1), QueuePut("/", "r", False, EMPTY, 1 << 63)])
+        assert queues_of(catalogue) == []
+
+
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
+        ("sqlite:////tmp/a%00b.db", "no file has a NUL"),
         ("nonsense", "cannot be parsed"),
         ("mysql://u:secret@h/d", "mysql is not supported"),
         ("sqlite://", "needs a file"),

@@ -3,9 +3,9 @@
 1. A peer from which nothing came for twice the agreed interval, or as many as its protocol says, is gone. Any bytes
    will do. While we do not read, its silence says nothing.
 2. It is sent a heartbeat when it was sent nothing for half the interval.
-3. A peer that takes nothing of what waits for it is stuck, whether it sends heartbeats or not. Time that passes between
-   two ticks counts up to half of the time allowed: what it could not take because we were stopped or busy it takes
-   before the next tick.
+3. A peer that takes nothing of what waits for it is stuck, whether it sends heartbeats or not.
+4. Time that passes between two ticks counts up to half of the time allowed, for (1) and (3): what could not be read or
+   taken because we were stopped, or the machine was, is before the next tick.
 
 Time is an argument. The connection says what was sent and received, and acts on the answers.
 """
@@ -23,16 +23,28 @@ class Heartbeats:
     def __init__(self, now_s: float) -> None:
         self._received_bytes: i64 = 0
         self._sent_bytes: i64 = 0
-        self._silent_s: float = now_s  # since when nothing was received
+        self._silent_s: float = 0.0  # how long nothing was received
         self._quiet_s: float = now_s  # since when nothing was sent
         self._stuck_s: float = 0.0  # how long the peer has taken nothing of what waits for it
         self._ticked_s: float = now_s
 
-    def tick(self, now_s: float, received_bytes: i64, outbox: Outbox, *, is_read: bool, send_timeout_s: float) -> None:
+    def tick(
+        self,
+        now_s: float,
+        received_bytes: i64,
+        outbox: Outbox,
+        *,
+        is_read: bool,
+        silence_timeout_s: float,
+        send_timeout_s: float,
+    ) -> None:
         """Note what has been received and sent in all by now."""
+        passed_s = now_s - self._ticked_s
         if received_bytes != self._received_bytes or not is_read:
             self._received_bytes = received_bytes
-            self._silent_s = now_s
+            self._silent_s = 0.0
+        else:
+            self._silent_s += min(passed_s, silence_timeout_s / 2)
         if outbox.sent_bytes != self._sent_bytes:
             # Sent at some time since the last tick: reckon with the earliest, or a short interval is missed.
             self._sent_bytes = outbox.sent_bytes
@@ -42,16 +54,16 @@ class Heartbeats:
             self._stuck_s = 0.0
             outbox.rest()
         else:
-            self._stuck_s += min(now_s - self._ticked_s, send_timeout_s / 2)
+            self._stuck_s += min(passed_s, send_timeout_s / 2)
         self._ticked_s = now_s
 
     def is_stuck(self, send_timeout_s: float) -> bool:
         """Tell whether the peer has taken nothing of what waits for it in `send_timeout_s`; 0: no limit."""
         return send_timeout_s > 0 and self._stuck_s >= send_timeout_s
 
-    def is_gone(self, interval_s: int, intervals: float = 2.0) -> bool:
-        """Tell whether nothing has come for so many `intervals`; 0: there are no heartbeats."""
-        return interval_s > 0 and self._ticked_s - self._silent_s > intervals * interval_s
+    def is_gone(self, silence_timeout_s: float) -> bool:
+        """Tell whether nothing has come for longer than that; 0: no limit."""
+        return silence_timeout_s > 0 and self._silent_s > silence_timeout_s
 
     def is_due(self, interval_s: int) -> bool:
         """Tell whether to send a heartbeat now, and count it as sent."""

@@ -441,13 +441,21 @@ class Peer:
             return
         heartbeats = self._heartbeats
         timeout_s = self.broker.limits.send_timeout_s
-        heartbeats.tick(now_s, self.received_bytes, self.outbox, is_read=self.paused == 0, send_timeout_s=timeout_s)
+        silence_timeout_s = self.silent_intervals * self.heartbeat_s
+        heartbeats.tick(
+            now_s,
+            self.received_bytes,
+            self.outbox,
+            is_read=self.paused == 0,
+            silence_timeout_s=silence_timeout_s,
+            send_timeout_s=timeout_s,
+        )
         if now_s >= self._next_sweep_s:
             self._close_overdue_channels(now_s)
         if heartbeats.is_stuck(timeout_s) and not (self.is_direct or self.is_internal):
             # Heartbeats show that it lives; but what waits for it, unacknowledged messages too, it would hold for ever.
             self._give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
-        elif heartbeats.is_gone(self.heartbeat_s, self.silent_intervals):
+        elif heartbeats.is_gone(silence_timeout_s):
             self._give_up(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
         elif heartbeats.is_due(self.sent_heartbeat_s):
             self.write_heartbeat()

@@ -2,8 +2,9 @@
 
 1. One in a hurry does in every tick: until it is open, while it ends, and when something may be due soon
    (`Peer.is_patient`).
-2. All others do once in `PATIENCE_S`, a share of them in each tick. A tick that comes after a longer pause is one for
-   all of them.
+2. All others do once in a round of `PATIENCE_S`, a share of them in each tick. Their order is the same in each round,
+   but those who come and go move the others: one looks again within two rounds. A tick that comes after a longer pause
+   is one for all of them.
 
 Connections are known by their keys: none is kept here that is gone.
 """
@@ -32,7 +33,8 @@ class Rounds:
 
     def __init__(self) -> None:
         self._hurried: dict[int, None] = {}
-        self._left: list[int] = []  # of this round
+        self._left: list[int] = []  # of this round, those too that are gone
+        self._size: i64 = 0  # how many it began with
         self._ticked_s: float = 0.0
 
     def hurry(self, key: int) -> None:
@@ -47,12 +49,14 @@ class Rounds:
                 connection.tick(now_s)
             if connection is None or connection.is_patient():
                 self._hurried.pop(key, None)
-        share = min((now_s - self._ticked_s) / PATIENCE_S, 1.0)
+        passed_s = now_s - self._ticked_s
         self._ticked_s = now_s
-        turns: i64 = int(share * len(connections)) + 1
-        while turns > 0 and connections:
-            if not self._left:
-                self._left = list(connections)
+        if not self._left or passed_s >= PATIENCE_S:
+            self._left = list(connections)
+            self._size = len(self._left)
+        # A share of those with whom the round began: so it ends in time, whoever has left meanwhile.
+        turns: i64 = int(min(passed_s / PATIENCE_S, 1.0) * int(self._size)) + 1
+        while turns > 0 and self._left:
             turns -= 1
             key = self._left.pop()
             connection = connections.get(key)

@@ -459,7 +459,7 @@ class Application:
         for change in self._catalogue.load():
             try:
                 self._broker.restore(change)
-            except (AmqpError, ValueError, KeyError) as error:
+            except (AmqpError, ValueError, KeyError, TypeError, OverflowError) as error:
                 what = f"{type(change).__name__} {getattr(change, 'name', '')}".rstrip()
                 raise StartError(f"metadata store: {what} cannot be restored: {error}") from None
             count += 1

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import quote
 
+from warren.server.catalogue.sqlite_url import sqlite_url
 from warren.server.logs import LEVELS, LogFormat
 from warren.server.setting_kinds import (
     CLUSTER_PORT,
@@ -539,7 +539,7 @@ class Settings:
 
     def catalogue_url(self) -> str:
         """Return the URL of the metadata store: `metadata_url`, or the SQLite file in the data directory."""
-        return self.metadata_url or f"sqlite:///{quote(str(self.data_dir.absolute() / 'catalogue.db'))}"
+        return self.metadata_url or sqlite_url(self.data_dir / "catalogue.db")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""When a peer is gone, stuck, or owed a heartbeat, as ticks tell: heartbeats.py (1) to (3)."""
+"""When a peer is gone, stuck, or owed a heartbeat, as ticks tell: heartbeats.py (1) to (4)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from warren.amqp.outbox import Outbox
 from warren.channels.heartbeats import Heartbeats
 
 INTERVAL_S = 10
+SILENCE_S = 20.0
 TIMEOUT_S = 30.0
 
 
@@ -20,7 +21,14 @@ class Peer:
 
     def pass_time(self, seconds: float, *, is_read: bool = True) -> None:
         self.now_s += seconds
-        self.heartbeats.tick(self.now_s, self.received_bytes, self.outbox, is_read=is_read, send_timeout_s=TIMEOUT_S)
+        self.heartbeats.tick(
+            self.now_s,
+            self.received_bytes,
+            self.outbox,
+            is_read=is_read,
+            silence_timeout_s=SILENCE_S,
+            send_timeout_s=TIMEOUT_S,
+        )
 
     def send(self, size: int = 1) -> None:
         """Send it something, of which it takes `size` bytes."""
@@ -29,7 +37,7 @@ class Peer:
         self.outbox.sent(size)
 
     def is_gone(self) -> bool:
-        return self.heartbeats.is_gone(INTERVAL_S)
+        return self.heartbeats.is_gone(SILENCE_S)
 
     def is_stuck(self) -> bool:
         return self.heartbeats.is_stuck(TIMEOUT_S)
@@ -40,11 +48,13 @@ class Peer:
 
 def test_a_peer_is_gone_when_nothing_came_for_two_intervals() -> None:
     peer = Peer()
-    peer.pass_time(20.0)
+    for _ in range(4):
+        peer.pass_time(5.0)
     assert not peer.is_gone()
     peer.received_bytes = 1
     peer.pass_time(1.0)
-    peer.pass_time(20.0)
+    for _ in range(4):
+        peer.pass_time(5.0)
     assert not peer.is_gone()
     peer.pass_time(0.5)
     assert peer.is_gone()
@@ -53,9 +63,26 @@ def test_a_peer_is_gone_when_nothing_came_for_two_intervals() -> None:
 
 def test_a_peer_that_is_not_read_is_not_gone() -> None:
     peer = Peer()
+    peer.pass_time(10.0)
+    peer.pass_time(10.0)
     peer.pass_time(100.0, is_read=False)
     assert not peer.is_gone()
-    peer.pass_time(20.5)
+    for _ in range(3):
+        peer.pass_time(9.0)
+    assert peer.is_gone()
+
+
+def test_a_pause_of_ours_does_not_make_a_peer_gone() -> None:
+    """(4)"""
+    peer = Peer()
+    peer.received_bytes = 1
+    peer.pass_time(1.0)
+    peer.pass_time(9.5)
+    peer.pass_time(1000.0)
+    assert not peer.is_gone(), "what it has sent meanwhile is read before the next tick"
+    peer.pass_time(0.5)
+    assert not peer.is_gone()
+    peer.pass_time(0.5)
     assert peer.is_gone()
 
 
@@ -94,6 +121,7 @@ def test_a_peer_is_stuck_when_it_takes_nothing_of_what_waits() -> None:
 
 
 def test_a_pause_of_ours_does_not_make_a_peer_stuck() -> None:
+    """(4)"""
     peer = Peer()
     peer.send()
     peer.pass_time(1.0)

@@ -107,6 +107,48 @@ def test_who_is_gone_is_not_asked_and_who_has_come_is_by_the_next_round() -> Non
     clock.tick()
 
 
+@pytest.mark.parametrize(("count", "stay"), [(50, 1), (300, 3), (1000, 10)])
+@pytest.mark.parametrize("ticks", [0, 1, 3])
+def test_those_that_stay_when_many_leave_are_looked_at_as_often(count: int, stay: int, ticks: int) -> None:
+    """(2) Whatever their places, and however far the round is."""
+    clock = Clock(count)
+    for _ in range(ticks):
+        clock.tick()
+    for key in clock.keys[stay - 1 : count - 1]:
+        del clock.connections[key]
+    began_s = clock.now_s
+    for _ in range(20):
+        clock.tick()
+    for key in clock.connections:
+        looks = [began_s, *[at_s for at_s in clock.looks[key] if at_s > began_s], clock.now_s]
+        assert max(later - earlier for earlier, later in pairwise(looks)) <= PATIENCE_S + TICK_S
+
+
+def test_those_that_are_there_when_many_come_are_looked_at_within_two_rounds() -> None:
+    """(2)"""
+    clock = Clock(20)
+    late = {key: clock.connections.pop(key) for key in clock.keys[2:]}
+    for number, (key, connection) in enumerate(late.items()):
+        if number % 2 == 0:
+            clock.tick()
+        clock.connections[key] = connection
+    for _ in range(8):
+        clock.tick()
+    for key in clock.keys[:2]:
+        assert max(later - earlier for earlier, later in pairwise(clock.looks[key])) <= 2 * PATIENCE_S
+
+
+def test_after_a_pause_all_look_whoever_has_left_or_come() -> None:
+    """(2)"""
+    clock = Clock(60)
+    late = {key: clock.connections.pop(key) for key in clock.keys[40:]}
+    clock.tick()
+    for key in clock.keys[:20]:
+        del clock.connections[key]
+    clock.connections |= late
+    assert clock.tick(PATIENCE_S) == set(clock.connections)
+
+
 @pytest.mark.parametrize("interval_s", [1, PATIENT_HEARTBEAT_S - 1])
 def test_short_heartbeats_are_none_that_can_wait(interval_s: int) -> None:
     assert not is_long(interval_s)

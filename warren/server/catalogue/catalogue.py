@@ -10,8 +10,9 @@ for the log of that id, below which number all its changes are in them.
 3. A schema newer than this program is refused and left alone; an older one is migrated in one transaction, of SQLite
    after the file was copied to a name with the version (``catalogue.db.schema-4``), for whoever wants to go back. Of
    PostgreSQL there is no copy, which is said before.
-4. One broker at a time: the data directory's lock guards the SQLite file, an advisory lock the PostgreSQL
-   database.
+4. One broker at a time: the SQLite file is locked, wherever it is, and a PostgreSQL database by an advisory lock.
+5. SQLite checks no types, and a file that was damaged or edited may hold anything: what no broker has written is an
+   error with the name of its table.
 
 The tables and what is in them are in `tables`, their versions in `schema`. Blocking, and for one
 thread at a time. Messages are never here.
@@ -19,21 +20,24 @@ thread at a time. Messages are never here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
 from warren.server.catalogue import schema
 from warren.server.catalogue.database import NOT_INSTALLED, Database, DatabaseError, Transaction
 from warren.server.catalogue.sqlite_file import SqliteFile
+from warren.server.catalogue.sqlite_url import SQLITE, path_of, sqlite_url
 from warren.server.catalogue.tables import (
     APPLIED,
     DELETES,
     GLOBAL_PARAMETERS,
     LOADING_ORDER,
     PUTS,
+    Row,
     RowValues,
+    Table,
     row_of,
 )
 from warren.server.errors import CatalogueError as CatalogueError
@@ -48,7 +52,8 @@ from warren.vhosts.metadata import (
 )
 
 FILLED_AT_ONCE: Final = 1000  # changes
-_SQLITE: Final = "sqlite:"
+# What a broker counts on from the largest number in a column. Of it there are more than it can count to.
+_NUMBER_MAX: Final = 1 << 62
 
 
 class Catalogue:
@@ -79,22 +84,23 @@ class Catalogue:
             _keep_older(database)
             with database.transaction() as transaction:
                 schema.prepare_schema(transaction)
-                ((last_ordinal,),) = transaction.rows("SELECT max(ordinal) FROM warren_bindings")
+                last_ordinal = _largest(transaction, "ordinal", "warren_bindings")
+                _largest(transaction, "queue_id", "warren_queues")
         except (DatabaseError, CatalogueError, OSError) as error:
             database.close()
             raise CatalogueError(f"metadata store {database.shown}: {error}") from None
-        return cls(database, last_ordinal or 0, (first_user, first_password) if first_contents else None)
+        return cls(database, last_ordinal, (first_user, first_password) if first_contents else None)
 
     def applied(self, store_id: bytes) -> int:
         """Return the number below which all changes of the log `store_id` are here; 0: it is another one's.
 
         Raises CatalogueError when the store cannot be read.
         """
-        select = "SELECT changes FROM warren_applied WHERE store_id = :store_id"
+        where = "warren_applied WHERE store_id = :store_id"
         try:
             with self._database.transaction() as transaction:
-                return next((int(changes) for (changes,) in transaction.rows(select, {"store_id": store_id})), 0)
-        except DatabaseError as error:
+                return _largest(transaction, "changes", where, {"store_id": store_id})
+        except (DatabaseError, CatalogueError) as error:
             raise CatalogueError(f"metadata store: {error}") from None
 
     def load(self) -> Iterator[MetadataChange]:
@@ -107,7 +113,7 @@ class Catalogue:
             try:
                 with self._database.transaction() as transaction:
                     for row in transaction.rows(table.select):
-                        yield from_row(row)
+                        yield _change(from_row, row, table)
             except DatabaseError as error:
                 raise CatalogueError(f"metadata store: {error}") from None
 
@@ -200,22 +206,39 @@ class Catalogue:
 
 def _opened(url: str) -> Database:
     """Return the database that `url` names. Raises CatalogueError."""
-    if not url.startswith(_SQLITE):
+    if not url.startswith(SQLITE):
         # What it takes is imported for it only, see ``database.py``.
         try:
             from warren.server.catalogue.postgresql import PostgreSQL
         except ImportError as error:
             raise CatalogueError(NOT_INSTALLED.format(error.name)) from None
         return PostgreSQL(url)
-    path = url.removeprefix(f"{_SQLITE}///")
-    if path == url or not path:
-        raise CatalogueError("metadata store: an SQLite URL needs a file (sqlite:////path/to/file)")
-    if "?" in path:
-        raise CatalogueError("metadata store: an SQLite URL has no options; a ? in a path is written as %3F")
     try:
-        return SqliteFile(Path(unquote(path)), url)
+        path = path_of(url)
+    except ValueError as error:
+        raise CatalogueError(f"metadata store: {error}") from None
+    try:
+        return SqliteFile(path, url)
     except DatabaseError as error:
         raise CatalogueError(f"metadata store {url}: {error}") from None
+
+
+def _largest(transaction: Transaction, column: str, table: str, parameters: Mapping[str, object] | None = None) -> int:
+    """Return the largest number in a column, 0 when there is none. Raises CatalogueError for what is no such number."""
+    ((found,),) = transaction.rows(f"SELECT max({column}) FROM {table}", parameters)
+    if found is None:
+        return 0
+    if not isinstance(found, int) or not 0 <= found < _NUMBER_MAX:
+        raise CatalogueError(f"{table.split()[0]}: {column} {str(found)[:40]!r} is none that a broker has written")
+    return found
+
+
+def _change(from_row: Callable[[Row], MetadataChange], row: Row, table: Table) -> MetadataChange:
+    try:
+        return from_row(row)
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        key = ", ".join(value[:100] for value in row[: len(table.key)] if isinstance(value, str))
+        raise CatalogueError(f"metadata store: {table.name} ({key!r}) cannot be read: {error}") from None
 
 
 def _keep_older(database: Database) -> None:
@@ -224,7 +247,11 @@ def _keep_older(database: Database) -> None:
         with database.transaction() as transaction:
             version = schema.maybe_version(transaction)
         if version is not None and version < schema.SCHEMA_VERSION:
-            database.keep(f".schema-{version}")
+            ending = f".schema-{version}"
+            try:
+                database.keep(ending)
+            except OSError as error:
+                raise CatalogueError(f"it cannot be kept as *{ending}: {os.strerror(error.errno or 0)}") from None
 
 
 def write_copy(path: Path, contents: Iterator[MetadataChange], store_id: bytes, applied: int) -> None:
@@ -232,7 +259,7 @@ def write_copy(path: Path, contents: Iterator[MetadataChange], store_id: bytes, 
 
     Raises CatalogueError when that is not possible.
     """
-    copy = Catalogue.open(f"sqlite:///{path.absolute()}", first_contents=False)
+    copy = Catalogue.open(sqlite_url(path), first_contents=False)
     try:
         fill(copy, contents, store_id, applied)
     finally:

@@ -3,10 +3,13 @@
 1. The file and those that SQLite puts beside it belong to their owner only.
 2. A commit is on the disk when it returns: in WAL mode only ``synchronous = FULL`` does that.
 3. A copy is one file, and whole.
+4. It is locked as long as it is open (``flock``, of which SQLite's own locks know nothing): two brokers with one file
+   would each forget what the other has applied. Others may read it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,21 +31,27 @@ class SqliteFile:
 
     def __init__(self, path: Path, shown: str) -> None:
         self.shown = shown
-        self._path = path
-        _create_private(path)
+        self._path = Path(os.path.realpath(path))  # a link to nowhere is to name a private file, too
+        _create_private(self._path)
+        self._locked = _locked(self._path)
         try:
-            # isolation_level None: the driver begins nothing by itself, so schema changes are transactional too.
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._connection = self._connected()
         except sqlite3.Error as error:
+            os.close(self._locked)
             raise DatabaseError(_one_line(error)) from None
+
+    def _connected(self) -> sqlite3.Connection:
+        # isolation_level None: the driver begins nothing by itself, so schema changes are transactional too.
+        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")  # see (2)
-            self._connection.execute("PRAGMA fullfsync = ON")  # of macOS: see msgstore/files/syncing.py
-            self._connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
-        except sqlite3.Error as error:
-            self._connection.close()
-            raise DatabaseError(_one_line(error)) from None
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")  # see (2)
+            connection.execute("PRAGMA fullfsync = ON")  # of macOS: see msgstore/files/syncing.py
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteTransaction]:
@@ -59,6 +68,8 @@ class SqliteFile:
                 raise
         except sqlite3.Error as error:
             raise DatabaseError(_one_line(error)) from error
+        except OverflowError as error:  # a number that is more than SQLite has
+            raise DatabaseError(str(error)) from error
 
     def copy_to(self, path: Path) -> None:
         """Write all that is in it into a new file. Raises DatabaseError."""
@@ -83,6 +94,10 @@ class SqliteFile:
     def close(self) -> None:
         """See `Database.close`."""
         self._connection.close()
+        # After it: SQLite loses its locks of a file when any descriptor of that file is closed.
+        if self._locked >= 0:
+            os.close(self._locked)
+            self._locked = -1
 
 
 class SqliteTransaction:
@@ -114,6 +129,22 @@ def _create_private(path: Path) -> None:
         return
     except OSError as error:
         raise DatabaseError(os.strerror(error.errno or 0)) from None
+
+
+def _locked(path: Path) -> int:
+    """Return a descriptor that locks the file, which is there and may be written, until it is closed."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise DatabaseError(os.strerror(error.errno or 0)) from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise DatabaseError("another broker has it open") from None
+    except OSError:
+        pass  # a file system without such locks: the data directory's lock guards what is there
+    return fd
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -183,6 +183,7 @@ def _fill_database(copy: Path, url: str, manifest: Manifest) -> None:
     """Bring the metadata into an empty database, and remove them from the directory."""
     from warren.server.catalogue.catalogue import Catalogue, fill
     from warren.server.catalogue.schema import DEFINITIONS_HASH
+    from warren.server.catalogue.sqlite_url import sqlite_url
     from warren.vhosts.metadata import GlobalParameterPut
 
     store_id = bytes.fromhex(manifest.store_id)
@@ -190,7 +191,7 @@ def _fill_database(copy: Path, url: str, manifest: Manifest) -> None:
         for change in database.load():
             if not (isinstance(change, GlobalParameterPut) and change.name == DEFINITIONS_HASH):
                 raise RestoreError("the database is not empty: restore into a new one")
-        with closing(Catalogue.open(f"sqlite:///{copy.absolute()}", first_contents=False)) as source:
+        with closing(Catalogue.open(sqlite_url(copy), first_contents=False)) as source:
             fill(database, source.load(), store_id, source.applied(store_id))
     for path in copy.parent.glob(f"{copy.name}*"):
         path.unlink()

@@ -194,6 +194,21 @@ def test_a_directory_with_anything_in_it_is_left_alone(broker: Broker, tmp_path:
     assert not (tmp_path / "new").exists()
 
 
+def test_the_metadata_of_a_directory_with_any_name_go_into_another_database(broker: Broker, tmp_path: Path) -> None:
+    """Beside one that is meant when the name is taken for a URL."""
+    broker.declare_queue("orders", durable=True)
+    lane = broker.engine.journal.lane
+    broker.wait_until(lambda: not broker.on_loop(lane.is_behind))
+    back_up(broker, tmp_path / "backups")
+    (tmp_path / "newB").mkdir()
+    for number, name in enumerate(("new%42", "new?x=1", "new#%zz")):
+        url = f"sqlite:///{tmp_path / f'elsewhere{number}.db'}"
+        restored(tmp_path / "backups", tmp_path / name, "--database", url)
+        with closing(Catalogue.open(url)) as catalogue:
+            assert [change.name for change in catalogue.load() if isinstance(change, QueuePut)] == ["orders"]
+    assert os.listdir(tmp_path / "newB") == []
+
+
 def test_the_metadata_go_into_another_database_that_is_empty(broker: Broker, tmp_path: Path) -> None:
     broker.declare_queue("orders", durable=True)
     lane = broker.engine.journal.lane
