@@ -25,13 +25,14 @@ STREAM: Table = {"x-queue-type": "stream"}
 
 
 class Kept:
-    """An offset queue. Nothing is written but by `sync`, `write`, and clean restarts."""
+    """An offset queue. Nothing is written but by `sync`, `write`, and clean restarts; nothing is sealed."""
 
     name = "s"
 
     def __init__(self) -> None:
         self.fs = SimulatedFileSystem()
         self.harness = DurableHarness(self.fs)
+        self.harness.broker.log.seal_bytes = 1 << 30
         self.publisher = self.harness.channel()
         self.declare()
 
