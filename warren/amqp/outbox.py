@@ -7,6 +7,9 @@
 4. Whoever writes to ``writer`` calls `touch` before. While nothing is sent for long there is none (`rest`).
 5. ``awaited`` is True while somebody waits for a turn to deliver: others queue up behind (``queues.turns``).
 
+6. An error of ours that is met while we write for a peer is kept here (`failed`) and ends that peer. It is raised to
+   nobody: who is served in the same turn has nothing to do with it.
+
 Large contents are not copied: they are kept as chunks of their own and sent with one gathering system call. What has
 to be made first comes as a `Supply`, which is asked for a piece when the peer has room for it.
 """
@@ -56,6 +59,7 @@ class Outbox:
         self._chunks: list[bytes] = []  # an empty one stands for the next of the supplies
         self._chunks_bytes: i64 = 0  # what supplies are still to make counts
         self._supplies: list[Supply] | None = None  # from the first on
+        self.failure: Exception | None = None  # of ours, met while something was written for this peer
         self._queued: bool = False
         self._dirty = dirty
 
@@ -107,6 +111,13 @@ class Outbox:
             self.writer.truncate(0)
         else:
             self.writer = BytesWriter()
+
+    def failed(self, error: Exception) -> None:
+        """Note that something could not be written for this peer: it is ended at the end of the turn."""
+        self.touch()
+        if self.failure is None:
+            self.failure = error
+        self.writable = False
 
     def waiting_bytes(self) -> i64:
         """Return how much the peer has still to take."""

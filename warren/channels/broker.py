@@ -296,15 +296,27 @@ class Broker:
             # Before the queues: who waits for its turn may be the one that has priority there.
             lines = served[:]
             served.clear()
-            for turns in lines:
-                turns.serve()
+            begun: i64 = 0
+            try:
+                for turns in lines:
+                    begun += 1
+                    turns.serve()
+            except BaseException:
+                served.extend(lines[begun:])  # they are served in the next turn, and would never be asked for again
+                raise
         runnable = self._runnable
         if runnable:
             count = len(runnable)
             turn = runnable[:count]
             del runnable[:count]
-            for queue in turn:
-                queue.drain()
+            drained: i64 = 0
+            try:
+                for queue in turn:
+                    drained += 1
+                    queue.drain()
+            except BaseException:
+                runnable.extend(turn[drained:])
+                raise
         if not self._taking_apart.is_under_way and not self.log.reclamation.is_empty():
             self.work.begin(self._taking_apart)
         if goes_on:

@@ -14,7 +14,8 @@
     the client, if it has subscribed without its own messages     the header x-mqtt-client
 
 A user property whose name is one on which the broker acts is kept under `_ESCAPE` and that name. Headers of other
-publishers go out as user properties where they are texts, numbers or truth values, in 5.0.
+publishers go out as user properties where they are texts, numbers or truth values, in 5.0. Whatever they are, they do
+no harm: what is none of the values above, or longer than a packet can say, is left out.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from warren.mqtt.packets import (
     RESPONSE_TOPIC,
     Properties,
     check_topic,
+    fits,
 )
-from warren.mqtt.topics import routing_key, topic_of
+from warren.mqtt.topics import is_topic, routing_key, topic_of
 
 RETAINED: Final = 1
 REPLAYED: Final = 2
@@ -123,15 +125,15 @@ def given_to(found: BasicProperties, headers: Table) -> Properties:
     given = Properties()
     values = given.values
     payload_format = headers.get(_FORMAT)
-    if payload_format == 0 or payload_format == 1:
+    if isinstance(payload_format, int) and payload_format in (0, 1):
         values[PAYLOAD_FORMAT] = int(payload_format)
     if found.content_type is not None:
         values[CONTENT_TYPE] = found.content_type
     reply = headers.get(_REPLY)
-    if isinstance(reply, str):
+    if isinstance(reply, str) and fits(reply) and is_topic(topic_of(reply)):
         values[RESPONSE_TOPIC] = topic_of(reply)
     correlation = headers.get(_CORRELATION)
-    if isinstance(correlation, bytes):
+    if isinstance(correlation, bytes) and fits(correlation):
         values[CORRELATION] = correlation
     elif found.correlation_id is not None:
         values[CORRELATION] = found.correlation_id.encode("utf-8", "surrogateescape")
@@ -165,7 +167,9 @@ def _give(name: str, value: object, given: Properties) -> None:
     if isinstance(value, bool):
         given.users.append((shown, "true" if value else "false"))
     elif isinstance(value, str | int | float):
-        given.users.append((shown, str(value)))
+        shown_value = str(value)
+        if fits(shown_value):
+            given.users.append((shown, shown_value))
 
 
 def headers_in(found: BasicProperties) -> Table:

@@ -28,6 +28,7 @@ class Fanout(Job):
         self.churn = churn
         self.message: Message | None = None
         self.is_special: bool = False  # of a topic that begins with $: not every subscription that matches wants it
+        self.is_unfit: bool = False  # we have failed to make packets of the message: nobody gets it
         self.head = b""  # of PUBLISH in 3.1 and 3.1.1, up to the body
         self.head_of_5 = b""
         self.body = b""
@@ -46,6 +47,11 @@ class Fanout(Job):
             self._outline = outline
         return outline
 
+    def give_up(self, message: Message) -> None:
+        """Have nobody else try to make packets of a message."""
+        self.message = message
+        self.is_unfit = True
+
     def take(self, message: Message, now_ms: i64) -> None:
         """Make the packets of a message, which comes to the first subscriber."""
         content = message.header_frame()
@@ -61,6 +67,7 @@ class Fanout(Job):
             self.head = first + varint(len(topic) + int(size)) + topic
             self.head_of_5 = first + varint(len(topic) + len(given) + int(size)) + topic + given
         self.is_special = outline.is_special
+        self.is_unfit = False
         self.message = message
         body_at: i64 = header_end + HEADER_AT
         if message.pieces is None and body_at + size + 1 == len(content):

@@ -28,7 +28,7 @@ from warren.amqp.outbox import CHUNK_MIN_BYTES
 from warren.channels.prepared_publish import NUMBER
 from warren.mqtt.fanout import Fanout
 from warren.mqtt.outline import Outline
-from warren.mqtt.packets import V5
+from warren.mqtt.packets import PACKET_BYTES_MAX, V5
 from warren.mqtt.topics import Filters
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import HEADER_AT, Message
@@ -78,7 +78,7 @@ class MqttLedger(DeliveryLedger):
     def __init__(self, peer: MqttPeer, kept: KeptSession, fanout: Fanout, unacked_max: i64, *, syncs: bool) -> None:
         super().__init__(NUMBER, peer.turns, 0, unacked_max)
         self.is_v5: bool = peer.version == V5
-        self.packet_max: i64 = peer.packet_max_bytes
+        self.packet_max: i64 = peer.packet_max_bytes or PACKET_BYTES_MAX
         self.filters = Filters()
         self._shared = _NO_SHARED  # those of shared subscriptions, by consumer tag
         self._levels = _NO_LEVELS  # the QoS that consumers were granted, by their tags
@@ -151,7 +151,7 @@ class MqttLedger(DeliveryLedger):
         size: i64 = len(outline.topic_bytes) + len(given) + message.body_bytes
         if qos > 0:
             size += 2
-        if self._is_dropped or (self.packet_max > 0 and _whole(size) > self.packet_max):
+        if self._is_dropped or _whole(size) > self.packet_max:
             if not self._is_dropped:
                 self.too_large += 1
             if not no_ack:
@@ -300,7 +300,7 @@ class MqttLedger(DeliveryLedger):
         self._outline = outline
         self._consumer = consumer
         self._qos = min(level, outline.qos)
-        self._is_dropped = False
+        self._is_dropped = not outline.is_topic
         self._retain = 1 if outline.is_replayed else 0
         ids: list[int] = []
         if shared is not None or self.looks or outline.is_special:

@@ -17,7 +17,7 @@ from warren.mqtt.conversion import (
     headers_in,
 )
 from warren.mqtt.packets import MESSAGE_EXPIRY, Properties, text, varint
-from warren.mqtt.topics import topic_of
+from warren.mqtt.topics import is_topic, topic_of
 from warren.msgstore.log.message import HEADER_AT, Envelope, Message
 
 
@@ -34,7 +34,9 @@ class Outline:
         self.topic = topic_of(envelope.routing_key)
         self.topic_bytes = text(self.topic)
         self.qos: i64 = 2 if headers.get(QOS_HEADER) == 2 else 1  # of one that is persistent
-        self.is_special: bool = self.topic.startswith("$")
+        self.is_topic: bool = is_topic(self.topic)  # else it goes to nobody
+        # Whether more than the subscription decides who gets it.
+        self.is_special: bool = self.topic.startswith("$") or not self.is_topic
         self.is_replayed: bool = retain == REPLAYED
         self.is_retained: bool = retain == RETAINED  # was published to be
         self.client = client if isinstance(client, str) else ""  # who has published it, if that is known

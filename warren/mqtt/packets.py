@@ -58,6 +58,9 @@ _NAMES: Final = {V3_1: "MQIsdp", V3_1_1: "MQTT", V5: "MQTT"}
 VERSION_NAMES: Final = {V3_1: "3-1-0", V3_1_1: "3-1-1", V5: "5-0"}
 
 REMAINING_MAX: Final = 268_435_455
+PACKET_BYTES_MAX: Final = REMAINING_MAX + 5
+SUBSCRIPTION_ID_MAX: Final = REMAINING_MAX
+LENGTH_MAX: Final = 65_535  # of texts and bytes
 
 # Properties, by their identifiers.
 PAYLOAD_FORMAT: Final = 0x01
@@ -504,9 +507,20 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
+def fits(value: str | bytes) -> bool:
+    """Tell whether a text, or bytes, can be sent whole."""
+    size = len(value)
+    if size * 3 > LENGTH_MAX and isinstance(value, str):
+        size = len(value.encode("utf-8", "replace"))
+    return size <= LENGTH_MAX
+
+
 def text(value: str) -> bytes:
-    """Return a text; what it has to much, or cannot be sent, is left out."""
-    return binary(value.replace("\0", " ").encode("utf-8", "replace"))
+    """Return a text; what it has too much, or cannot be sent, is left out."""
+    encoded = value.replace("\0", " ").encode("utf-8", "replace")
+    if len(encoded) > LENGTH_MAX:
+        encoded = encoded[:LENGTH_MAX].decode("utf-8", "ignore").encode()
+    return binary(encoded)
 
 
 def binary(value: bytes) -> bytes:

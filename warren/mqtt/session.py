@@ -52,6 +52,7 @@ from warren.mqtt.packets import (
     PUBCOMP,
     PUBREC,
     PUBREL,
+    SUBSCRIPTION_ID_MAX,
     V3_1,
     V5,
     Answer,
@@ -671,17 +672,23 @@ def _arguments_of(wanted: Wanted, identifier: int) -> bytes:
     return encode_table(table) if table else EMPTY_TABLE
 
 
+def _identifier_of(value: object) -> int:
+    """Return the subscription identifier in the arguments of a binding, which anybody may have made; 0: none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return 0
+    return value if 0 < value <= SUBSCRIPTION_ID_MAX else 0
+
+
 def subscription_of(binding: Binding, qos: int) -> Subscription:
     """Return the subscription that a binding is, whoever made it."""
     table = decode_table(binding.arguments)
     filter_ = table.get(_ARG_FILTER)
-    identifier = table.get(_ARG_ID)
     return Subscription(
         filter_ if isinstance(filter_, str) else filter_of(binding.routing_key),
         qos,
         table.get(_ARG_NO_LOCAL) is True,
         table.get(_ARG_AS_PUBLISHED) is True,
-        identifier if isinstance(identifier, int) else 0,
+        _identifier_of(table.get(_ARG_ID)),
         binding.arguments,
     )
 

@@ -62,14 +62,24 @@ class Subscriber(Receiver):
                 self._drop()
                 return ACCEPTED
         fanout = self._fanout
-        if fanout.message is not message:
-            fanout.take(message, ledger.now_ms())
-        if ledger.looks or fanout.is_special:
-            ledger.write_directly(message)
-        else:
+        try:
+            if fanout.message is not message:
+                fanout.take(message, ledger.now_ms())
+            looks: bool = ledger.looks or fanout.is_special
+            if looks and not fanout.is_unfit:
+                ledger.write_directly(message)
+        except Exception as error:
+            # A defect of ours: the publisher, and who else gets the message, have nothing to do with it.
+            fanout.give_up(message)
+            outbox.failed(error)
+            return ACCEPTED
+        if fanout.is_unfit:
+            self._drop()
+            return ACCEPTED
+        if not looks:
             head = fanout.head_of_5 if ledger.is_v5 else fanout.head
             body = fanout.body
-            if ledger.packet_max > 0 and len(head) + len(body) > ledger.packet_max:
+            if len(head) + len(body) > ledger.packet_max:
                 ledger.too_large += 1
                 return ACCEPTED
             outbox.touch()

@@ -44,6 +44,11 @@ def topic_of(key: str) -> str:
     return key.translate(_SWAPPED)
 
 
+def is_topic(topic: str) -> bool:
+    """Tell whether a message can go out with this topic: a routing key may be empty, or have wildcards in it."""
+    return topic != "" and "+" not in topic and "#" not in topic
+
+
 def binding_key(filter_: str) -> str:
     """Return the binding key of a filter.
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from typing import Any, cast
+
 import pytest
 from durable_harness import DurableHarness
 from engine_harness import Harness
 from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, properties, publish_packet
 
-from warren.amqp.field_table import decode_table, encode_table
+from warren.amqp import methods as m
+from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.mqtt import packets as p
 from warren.mqtt.packets import packet
 from warren.vhosts.metadata import TopicPermissionPut, VhostPut
@@ -211,6 +215,65 @@ def test_user_properties_come_in_their_order(harness: Harness) -> None:
     absurd = {"x-mqtt-order": ["k", 5, None, "nobody", "k", "x-mqtt-order"], "k": ["1", "2", {}, "3"]}
     amqp.publish("amq.topic", "a", b"x", delivery_mode=2, headers=encode_table(absurd))
     assert decoded(client.messages()[0].properties).users == [("k", "1"), ("k", "2"), ("k", "3")]
+
+
+ABSURD: dict[str, Any] = {
+    "x-payload-format": [0.0, 1.0, Decimal(1), 2, -1, True, 1 << 40, "1", b"1", None, [1], {}],
+    "x-correlation-id": [b"c" * 70_000, 5, "text", None],
+    "x-reply-to-topic": ["r" * 70_000, "", "a.+", "#", "\0", 5, b"r"],
+    "x-mqtt-order": ["k" * 70_000, ["k"] * 100, [["k"]], 5],
+    "x-mqtt-retain": [1.0, True, "1", -1, 3],
+    "x-mqtt-client": ["c" * 70_000, 5],
+    "x-mqtt-qos": [2.0, "2", Decimal(2), -2],
+    "any": ["v" * 70_000, "\N{SNOWMAN}" * 30_000, ["v" * 70_000, "short"], float("nan"), 1e400, Decimal("1e5"), "\0"],
+}
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("name", ABSURD)
+def test_headers_of_others_do_no_harm_whatever_they_are(harness: Harness, name: str, qos: int, version: int) -> None:
+    """conversion.py: what is no value of MQTT's, or too long for a packet, is left out."""
+    client, amqp = mqtt_client(harness, version), harness.channel()
+    client.subscribe("a", qos=qos)
+    for number, value in enumerate(ABSURD[name]):
+        headers = encode_table({name: value, "k": "v"})
+        amqp.publish("amq.topic", "a", b"%d" % number, delivery_mode=2, headers=headers)
+    found = client.messages()
+    assert [each.body for each in found] == [b"%d" % number for number in range(len(ABSURD[name]))]
+    if version == 5 and name != "x-mqtt-order":
+        assert all(("k", "v") in decoded(each.properties).users for each in found)
+    assert not client.ended
+    amqp.declare("the publisher goes on")
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("key", ["", "a.+", "#", "+.x", "a#"])
+def test_what_no_topic_can_say_is_passed_over(harness: Harness, key: str, qos: int) -> None:
+    """MQTT-4.7.3-1, MQTT-3.3.2-2: else clients drop the connection, and get it again for ever."""
+    client, amqp = mqtt_client(harness, client_id="c", clean=False), harness.channel()
+    client.subscribe("#", qos=qos)
+    amqp.publish("amq.topic", key, b"no topic", delivery_mode=2)
+    amqp.publish("amq.topic", "a.b", b"x", delivery_mode=2)
+    assert [(each.topic, each.body) for each in client.messages()] == [("a/b", b"x")]
+    assert all(queue.unacked_count <= qos and queue.ready.count == 0 for queue in harness.vhost.queues.values())
+
+
+@pytest.mark.parametrize("identifier", [-1, 0, 1 << 28, 1 << 62, True, 1.5, "1", b"1"])
+def test_an_identifier_in_a_binding_of_somebody_elses_is_none(harness: Harness, identifier: object) -> None:
+    lasting = properties({p.SESSION_EXPIRY: 100})
+    client = mqtt_client(harness, 5, "c", clean=False, given=lasting)
+    client.subscribe("a", qos=1)
+    client.hang_up()
+    (queue,) = harness.vhost.queues
+    amqp = harness.channel()
+    arguments = encode_table(cast(Table, {"x-mqtt-subscription-id": identifier}))
+    amqp.call(1, m.QueueBind(0, queue, "amq.topic", "b", False, arguments))
+    amqp.publish("amq.topic", "b", b"x", delivery_mode=2)
+    client = MqttClient(harness, 5)
+    _, packet = client.feed(connect_packet(5, "c", clean=False, given=lasting))
+    assert message(packet, 5).body == b"x"
+    assert decoded(message(packet, 5).properties).ids == []
 
 
 def test_what_is_left_of_an_expiry_goes_out(harness: Harness) -> None:

@@ -393,9 +393,23 @@ class Reactor:
                     return
                 countdown = CLOCK_EVERY_SENDS
             countdown -= 1
+            if outbox.failure is not None:
+                self._end_failed(outbox)
             transport = self._by_key.get(outbox.key)
             if transport is not None:
                 self._flush(transport)
+
+    def _end_failed(self, outbox: Outbox) -> None:
+        """A defect of ours was met while something was written for a peer: end it, the others go on."""
+        error = outbox.failure
+        assert error is not None
+        outbox.failure = None
+        self.crashes += 1
+        self._on_crash(error)
+        connection = self.broker.connections.get(outbox.key)
+        if connection is not None:
+            connection.broken()
+            self.wake()  # what it held goes back to its queues
 
     def wake(self) -> None:
         """Have another turn soon, whoever calls this: the only method for other threads."""

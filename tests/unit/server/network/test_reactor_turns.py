@@ -401,3 +401,22 @@ def test_a_storm_of_tls_handshakes_takes_one_step_of_a_turn(place: Place) -> Non
     place.step_s = 0.0
     place.turn()
     assert steps[-1] > 1  # when they take no time, all that are due
+
+
+# --- defects of ours --------------------------------------------------------------------------------------------------
+
+
+def test_an_error_while_something_is_written_for_a_peer_ends_that_peer_only(place: Place) -> None:
+    """outbox.py (6)"""
+    peer, other = place.connect(2)
+    connection = next(iter(place.broker.connections.values()))
+    error = RuntimeError("a defect")
+    connection.outbox.failed(error)
+    connection.outbox.failed(RuntimeError("another, that follows from it"))
+    for _ in range(3):
+        other.say(QOS)
+        place.reactor.turn(place.reactor._selector.poll(0))
+    assert place.crashes == [error]
+    place.crashes.clear()
+    assert b"an internal error" in peer.taken()
+    assert other.taken() == QOS_OK * 3
