@@ -259,9 +259,9 @@ class ServiceFixture:
     def _failed(self) -> None:
         self.failures += 1
 
-    def publish(self, *, force: bool = True) -> None:
-        """Put a message into the open batch; `force`: to be closed and synced at once."""
-        message = Message(Envelope("", "q"), CONTENT, 1, 0, 0, True)
+    def publish(self, *, force: bool = True, size: int = 0) -> None:
+        """Put a message into the open batch, of `size` bytes and some; `force`: to be closed and synced at once."""
+        message = Message(Envelope("", "q"), CONTENT + bytes(size), 1, 0, 0, True)
         self.log.batch.add(self.index, message, self._number)
         self._number += 1
         if force:

@@ -80,6 +80,13 @@ class CompactingBroker(RuleBasedStateMachine):
         self.machine.turn()
 
     @rule()
+    def give_up_pages(self) -> None:
+        """Index pages leave memory, those too that compaction has read."""
+        for index in self.machine.log.indexes.values():
+            index.unload(0, 1 << 40)
+        self.machine.turn()
+
+    @rule()
     def want_checkpoint(self) -> None:
         self.machine.log.checkpoints.want()
         self.machine.turn()

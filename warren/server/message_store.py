@@ -557,9 +557,8 @@ class MessageStoreService:
         checkpoint_lsn = -1
         quiet_since = checkpoint_s = trio.current_time()
         while True:
-            if message_log.is_idle() and message_log.next_lsn <= min(
-                message_log.durable_lsn, message_log.checkpoints.lsn
-            ):
+            is_covered = message_log.next_lsn <= min(message_log.durable_lsn, message_log.checkpoints.lsn)
+            if message_log.is_idle() and is_covered and not message_log.is_reclaiming() and not self._gain_bytes():
                 await self._opened.wait()  # nothing was written that is not synced, or not in a checkpoint
             await trio.sleep(_WATCH_S)
             if self._stopping:
@@ -575,23 +574,27 @@ class MessageStoreService:
             if message_log.checkpoints.lsn != checkpoint_lsn:
                 checkpoint_lsn = int(message_log.checkpoints.lsn)
                 checkpoint_s = now
-            if now - checkpoint_s < CHECKPOINT_PAUSE_S or message_log.next_lsn <= checkpoint_lsn:
+            if now - checkpoint_s < CHECKPOINT_PAUSE_S:
                 continue
-            if now - quiet_since >= IDLE_S or self._gains_space(now - checkpoint_s):
+            is_quiet = now - quiet_since >= IDLE_S
+            if (is_quiet and message_log.next_lsn > checkpoint_lsn) or self._gains_space(now - checkpoint_s, is_quiet):
                 checkpoint_s = now
                 message_log.checkpoints.want()
                 self._settle()
 
-    def _gains_space(self, since_s: float) -> bool:
+    def _gains_space(self, since_s: float, is_quiet: bool) -> bool:
         """Tell whether a checkpoint is worth its cost for the segments that can go then. Since the last one: `since_s`.
 
         Without that a backlog that has been drained would stay on disk until the log has grown by
         ``store.checkpoint_bytes``, which takes weeks with somebody who publishes a little every second.
         """
-        dead_bytes = self._log.segments.dead_bytes()
-        if since_s >= DEAD_KEPT_S or self._disk_is_low:
-            return dead_bytes > 0
-        return dead_bytes >= self._log.checkpoints.every_bytes
+        gain_bytes = self._gain_bytes()
+        if is_quiet or since_s >= DEAD_KEPT_S or self._disk_is_low:
+            return gain_bytes > 0
+        return gain_bytes >= self._log.checkpoints.every_bytes
+
+    def _gain_bytes(self) -> int:
+        return int(self._log.segments.gain_bytes(self._log.checkpoints.lsn, self._disk_is_low))
 
     async def _watch_disk(self) -> None:
         minimum = self._settings.disk_free_min_bytes

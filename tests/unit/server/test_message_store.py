@@ -298,7 +298,7 @@ async def _drain_beside_a_trickle(f: ServiceFixture, backlog: int, seconds: int)
     f.settle()
     drained = trio.current_time()
     while trio.current_time() - drained < seconds:
-        f.publish()
+        f.publish(size=500)
         await trio.sleep(0.5)
         if any(entry.startswith("unlink") for entry in f.files.diary):
             return trio.current_time() - drained
@@ -334,6 +334,49 @@ def test_without_a_file_to_be_gained_no_checkpoint_is_taken_while_others_write()
     async def test(f: ServiceFixture) -> None:
         assert await _drain_beside_a_trickle(f, 0, 300) is None
         assert f.files.checkpoints == []
+
+    run(test, tasks=True)
+
+
+def test_what_compaction_could_free_behind_the_checkpoint_has_one_taken_too() -> None:
+    """A message in each file is left, so that none is dead before they are compacted."""
+
+    async def test(f: ServiceFixture) -> None:
+        f.log.segment_bytes = 2048
+        for _ in range(60):
+            f.publish(size=100)
+            await f.until_written()
+        for number in range(60):
+            if number % 8:
+                f.log.batch.settle_range(f.index, number, number + 1)
+        f.log.force()
+        f.settle()
+        for _ in range(int(2 * (DEAD_KEPT_S + 5))):
+            f.publish(size=500)
+            await trio.sleep(0.5)
+        assert len(f.files.checkpoints) == 1
+        assert f.log.segments.gain_bytes(f.log.checkpoints.lsn, False) == 0
+
+    run(test, tasks=True)
+
+
+def test_files_that_nothing_needs_any_more_go_when_nobody_writes() -> None:
+    """What is deleted is read before it is known which files are dead, and that writes nothing."""
+
+    async def test(f: ServiceFixture) -> None:
+        f.log.segment_bytes = 2048
+        for _ in range(60):
+            f.publish()
+            await f.until_written()
+        await f.until(lambda: len(f.files.checkpoints) == 1)
+        await trio.sleep(10)
+        assert not any(entry.startswith("unlink") for entry in f.files.diary)
+        f.log.segments.segments[0].live_refs = 0  # as the last of its pages had been read
+        f.log.doomed.pages = [(64, 64, False)]
+        f.service._on_open()  # as when the queue was deleted
+        await trio.sleep(CHECKPOINT_PAUSE_S)
+        f.log.doomed.pages = []
+        await f.until(lambda: any(entry.startswith("unlink") for entry in f.files.diary))
 
     run(test, tasks=True)
 

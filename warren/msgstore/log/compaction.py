@@ -5,9 +5,13 @@
    still live is asked again when the copy is written (batch.py).
 3. The old file is removed like any other dead segment: after a checkpoint that was taken when nothing pointed into it.
    A crash at any step leaves the old records, or the old and the new.
-4. A damaged record is left where it is, and its segment is not looked at again: evidence is not tidied away.
+4. A damaged record is left where it is, and its segment is not looked at again: evidence is not tidied away. What is
+   left for another reason is tried again, up to `TRIES_MAX` times.
+5. What is live is known of pages in memory only. Pages leave memory while others are read: so it is asked again which
+   are absent before anything is copied, and a page whose messages are to be copied stays until that is done.
 
     a step:   read a piece of the segment -> read the absent index pages that it concerns -> copy what is live
+              (until none is absent)
 """
 
 from __future__ import annotations
@@ -45,6 +49,9 @@ from warren.msgstore.log.records import (
 from warren.msgstore.log.segments import Segment
 
 PIECE_BYTES: Final = 1 << 20
+TRIES_MAX: Final = 4
+# How often the absent pages of one piece are read, while others of it leave memory.
+ROUNDS_MAX: Final = 8
 
 
 class PieceRead(ReadJob):
@@ -82,7 +89,11 @@ class Compaction:
         self._frame_end: i64 = 0  # LSN at which the frame ends in which `_at` is; equal to `_at`: a frame begins there
         self._busy: bool = False
         self._piece = b""
-        self._given_up: set[int] = set()
+        self._met_damage: bool = False  # in this segment
+        self._rounds: i64 = 0  # in which pages were read for the piece
+        # Of segments in which something was left: how often that was, and with which batch the last copies come.
+        self._tries: dict[int, int] = {}
+        self._copied_with: dict[int, int] = {}
 
     def is_busy(self) -> bool:
         """Tell whether a step is under way."""
@@ -100,6 +111,7 @@ class Compaction:
             self._segment = segment
             if segment is None:
                 return False
+            self._met_damage = False
             self._at = segment.base_lsn + SEGMENT_HEADER_BYTES
             self._frame_end = self._at
         self._read(PIECE_BYTES)
@@ -110,24 +122,29 @@ class Compaction:
         best: Segment | None = None
         for segment in self.log.segments.segments:
             size: i64 = segment.end_lsn - segment.base_lsn
-            if (
-                not segment.sealed
-                or segment.end_lsn > self.log.checkpoints.lsn
-                or segment.live_refs == 0
-                or int(segment.number) in self._given_up
-            ):
+            if not segment.is_sparse(urgent) or segment.end_lsn > self.log.checkpoints.lsn:
                 continue
-            if segment.live_bytes * 2 >= size and not (urgent and segment.live_bytes * 10 < size * 9):
+            if self._rests(int(segment.number)):
                 continue
             if best is None or segment.live_bytes * (best.end_lsn - best.base_lsn) < best.live_bytes * size:
                 best = segment
         return best
 
+    def _rests(self, number: int) -> bool:
+        """Tell whether another look at a segment would not help: copies wait for their batch, or it was tried often."""
+        tries = self._tries.get(number, 0)
+        return tries > 0 and (tries >= TRIES_MAX or self._copied_with[number] > self.log.done_batch)
+
     def _finish(self, segment: Segment) -> None:
         self.segments_done += 1
+        number = int(segment.number)
         if segment.live_refs:
-            # Copies that wait for their batch, or something that cannot be read: another look would not help.
-            self._given_up.add(int(segment.number))
+            self._tries[number] = TRIES_MAX if self._met_damage else self._tries.get(number, 0) + 1
+            self._copied_with[number] = int(self.log.batch.number)
+        if len(self._tries) > 2 * len(self.log.segments.segments):
+            there = {int(each.number) for each in self.log.segments.segments}
+            self._tries = {each: tries for each, tries in self._tries.items() if each in there}
+            self._copied_with = {each: self._copied_with[each] for each in self._tries}
 
     def _read(self, size: i64) -> None:
         segment = self._segment
@@ -145,6 +162,20 @@ class Compaction:
             self._at = segment.end_lsn
             return
         self._piece = data
+        self._rounds = 0
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Move what is in the piece, or read what is absent of its index pages."""
+        pages = self._absent_pages(self._piece) if self._rounds < ROUNDS_MAX else []
+        if not pages:
+            self._move()
+            return
+        self._rounds += 1
+        self._busy = True
+        self.log.read_jobs.append(PagesRead(self, pages))
+
+    def _absent_pages(self, data: bytes) -> list[tuple[QueueIndex, int, IndexPage]]:
         pages: list[tuple[QueueIndex, int, IndexPage]] = []
         asked: set[IndexPage] = set()
         frame_end: i64 = self._frame_end
@@ -176,11 +207,7 @@ class Compaction:
                     if page is not None and page.lsn == self._at + pos:
                         _ask(index, read_i64_be(data, pos + 24), pages, asked)
             pos += padded(length)
-        if pages:
-            self._busy = True
-            self.log.read_jobs.append(PagesRead(self, pages))
-        else:
-            self._move()
+        return pages
 
     def pages_read(self, job: PagesRead) -> None:
         """The index pages are here: move what is live."""
@@ -195,7 +222,7 @@ class Compaction:
             # It stays until it is written again.
             page.dirty = True
             index.unload_candidates.append(page_number)
-        self._move()
+        self._go_on()
 
     def _move(self) -> None:
         data = self._piece
@@ -243,17 +270,24 @@ class Compaction:
                 log.batch.write_page(index, page_number)
                 index.unload_candidates.append(int(page_number))
             return
+        is_live: bool = False
         place: i64 = place_count(data, pos)
         while place > 0:
             place -= 1
             index = log.indexes.get(queue_id_of_place(data, pos, place))
             number: i64 = sequence_number_of_place(data, pos, place)
             if index is not None and index.lsn_of_resident(number) == lsn:
-                if is_intact(log.checksum, data, pos, length):
-                    kept: i64 = i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES | DELIVERED)
-                    log.batch.copy(data[pos : pos + length], lsn, kept)
-                    self.moved_bytes += length
-                return
+                if not is_live and not is_intact(log.checksum, data, pos, length):
+                    self._met_damage = True
+                    return
+                is_live = True
+                page = index.page(number // index.page_entries)
+                assert page is not None
+                page.dirty = True  # it changes with the copy, and until then it stays (5)
+        if is_live:
+            kept: i64 = i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES | DELIVERED)
+            log.batch.copy(data[pos : pos + length], lsn, kept)
+            self.moved_bytes += length
 
 
 def _fits(data: bytes, pos: i64, length: i64, kind: i64) -> bool:

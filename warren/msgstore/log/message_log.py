@@ -272,6 +272,10 @@ class MessageLog:
         batch = self.batch
         return self.in_flight is None and not batch.is_begun and not batch.waiters and not batch.is_forced
 
+    def is_reclaiming(self) -> bool:
+        """Tell whether segments may still lose references of what is gone already."""
+        return not self.reclamation.is_empty() or len(self.doomed.pages) > 0
+
     def close_if_due(self, *, lingered: bool = False) -> None:
         """Close the open batch when it is time: somebody waits, it is large, or it has `lingered`."""
         batch = self.batch

@@ -33,6 +33,13 @@ class Segment:
         """Tell whether nothing needs the file any more."""
         return self.sealed and self.live_refs == 0 and self.droppable_refs == 0
 
+    def is_sparse(self, urgent: bool) -> bool:
+        """Tell whether copying what is live is worth the rest; `urgent`: if that is a tenth."""
+        size: i64 = self.end_lsn - self.base_lsn
+        if not self.sealed or self.live_refs == 0:
+            return False
+        return self.live_bytes * 2 < size or (urgent and self.live_bytes * 10 < size * 9)
+
 
 class SegmentTable:
     """All segments, oldest first."""
@@ -77,13 +84,18 @@ class SegmentTable:
         found = self.segments[at]
         return found if lsn < found.base_lsn + found.capacity else None
 
-    def dead_bytes(self) -> i64:
-        """Return how many bytes would be gained by removing what nothing needs."""
-        dead: i64 = 0
+    def gain_bytes(self, covered_lsn: i64, urgent: bool) -> i64:
+        """Return how many bytes a checkpoint would free, now and when what it covers first is compacted.
+
+        `covered_lsn`: up to where the one on disk reaches. `urgent`: see `Segment.is_sparse`.
+        """
+        gain: i64 = 0
         for segment in self.segments:
             if segment.is_dead():
-                dead += segment.end_lsn - segment.base_lsn
-        return dead
+                gain += segment.end_lsn - segment.base_lsn
+            elif segment.end_lsn > covered_lsn and segment.is_sparse(urgent):
+                gain += segment.end_lsn - segment.base_lsn - segment.live_bytes
+        return gain
 
     def refer(self, lsn: i64, length: i64, droppable: bool) -> None:
         """Count a reference to the record of `length` bytes at `lsn`."""
