@@ -659,8 +659,11 @@ class MqttPeer(Peer):
             raise MqttError(QUOTA, "this virtual host has as many sessions as it may have")
         earlier = sessions.sessions.get(self._client_id)
         if earlier is not None:
-            action = CONFIGURE if connect.clean else READ
-            principal.authorize(action, "queue", queue_name(self._client_id, 0))
+            queue = queue_name(self._client_id, 0)
+            if not connect.clean:
+                principal.authorize(READ, "queue", queue)
+            if connect.clean or expiry_s < earlier.expiry_s:
+                principal.authorize(CONFIGURE, "queue", queue)
             if connect.clean:
                 sessions.leave_shares(earlier)
                 sessions.end(earlier)
@@ -709,6 +712,8 @@ class MqttPeer(Peer):
         if isinstance(expiry, int):
             if session.expiry_s == 0 and expiry > 0:
                 raise MqttError(PROTOCOL_ERROR, "a session that was not to outlive its connection")
+            if session.is_resumed and expiry < session.expiry_s:
+                session.authorize(CONFIGURE, "queue", queue_name(self._client_id, 0))
             session.keep_for(min(expiry, SESSION_EXPIRY_MAX_S))
         self.enter(CLOSING)
         self._deadline_s = NO_LIMIT_S  # until everything has ended

@@ -124,6 +124,7 @@ class MqttSession(Session):
         self.kept = kept
         self.client_id = kept.name
         self.expiry_s = expiry_s
+        self.is_resumed: bool = False  # it was there before the connection: to end it earlier takes a right
         self.prefetch = min(peer.receive_max, UNANSWERED_MAX)
         self.subscriptions = self._ledger.filters
         self.shared_subscriptions = _NONE_SHARED  # by filter, with $share/ and the group
@@ -320,6 +321,7 @@ class MqttSession(Session):
         if self.kept.released:
             self._ledger.prefetch = self.prefetch
             self._ledger.take_room(len(self.kept.released))
+        self.is_resumed = is_there
         return is_there
 
     def release_again(self) -> None:

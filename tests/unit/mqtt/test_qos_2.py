@@ -469,3 +469,30 @@ def test_an_earlier_session_needs_the_rights_that_its_queues_need(harness: Harne
         client = MqttClient(harness, 5)
         assert client.connect("w", clean=clean, user="other", password="other").body[1] == 0x87
     assert "w" in sessions(harness).sessions
+
+
+@pytest.mark.parametrize("expiry_s", [0, 1])
+def test_who_may_only_read_a_session_does_not_end_it_earlier(harness: Harness, expiry_s: int) -> None:
+    harness.add_user("reader", configure="", write="", read=".*")
+    session, _ = lasting(harness, "r")
+    session.subscribe("a", qos=1)
+    session.hang_up()
+    sooner = properties({p.SESSION_EXPIRY: expiry_s})
+    reader = MqttClient(harness, 5)
+    refused = reader.connect("r", clean=False, user="reader", password="reader", given=sooner)
+    assert refused.body[1] == 0x87
+    reader = MqttClient(harness, 5)
+    assert reader.connect("r", user="reader", password="reader", **LASTS).body[:2] == b"\x01\0"
+    (reply,) = reader.feed(p.packet(p.DISCONNECT, 0, b"\0" + sooner.encode()))
+    assert (reply.kind, reply.body[0]) == (p.DISCONNECT, 0x87)
+    harness.pass_time(50)
+    assert "mqtt-subscription-rqos1" in harness.vhost.queues
+    assert sessions(harness).sessions["r"].expiry_s == 100
+
+
+def test_who_has_made_a_session_may_end_it_while_connected(harness: Harness) -> None:
+    harness.add_user("writer", configure="", write=".*", read="")
+    client = MqttClient(harness, 5)
+    client.connect("w", user="writer", password="writer", **LASTS)
+    assert client.feed(p.packet(p.DISCONNECT, 0, b"\0" + properties({p.SESSION_EXPIRY: 0}).encode())) == []
+    assert "w" not in sessions(harness).sessions
