@@ -98,6 +98,7 @@ from warren.mqtt.packets import (
     decode_unsubscribe,
     disconnect,
     malformed,
+    overlong,
     packet,
 )
 from warren.mqtt.session import UNANSWERED_MAX, MqttSession, SubscribeRun, UnsubscribeRun
@@ -238,6 +239,8 @@ class MqttPeer(Peer):
                 at += 1
                 size |= (byte & 0x7F) << shift
                 if byte < 0x80:
+                    if byte == 0 and shift > 0 and self.version == V5:
+                        raise overlong()
                     shift = -1
                     break
                 shift += 7
@@ -410,7 +413,10 @@ class MqttPeer(Peer):
             self.count_command()
             if kind != CONNECT:
                 raise MqttError(PROTOCOL_ERROR, "a packet before CONNECT")
-            self._connected(decode_connect(data, pos, end))
+            connect = decode_connect(data, pos, end)
+            if connect.version == V5 and data[pos - 1] == 0:  # the last octet of the length
+                raise overlong()
+            self._connected(connect)
             return
         if self.state == AWAIT_START_OK and kind == AUTH:
             self.count_command()

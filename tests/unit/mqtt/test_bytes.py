@@ -120,6 +120,27 @@ def test_wrong_properties_are_refused(harness: Harness, encoded: bytes) -> None:
     assert client.ended
 
 
+def padded(data: bytes) -> bytes:
+    """Return a packet of up to 127 bytes with an octet too much in its remaining length."""
+    return data[:1] + bytes([data[1] | 0x80, 0]) + data[2:]
+
+
+@pytest.mark.parametrize("data", [packet(12, 0, b""), publish_packet("a", b"x", version=5)])
+def test_a_remaining_length_with_an_octet_too_much_is_malformed(harness: Harness, data: bytes) -> None:
+    client = mqtt_client(harness, 5)
+    (reply,) = client.feed(padded(data))
+    assert (reply.kind, reply.body[0]) == (14, 0x81)
+    early = MqttClient(harness, 5)
+    assert early.feed(padded(connect_packet(5))) == []
+    assert early.ended
+
+
+def test_before_5_0_a_remaining_length_may_be_longer_than_it_has_to_be(harness: Harness) -> None:
+    client = MqttClient(harness)
+    connack, pingresp = client.feed(padded(connect_packet()) + padded(packet(12, 0, b"")))
+    assert (connack.kind, pingresp.kind) == (2, 13)
+
+
 def test_before_the_login_packets_are_small(harness: Harness) -> None:
     client = MqttClient(harness)
     client.feed(b"\x10" + p.varint(EARLY_BYTES + 1))
