@@ -100,6 +100,8 @@ from warren.mqtt.packets import (
     malformed,
     overlong,
     packet,
+    suback,
+    unsuback,
 )
 from warren.mqtt.session import UNANSWERED_MAX, MqttSession, SubscribeRun, UnsubscribeRun
 from warren.mqtt.sessions import encode_will, queue_name, sessions_of
@@ -439,9 +441,13 @@ class MqttPeer(Peer):
         searched: i64 = self.searched()
         try:
             if kind == SUBSCRIBE:
-                self.begin(SubscribeRun(session, decode_subscribe(data, pos, end, self.version), self.version))
+                subscribe = decode_subscribe(data, pos, end, self.version)
+                self._check_answer(suback(subscribe.packet_id, [0] * len(subscribe.wanted), self.version))
+                self.begin(SubscribeRun(session, subscribe, self.version))
             elif kind == UNSUBSCRIBE:
-                self.begin(UnsubscribeRun(session, decode_unsubscribe(data, pos, end, self.version), self.version))
+                unsubscribe = decode_unsubscribe(data, pos, end, self.version)
+                self._check_answer(unsuback(unsubscribe.packet_id, [0] * len(unsubscribe.wanted), self.version))
+                self.begin(UnsubscribeRun(session, unsubscribe, self.version))
             elif kind == PINGREQ:
                 if pos != end:
                     raise malformed("PINGREQ with something in it")
@@ -482,6 +488,7 @@ class MqttPeer(Peer):
         self.protocol = _PROTOCOLS[self.version]
         self._connect = connect
         self.is_known = True
+        self.packet_max_bytes = connect.properties.number(PACKET_MAX, 0)
         method = connect.properties.maybe_text(AUTH_METHOD)
         data = connect.properties.maybe_binary(AUTH_DATA)
         if method is not None:
@@ -541,7 +548,9 @@ class MqttPeer(Peer):
         if isinstance(said, bytes):
             if self.state == AWAIT_HEADER:
                 self.enter(AWAIT_START_OK)
-            self.outbox.write(auth(CONTINUE_LOGIN, enhanced.method, said))
+            question = auth(CONTINUE_LOGIN, enhanced.method, said)
+            self._check_answer(question)
+            self.outbox.write(question)
             self.check_outbox()
             return
         enhanced.exchange = None
@@ -591,7 +600,6 @@ class MqttPeer(Peer):
         self._client_id = client_id
         if self.version == V5:
             self.receive_max = properties.number(RECEIVE_MAX, 65535)
-            self.packet_max_bytes = properties.number(PACKET_MAX, 0)
             self.tells_problems = properties.number(REQUEST_PROBLEM, 1) == 1 and self._takes_words()
 
     def _take_over(self) -> None:
@@ -663,6 +671,8 @@ class MqttPeer(Peer):
         sessions = sessions_of(self.broker, usable)
         if expiry_s > 0 and not sessions.has_room(self._client_id):
             raise MqttError(QUOTA, "this virtual host has as many sessions as it may have")
+        granted = self._granted(connect, expiry_s)
+        self._check_answer(connack(self.version, False, 0, granted))
         earlier = sessions.sessions.get(self._client_id)
         if earlier is not None:
             queue = queue_name(self._client_id, 0)
@@ -686,7 +696,7 @@ class MqttPeer(Peer):
             present = session.resume()
             sessions.take_will(session.kept)
         self._will = connect.will
-        self.outbox.write(connack(self.version, present, 0, self._granted(connect, expiry_s)))
+        self.outbox.write(connack(self.version, present, 0, granted))
         self._is_told = True
         session.release_again()
         self.note_opened()
@@ -784,7 +794,9 @@ class MqttPeer(Peer):
             properties = Properties()
             if self._takes_words():
                 properties.values[REASON_STRING] = explanation[:REASON_CHARACTERS]
-            self.outbox.write(connack(V5, False, reason, properties))
+            refusal = connack(V5, False, reason, properties)
+            if self._takes(refusal):
+                self.outbox.write(refusal)
         elif self.is_known or reason == BAD_VERSION:
             self.outbox.write(connack(self.version, False, return_code(reason), Properties()))
         self._end_channels()
@@ -793,6 +805,19 @@ class MqttPeer(Peer):
     def _write_disconnect(self, reason: int, explanation: str) -> None:
         """DISCONNECT, without words where the client does not take so much."""
         self.outbox.write(disconnect(reason, explanation[:REASON_CHARACTERS] if self._takes_words() else ""))
+
+    def _takes(self, answer: bytes) -> bool:
+        return self.packet_max_bytes == 0 or len(answer) <= self.packet_max_bytes
+
+    def _check_answer(self, answer: bytes) -> None:
+        """Make sure that the client takes an answer. Those of a fixed size are smaller than the CONNACK that it took.
+
+        Raises:
+            MqttError: it is larger than the client's Maximum Packet Size, and can neither be sent nor be left out.
+        """
+        if not self._takes(answer):
+            most = self.packet_max_bytes
+            raise MqttError(TOO_LARGE, f"an answer of {len(answer)} bytes is larger than the {most} the client takes")
 
     def _takes_words(self) -> bool:
         """Tell whether a reason string fits into what the client takes."""

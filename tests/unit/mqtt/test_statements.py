@@ -190,6 +190,45 @@ def test_a_reason_string_is_left_out_where_the_packet_would_be_too_large(harness
         assert (len(reply.body) > 10) is has_words
 
 
+@pytest.mark.parametrize(("size", "answers"), [(1, []), (10, [(2, b"\0\x95\0")])])
+def test_no_connack_is_larger_than_the_client_takes(
+    harness: Harness, size: int, answers: list[tuple[int, bytes]]
+) -> None:
+    client = MqttClient(harness, 5)
+    came = client.feed(connect_packet(5, given=properties({p.PACKET_MAX: size})))
+    assert [(each.kind, each.body) for each in came] == answers
+    assert client.ended
+    assert "c" not in [name for _, name in harness.broker.named_clients]
+
+
+def test_who_is_refused_because_of_its_size_leaves_the_earlier_session_as_it_was(harness: Harness) -> None:
+    lasts = properties({p.SESSION_EXPIRY: 100})
+    earlier = mqtt_client(harness, 5, given=lasts)
+    earlier.subscribe("a", qos=1)
+    earlier.hang_up()
+    MqttClient(harness, 5).feed(connect_packet(5, given=properties({p.PACKET_MAX: 10})))
+    assert MqttClient(harness, 5).connect("c", clean=False, given=lasts).body[:2] == b"\x01\0"
+
+
+def test_no_refusal_is_larger_than_the_client_takes(harness: Harness) -> None:
+    client = MqttClient(harness, 5)
+    (reply,) = client.feed(connect_packet(5, password="no", given=properties({p.PACKET_MAX: 10})))
+    assert (reply.kind, reply.body) == (2, b"\0\x86\0")
+
+
+@pytest.mark.parametrize(("kind", "option"), [(8, b"\0"), (10, b"")])
+def test_what_has_an_answer_that_the_client_does_not_take_is_refused(
+    harness: Harness, kind: int, option: bytes
+) -> None:
+    client = mqtt_client(harness, 5, given=properties({p.PACKET_MAX: 20}))
+    fifteen = b"\0\x01\0" + (text("a") + option) * 15
+    (reply,) = client.feed(packet(kind, 2, fifteen))
+    assert (reply.kind, len(reply.body)) == (9 if kind == 8 else 11, 18)
+    (reply,) = client.feed(packet(kind, 2, fifteen + text("b") + option))
+    assert (reply.kind, reply.body) == (14, b"\x95\0")
+    assert client.ended
+
+
 def test_disconnect_may_not_make_a_session_last_that_was_not_to(client: MqttClient) -> None:
     (reply,) = client.feed(packet(14, 0, b"\0" + properties({p.SESSION_EXPIRY: 5}).encode()))
     assert (reply.kind, reply.body[0]) == (14, 0x82)
