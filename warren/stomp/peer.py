@@ -405,8 +405,9 @@ class StompPeer(Peer):
         except AmqpError as error:
             self._failed(error)
             return
-        self.heartbeat_s = _seconds(expects_ms)
-        self.sent_heartbeat_s = _seconds(owes_ms)
+        # Neither side is to be slower than it was told: theirs is rounded up, ours down.
+        self.heartbeat_s = -(-expects_ms // 1000)
+        self.sent_heartbeat_s = owes_ms // 1000
         self.session_name = "session-" + self.broker.unique_name()
         usage = self._usage
         assert usage is not None
@@ -565,7 +566,3 @@ def _heart_beats(frame: Frame) -> tuple[int, int]:
 
 def _not_too_often(interval_ms: int) -> int:
     return max(interval_ms, HEART_BEAT_MIN_MS) if interval_ms else 0
-
-
-def _seconds(interval_ms: int) -> int:
-    return -(-interval_ms // 1000)

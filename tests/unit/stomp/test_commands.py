@@ -80,6 +80,15 @@ def test_heart_beats_are_agreed_sent_and_expected(harness: Harness) -> None:
     assert client.ended
 
 
+def test_heart_beats_come_as_often_as_was_promised(harness: Harness) -> None:
+    client = StompClient(harness)
+    assert client.connect(**{"heart-beat": "0,1001"}).headers["heart-beat"] == "1001,0"
+    for _ in range(6):
+        harness.advance(0.75)  # the next look would be too late
+        harness.settle()
+        assert harness.clients[client.peer.key].take() == b"\n"
+
+
 @pytest.mark.parametrize("command", ["SEND", "SUBSCRIBE", "ACK", "DISCONNECT"])
 def test_nothing_comes_before_connect(harness: Harness, command: str) -> None:
     assert b"before CONNECT" in StompClient(harness).refused(command).body
