@@ -4,6 +4,7 @@
     content-type, content-encoding        the same; content-type also to delivery
     persistent:true                       delivery_mode 2
     priority, correlation-id, reply-to, expiration, type, app-id, user-id, timestamp: the same
+                                          reply-to of a queue's name to MESSAGE as /reply-queue/NAME
     amqp-message-id                       message_id; `message-id` is MESSAGE's own, and refused in SEND
     any other                             a header with that name, a text
 
@@ -22,7 +23,7 @@ from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.amqp.numbers import number_text
 from warren.amqp.properties import PERSISTENT, BasicProperties, decode_properties
 from warren.queues.arguments import BY_KEY
-from warren.stomp.destinations import REPLY_PREFIX
+from warren.stomp.destinations import reply_path
 from warren.stomp.frames import Frame, header_line, maybe_number
 
 # Of SEND, for the broker.
@@ -123,7 +124,7 @@ def headers_of_message(payload: bytes, start: i64, end: i64, version: int) -> by
     add("correlation-id", properties.correlation_id)
     reply_to = properties.reply_to
     if reply_to is not None and not reply_to.startswith("/"):
-        reply_to = REPLY_PREFIX + reply_to
+        reply_to = reply_path(reply_to)
     add("reply-to", reply_to)
     add("expiration", properties.expiration)
     add("amqp-message-id", properties.message_id)

@@ -96,6 +96,11 @@ def _wrong(path: str) -> ConnectionException:
     return ConnectionException(SYNTAX_ERROR, f"{path[:64]!a} is no destination")
 
 
+def reply_path(queue: str) -> str:
+    """Return the path by which a reply reaches `queue`."""
+    return REPLY_PREFIX + quote(queue, safe="", errors="surrogateescape")
+
+
 def destination_of(exchange: str, routing_key: str) -> str:
     """Return the path by which a message that was published so is known."""
     if exchange == "":

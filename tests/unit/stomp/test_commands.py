@@ -399,6 +399,19 @@ def test_replies_come_to_a_temporary_queue_without_a_subscription(harness: Harne
     assert len([name for name in harness.vhost.queues if name.startswith("stomp-")]) == 1
 
 
+@pytest.mark.parametrize("name", ["a%2Fb", "a/b", "a b", "\u00e9"])
+def test_a_reply_reaches_the_queue_that_the_message_names(harness: Harness, name: str) -> None:
+    server, asker = stomp_client(harness), harness.client()
+    server.send("SUBSCRIBE", destination="/queue/service", id="0")
+    asker.open(1)
+    asker.declare(name)
+    asker.publish("", "service", reply_to=name)
+    harness.settle()
+    (asked,) = server.take()
+    server.send("SEND", b"!", destination=asked.headers["reply-to"])
+    assert harness.queue(name).ready_count == 1
+
+
 def test_an_id_is_used_once(harness: Harness) -> None:
     client = stomp_client(harness)
     client.send("SUBSCRIBE", destination="/queue/q", id="0")
