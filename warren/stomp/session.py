@@ -28,7 +28,7 @@ from warren.channels.consuming import cancel, consume
 from warren.channels.jobs import Reply
 from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT, PreparedPublish
 from warren.channels.session import Session
-from warren.channels.topology import handle_topology
+from warren.channels.topology import check_name, handle_topology
 from warren.channels.transaction import Commit, Rollback, Transaction
 from warren.msgstore.log.message import HEADER_AT, Envelope, Message
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
@@ -418,6 +418,7 @@ class StompSession(Session):
             self._declared_max = max(DECLARED_MIN, 2 * len(declared))
 
     def _declare_queue(self, name: str, frame: Frame, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
+        check_name("queue", name)  # of 0-9-1 line breaks are removed; what is sent would go to the name with them
         table: Table = {}
         for key, value in frame.headers.items():
             if is_queue_argument(key):

@@ -399,6 +399,14 @@ def test_replies_come_to_a_temporary_queue_without_a_subscription(harness: Harne
     assert len([name for name in harness.vhost.queues if name.startswith("stomp-")]) == 1
 
 
+@pytest.mark.parametrize("character", ["%00", "%0A", "%0D"])
+def test_a_queue_whose_name_cannot_be_kept_is_refused(harness: Harness, character: str) -> None:
+    named = {"destination": f"/queue/li{character}ne"}
+    assert b"contains a NUL or a line break" in stomp_client(harness).refused("SEND", b"x", **named).body
+    stomp_client(harness).refused("SUBSCRIBE", id="0", **named)
+    assert not harness.vhost.queues
+
+
 @pytest.mark.parametrize("name", ["a%2Fb", "a/b", "a b", "\u00e9"])
 def test_a_reply_reaches_the_queue_that_the_message_names(harness: Harness, name: str) -> None:
     server, asker = stomp_client(harness), harness.client()
