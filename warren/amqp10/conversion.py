@@ -13,7 +13,7 @@
     message annotation x-cc                header CC
     message annotation x-basic-type        type
     message annotation x-…                 a header of the same name
-    application property                   a header of the same name
+    application property                   a header of the same name; one called CC or BCC is in x-amqp10-sections only
     one data section, or several           the body, joined
     any other body                         the sections as they are encoded, with the type amqp-1.0
 
@@ -94,6 +94,8 @@ _OWN: Final = frozenset(
 )
 # Annotations that the broker sets, and takes from nobody.
 OURS: Final = frozenset(("x-exchange", "x-routing-key", "x-opt-deaths", "x-death", "x-stream-offset"))
+# Headers with more routing keys: an application property of the same name is none, and would be refused as one.
+_ROUTED_BY: Final = frozenset(("CC", "BCC"))
 _URN: Final = "urn:uuid:"
 
 
@@ -227,7 +229,8 @@ class Sections:
             if not isinstance(name, str) or isinstance(value, list | dict | Array | Described):
                 raise malformed("application properties that are not simple values with names")
             self.application[name] = value
-            _put(self.headers, name, value)
+            if name not in _ROUTED_BY:
+                _put(self.headers, name, value)
 
     def _annotate(self, annotations: dict[object, object]) -> None:
         for name, value in annotations.items():

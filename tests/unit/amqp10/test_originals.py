@@ -134,6 +134,20 @@ def test_application_properties_keep_their_types(pair: Pair, name: str) -> None:
     assert set(sections(found)[0x72]) == {"x-exchange", "x-routing-key"}
 
 
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+def test_application_properties_with_names_by_which_0_9_1_routes_are_not_routed_by(
+    harness: Harness, pair: Pair, name: str
+) -> None:
+    harness.channel().declare("other")
+    bare = section(0x74, {name: "w1", "k": "v"}) + section(0x75, b"body")
+    assert behind_annotations(pair.passed_on(bare)) == bare
+    copied = section(0x72, {Symbol("x-cc"): ["other"]}) + bare
+    found = pair.passed_on(copied)
+    assert behind_annotations(found) == bare
+    assert sections(found)[0x72]["x-cc"] == ["other"]
+    assert harness.queue("other").ready_count == 1
+
+
 @pytest.mark.parametrize("identifier", [ULong(7), Uuid(bytes(16)), b"\xff", "text", "x" * 300])
 def test_message_ids_keep_their_types(pair: Pair, identifier: object) -> None:
     bare = section(0x73, [identifier, None, None, None, None, identifier]) + section(0x75, b"body")
