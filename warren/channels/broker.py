@@ -220,10 +220,7 @@ class Broker:
         """Put a peer that speaks `protocol` in the place of a connection, of which nothing but `data` has come yet."""
         key, peer, address = connection.key, connection.peer, connection.address
         made = protocol(self, key, peer, connection.local, address, connection.certificate_user)
-        made.is_tls = connection.is_tls
-        made.is_web = connection.is_web
-        made.is_internal = connection.is_internal
-        made.node_name = connection.node_name
+        made.go_on_from(connection)
         connection.give_way()
         self.connections[key] = made
         self.rounds.hurry(key)

@@ -144,6 +144,16 @@ class Peer:
         self._heartbeats = Heartbeats(broker.now_s)
         self._next_sweep_s: float = 0.0
 
+    def go_on_from(self, earlier: Peer) -> None:
+        """Take the place of `earlier`, which has begun as another protocol. Its time for the handshake goes on."""
+        self.is_tls = earlier.is_tls
+        self.is_web = earlier.is_web
+        self.is_internal = earlier.is_internal
+        self.node_name = earlier.node_name
+        self.connected_at_s = earlier.connected_at_s
+        self.connected_at_ms = earlier.connected_at_ms
+        self._deadline_s = earlier._deadline_s
+
     # --- what a protocol overrides ----------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:

@@ -60,6 +60,23 @@ def test_the_first_bytes_say_which_protocol_it_is() -> None:
     assert harness.broker.take_switched() is None and isinstance(other, Connection)
 
 
+def test_the_time_for_the_handshake_begins_with_the_connection() -> None:
+    harness = Harness()
+    harness.broker.other_protocols = {SASL_HEADER: Amqp10Peer}
+    connection = harness.broker.connect("127.0.0.1:1", "127.0.0.1:5672", "127.0.0.1", None)
+    harness.advance(harness.broker.limits.handshake_timeout_s - 1)
+    connection.feed(SASL_HEADER)
+    switched = harness.broker.take_switched()
+    assert switched is not None
+    peer, data = switched
+    peer.feed(data)
+    assert peer.connected_at_s == connection.connected_at_s
+    harness.advance(0.5)
+    assert peer.key in harness.broker.connections
+    harness.advance(0.5)
+    assert peer.key not in harness.broker.connections
+
+
 def test_where_it_is_turned_off_the_answer_is_the_header_of_0_9_1() -> None:
     harness = Harness()
     connection = harness.broker.connect("127.0.0.1:1", "127.0.0.1:5672", "127.0.0.1", None)
