@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from warren.amqp.codec import NAME_MAX_BYTES
+from warren.exchanges.topic_exchange import WORDS_MAX
 from warren.mqtt.errors import BAD_FILTER, BAD_TOPIC, MqttError
 from warren.mqtt.packets import check_filter
 
@@ -53,11 +54,13 @@ def binding_key(filter_: str) -> str:
     """Return the binding key of a filter.
 
     Raises:
-        MqttError: it is no filter, or longer than a key may be.
+        MqttError: it is no filter, or longer than a key may be, or has more levels than that has words.
     """
     check_filter(filter_)
     if len(filter_.encode()) > NAME_MAX_BYTES:
         raise MqttError(BAD_FILTER, f"the filter is longer than {NAME_MAX_BYTES} bytes")
+    if filter_.count("/") >= WORDS_MAX:
+        raise MqttError(BAD_FILTER, f"the filter has more than {WORDS_MAX} levels")
     return filter_.translate(_TO_BINDING)
 
 

@@ -347,10 +347,17 @@ def test_a_subscription_is_replaced_by_one_with_another_qos(harness: Harness) ->
     assert client.bodies() == [b"x"]
 
 
-@pytest.mark.parametrize("filter_", ["a/#/b", "a+", "", "#b", "x" * 256])
+@pytest.mark.parametrize("filter_", ["a/#/b", "a+", "", "#b", "x" * 256, "/" * 128])
 def test_what_is_no_filter_is_refused(harness: Harness, filter_: str) -> None:
     assert mqtt_client(harness, 5).subscribe(filter_) == [0x8F]
     assert mqtt_client(harness, 4, "d").subscribe(filter_) == [0x80]
+
+
+def test_a_filter_has_as_many_levels_as_a_binding_key_has_words(harness: Harness) -> None:
+    client = mqtt_client(harness, 5)
+    assert client.subscribe("/" * 127, "$share/g/" + "/" * 127, "$share/g/" + "/" * 128) == [0, 0, 0x8F]
+    client.publish("/" * 127, b"x")
+    assert client.bodies() == [b"x", b"x"]
 
 
 def test_identifiers_come_with_messages(harness: Harness) -> None:
