@@ -27,6 +27,9 @@ from warren.channels.commit_check import CommitCheck
 from warren.channels.direct import DirectConnection
 from warren.channels.transaction import commit_checked
 from warren.msgstore.log.message import HEADER_AT, write_frames
+from warren.server.logs import get_logger
+
+log = get_logger("direct")
 
 CHANNEL: Final = 1
 SHORT_TEXT_BYTES_MAX: Final = 255
@@ -84,6 +87,9 @@ class DirectClients:
         while outboxes:
             outbox = outboxes.pop()
             client = self._clients.get(outbox.key)
+            if outbox.failure is not None and client is not None:
+                client.fail(outbox.failure)
+            outbox.failure = None
             if client is None:
                 outbox.take()
             else:
@@ -115,6 +121,11 @@ class DirectClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def fail(self, error: Exception) -> None:
+        """End the connection: we could not write something for it."""
+        log.error("internal error, the connection is closed", exception=error)
+        self._connection.broken()
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
