@@ -202,6 +202,7 @@ class DispositionRun(Job):
             return False
         if self._answer and session.is_open():
             session.connection.outbox.write(self._answer)
+            session.connection.check_outbox()
         return True
 
 

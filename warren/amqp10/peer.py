@@ -18,6 +18,7 @@ end. The port is that of AMQP 0-9-1: the first 8 bytes say which it is (``channe
 3. A client is told why it is closed, by close, once it can understand that; a wrong login by the outcome of SASL.
 4. What we announce as idle time-out is half of the time after which silence ends the connection.
 5. Responses of management leave in order, each not before what it tells is durable.
+6. A client that does not take the answers to its frames is not read while more than `outbox_hard_bytes` of them wait.
 """
 
 from __future__ import annotations
@@ -264,10 +265,16 @@ class Amqp10Peer(Peer):
                 raise Amqp10Error(ILLEGAL_STATE, "a frame before open")
             self._open(arguments_of("open", data, head.pos, end))
             return True
+        code: i64 = head.code
         session = self.channels.get(int(channel) + 1)
         if isinstance(session, Amqp10Session):
-            return self._session_frame(session, head.code, data, head.pos, end)
-        return self._other_frame(int(channel), head.code, data, head.pos, end)
+            is_handled = self._session_frame(session, code, data, head.pos, end)
+        else:
+            is_handled = self._other_frame(int(channel), code, data, head.pos, end)
+        # Acknowledgements are taken while much waits: what answers one looks itself.
+        if code != DISPOSITION:
+            self.check_outbox()
+        return is_handled
 
     def _session_frame(self, session: Amqp10Session, code: i64, data: bytes, pos: i64, end: i64) -> bool:
         """Handle a frame on the channel of a session; False: it has to wait."""
@@ -288,7 +295,6 @@ class Amqp10Peer(Peer):
                     self.pause(PAUSED_COMMIT)  # it asks faster than the disk answers
                     return False
                 session.transfer(data, pos, end)
-                self.check_outbox()
                 return True
             if code == DISPOSITION:
                 session.disposition(data, pos, end)
@@ -296,7 +302,6 @@ class Amqp10Peer(Peer):
             self.count_command()
             if code == FLOW:
                 session.flow(data, pos, end)
-                self.check_outbox()
                 return True
             if len(self._responses) > 0 and code != CLOSE:
                 self.pause(PAUSED_COMMIT)
@@ -306,7 +311,6 @@ class Amqp10Peer(Peer):
                 self._command(session, code, data, pos, end)
             finally:
                 self.units_left -= self.searched() - searched
-            self.check_outbox()
         except ChannelException as error:
             self.close_session(session, error, 0)
         return True

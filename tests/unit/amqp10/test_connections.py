@@ -5,22 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from amqp10_harness import Amqp10Client, Frame, amqp10_client, message, split_frames
+from amqp10_harness import (
+    BEGIN,
+    DISPOSITION,
+    END,
+    FLOW,
+    Amqp10Client,
+    Frame,
+    amqp10_client,
+    message,
+    split_frames,
+)
 from engine_harness import PASSWORD, USER, Harness
 
 from warren.amqp.methods import PROTOCOL_HEADER
 from warren.amqp10.attaching import HANDLE_MAX
 from warren.amqp10.peer import CHANNEL_MAX, EARLY_BYTES, Amqp10Peer
 from warren.amqp10.performatives import (
+    ACCEPTED,
     AMQP_HEADER,
     FRAME_SASL,
     HEARTBEAT,
+    REJECTED,
     SASL_HEADER,
     SASL_INIT,
     TLS_HEADER,
+    described,
     frame,
 )
-from warren.amqp10.values import Described, Symbol, UInt, UShort
+from warren.amqp10.values import Described, Symbol, UInt, ULong, UShort
 from warren.channels.connection import Connection
 
 from .test_publishing import error_of, outcomes
@@ -387,6 +400,55 @@ def test_the_limits_of_a_user_hold() -> None:
     amqp10_client(harness)
     second = Amqp10Client(harness)
     assert ends_with(second.open(), "close") == "amqp:not-allowed"
+
+
+BEGUN = frame(1, BEGIN, [None, UInt(0), UInt(9), UInt(9)])
+ENDED = frame(1, END, [])
+LONG_STATE: list[object] = [Described(ULong(0x1D), [Symbol("no:good"), "x" * 4000])]
+
+
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [
+        (frame(0, DISPOSITION, [True, UInt(0), UInt(2), False, described(REJECTED, LONG_STATE)]), 50),
+        # Sessions that fail, each ended by both.
+        (BEGUN + frame(1, FLOW, [UInt(0), UInt(9), UInt(0), UInt(9), UInt(5)]) + ENDED, 500),
+        (BEGUN + ENDED, 1000),
+    ],
+    ids=["dispositions", "sessions that fail", "sessions"],
+)
+def test_who_does_not_take_answers_is_not_read_beyond_a_limit_and_then_again(asked: bytes, count: int) -> None:
+    harness = Harness(outbox_soft_bytes=10_000, outbox_hard_bytes=20_000)
+    harness.channel().declare("q")
+    publisher = harness.channel()
+    for _ in range(3):
+        publisher.publish("", "q", b"x")
+    client = amqp10_client(harness)
+    client.receiver(0, "/queues/q")
+    assert len(client.credit(0, 3)) == 3
+    client.stall(stalled=True)
+    for _ in range(count):
+        client.feed(asked)
+    assert 20_000 < client.peer.outbox.waiting_bytes() < 25_000
+    assert client.peer.paused
+    client.stall(stalled=False)
+    answers = [each for each in client.take() if each.name != "begin"]
+    assert len(answers) == count
+    assert not client.peer.paused
+
+
+def test_what_is_settled_is_taken_while_much_waits() -> None:
+    harness = Harness(outbox_soft_bytes=1000, outbox_hard_bytes=2000)
+    publisher = harness.channel()
+    publisher.declare("q")
+    publisher.publish("", "q", bytes(3000))
+    client = amqp10_client(harness)
+    client.receiver(0, "/queues/q")
+    client.stall(stalled=True)
+    client.credit(0, 1)
+    assert harness.queue("q").unacked_count == 1
+    client.settle(0, 0, ACCEPTED)
+    assert harness.queue("q").unacked_count == 0
 
 
 def test_a_connection_is_listed_as_what_it_is() -> None:
