@@ -20,6 +20,8 @@
 5. A packet is received in pieces, each copied once, which `channels.inbound` counts.
 6. A client that has logged in by a method may do so again while it is connected: by the same method, as the same user.
    While that is being verified nothing more is read from it.
+7. A client that does not take the answers to its packets is not read while more than `outbox_hard_bytes` of them wait;
+   PUBACK has none, and is taken.
 """
 
 from __future__ import annotations
@@ -452,7 +454,6 @@ class MqttPeer(Peer):
                 if pos != end:
                     raise malformed("PINGREQ with something in it")
                 self.outbox.write(packet(PINGRESP, 0, b""))
-                self.check_outbox()
             elif kind == DISCONNECT:
                 self._disconnect(session, decode_answer(kind, data, pos, end, self.version))
             elif kind == AUTH:
@@ -461,6 +462,7 @@ class MqttPeer(Peer):
                 raise MqttError(PROTOCOL_ERROR, f"a packet of type {kind} at this time")
         finally:
             self.units_left -= self.searched() - searched
+        self.check_outbox()
 
     def _of_qos_2(self, session: MqttSession, kind: int, answer: Answer) -> None:
         if kind == PUBREC:

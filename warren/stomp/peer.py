@@ -13,6 +13,7 @@
    again when a line of it has ended.
 4. DISCONNECT's receipt comes when everything that was sent before is on disk.
 5. What follows DISCONNECT, or a frame that was an error, is not looked at.
+6. A client that does not take its receipts is not read while more than `outbox_hard_bytes` wait for it.
 """
 
 from __future__ import annotations
@@ -300,6 +301,8 @@ class StompPeer(Peer):
             self._command(frame)
         finally:
             self.units_left -= self.searched() - searched
+        if self._receipt is not None:  # else there is no answer: acknowledgements are taken while much waits
+            self.check_outbox()
 
     def _sent(self, body: bytes) -> None:
         """SEND; one that may not be handled now waits whole."""

@@ -185,6 +185,30 @@ def test_a_client_that_never_reads_is_sent_no_more_than_an_outbox(harness: Harne
     harness.settle()
 
 
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        (packet(p.SUBSCRIBE, 2, b"\0\7" + (text("a") + b"\0") * 10), p.SUBACK),
+        (packet(p.UNSUBSCRIBE, 2, b"\0\7" + text("a")), p.UNSUBACK),
+        (packet(p.PINGREQ, 0, b""), p.PINGRESP),
+    ],
+    ids=["SUBSCRIBE", "UNSUBSCRIBE", "PINGREQ"],
+)
+def test_who_does_not_take_answers_is_not_read_beyond_a_limit_and_then_again(asked: bytes, kind: int) -> None:
+    harness = Harness(outbox_soft_bytes=1000, outbox_hard_bytes=2000)
+    client = mqtt_client(harness)
+    client._client.stalled = True
+    for _ in range(2000):
+        client.feed(asked)
+    assert 2000 < client.peer.outbox.waiting_bytes() < 2200
+    assert client.peer.paused
+    harness.wake(client._client)
+    replies = client.take()
+    assert len(replies) == 2000
+    assert {each.kind for each in replies} == {kind}
+    assert not client.peer.paused
+
+
 def test_a_publisher_waits_while_memory_is_short(harness: Harness) -> None:
     client, reader = mqtt_client(harness), mqtt_client(harness, client_id="r")
     reader.subscribe("a")

@@ -520,6 +520,47 @@ def test_receipts_that_wait_behind_a_declaration_are_bounded_too(harness: Harnes
     assert [reply.headers["receipt-id"] for reply in client.take()] == ["first", *map(str, range(2 * REPLIES_MAX))]
 
 
+@pytest.mark.parametrize(
+    ("command", "undone"),
+    [
+        (frame("BEGIN", {"transaction": "t", "receipt": "r" * 1000}), frame("ABORT", {"transaction": "t"})),
+        (frame("BEGIN", {"transaction": "t"}), frame("ABORT", {"transaction": "t", "receipt": "r" * 1000})),
+        (frame("BEGIN", {"transaction": "t"}), frame("COMMIT", {"transaction": "t", "receipt": "r" * 1000})),
+        (
+            frame("SUBSCRIBE", {"id": "0", "destination": "/topic/t", "receipt": "r" * 1000}),
+            frame("UNSUBSCRIBE", {"id": "0"}),
+        ),
+        (
+            frame("SUBSCRIBE", {"id": "0", "destination": "/topic/t"}),
+            frame("UNSUBSCRIBE", {"id": "0", "receipt": "r" * 1000}),
+        ),
+    ],
+    ids=["BEGIN", "ABORT", "COMMIT", "SUBSCRIBE", "UNSUBSCRIBE"],
+)
+def test_who_does_not_take_receipts_is_not_read_beyond_a_limit_and_then_again(command: bytes, undone: bytes) -> None:
+    harness = Harness(outbox_soft_bytes=10_000, outbox_hard_bytes=20_000)
+    client = stomp_client(harness)
+    client.client.stalled = True
+    for _ in range(100):
+        client.feed(command + undone)
+    assert 20_000 < client.peer.outbox.waiting_bytes() < 25_000
+    assert client.peer.paused
+    harness.wake(client.client)
+    assert [reply.command for reply in client.take()] == ["RECEIPT"] * 100
+    assert not client.peer.paused
+
+
+def test_acknowledgements_are_taken_while_much_waits() -> None:
+    harness = Harness(outbox_soft_bytes=1000, outbox_hard_bytes=2000)
+    client = stomp_client(harness)
+    client.send("SEND", b"x" * 3000, destination="/queue/q")
+    client.client.stalled = True
+    client.send("SUBSCRIBE", destination="/queue/q", id="0", ack="client")
+    assert harness.queue("q").unacked_count == 1
+    client.send("ACK", id=f"{client.peer.session_name}@@1")
+    assert harness.queue("q").unacked_count == 0
+
+
 def test_queues_that_are_gone_are_not_remembered(harness: Harness) -> None:
     client = stomp_client(harness)
     for at in range(3 * DECLARED_MIN):
