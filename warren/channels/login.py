@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from warren.channels.peer import Peer
 
 
+class ConnectionLimitReached(ConnectionException):
+    """As many are connected as may be: 530, as in RabbitMQ; some protocols have a better word."""
+
+    def __init__(self, explanation: str) -> None:
+        super().__init__(NOT_ALLOWED, explanation)
+
+
 class LoginRequest:
     """Credentials for the shell to verify, off the engine. ``certificate`` means that TLS has verified already.
 
@@ -60,13 +67,14 @@ def enter_vhost(connection: Peer, name: str) -> None:
     """Have a peer whose user is known begin to work in the vhost called `name`.
 
     Raises:
-        ConnectionException: 530, there is no such vhost, the user may not enter it, or a limit is reached.
+        ConnectionException: 530, there is no such vhost, or the user may not enter it.
+        ConnectionLimitReached: 530, too.
     """
     broker = connection.broker
     user = connection.user_name
     limit = broker.limits.connections_max
     if broker.open_connections >= limit:
-        raise ConnectionException(NOT_ALLOWED, f"connection refused: node connection limit ({limit}) is reached")
+        raise ConnectionLimitReached(f"connection refused: node connection limit ({limit}) is reached")
     vhost = broker.vhosts.get(name)
     if vhost is None:
         raise ConnectionException(NOT_ALLOWED, f"vhost {name} not found")
@@ -75,13 +83,13 @@ def enter_vhost(connection: Peer, name: str) -> None:
             f"access to vhost '{name}' refused for user '{user}': "
             f"connection limit ({vhost.limits[MAX_CONNECTIONS]}) is reached"
         )
-        raise ConnectionException(NOT_ALLOWED, text)
+        raise ConnectionLimitReached(text)
     usage = broker.access.usage(user)
     if is_reached(usage.limits, MAX_CONNECTIONS, usage.connections):
         text = (
             f"connection refused for user '{user}': user connection limit ({usage.limits[MAX_CONNECTIONS]}) is reached"
         )
-        raise ConnectionException(NOT_ALLOWED, text)
+        raise ConnectionLimitReached(text)
     if connection.is_internal and user == INTERNAL_USER:
         principal = broker.access.internal_principal(name)
     else:

@@ -20,6 +20,7 @@ from warren.amqp.errors import (
     AmqpError,
     ConnectionException,
 )
+from warren.channels.login import ConnectionLimitReached
 
 SUCCESS: Final = 0x00
 DISCONNECT_WITH_WILL: Final = 0x04
@@ -85,6 +86,8 @@ def reason_of(error: AmqpError) -> int:
     """Return the reason code for an error."""
     if isinstance(error, MqttError):
         return error.reason
+    if isinstance(error, ConnectionLimitReached):
+        return QUOTA
     return _REASONS.get(error.reply_code, UNSPECIFIED)
 
 

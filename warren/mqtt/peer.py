@@ -630,15 +630,17 @@ class MqttPeer(Peer):
     def answer_close(self) -> None:
         names = self.broker.named_clients
         key = (self.vhost_name, self._client_id)
+        successor: MqttPeer | None = None
         if names.get(key) is self:
             del names[key]
             successor = self._successor
             self._successor = None
-            if successor is not None:
-                successor.go_on_after(self)
         if self.state == CLOSING:
             self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
             self.end()
+        if successor is not None:
+            self.end()  # whose place its successor takes, where there is a limit of connections
+            successor.go_on_after(self)
 
     def go_on_after(self, earlier: MqttPeer) -> None:
         """`earlier`, which had the client id, has let go of everything."""

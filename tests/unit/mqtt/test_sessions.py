@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 from durable_harness import DurableHarness
-from engine_harness import Harness
+from engine_harness import USER, Harness
 from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, properties, publish_packet
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.mqtt import packets as p
 from warren.mqtt.packets import packet
-from warren.vhosts.metadata import TopicPermissionPut, VhostPut
+from warren.vhosts.metadata import TopicPermissionPut, UserLimitsPut, VhostLimitsPut, VhostPut
 from warren.vhosts.retained import Retained
 
 
@@ -459,6 +459,29 @@ def test_the_later_connection_has_the_client_id(harness: Harness) -> None:
     second.subscribe("a")
     second.publish("a", b"x")
     assert second.bodies() == [b"x"]
+
+
+@pytest.mark.parametrize("limited", ["vhost", "user", "node"])
+def test_the_later_connection_takes_the_place_of_the_earlier_where_connections_are_limited(limited: str) -> None:
+    harness = Harness(connections_max=1 if limited == "node" else 10)
+    if limited == "vhost":
+        harness.broker.administer(VhostLimitsPut("/", '{"max-connections": 1}'))
+    elif limited == "user":
+        harness.broker.administer(UserLimitsPut(USER, '{"max-connections": 1}'))
+    first = MqttClient(harness, 5)
+    first.feed(connect_again("c"))
+    first.subscribe("a", qos=1)
+    assert MqttClient(harness, 5).connect("other").body[1] == 0x97
+    assert MqttClient(harness, 4).connect("other").body[1] == 3
+    second = MqttClient(harness, 5)
+    (connack,) = second.feed(connect_again("c"))
+    assert connack.body[:2] == b"\1\0", "the session is there"
+    (reply,) = first.take()
+    assert (reply.kind, reply.body[0]) == (14, 0x8E)
+    assert first.ended
+    second.publish("a", b"x")
+    assert second.bodies() == [b"x"]
+    assert harness.broker.open_connections == harness.vhost.open_connections == 1
 
 
 def test_another_user_does_not_get_the_client_id(harness: Harness) -> None:
