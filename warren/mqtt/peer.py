@@ -9,8 +9,8 @@
     RUNNING          DISCONNECT                                        CLOSING until all of it has ended, then ENDED
     any              an error, or the socket is gone                   ENDED
 
-1. Before the login a packet has at most `EARLY_BYTES`; afterwards PUBLISH as many as a message may have with its head,
-   any other `COMMAND_BYTES`.
+1. Before the login a packet has at most `EARLY_BYTES`; afterwards PUBLISH as many as a message may have, with a head of
+   at most `PUBLISH_HEAD_BYTES`, any other `COMMAND_BYTES`.
 2. One connection at a time has a client id in a vhost. Who comes later has it, when the earlier one has let go of
    everything.
 3. An error is told by CONNACK or, in 5.0, by DISCONNECT with a reason; in 3.1 and 3.1.1 the connection just ends, and
@@ -381,6 +381,9 @@ class MqttPeer(Peer):
         assert session is not None
         properties = Properties()
         if self.version == V5:
+            head_bytes = len(topic) + int(Reader(data, pos, end).varint())
+            if head_bytes > PUBLISH_HEAD_BYTES:  # taken apart in one go, while all others wait
+                raise MqttError(TOO_LARGE, f"a topic and properties of more than {PUBLISH_HEAD_BYTES} bytes")
             reader = Reader(data, pos, end)
             properties = reader.properties(PUBLISH)
             pos = reader.pos

@@ -10,7 +10,7 @@ from mqtt_harness import MqttClient, connect_packet, mqtt_client, properties, pu
 
 from warren.mqtt import packets as p
 from warren.mqtt.packets import packet, text
-from warren.mqtt.peer import COMMAND_BYTES, EARLY_BYTES
+from warren.mqtt.peer import COMMAND_BYTES, EARLY_BYTES, PUBLISH_HEAD_BYTES
 
 
 @pytest.fixture
@@ -156,6 +156,23 @@ def test_a_large_command_is_refused_by_its_head(harness: Harness) -> None:
 def test_a_message_that_is_too_large_is_refused_by_its_head() -> None:
     client = mqtt_client(Harness(message_max_bytes=1000), 5)
     (reply,) = client.feed(b"\x30" + p.varint(1 << 24))
+    assert (reply.kind, reply.body[0]) == (14, 0x95)
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 1000])
+def test_topic_and_properties_have_a_bound_of_their_own(harness: Harness, body: bytes) -> None:
+    def publish(head_bytes: int) -> bytes:
+        room = head_bytes - len("topic")
+        sizes = [min(60_000, room - at) for at in range(0, room, 60_000)]
+        # A user property of an empty name has five bytes around its value.
+        users = b"".join(b"\x26" + text("") + text("v" * (size - 5)) for size in sizes)
+        return packet(3, 0, text("topic") + p.varint(len(users)) + users + body)
+
+    client = mqtt_client(harness, 5)
+    client.subscribe("topic")
+    (largest,) = client.feed(publish(PUBLISH_HEAD_BYTES))
+    assert len(largest.body) > PUBLISH_HEAD_BYTES and largest.body.endswith(body)
+    (reply,) = client.feed(publish(PUBLISH_HEAD_BYTES + 1))
     assert (reply.kind, reply.body[0]) == (14, 0x95)
 
 
