@@ -37,7 +37,7 @@ from warren.amqp.field_table import Timestamp as Seconds
 from warren.amqp.numbers import number_text
 from warren.amqp.properties import PERSISTENT, BasicProperties
 from warren.amqp10.addresses import maybe_queue_of, queue_address
-from warren.amqp10.errors import INVALID_FIELD, LinkError
+from warren.amqp10.errors import INVALID_FIELD, MESSAGE_SIZE, LinkError
 from warren.amqp10.performatives import Arguments, Head, arguments_of, write_binary_head
 from warren.amqp10.values import (
     BINARY_8,
@@ -115,13 +115,14 @@ class Body:
         self.end: i64 = 0
         self._head = Head()
 
-    def find(self, data: bytes, pos: i64, end: i64) -> None:
+    def find(self, data: bytes, pos: i64, end: i64, head_max_bytes: i64) -> None:
         """Look into the sections between `pos` and `end`.
 
         Raises:
-            Amqp10Error: they are malformed.
+            Amqp10Error: they are malformed. LinkError: more than `head_max_bytes` stand before the body.
         """
         self.is_plain = False
+        most: i64 = pos + head_max_bytes
         while pos < end:
             # Nearly always: a descriptor of three bytes.
             code: i64 = -1
@@ -141,6 +142,9 @@ class Body:
             if code < HEADER:
                 raise malformed("a section that is none")
             pos = value_end(data, at, end)
+            if pos > most:
+                text = f"sections of more than the {int(head_max_bytes)} bytes that are allowed before a body"
+                raise LinkError(MESSAGE_SIZE, text)
         self.sections = end
 
 

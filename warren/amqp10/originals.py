@@ -44,6 +44,7 @@ from warren.amqp10.conversion import (
     is_hidden,
     property_fields,
 )
+from warren.amqp10.errors import MESSAGE_SIZE, LinkError
 from warren.amqp10.performatives import Head
 from warren.amqp10.values import BINARY_8, BINARY_32, Described, Symbol, ULong, encode, malformed, value_end
 
@@ -70,12 +71,14 @@ class Layout:
         self._heads: list[object] = []
         self._footer = b""
 
-    def read(self, data: bytes, pos: i64, end: i64) -> None:
+    def read(self, data: bytes, pos: i64, end: i64, beside_max_bytes: i64) -> None:
         """Take the sections between `pos` and `end`.
 
         Raises:
-            Amqp10Error: they are malformed.
+            Amqp10Error: they are malformed. LinkError: the footer and what each of the others begins with have more
+                than `beside_max_bytes`.
         """
+        beside: i64 = 0
         parts: list[bytes] = []
         head = Head()
         start: i64 = pos
@@ -85,6 +88,10 @@ class Layout:
             if not DATA <= head.code <= FOOTER:
                 raise malformed("a section that does not belong into a body")
             stop: i64 = value_end(data, head.pos, end)
+            beside += (stop if head.code == FOOTER else head.pos) - pos
+            if beside > beside_max_bytes:
+                text = f"more than the {int(beside_max_bytes)} bytes that are allowed beside the content of a body"
+                raise LinkError(MESSAGE_SIZE, text)
             if head.code == FOOTER:
                 footer_at = pos
                 self._footer = data[pos:stop]

@@ -4,7 +4,7 @@
    it, too; a session that fails is ended in the same way.
 2. A client may have `LINK_CREDIT` deliveries on its way on each link, and `WINDOW` transfers on a session; both are
    topped up in steps. A delivery in several transfers is kept in pieces, each copied once, which `channels.inbound`
-   counts, up to the size that a message may have.
+   counts, up to the size that a message may have and `HEAD_BYTES` before its body.
 3. What a delivery needs beside its body is kept by the bytes that stand before that: the same head costs a look-up.
 4. A link that ends gives back what its client has not answered.
 5. No frame is larger than the client takes: when what it has said of a link, which we say again, does not fit, the
@@ -79,7 +79,7 @@ WINDOW: Final = 4096
 WINDOW_STEP: Final = WINDOW // 2
 HEADS_MAX: Final = 64
 HEAD_KEPT_BYTES: Final = 1024
-# What may stand before a body besides the size that a message may have.
+# What may stand before a body, and as much around its parts and behind it: that is taken apart in one go.
 HEAD_BYTES: Final = 262144
 # Pieces of a delivery smaller than this are joined as they come.
 PIECE_BYTES: Final = 16384
@@ -326,7 +326,7 @@ class Amqp10Session(Session):
             self._request(link, delivery_id, settled, data, start, end)
             return
         body = self._body
-        body.find(data, start, end)
+        body.find(data, start, end, HEAD_BYTES)
         layout: Layout | None = None
         head = data[start : body.sections]
         same = head  # of messages that have the same properties
@@ -334,7 +334,7 @@ class Amqp10Session(Session):
             content = data[body.start : body.end]
         else:
             layout = Layout()
-            layout.read(data, body.sections, end)
+            layout.read(data, body.sections, end, HEAD_BYTES)
             content = layout.content
             same = head + layout.mark()
         if len(content) > self.shared.message_max_bytes:
@@ -647,6 +647,8 @@ class Amqp10Session(Session):
     def _request(self, link: ReceivingLink, delivery_id: i64, settled: bool, data: bytes, start: i64, end: i64) -> None:
         management = self._management
         assert management is not None
+        if end - start > HEAD_BYTES:
+            raise LinkError(MESSAGE_SIZE, f"a request larger than the {HEAD_BYTES} bytes that are allowed")
         self.peer.count_command()
         if not settled:
             self.write_state(delivery_id, described(ACCEPTED, []))

@@ -12,6 +12,7 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Timestamp as Seconds
 from warren.amqp.field_table import encode_table
 from warren.amqp10.management import RESPONSES_MAX, RESPONSES_MAX_BYTES
+from warren.amqp10.session import HEAD_BYTES
 from warren.amqp10.values import Symbol, UInt, Uuid
 from warren.queues.counters import MessageCounts
 
@@ -195,6 +196,21 @@ def test_large_responses_that_wait_for_credit_are_fewer(harness: Harness) -> Non
         asked += 1
     assert asked == RESPONSES_MAX_BYTES // 50_000 + 1
     assert error_of(found[0]) == "amqp:resource-limit-exceeded"
+
+
+def test_a_request_that_is_too_large_is_refused(harness: Harness) -> None:
+    manager = Manager(harness)
+    room = HEAD_BYTES - len(manager.payload("PUT", "/queues/q", {"x": "v" * 1000})) + 1000
+
+    def send(payload: bytes) -> Frame:
+        for at in range(0, HEAD_BYTES - 100_000, 100_000):
+            manager.client.transfer(0, payload[at : at + 100_000], settled=True, more=True, delivery_id=7)
+        (found,) = manager.client.transfer(0, payload[at + 100_000 :], settled=True, delivery_id=7)
+        return found
+
+    assert manager.response(send(manager.payload("PUT", "/queues/q", {"x": "v" * room}))).status == "201"
+    refused = send(manager.payload("PUT", "/queues/q", {"x": "v" * (room + 1)}))
+    assert error_of(refused) == "amqp:link:message-size-exceeded"
 
 
 def test_a_list_that_is_too_large_is_refused(harness: Harness) -> None:

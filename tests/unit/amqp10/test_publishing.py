@@ -11,7 +11,7 @@ from engine_harness import Harness
 from warren.amqp.field_table import decode_table
 from warren.amqp10.links import LINK_CREDIT
 from warren.amqp10.performatives import ACCEPTED, COORDINATOR, MODIFIED, REJECTED, RELEASED, described
-from warren.amqp10.session import WINDOW
+from warren.amqp10.session import HEAD_BYTES, WINDOW
 from warren.amqp10.values import Array, Described, Symbol, Timestamp, UByte, UInt, ULong, Uuid
 
 
@@ -187,6 +187,37 @@ def test_a_message_has_at_most_the_size_that_is_announced(harness: Harness) -> N
             break
     assert error_of(found[0]) == "amqp:link:message-size-exceeded"
     assert harness.broker.shared.inbound.held_bytes == 0
+
+
+def largest_parts(beyond: int) -> dict[str, bytes]:
+    """Return messages with as much beside their content as may be there, and `beyond` more of it."""
+    around = len(section(0x74, {"k": "v" * 1000})) - 1000  # a map of one value, application properties or a footer
+    properties = section(0x74, {"k": "v" * (HEAD_BYTES + beyond - around)})
+    return {
+        "properties": properties + section(0x75, b"x"),
+        "properties without a body": properties,
+        "headers": b"\0\x53\x70\x45" * (HEAD_BYTES // 4 + beyond) + section(0x75, b"x"),
+        "data sections": section(0x75, b"") * (HEAD_BYTES // 3 + beyond),
+        "values": section(0x77, UInt(0)) * (HEAD_BYTES // 3 + beyond),
+        "footer": section(0x75, b"x") + section(0x78, {"k": "v" * (HEAD_BYTES + beyond - around - 3)}),
+    }
+
+
+@pytest.mark.parametrize("part", largest_parts(0))
+def test_what_is_beside_the_content_has_a_bound_of_its_own(harness: Harness, part: str) -> None:
+    client = amqp10_client(harness)
+    client.sender(0, "/queues/q")
+
+    def send(delivery_id: int, whole: bytes) -> list[Frame]:
+        pieces = [whole[at : at + 100_000] for at in range(0, len(whole), 100_000)]
+        for piece in pieces[:-1]:
+            assert client.transfer(0, piece, more=True, delivery_id=delivery_id) == []
+        return client.transfer(0, pieces[-1], delivery_id=delivery_id)
+
+    assert outcomes(send(0, largest_parts(0)[part])) == [(0, 0, ACCEPTED)]
+    (detach,) = send(1, largest_parts(1)[part])
+    assert error_of(detach) == "amqp:link:message-size-exceeded"
+    assert harness.queue("q").ready_count == 1
 
 
 def test_addresses_name_exchanges_and_routing_keys_percent_encoded(harness: Harness) -> None:
