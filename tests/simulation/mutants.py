@@ -105,7 +105,7 @@ MUTANTS: Final = (
     mutant(
         "no-directory-sync",
         "the file of a new segment is gone with all that was confirmed",
-        (STORE, lines("self._sync_directory(LOG)", "self._is_named = True", indent=20), lines("pass", indent=20)),
+        (STORE, lines("self._sync_directory(LOG)", "self._is_named = True", indent=12), lines("pass", indent=12)),
     ),
     mutant(
         "confirm-before-sync",

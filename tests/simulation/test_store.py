@@ -648,6 +648,43 @@ def test_a_segment_that_cannot_be_preallocated_takes_frames_while_there_is_space
     assert len(frames_of(store.read_segment(headers[0].number))) == 2
 
 
+def test_a_frame_takes_the_place_of_the_spare_when_the_disk_is_full() -> None:
+    fs = SimulatedFileSystem(capacity=SEGMENT_BYTES // 2)
+    store, placing = opened(fs), Placing()
+    store.commit(placing.job(bytes(200)), TIME_MS)  # in a segment that could not be preallocated
+    begun_bytes = len(fs.contents()["log/0000000001"])
+    fs.capacity = begun_bytes + SEGMENT_BYTES + 100
+    store.prepare_spare(SEGMENT_BYTES)
+    store.commit(placing.job(bytes(SEGMENT_BYTES // 2)), TIME_MS)
+    assert sorted(fs.contents()) == ["log/0000000001"]
+    assert [len(payload) for _, payload in frames_of(store.read_segment(1))] == [200, SEGMENT_BYTES // 2]
+    fs.capacity = None
+    store.prepare_spare(SEGMENT_BYTES)
+    assert "log/spare" in fs.contents()
+
+
+def test_a_spare_is_known_until_its_name_is_free_for_the_next_one() -> None:
+    """The committer gives it up while the housekeeper may be asked for one."""
+    fs = SimulatedFileSystem(capacity=2 * SEGMENT_BYTES)
+    store, placing = opened(fs), Placing()
+    store.prepare_spare(SEGMENT_BYTES)
+    seen: list[bool] = []
+
+    def ask(event: str) -> None:
+        if event == "before unlink log/spare":
+            fs.on_operation = None
+            store.prepare_spare(SEGMENT_BYTES)
+            seen.append("log/spare" in fs.contents())
+
+    fs.on_operation = ask
+    store.commit(placing.job(bytes(SEGMENT_BYTES)), TIME_MS)
+    assert seen == [True]
+    assert sorted(fs.contents()) == ["log/0000000001"]
+    store.prepare_spare(fs.free_bytes())
+    store.close()
+    assert fs.open_paths() == []
+
+
 def test_a_full_disk_fills_up_to_the_last_frame_that_fits_and_goes_on_where_it_was() -> None:
     fs = SimulatedFileSystem(capacity=2 * SEGMENT_BYTES + 700)
     store, placing = opened(fs), Placing()

@@ -618,7 +618,10 @@ class MessageStoreService:
             if self._postponed:
                 postponed, self._postponed = self._postponed, []
                 for job in postponed:
-                    self._housekeeper.put(job)
+                    if isinstance(job, SpareJob) and "commit" in self._shortages:
+                        self._postponed.append(job)  # the frame that waits comes first
+                    else:
+                        self._housekeeper.put(job)
                 pause_s = min(pause_s, RETRY_S)
             with trio.move_on_after(pause_s):
                 await self._space_taken.wait()

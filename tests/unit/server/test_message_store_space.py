@@ -81,6 +81,27 @@ def test_without_space_for_the_next_segment_publishers_wait_and_what_is_dead_goe
     run(test, tasks=True)
 
 
+def test_no_segment_is_made_ahead_while_a_commit_waits_for_space() -> None:
+    async def test(f: ServiceFixture) -> None:
+        f.files.refusals["spare"] = 1_000_000
+        while "spare refused" not in f.files.diary:
+            f.publish()
+            await f.until_written()
+        f.files.refusals["commit"] = 1_000_000
+        f.publish()
+        await f.until(lambda: "commit refused" in f.files.diary)
+        await trio.sleep(2 * message_store.RETRY_S)
+        tried = f.files.diary.count("spare refused")
+        await trio.sleep(10 * message_store.RETRY_S)
+        assert f.files.diary.count("spare refused") == tried
+        f.files.refusals = {}
+        await f.until(lambda: "spare 65536" in f.files.diary)
+        assert f.files.diary[-1] == "spare 65536"
+        assert f.engine.alarms == [("disk", True), ("disk", False)]
+
+    run(test, tasks=True)
+
+
 def test_a_read_that_met_a_shortage_is_not_overtaken() -> None:
     async def test(f: ServiceFixture) -> None:
         f.files.refusals["read"] = 2

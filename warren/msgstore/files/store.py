@@ -369,6 +369,8 @@ class Store(FailStop):
     def commit(self, job: CommitJob, time_ms: int) -> None:
         """Write the frame of `job` at its place, `time_ms` being the time now; sync when the job says so.
 
+        When there is no space for the frame, the spare goes.
+
         Sets ``job.crc`` and ``job.committed_lsn``: behind the frame for a job that syncs, if this store commits alone;
         else whoever waits for the others sets it before the job is reported.
 
@@ -379,12 +381,12 @@ class Store(FailStop):
         self._check()
         try:
             if job.record_count:
-                if job.segment != self._number:
-                    self._begin_segment(job)
-                if not self._is_named:
-                    self._sync_directory(LOG)
-                    self._is_named = True
-                self._write_frame(job, time_ms)
+                try:
+                    self._write(job, time_ms)
+                except OSError as error:
+                    if error.errno not in SHORTAGES or not self._give_up_spare():
+                        raise
+                    self._write(job, time_ms)
         except OSError as error:
             self._raise(f"write {segment_path(int(job.segment))}", error)
         if job.sync and self._handle >= 0:
@@ -393,6 +395,14 @@ class Store(FailStop):
             self._sync(self._handle, segment_path(self._number))
             self._synced()
         job.committed_lsn = self.committed_lsn
+
+    def _write(self, job: CommitJob, time_ms: int) -> None:
+        if job.segment != self._number:
+            self._begin_segment(job)
+        if not self._is_named:
+            self._sync_directory(LOG)
+            self._is_named = True
+        self._write_frame(job, time_ms)
 
     def _synced(self) -> None:
         """All of the log is synced here."""
@@ -696,9 +706,12 @@ class Store(FailStop):
             spare = self._spare
             if spare is None:
                 return False
-            self._spare = None
-            self._fs.close(spare.handle)
-            self._fs.unlink(spare.path)
+            try:
+                self._fs.close(spare.handle)
+                self._fs.unlink(spare.path)
+            finally:
+                # Last: whoever sees that there is none makes another one under this name.
+                self._spare = None
         return True
 
     def quarantine(self, number: int) -> None:
