@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
 import pytest
@@ -629,9 +630,94 @@ def test_a_checkpoint_takes_the_place_of_the_spare_when_the_disk_is_full() -> No
     with pytest.raises(StoreFullError):
         store.prepare_spare(SEGMENT_BYTES)
     with pytest.raises(StoreFullError):
-        store.write_checkpoint(b"d" * 600)
+        store.write_checkpoint(b"d" * 1500)
     assert store.read_checkpoint() == b"c" * 500
     assert sorted(fs.contents()) == ["checkpoint", "log/0000000001"]
+
+
+def test_a_checkpoint_takes_what_is_unused_of_the_last_segment_when_there_is_nothing_else() -> None:
+    """(2): and no byte of a frame, whatever a crash leaves."""
+    fs = SimulatedFileSystem(capacity=2 * SEGMENT_BYTES)
+    store, placing = opened(fs), Placing()
+    committed: list[bytes] = []
+
+    def commit(job: CommitJob) -> None:
+        store.commit(job, TIME_MS)
+        committed.append(payload_of(job))
+
+    commit(placing.job(b"1" * 800))
+    commit(placing.job(b"2" * 160))
+    fs.capacity = sum(map(len, fs.contents().values()))
+    assert fs.free_bytes() == 0
+    seen: set[bytes | None] = set()
+
+    def crash(event: str) -> None:
+        for state in fs.crash_states(seed=len(seen), limit=200):
+            survivor = Store(state)
+            headers, problems = survivor.open_segments()
+            assert problems == []
+            images = [survivor.read_segment(header.number) for header in headers]
+            assert [p for image in images for _, p in frames_of(image)][: len(committed)] == committed, event
+            seen.add(survivor.read_checkpoint())
+
+    fs.on_operation = crash
+    store.write_checkpoint(b"c" * 500)
+    assert seen == {None, b"c" * 500}
+    commit(placing.job(b"3" * 80))
+    store.write_checkpoint(b"d" * 100)
+    with pytest.raises(StoreFullError):
+        store.commit(placing.job(b"4" * 600), TIME_MS)
+    fs.on_operation = None
+    store.unlink([1])  # which the checkpoint does not need any more
+    del committed[0]
+    fs.on_operation = crash
+    commit(placing.jobs[-1])
+    assert seen == {None, b"c" * 500, b"d" * 100}
+
+
+def test_a_checkpoint_takes_no_more_of_the_last_segment_than_it_needs() -> None:
+    size = 1 << 20
+    fs = SimulatedFileSystem(capacity=size)
+    store = opened(fs)
+    payload = bytes(8)
+    lsn = SEGMENT_HEADER_BYTES
+    store.commit(CommitJob(1, lsn, 1, 0, size, [payload], len(payload), 1, True), TIME_MS)
+    assert fs.free_bytes() == 0
+    store.write_checkpoint(b"c" * 1000)
+    assert size - (100 << 10) < len(fs.contents()["log/0000000001"]) < size - 1000
+    # The next one takes the place of this one, when that has gone.
+    for n in range(50):
+        store.write_checkpoint(b"%d" % n * 1000)
+    assert len(fs.contents()["log/0000000001"]) > size - (100 << 10)
+
+
+def test_out_of_descriptors_nothing_of_the_last_segment_is_given_up() -> None:
+    fs = SimulatedFileSystem()
+    store = opened(fs)
+    store.commit(Placing().job(bytes(8)), TIME_MS)
+    Trouble(fs, 2, errno.EMFILE)
+    with pytest.raises(StoreFullError):
+        store.write_checkpoint(b"c")
+    assert len(fs.contents()["log/0000000001"]) == SEGMENT_BYTES
+
+
+def test_a_checkpoint_that_needs_space_waits_for_the_frame_that_is_being_written() -> None:
+    fs = SimulatedFileSystem(capacity=SEGMENT_BYTES)
+    store, placing = opened(fs), Placing()
+    store.commit(placing.job(bytes(8)), TIME_MS)
+    housekeeper = Thread(target=store.write_checkpoint, args=(b"c" * 800,))
+
+    def write_a_checkpoint(event: str) -> None:
+        if event.startswith("after write log/"):
+            fs.on_operation = None
+            housekeeper.start()
+            housekeeper.join(0.1)
+            assert housekeeper.is_alive()
+
+    fs.on_operation = write_a_checkpoint
+    store.commit(placing.job(b"abcdefgh", sync=False), TIME_MS)
+    housekeeper.join()
+    assert [payload for _, payload in frames_of(store.read_segment(1))] == [bytes(8), b"abcdefgh"]
 
 
 def test_a_segment_that_cannot_be_preallocated_takes_frames_while_there_is_space() -> None:

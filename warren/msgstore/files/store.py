@@ -11,7 +11,8 @@
 1. The name of a segment means that its header is on the disk: the header is synced before the file is renamed into
    place, and the directory is synced before the first frame is written. A segment without a readable header is corrupt.
 2. A new segment is begun when the one before is sealed: cut behind its last frame and synced. It is preallocated, and
-   grows with its frames where the disk has no space for that.
+   grows with its frames where the disk has no space for that, or a checkpoint needed some of it: nothing else makes
+   room once everything is acknowledged.
 3. `commit` can be repeated with the same job after StoreFullError, wherever that came from; it goes on at the step that
    failed, and what is written twice is the same bytes at the same place.
 4. After StoreFailedError nothing is tried again. A sync that failed is not repeated: the kernel has dropped the pages
@@ -79,6 +80,9 @@ READ_HANDLES_MAX: Final = 64
 _READ_ERRORS_MAX: Final = 100
 _PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 4096
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+# What a file system may need besides the bytes of a new file.
+_RESERVE_BYTES: Final = 1 << 16
 
 # Magic, major, minor, algorithm, store id, number, base LSN, capacity, epoch, crc.
 _HEADER: Final = Struct(">8sHHB3x16sQQQII")
@@ -174,6 +178,7 @@ class Store(FailStop):
         self._pins = Pins(fs)
 
         # Theirs together.
+        self._end_lock = Lock()  # while the end of the log changes
         self._sealed_lock = Lock()  # while the names of sealed files change
         self._lock = Lock()
         # Base LSN, number, capacity; ascending. Replaced, never changed: readers take it without the lock.
@@ -381,12 +386,13 @@ class Store(FailStop):
         self._check()
         try:
             if job.record_count:
-                try:
-                    self._write(job, time_ms)
-                except OSError as error:
-                    if error.errno not in SHORTAGES or not self._give_up_spare():
-                        raise
-                    self._write(job, time_ms)
+                with self._end_lock:
+                    try:
+                        self._write(job, time_ms)
+                    except OSError as error:
+                        if error.errno not in SHORTAGES or not self._give_up_spare():
+                            raise
+                        self._write(job, time_ms)
         except OSError as error:
             self._raise(f"write {segment_path(int(job.segment))}", error)
         if job.sync and self._handle >= 0:
@@ -623,7 +629,10 @@ class Store(FailStop):
             self._fs.close(handle)
 
     def write_checkpoint(self, content: bytes) -> None:
-        """Replace the checkpoint file, durably and in one step. When there is no space for both, the spare goes.
+        """Replace the checkpoint file, durably and in one step.
+
+        When there is no space for both, the spare goes; without one, as much of the segment that is being written as
+        was preallocated and is not used.
 
         Raises:
             StoreFullError: the old one is in place; call again later.
@@ -634,7 +643,9 @@ class Store(FailStop):
             try:
                 self._replace_checkpoint(content)
             except OSError as error:
-                if error.errno not in SHORTAGES or not self._give_up_spare():
+                if error.errno not in SHORTAGES:
+                    raise
+                if not self._give_up_spare() and not (error.errno in _NO_SPACE and self._give_up_unused(len(content))):
                     raise
                 self._replace_checkpoint(content)
         except OSError as error:
@@ -712,6 +723,21 @@ class Store(FailStop):
             finally:
                 # Last: whoever sees that there is none makes another one under this name.
                 self._spare = None
+        return True
+
+    def _give_up_unused(self, length: int) -> bool:
+        """Cut so many bytes, and a little more, off what no frame has of the segment that is being written.
+
+        The rest stays for the acks that make something dead. Frames that reach behind it make the file grow again.
+        """
+        with self._end_lock:
+            if self._handle < 0:
+                return False
+            size = self._fs.size(self._handle)
+            kept = max(self._end_lsn - self._base_lsn, size - length - _RESERVE_BYTES)
+            if kept >= size:
+                return False
+            self._fs.truncate(self._handle, kept)
         return True
 
     def quarantine(self, number: int) -> None:
