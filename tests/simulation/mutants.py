@@ -191,9 +191,8 @@ MUTANTS: Final = (
             lines(
                 "self._dead = []",
                 f"dead = {DEAD}",
-                "for number in dead:",
-                "    log.segments.remove(number)",
                 "if dead:",
+                "    log.segments.remove(dead)",
                 "    log.unlink_jobs.append(UnlinkJob(dead))",
             ),
         ),

@@ -11,6 +11,7 @@ from step_counts.cases import (  # noqa: F401 - each adds its own to `CASES`
     mqtt,
     passing_time,
     publishing,
+    segments,
     small_methods,
     stomp,
     topology,

@@ -186,12 +186,12 @@ class _Recoverer:
                 )
         files = {segment.number: segment for segment in segments}
         known = {int(segment.number): segment for segment in log.segments.segments}
+        unlinked: list[int] = []  # after the checkpoint
         for number, segment in known.items():
             if number in files:
                 continue
             if segment.live_refs == 0:
-                # It was unlinked after the checkpoint.
-                log.segments.remove(number)
+                unlinked.append(number)
                 continue
             found.damaged = True
             found.tell(
@@ -201,6 +201,7 @@ class _Recoverer:
                 messages=int(segment.live_refs),
                 advice=ADVICE,
             )
+        log.segments.remove(unlinked)
         for number, file in files.items():
             if number not in known and file.base_lsn + file.capacity <= start_lsn:
                 found.tell("warning", "a segment that nothing refers to is moved to the quarantine", segment=number)

@@ -670,9 +670,10 @@ class Store(FailStop):
             StoreFailedError: the disk does not allow it.
         """
         self._check()
+        gone = set(numbers)
+        with self._lock:
+            self._segments = [segment for segment in self._segments if segment[1] not in gone]
         for number in numbers:
-            with self._lock:
-                self._segments = [segment for segment in self._segments if segment[1] != number]
             handle = self._read_handles.pop(number, None)
             if handle is not None:
                 try:

@@ -88,7 +88,6 @@ class CheckpointCycle:
         dead = self._dead
         self._dead = []
         log = self._log
-        for number in dead:
-            log.segments.remove(number)
         if dead:
+            log.segments.remove(dead)
             log.unlink_jobs.append(UnlinkJob(dead))

@@ -55,13 +55,11 @@ class SegmentTable:
         self.segments.append(segment)
         self._bases.append(int(segment.base_lsn))
 
-    def remove(self, number: i64) -> None:
-        """Forget a segment."""
-        for at in range(len(self.segments)):
-            if self.segments[at].number == number:
-                del self.segments[at]
-                del self._bases[at]
-                break
+    def remove(self, numbers: list[int]) -> None:
+        """Forget segments, all in one pass: there may be a hundred thousand of them."""
+        gone = set(numbers)
+        self.segments = [segment for segment in self.segments if int(segment.number) not in gone]
+        self._bases = [int(segment.base_lsn) for segment in self.segments]
         self._last = None
 
     def find(self, lsn: i64) -> Segment:

@@ -274,12 +274,14 @@ class Repair:
         # Pages whose messages are gone need not let go of them one by one.
         state.log.doomed.restore([])
         present = {header.number for header in state.reader.headers}
-        for segment in list(state.log.segments.segments):
+        missing: list[int] = []
+        for segment in state.log.segments.segments:
             number = int(segment.number)
             if number not in present:
                 yield self._action("no longer expected: the segment is missing", segment=number)
-                state.log.segments.remove(number)
+                missing.append(number)
             segment.live_refs, segment.live_bytes = counts[number], sizes[number]
+        state.log.segments.remove(missing)
 
     def _make_resident(self, state: StoredState, index: QueueIndex, page_number: int) -> None:
         page = index.page(page_number)
