@@ -691,6 +691,76 @@ def test_a_checkpoint_takes_no_more_of_the_last_segment_than_it_needs() -> None:
     assert len(fs.contents()["log/0000000001"]) > size - (100 << 10)
 
 
+def test_a_start_without_space_cuts_what_does_not_count_of_the_last_segment() -> None:
+    """(6): its first frame and a checkpoint fit, whatever a crash leaves all that counts is there."""
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    store.commit(placing.job(b"1" * 80), TIME_MS)
+    used = len(fs.contents()["log/0000000001"])
+    kept = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + 80
+    again = Store(fs.kill9())
+    survivor = again._fs
+    assert isinstance(survivor, SimulatedFileSystem)
+    survivor.capacity = used
+    again.open()
+    again.open_segments()
+    again.sync_segments([1])
+    again.recovered(1, kept)
+    again.resume(int(placing.jobs[-1].crc), SEGMENT_BYTES, EPOCH + 1, STORE_ID, default_algorithm())
+    assert len(survivor.contents()["log/0000000001"]) == used, "not before it has to be"
+
+    def crash(event: str) -> None:
+        for state in survivor.crash_states(seed=1, limit=100):
+            found = Store(state)
+            headers, problems = found.open_segments()
+            assert (headers[0].number, problems) == (1, [])
+            assert [payload for _, payload in frames_of(found.read_segment(1))] == [b"1" * 80], event
+
+    survivor.on_operation = crash
+    again.commit(Placing(1, SEGMENT_BYTES).job(bytes(8)), TIME_MS)
+    assert len(survivor.contents()["log/0000000001"]) == kept
+    again.write_checkpoint(b"c" * 100)
+    assert sorted(survivor.contents()) == ["checkpoint", "log/0000000001", "log/0000000002"]
+
+
+def test_what_does_not_count_is_kept_when_a_part_of_the_log_could_not_be_read() -> None:
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    store.commit(placing.job(bytes(80)), TIME_MS)
+    survivor = fs.kill9()
+    survivor.capacity = SEGMENT_BYTES
+    again = Store(survivor)
+    again.open()
+    again.open_segments()
+    survivor.spoil("log/0000000001", 300, 400)
+    again.read_segment(1)
+    again.recovered(1, SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + 80)
+    again.resume(int(placing.jobs[-1].crc), SEGMENT_BYTES, EPOCH + 1, STORE_ID, default_algorithm())
+    with pytest.raises(StoreFullError):
+        again.commit(Placing(1, SEGMENT_BYTES).job(bytes(8)), TIME_MS)
+    assert len(survivor.contents()["log/0000000001"]) == SEGMENT_BYTES
+
+
+def test_a_segment_that_has_gone_since_recovery_is_not_cut() -> None:
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    store.commit(placing.job(bytes(80)), TIME_MS)
+    survivor = fs.kill9()
+    again = Store(survivor)
+    again.open()
+    again.open_segments()
+    again.recovered(1, SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + 80)
+    again.resume(int(placing.jobs[-1].crc), SEGMENT_BYTES, EPOCH + 1, STORE_ID, default_algorithm())
+    again.release([1])
+    again.unlink([1])
+    survivor.capacity = 0
+    job = Placing(1, SEGMENT_BYTES).job(bytes(8))
+    with pytest.raises(StoreFullError):
+        again.commit(job, TIME_MS)
+    survivor.capacity = None
+    again.commit(job, TIME_MS)
+
+
 def test_out_of_descriptors_nothing_of_the_last_segment_is_given_up() -> None:
     fs = SimulatedFileSystem()
     store = opened(fs)

@@ -13,7 +13,7 @@ What is found at the place where the next frame should be, and what is made of i
     a segment that the checkpoint needs is missing      reported; what it held is found missing when it is read
 
 1. Recovery changes no file but for copies into the quarantine: dying in the middle of it, and beginning again, gives
-   the same.
+   the same. A torn tail is cut by not going on with it; the process that follows cuts the file when it needs the space.
 2. What was replayed is synced before anything is built on it: after a killed process it may be in the page cache only.
 3. Every start begins a new segment, and a new epoch (``epoch_table.py``): the one that it is given, else the one
    behind the largest that any file mentions. No two starts have the same, so one that was given and is not larger is
@@ -64,6 +64,7 @@ class LogFiles(Protocol):
     def quarantine(self, number: int) -> None: ...
     def set_aside(self, number: int) -> None: ...
     def sync_segments(self, numbers: list[int]) -> None: ...
+    def recovered(self, number: int, length: int) -> None: ...
 
 
 class Event:
@@ -346,6 +347,9 @@ class _Recoverer:
         log.reclamation.release_pages()
         log.checkpoints.take = lambda: snapshot(log)
         self._files.sync_segments(replayed)
+        if replayed and not found.damaged:
+            last = log.segments.segments[-1]
+            self._files.recovered(int(last.number), int(last.end_lsn - last.base_lsn))
         found.segments = len(segments)
         found.records = self._replay.records
         found.messages = sum(int(index.live_count) for index in log.indexes.values() if index.lane < NOTES_FROM)

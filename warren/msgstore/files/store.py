@@ -19,7 +19,7 @@
    that it could not write, and the next sync would succeed without them.
 5. What cannot be read is short or empty, never an error: a message that is corrupt must not stop the others.
 6. Nothing that may be of use to somebody is deleted or overwritten: only segments that the log is done with, and what
-   an earlier process left half-made.
+   an earlier process left half-made; a frame that it left so only when there is no space.
 7. *Committed* is what is synced wherever that is required. By default that is here, and `commit` ends with it. Whoever
    requires more of it has `commits_alone` be False before the first commit, and says what is committed
    (`commit_reached`). Every frame says up to where the log was committed when it was made: what is missing below that
@@ -184,6 +184,7 @@ class Store(FailStop):
         # Base LSN, number, capacity; ascending. Replaced, never changed: readers take it without the lock.
         self._segments: list[tuple[int, int, int]] = []
         self._spare: _NewFile | None = None
+        self._recovered_end: tuple[int, int] | None = None  # number and length of what an earlier process wrote last
 
     # --- before the threads: open and recover -----------------------------------------------------------------------
 
@@ -321,6 +322,14 @@ class Store(FailStop):
         self._sync_directory(LOG)
         self._sync_directory(".")
 
+    def recovered(self, number: int, length: int) -> None:
+        """Nothing counts behind `length` bytes of this segment, the last one. It is cut there when space is short.
+
+        Unless something could not be read, which may be possible another time.
+        """
+        if not self._read_problems:
+            self._recovered_end = number, length
+
     def scan_sealed(self, store_id: bytes, log_has: Callable[[int, int], bool]) -> Scan:
         """Return what is sealed of streams. `log_has`: whether the log goes on at an offset of one.
 
@@ -374,7 +383,7 @@ class Store(FailStop):
     def commit(self, job: CommitJob, time_ms: int) -> None:
         """Write the frame of `job` at its place, `time_ms` being the time now; sync when the job says so.
 
-        When there is no space for the frame, the spare goes.
+        When there is no space for the frame, the spare goes, or what is unused of the segment that recovery ended in.
 
         Sets ``job.crc`` and ``job.committed_lsn``: behind the frame for a job that syncs, if this store commits alone;
         else whoever waits for the others sets it before the job is reported.
@@ -390,7 +399,7 @@ class Store(FailStop):
                     try:
                         self._write(job, time_ms)
                     except OSError as error:
-                        if error.errno not in SHORTAGES or not self._give_up_spare():
+                        if not self._makes_room(error):
                             raise
                         self._write(job, time_ms)
         except OSError as error:
@@ -631,8 +640,8 @@ class Store(FailStop):
     def write_checkpoint(self, content: bytes) -> None:
         """Replace the checkpoint file, durably and in one step.
 
-        When there is no space for both, the spare goes; without one, as much of the segment that is being written as
-        was preallocated and is not used.
+        When there is no space for both, the spare goes, or what is unused of the segment that recovery ended in; at
+        last, as much of the segment that is being written as was preallocated and is not used.
 
         Raises:
             StoreFullError: the old one is in place; call again later.
@@ -643,9 +652,9 @@ class Store(FailStop):
             try:
                 self._replace_checkpoint(content)
             except OSError as error:
-                if error.errno not in SHORTAGES:
-                    raise
-                if not self._give_up_spare() and not (error.errno in _NO_SPACE and self._give_up_unused(len(content))):
+                if not self._makes_room(error) and not (
+                    error.errno in _NO_SPACE and self._give_up_unused(len(content))
+                ):
                     raise
                 self._replace_checkpoint(content)
         except OSError as error:
@@ -712,6 +721,31 @@ class Store(FailStop):
             self._spare = _NewFile(SPARE, self._fs.create(SPARE, size), size)
         except OSError as error:
             self._raise(f"make {SPARE}", error)
+
+    def _makes_room(self, error: OSError) -> bool:
+        """Give up what can be spared, when `error` is a shortage; tell whether there was something."""
+        if error.errno not in SHORTAGES:
+            return False
+        return self._give_up_spare() or (error.errno in _NO_SPACE and self._cut_recovered())
+
+    def _cut_recovered(self) -> bool:
+        with self._lock:
+            if self._recovered_end is None:
+                return False
+            number, length = self._recovered_end
+            try:
+                handle = self._fs.open(segment_path(number), writable=True)
+            except FileNotFoundError:
+                self._recovered_end = None
+                return False
+            try:
+                is_longer = self._fs.size(handle) > length
+                if is_longer:
+                    self._fs.truncate(handle, length)
+            finally:
+                self._fs.close(handle)
+            self._recovered_end = None
+        return is_longer
 
     def _give_up_spare(self) -> bool:
         with self._lock:

@@ -160,6 +160,9 @@ class UnchangedFiles:
     def sync_segments(self, numbers: list[int]) -> None:
         pass
 
+    def recovered(self, number: int, length: int) -> None:
+        pass
+
 
 class StoredState:
     """The live messages of a store."""
