@@ -61,7 +61,7 @@ from warren.server.errors import StartError
 from warren.server.freed_memory import return_freed_memory
 from warren.server.logins.authenticator import LOOPBACK_ONLY, Authenticator, Users
 from warren.server.logs import get_logger
-from warren.server.management import CommitTimeout, Health, Listening, Management, Plugin
+from warren.server.management import CLUSTERING, CommitTimeout, Health, Listening, Management, Plugin
 from warren.server.message_store import EXIT_CODE, MessageStoreService, end_process
 from warren.server.network.admission import Admission
 from warren.server.network.listening import open_sockets
@@ -565,7 +565,7 @@ class Application:
                 self._asked_to_stop.set,
             )
             place = await nursery.start(self.tasks.begin, "replication", replication.run, host)
-            self._management.listening.append(Listening("clustering", *place))
+            self._management.listening.append(Listening(CLUSTERING, *place))
 
     def _pass_on(self, sock: socket.socket, client: ClientOfNode) -> None:
         """Serve a client of another node, which comes through `sock`."""

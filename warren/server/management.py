@@ -62,9 +62,13 @@ class Health:
         return found
 
 
+# What nodes of a cluster speak with each other.
+CLUSTERING: Final = "clustering"
+
+
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A port that is open: `protocol` is its setting: ``amqp``, ``https``, ``prometheus`` and so on."""
+    """A port that is open: `protocol` is its setting, ``amqp``, ``https``, ``prometheus`` and so on, or `CLUSTERING`."""
 
     protocol: str
     host: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from typing import Any, cast
+from urllib.parse import quote
 
 import pytest
 import trio
@@ -12,12 +13,14 @@ from warren.channels.access import AccessControl
 from warren.mgmt_plugin.http.server import HttpError, Request
 from warren.mgmt_plugin.operators import Operator
 from warren.mgmt_plugin.plugin import HANDLERS, table_of
-from warren.mgmt_plugin.resources.health_checks import HealthHandlers
+from warren.mgmt_plugin.resources.health_checks import OTHER_NAMES, CheckFailed, HealthHandlers
 from warren.mgmt_plugin.resources.linked import LinkHandlers, NoLinks
 from warren.mgmt_plugin.resources.node import NodeHandlers
 from warren.mgmt_plugin.routes import Acting, Call, Handlers
 from warren.server.direct_client import DirectClients
-from warren.server.management import Health, Listening
+from warren.server.management import CLUSTERING, Health, Listening
+from warren.server.setting_kinds import Endpoint
+from warren.server.settings import LISTENERS, Settings
 from warren.vhosts.metadata import MetadataChange
 from warren.vhosts.parameters import ParameterBook
 
@@ -51,6 +54,30 @@ def test_a_health_check_needs_no_broker() -> None:
     assert asked(handlers, method="GET", path="/api/health/checks/certificate-expiration/1/days") == {"status": "ok"}
     with pytest.raises(HttpError, match="the disk is full"):
         asked(handlers, method="GET", path="/health")
+
+
+OTHERS = ("http", "https", "prometheus", "data", "datas", CLUSTERING)
+
+
+@pytest.mark.parametrize("protocol", [*LISTENERS, *OTHERS])
+def test_a_listener_of_each_protocol_is_found_by_its_name_and_its_other_names(protocol: str) -> None:
+    listening = [Listening(protocol, "127.0.0.1", 1)]
+    handlers = HealthHandlers(cast(Any, None), lambda: Health(True), listening, None)
+    for name in (protocol, *OTHER_NAMES.get(protocol, ())):
+        path = f"/api/health/checks/protocol-listener/{quote(name, safe='')}"
+        assert asked(handlers, method="GET", path=path) == {"status": "ok", "protocol": name}
+    with pytest.raises(CheckFailed) as failed:
+        asked(handlers, method="GET", path="/api/health/checks/protocol-listener/gopher")
+    assert failed.value.document["protocols"] == [protocol]
+
+
+def test_other_names_are_of_protocols_that_listeners_have() -> None:
+    opened = {
+        name for name, kind in inspect.get_annotations(Settings, eval_str=True).items() if kind == Endpoint | None
+    }
+    named_otherwise = {"cluster_listen", "cluster_advertise", "http_advertise", "follow"}
+    assert opened - named_otherwise | {CLUSTERING} == {*LISTENERS, *OTHERS}
+    assert OTHER_NAMES.keys() <= {*LISTENERS, *OTHERS}
 
 
 class OneLink(NoLinks):

@@ -25,25 +25,24 @@ from warren.server.network.tls import ServerTls
 from warren.server.regular_files import copied, read_regular
 from warren.server.threads import FILES, in_thread
 
-# What the protocols of listeners are called in health checks.
-PROTOCOLS: Final = {
-    "amqp": {"amqp", "amqp091", "amqp0-9-1"},
-    "amqps": {"amqps", "amqp/ssl", "amqp091/ssl"},
-    "mqtt": {"mqtt", "rabbitmq_mqtt"},
-    "mqtts": {"mqtts", "mqtt/ssl"},
-    "stomp": {"stomp", "rabbitmq_stomp"},
-    "stomps": {"stomps", "stomp/ssl"},
-    "amqp_ws": {"amqp_ws", "http/web-amqp"},
-    "amqp_wss": {"amqp_wss", "https/web-amqp"},
-    "mqtt_ws": {"mqtt_ws", "http/web-mqtt"},
-    "mqtt_wss": {"mqtt_wss", "https/web-mqtt"},
-    "stomp_ws": {"stomp_ws", "http/web-stomp"},
-    "stomp_wss": {"stomp_wss", "https/web-stomp"},
-    "http": {"http", "management", "mgmt", "rabbitmq_management"},
-    "https": {"https", "https/management"},
-    "data": {"data"},
-    "datas": {"datas", "data/ssl"},
-    "prometheus": {"prometheus", "http/prometheus", "rabbitmq_prometheus"},
+# What protocols of listeners are called in health checks, beside their own names.
+OTHER_NAMES: Final = {
+    "amqp": {"amqp091", "amqp0-9-1"},
+    "amqps": {"amqp/ssl", "amqp091/ssl"},
+    "mqtt": {"rabbitmq_mqtt"},
+    "mqtts": {"mqtt/ssl"},
+    "stomp": {"rabbitmq_stomp"},
+    "stomps": {"stomp/ssl"},
+    "amqp_ws": {"http/web-amqp"},
+    "amqp_wss": {"https/web-amqp"},
+    "mqtt_ws": {"http/web-mqtt"},
+    "mqtt_wss": {"https/web-mqtt"},
+    "stomp_ws": {"http/web-stomp"},
+    "stomp_wss": {"https/web-stomp"},
+    "http": {"management", "mgmt", "rabbitmq_management"},
+    "https": {"https/management"},
+    "datas": {"data/ssl"},
+    "prometheus": {"http/prometheus", "rabbitmq_prometheus"},
 }
 SECONDS_OF: Final = {"days": 86400, "weeks": 7 * 86400, "months": 30 * 86400, "years": 365 * 86400}
 
@@ -122,7 +121,7 @@ class HealthHandlers(Handlers):
     async def check_protocol(self, call: Call) -> Described:
         wanted = [each.strip().lower() for each in call.params["protocol"].split(",")]
         active = {each.protocol for each in self._listening}
-        known: set[str] = set().union(*(PROTOCOLS[protocol] for protocol in active))
+        known = active.union(*(OTHER_NAMES.get(protocol, ()) for protocol in active))
         missing = [each for each in wanted if each not in known]
         if missing:
             raise failed("No active listener", missing=missing, protocols=sorted(active))
