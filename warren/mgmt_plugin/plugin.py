@@ -143,7 +143,7 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         OverviewHandlers(broker, statistics, listening, management.cluster),
         NodeHandlers(management, statistics, services.doorkeeper),
         HealthHandlers(broker, management.health, listening, management.tls),
-        ClusterHandlers(broker.node_name(), management.cluster, management.replication),
+        ClusterHandlers(broker.node_name(), management.health, management.cluster, management.replication),
         ConnectionHandlers(broker, statistics, settle),
         QueueHandlers(statistics, broker.node_name()),
         ExchangeHandlers(statistics),

@@ -68,7 +68,7 @@ CLUSTERING: Final = "clustering"
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A port that is open: `protocol` is its setting, ``amqp``, ``https``, ``prometheus`` and so on, or `CLUSTERING`."""
+    """A port that is open: `protocol` is its setting, such as ``amqp`` or ``prometheus``, or `CLUSTERING`."""
 
     protocol: str
     host: str

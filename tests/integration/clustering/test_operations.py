@@ -70,6 +70,16 @@ def test_a_cluster_is_handed_over_restarted_and_made_smaller(nodes: list[Electin
     wait_until(lambda: second.status()["in_sync"] is True, "who was restarted to follow")
     assert fourth.drain("orders") == bodies(0, 40)
 
+    for node in (second, fourth):  # a follower and the leader
+        assert ctl(node, "check_protocol_listener", "amqp,clustering").returncode == 0
+        assert ctl(node, "is_in_service").returncode == 0
+    drained = ctl(second, "drain")
+    assert drained.returncode == 0, drained
+    assert [ctl(node, "is_in_service").returncode for node in (second, fourth)] == [6, 0]
+    assert fourth.ask("GET", f"/api/nodes/{second.name}")[1]["being_drained"]
+    assert ctl(second, "revive").returncode == 0
+    assert ctl(second, "is_in_service").returncode == 0
+
     gone = next(node for node in nodes if node not in (second, fourth))
     there = ctl(second, "forget_cluster_node", gone.name)
     assert (there.returncode, "stop it first" in there.stderr) == (1, True), there

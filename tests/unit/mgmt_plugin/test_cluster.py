@@ -16,15 +16,18 @@ from warren.mgmt_plugin.plugin import table_of
 from warren.mgmt_plugin.resources.cluster import ClusterHandlers
 from warren.mgmt_plugin.resources.health_checks import CheckFailed
 from warren.mgmt_plugin.routes import Acting, Call
+from warren.server.management import Health
+
+WELL = Health(True)
 
 
 async def no_body(limit_bytes: int, look: Any = None) -> bytes:
     return b""
 
 
-def ask(check: str, status: Callable[[], dict[str, Any]] | None, node: str = "") -> object:
+def ask(check: str, status: Callable[[], dict[str, Any]] | None, node: str = "", health: Health = WELL) -> object:
     """Return what a check answers on the node `a`; `node` is the one that was asked, if it is another."""
-    handlers = ClusterHandlers("a", status)
+    handlers = ClusterHandlers("a", lambda: health, status)
     route, params = table_of([handlers]).find("GET", f"/api/health/checks/{check}")
     request = Request("GET", "", "", {}, "127.0.0.1", False, no_body, node=node)
     operator = Operator("someone", (), AccessControl(lambda: None))
@@ -61,6 +64,24 @@ def test_a_node_is_critical_when_too_few_others_are_in_sync_and_run(
     with pytest.raises(CheckFailed, match=reason) as failed:
         ask("node-is-quorum-critical", status, node)
     assert failed.value.status == 503
+
+
+@pytest.mark.parametrize(("node", "name"), [("", "a"), ("b", "b")], ids=["the leader", "a follower"])
+def test_a_drained_node_is_not_in_service_whether_it_leads_or_not(node: str, name: str) -> None:
+    def status(*drained: str) -> Callable[[], dict[str, Any]]:
+        return lambda: cluster(2, *THREE)() | {"drained": list(drained)}
+
+    assert ask("is-in-service", status("c"), node) == {"status": "ok"}
+    with pytest.raises(CheckFailed, match=f"{name} is drained") as failed:
+        ask("is-in-service", status("c", name), node)
+    assert failed.value.status == 503
+
+
+def test_a_node_is_in_service_only_while_the_broker_can_do_its_work() -> None:
+    for status in (None, cluster(2, *THREE)):
+        assert ask("is-in-service", status) == {"status": "ok"}
+        with pytest.raises(CheckFailed, match="the disk is full"):
+            ask("is-in-service", status, health=Health(False, "the disk is full"))
 
 
 def test_a_node_by_itself_is_no_cluster() -> None:

@@ -13,8 +13,9 @@ import msgspec
 
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.resources.health_checks import OK, checks, failed
+from warren.mgmt_plugin.resources.health_checks import OK, check_health, checks, failed
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
+from warren.server.management import Health
 from warren.server.replication import ClusterRefusal, Replication
 
 
@@ -52,9 +53,14 @@ class ClusterHandlers(Handlers):
     """Handlers for the cluster of the node called `node`; `status` and `replication` are None for a single one."""
 
     def __init__(
-        self, node: str, status: Callable[[], dict[str, Any]] | None, replication: Replication | None = None
+        self,
+        node: str,
+        health: Callable[[], Health],
+        status: Callable[[], dict[str, Any]] | None,
+        replication: Replication | None = None,
     ) -> None:
         self._node = node
+        self._health = health
         self._status = status
         self._replication = replication
 
@@ -102,10 +108,20 @@ class ClusterHandlers(Handlers):
     async def check_quorum_critical(self, call: Call) -> Described:
         if self._status is None:
             return {"status": "ok", "reason": "single node cluster"}
-        reason = quorum_critical(self._status(), call.request.node or self._node)
+        reason = quorum_critical(self._status(), self._asked_node(call))
         if reason:
             raise failed(reason)
         return dict(OK)
+
+    async def check_in_service(self, call: Call) -> Described:
+        check_health(self._health())
+        node = self._asked_node(call)
+        if self._status is not None and node in self._status().get("drained", ()):
+            raise failed(f"{node} is drained: it does not lead until it is revived")
+        return dict(OK)
+
+    def _asked_node(self, call: Call) -> str:
+        return call.request.node or self._node
 
     async def check_size(self, call: Call) -> Described:
         status = {} if self._status is None else self._status()
@@ -137,6 +153,7 @@ class ClusterHandlers(Handlers):
         Route("POST", "/api/cluster/revive", Access.ADMINISTRATOR, revive, "Let a node lead again", NodeChange),
         *checks(
             {
+                "is-in-service": (check_in_service, "The node is not in maintenance"),
                 "node-is-quorum-critical": (check_quorum_critical, "Without this node enough others are in sync"),
                 "node-is-mirror-sync-critical": (check_quorum_critical, "The same, as older tools ask"),
                 "reached-target-cluster-size": (check_size, "As many nodes run as there are to be"),

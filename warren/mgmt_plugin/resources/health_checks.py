@@ -63,6 +63,16 @@ class CheckFailed(HttpError):
 OK: Final = {"status": "ok"}
 
 
+def check_health(health: Health) -> None:
+    """Check that the broker can do its work.
+
+    Raises:
+        CheckFailed: it cannot, and why.
+    """
+    if not health.ok:
+        raise failed(health.reason)
+
+
 def certificate_end_s(path: Path) -> float:
     """Return when the first certificate of a PEM file expires, in seconds since the epoch."""
     # The decoder of ssl for files, which it has for its own tests, is the only one of the standard library.
@@ -103,9 +113,7 @@ class HealthHandlers(Handlers):
         return dict(OK)
 
     async def check_running(self, call: Call) -> Described:
-        health = self._health()
-        if not health.ok:
-            raise failed(health.reason)
+        check_health(self._health())
         return dict(OK)
 
     async def check_port(self, call: Call) -> Described:
@@ -171,7 +179,6 @@ class HealthHandlers(Handlers):
                 "port-listener/{port}": (check_port, "Something listens on that port"),
                 "protocol-listener/{protocol}": (check_protocol, "Something listens for these protocols"),
                 "virtual-hosts": (check_running, "All vhosts are running"),
-                "is-in-service": (check_running, "The node is not in maintenance"),
                 "ready-to-serve-clients": (check_running, "The node serves clients"),
                 "below-node-connection-limit": (check_connection_limit, "There may be more connections"),
                 "metadata-store/initialized": (check_running, "The metadata store works"),
