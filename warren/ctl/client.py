@@ -11,11 +11,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from html import unescape
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 from warren.ctl.errors import CtlError, ExitCode, usage_error
 
@@ -63,19 +64,16 @@ class Client:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        parts = urlsplit(target.url)
+        parts = url_parts(target.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             amqp = " (that is for AMQP clients)" if parts.scheme in ("amqp", "amqps") else ""
             raise usage_error(f"--url {target.url}: not of the form http://HOST:PORT or https://HOST:PORT{amqp}")
-        try:
-            port = parts.port
-        except ValueError:
-            raise usage_error(f"--url {target.url}: not a port") from None
         self.host = parts.hostname
         self._secure = parts.scheme == "https"
-        self._port = port or (15671 if self._secure else 15672)
+        self._port = parts.port or (15671 if self._secure else 15672)
         self._prefix = parts.path.rstrip("/").removesuffix("/api") + "/api/"
-        credentials = f"{target.username}:{target.password}".encode()
+        with _sent_as_utf_8():
+            credentials = f"{target.username}:{target.password}".encode()
         self._authorization = "Basic " + base64.b64encode(credentials).decode()
         self._connection: HTTPConnection | None = None
 
@@ -177,14 +175,13 @@ class Client:
         Raises:
             CtlError: no connection, no JSON, or a status that is not 2xx.
         """
-        path = self._path(segments)
-        if query:
-            path += "?" + urlencode(query)
+        path = self._path(segments, query)
         # No Accept: asked for JSON only, RabbitMQ answers 406 for what it does not know.
         sent = {"Authorization": self._authorization, **(headers or {})}
         payload = None
         if body is not None:
-            payload = json.dumps(body).encode()
+            with _sent_as_utf_8():
+                payload = json.dumps(body, ensure_ascii=False).encode()
             sent["Content-Type"] = "application/json"
         status, received, data = self._exchange(method, path, payload, sent)
         try:
@@ -197,11 +194,13 @@ class Client:
             raise _refusal(status, value, segments)
         return Answer(status, value, received.get("Location"))
 
-    def _path(self, segments: tuple[str, ...]) -> str:
+    def _path(self, segments: tuple[str, ...], query: Mapping[str, str] | None) -> str:
         if "" in segments:
             # It would be the path of something else: without the name of a user, that of all users.
             raise usage_error("a name is empty")
-        return self._prefix + "/".join(quote(segment, safe="") for segment in segments)
+        with _sent_as_utf_8():
+            path = self._prefix + "/".join(quote(segment, safe="") for segment in segments)
+            return f"{path}?{urlencode(query)}" if query else path
 
     def get_bytes(self, *segments: str, query: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
         """Return the answer to a GET as it came, and its headers.
@@ -209,7 +208,7 @@ class Client:
         Raises:
             CtlError: as `request`.
         """
-        path = self._path(segments) + "?" + urlencode(query)
+        path = self._path(segments, query)
         status, received, data = self._exchange("GET", path, None, {"Authorization": self._authorization})
         if status >= 300:
             try:
@@ -289,6 +288,31 @@ class Client:
     @property
     def _shown_host(self) -> str:
         return f"[{self.host}]" if ":" in self.host else self.host
+
+
+def url_parts(url: str) -> SplitResult:
+    """Return the parts of a URL.
+
+    Raises:
+        CtlError: it is none, or its host or port cannot be one.
+    """
+    try:
+        parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")
+        _ = parts.port
+    except ValueError as error:
+        raise usage_error(f"--url {url}: {error}") from None
+    return parts
+
+
+@contextmanager
+def _sent_as_utf_8() -> Iterator[None]:
+    """Make wrong usage of text that is no UTF-8: Python keeps such bytes of a command line, and they cannot be sent."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        near = error.object[max(0, error.start - 20) : error.end + 20]
+        raise usage_error(f"{near!a} is not UTF-8") from None
 
 
 def last_segment(location: str) -> str:

@@ -4,11 +4,14 @@
    for one of more than ninety. Help and completion of names pay for all.
 2. Names are rabbitmqctl's, with underscores; dashes mean the same.
 3. Every command has the options of `shared_options`.
-4. Errors end in one place, as one line on standard error with the exit code of their kind.
+4. Errors end in one place, as one line on standard error with the exit code of their kind. Output that cannot be
+   written is one of them; only whoever closed the pipe is told nothing.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -312,11 +315,20 @@ def ctl() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command and return the exit code; mistakes on the command line are one line, too."""
-    group = typer.main.get_command(ctl_app)
+    _have_streams()
+    group: Any = typer.main.get_command(ctl_app)
     try:
-        ended = group.main(args=list(arguments), prog_name="warren ctl", standalone_mode=False)
-    except typer.Abort:
+        ended = _run(group, list(arguments))
+        # At exit it would be too late to say that this fails.
+        sys.stdout.flush()
+    except (typer.Abort, EOFError, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
+    except OSError as error:
+        _drop_output()
+        if isinstance(error, BrokenPipeError):
+            return ExitCode.UNREAD
+        print(f"warren ctl: cannot read or write: {error.strerror or error}", file=sys.stderr)
+        return ExitCode.FAILED
     except Exception as error:
         message = getattr(error, "format_message", None)
         if message is None:
@@ -325,4 +337,37 @@ def main(arguments: Sequence[str]) -> int:
         if reason := " ".join(message().split()):
             print(f"warren ctl: {shown(reason[:1].lower() + reason[1:])}", file=sys.stderr)
         return ExitCode.USAGE
-    return ended if isinstance(ended, int) else ExitCode.OK
+    return ended
+
+
+def _run(group: Any, arguments: list[str]) -> int:
+    # Not `group.main`: that ends the process when a pipe is closed, with the code of a command that failed.
+    try:
+        with group.make_context("warren ctl", arguments) as context:
+            group.invoke(context)
+    except typer.Exit as ended:
+        return int(ended.exit_code)
+    return ExitCode.OK
+
+
+def _have_streams() -> None:
+    """Have the three standard streams, also those that were closed for us, and show what an encoding cannot.
+
+    Input is empty then, and output cannot be written. In this order: each takes the lowest descriptor that is free,
+    so that no socket is taken for output.
+    """
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Let what is buffered go nowhere: at exit Python would try to write it once more, and complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -11,14 +11,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from warren.ctl.client import Target
+from warren.ctl.client import Target, url_parts
 from warren.ctl.errors import usage_error
 
 DEFAULT_URL: Final = "http://127.0.0.1:15672"
 DEFAULT_VHOST: Final = "/"
 DEFAULT_TIMEOUT_S: Final = 30.0
+TIMEOUT_MIN_S: Final = 0.001
+TIMEOUT_MAX_S: Final = 86_400.0  # systems have a limit of their own, which is an error of the first request
 # What a profile may say, with the type of each; the same words are flags and environment variables.
 KEYS: Final[Mapping[str, type]] = {
     "url": str,
@@ -64,7 +66,7 @@ def gather(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str
 def target(values: Mapping[str, Any]) -> Target:
     """Return where to connect with the gathered `values`; asks for a password when a user is given without one."""
     url = str(values.get("url", DEFAULT_URL))
-    parts = urlsplit(url)
+    parts = url_parts(url)
     username, password = values.get("username"), _maybe_password(values)
     if parts.username is not None:
         username = username if username is not None else unquote(parts.username)
@@ -76,6 +78,9 @@ def target(values: Mapping[str, Any]) -> Target:
         password = "guest" if password is None else password
     if password is None:
         password = _ask_password(username)
+    timeout_s = float(values.get("timeout", DEFAULT_TIMEOUT_S))
+    if not TIMEOUT_MIN_S <= timeout_s <= TIMEOUT_MAX_S:
+        raise usage_error(f"timeout {timeout_s:g}: must be from {TIMEOUT_MIN_S:g} to {TIMEOUT_MAX_S:g} seconds")
     cacert = values.get("cacert")
     return Target(
         url,
@@ -83,7 +88,7 @@ def target(values: Mapping[str, Any]) -> Target:
         password,
         None if cacert is None else Path(cacert).expanduser(),
         bool(values.get("insecure", False)),
-        float(values.get("timeout", DEFAULT_TIMEOUT_S)),
+        timeout_s,
     )
 
 

@@ -68,7 +68,7 @@ def _maybe_close(current: Session, names: Iterable[str], reason: str) -> Iterabl
 
 def _header(text: str) -> str:
     """Return text that can stand in a header: one line, UTF-8 as http.client sends it."""
-    return " ".join(text.split()).encode().decode("latin-1")
+    return " ".join(text.split()).encode(errors="backslashreplace").decode("latin-1")
 
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {

@@ -29,14 +29,13 @@ def export_definitions(context: typer.Context, file: _Out = "-") -> None:
     current = session(context)
     vhost = current.maybe_vhost
     found = current.client.get_object("definitions", *(() if vhost is None else (vhost,)))
-    text = json_text(found, indent=2) + "\n"
     if file == "-":
-        sys.stdout.write(text)
+        current.out.document(found)
         return
     try:
         # Not write_text: hashes of passwords are nobody else's business.
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as target:
-            target.write(text)
+            target.write(json_text(found, indent=2) + "\n")
     except OSError as error:
         raise CtlError(f"{file}: {error.strerror}") from None
     current.out.say(f"Exported definitions to {file}")

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How the process ends; 130 is Ctrl-C, as everywhere."""
+    """How the process ends; 130 is Ctrl-C and 141 a closed pipe, as everywhere."""
 
     OK = 0
     FAILED = 1  # the broker refused, or what was asked for did not happen
@@ -16,6 +16,7 @@ class ExitCode(IntEnum):
     NOT_FOUND = 5  # what the command names does not exist
     CHECK_FAILED = 6  # the broker answered, and it is not well
     INTERRUPTED = 130
+    UNREAD = 141  # whoever reads the output has gone, as `head` does: what SIGPIPE makes of other programs
 
 
 class CtlError(Exception):

@@ -4,7 +4,8 @@
    rich is imported only to draw on a terminal, or for ``pretty_table``.
 2. Text formats never pass on control characters of names and payloads: a tab or an escape sequence is shown as such.
    Only CSV, which has quotes for them, keeps tabs and newlines.
-3. JSON keeps the values as the API gave them, one row a line; all control characters are escaped.
+3. JSON keeps the values as the API gave them, one row a line; all control characters are escaped, and what the
+   encoding of the stream may not have.
 4. What a command did is said on standard output, unless ``--quiet`` or a machine-readable format is on.
 """
 
@@ -50,6 +51,7 @@ class Output:
     ) -> None:
         self._stream = stream or sys.stdout
         self._terminal = self._stream.isatty()
+        self._ascii = (self._stream.encoding or "utf-8").lower().replace("_", "-") not in ("utf-8", "utf8")
         self._asked = form
         self.form = Format.TSV if form is Format.TABLE and not self._terminal else form
         self.is_json = form is Format.JSON
@@ -67,11 +69,11 @@ class Output:
 
     def result(self, text: str) -> None:
         """Print the answer itself, also when quiet; in JSON a string."""
-        self._write((json_text(text) if self.is_json else shown(text)) + "\n")
+        self._write((self._json(text) if self.is_json else shown(text)) + "\n")
 
     def document(self, value: object) -> None:
         """Print a JSON document."""
-        self._write(json_text(value, indent=2) + "\n")
+        self._write(self._json(value, indent=2) + "\n")
 
     def rows(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Print rows of as many values as there are `columns`.
@@ -116,7 +118,7 @@ class Output:
     def _json_rows(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         before = "["
         for row in rows:
-            self._write(before + "\n" + json_text(dict(zip(columns, row, strict=True))))
+            self._write(before + "\n" + self._json(dict(zip(columns, row, strict=True))))
             before = ","
         self._write("[]\n" if before == "[" else "\n]\n")
 
@@ -150,6 +152,9 @@ class Output:
             console.width = max(80, console.measure(table).maximum)
         console.print(table)
 
+    def _json(self, value: object, indent: int | None = None) -> str:
+        return json_text(value, indent, ascii_only=self._ascii)
+
     def _write(self, text: str) -> None:
         self._stream.write(text)
 
@@ -176,9 +181,9 @@ def shown(text: str) -> str:
     return _CONTROL.sub(_escaped, text)
 
 
-def json_text(value: object, indent: int | None = None) -> str:
+def json_text(value: object, indent: int | None = None, *, ascii_only: bool = False) -> str:
     """Return JSON that a terminal does not obey: `json` leaves controls from U+007F on as they are."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     return _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

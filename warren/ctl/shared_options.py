@@ -72,7 +72,7 @@ def shared_options(
     ] = False,
     shared_timeout: Annotated[
         float | None,
-        _option("--timeout", "-t", metavar="SECONDS", min=0.001, panel=_CONNECTION, help="For each answer"),
+        _option("--timeout", "-t", metavar="SECONDS", panel=_CONNECTION, help="For each answer"),
     ] = None,
     shared_formatter: Annotated[Format | None, _option("--formatter", panel=_OUTPUT, help="Default: table")] = None,
     shared_quiet: Annotated[bool, _option("--quiet", "-q", panel=_OUTPUT, help="Only what was asked for")] = False,

@@ -176,11 +176,28 @@ def test_a_first_page_that_is_refused_is_an_error(api: FakeApi) -> None:
     assert caught.value.exit_code is ExitCode.FAILED
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1", "http://", "http://x:y", "http://x:70000"])
+NO_HOSTS = ["http://[::1", "http://[x]", "http://a..b", "http://\udcff"]
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1", "http://", "http://x:y", "http://x:70000", *NO_HOSTS])
 def test_a_url_that_is_none_is_wrong_usage(url: str) -> None:
     with pytest.raises(CtlError) as caught:
         Client(Target(url, "a", "b"))
     assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_text_that_is_no_utf_8_is_wrong_usage(api: FakeApi) -> None:
+    with client_of(api) as client:
+        for ask in (
+            lambda: client.put("queues", "/", "\udcff\udcfe"),
+            lambda: client.put("users", "u", body={"password": "\udcff"}),
+            lambda: client.get("queues", query={"name": "\udcff"}),
+            lambda: client_of(api, password="\udcff"),
+        ):
+            with pytest.raises(CtlError, match="is not UTF-8") as caught:
+                ask()
+            assert caught.value.exit_code is ExitCode.USAGE
+    assert api.asked == []
 
 
 def test_a_ca_file_that_is_missing_is_wrong_usage(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -188,12 +189,46 @@ def test_the_output_may_be_closed_early(api: FakeApi) -> None:
     items = [{"name": f"queue-{n}", "messages": n} for n in range(20_000)]
     api.answer("GET", "queues/%2F", items)
     environment = dict(os.environ) | {"WARREN_CTL_URL": api.url}
-    command = [sys.executable, "-m", "warren.ctl", "list_queues"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
-        assert run.stdout is not None and run.stderr is not None
-        assert run.stdout.readline() == b"name\tmessages\n"
-        run.stdout.close()
-        assert run.stderr.read() == b""
+    for options, first in (([], b"name\tmessages\n"), (["--formatter", "csv"], b"name,messages\n")):
+        command = [sys.executable, "-m", "warren.ctl", "list_queues", *options]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+            assert run.stdout is not None and run.stderr is not None
+            assert run.stdout.readline() == first
+            run.stdout.close()
+            assert run.stderr.read() == b""
+        assert run.returncode == ExitCode.UNREAD
+
+
+@pytest.mark.parametrize("count", [1, 20_000], ids=["buffered", "too much to be buffered"])
+@pytest.mark.parametrize(
+    ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
+)
+def test_output_that_cannot_be_written_is_an_error_of_one_line(
+    api: FakeApi, count: int, redirection: str, reason: str
+) -> None:
+    api.answer("GET", "queues/%2F", [{"name": f"queue-{n}", "messages": n} for n in range(count)])
+    run = in_a_shell(api, "list_queues", redirection)
+    assert (run.returncode, run.stderr) == (1, f"warren ctl: cannot read or write: {reason}\n".encode())
+
+
+def test_what_says_nothing_needs_no_streams(api: FakeApi) -> None:
+    api.answer("DELETE", "queues/%2F/q")
+    run = in_a_shell(api, "-q delete_queue q", "<&- >&- 2>&-")
+    assert (run.returncode, api.changes()) == (0, [("DELETE", "/api/queues/%2F/q", None)])
+    assert in_a_shell(api, "add_user u", "<&-").stderr == b"warren ctl: no password: standard input is empty\n"
+
+
+def test_what_an_encoding_cannot_show_is_escaped(api: FakeApi) -> None:
+    api.answer("GET", "vhosts", [{"name": "a"}, {"name": "🐇"}, {"name": "z"}])
+    run = in_a_shell(api, "-s list_vhosts name", "", PYTHONIOENCODING="ascii")
+    assert (run.returncode, run.stdout) == (0, b"a\n\\U0001f407\nz\n")
+
+
+def in_a_shell(api: FakeApi, line: str, redirections: str, **more: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command line with streams as a shell redirects them."""
+    environment = dict(os.environ) | {"WARREN_CTL_URL": api.url, **more}
+    script = f"{shlex.quote(sys.executable)} -m warren.ctl {line} {redirections}"
+    return subprocess.run(["sh", "-c", script], env=environment, capture_output=True, check=False)
 
 
 # --- help as a command ------------------------------------------------------------------------------------------------

@@ -43,6 +43,14 @@ def test_json_keeps_values_and_has_a_row_a_line() -> None:
     assert len(text.splitlines()) == 3 + 1
 
 
+def test_json_is_json_in_an_encoding_that_lacks_what_a_name_has() -> None:
+    data = io.BytesIO()
+    stream = io.TextIOWrapper(data, "ascii", errors="backslashreplace")
+    Output(Format.JSON, stream=stream).rows(("name",), [["🐇é"]])
+    stream.flush()
+    assert json.loads(data.getvalue()) == [{"name": "🐇é"}]
+
+
 def test_json_of_no_rows_is_an_empty_list() -> None:
     stream = io.StringIO()
     Output(Format.JSON, stream=stream).rows(("a",), [])

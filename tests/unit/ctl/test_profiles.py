@@ -71,6 +71,25 @@ def test_flags_win_over_the_environment_and_that_over_the_profile(directory: Pat
     assert found == Target("http://flag:4", "homer", "doh", None, True, 1.5)
 
 
+@pytest.mark.parametrize("timeout_s", ["0", "-1", "86401", "1e12", "1e400", "inf", "nan"])
+def test_a_timeout_that_none_can_be_is_wrong_usage_wherever_it_stands(directory: Path, timeout_s: str) -> None:
+    (directory / "warren" / "ctl.toml").write_text(f'default = "p"\n[profiles.p]\ntimeout = {float(timeout_s)}\n')
+    for flags, environment in (
+        ({"timeout": float(timeout_s)}, {}),
+        ({}, {"WARREN_CTL_TIMEOUT": timeout_s}),
+        ({}, {"XDG_CONFIG_HOME": str(directory)}),
+    ):
+        with pytest.raises(CtlError, match=r"must be from 0\.001 to 86400 seconds") as caught:
+            target(flags, environment)
+        assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_a_url_that_cannot_be_read_is_wrong_usage() -> None:
+    with pytest.raises(CtlError, match="Invalid IPv6 URL") as caught:
+        target({"url": "http://[::1"}, {})
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
 def test_the_password_of_one_user_is_not_sent_for_another(directory: Path) -> None:
     with pytest.raises(CtlError) as caught:
         target({"username": "bart"}, {"XDG_CONFIG_HOME": str(directory)})
