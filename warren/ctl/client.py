@@ -21,18 +21,36 @@ from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 from warren.ctl.errors import CtlError, ExitCode, usage_error
 
 PAGE_SIZE: Final = 500  # the most that RabbitMQ serves at once
+_PROBE: Final = ("whoami",)  # what every management API has, for everybody who may use it
 _SINGULAR: Final = {
     "connections": "connection",
-    "exchanges": "exchange",
     "global-parameters": "global parameter",
     "nodes": "node",
-    "operator-policies": "operator policy",
-    "policies": "policy",
-    "queues": "queue",
     "users": "user",
     "vhosts": "vhost",
 }
-_IN_VHOST: Final = ("exchanges", "operator-policies", "policies", "queues")
+# Paths of these begin with a vhost.
+_IN_VHOST: Final = {
+    "drains": "drained queue",
+    "exchanges": "exchange",
+    "federation-links": "federation link",
+    "lake": "table",
+    "mqtt-sessions": "MQTT session",
+    "operator-policies": "operator policy",
+    "permissions": "permissions of user",
+    "policies": "policy",
+    "queues": "queue",
+    "retained": "retained messages",
+    "route": "route",
+    "shovels": "shovel",
+    "streams": "stream",
+    "super-streams": "super stream",
+    "topic-permissions": "topic permissions of user",
+    "transfers": "transfer",
+}
+# What AMQP and RabbitMQ say of what is missing where the status is another one.
+_MISSING: Final = ("404 NOT_FOUND - ", "NOT_FOUND - ", "no ")
+_NO_USER_OR_VHOST: Final = "vhost_or_user_not_found"
 _AMQP: Final = "AMQP\0"  # how the port of AMQP answers what it does not understand
 _AMQP_PORTS: Final = (5671, 5672)
 _REPEATABLE: Final = ("GET", "PUT", "DELETE")
@@ -76,6 +94,7 @@ class Client:
             credentials = f"{target.username}:{target.password}".encode()
         self._authorization = "Basic " + base64.b64encode(credentials).decode()
         self._connection: HTTPConnection | None = None
+        self._is_api = False  # whether it has answered as one
 
     def __enter__(self) -> Self:
         return self
@@ -190,8 +209,7 @@ class Client:
             value = None
             if status < 300:
                 raise self._not_an_api(segments) from None
-        if status >= 300:
-            raise _refusal(status, value, segments)
+        self._check_status(method, status, value, segments)
         return Answer(status, value, received.get("Location"))
 
     def _path(self, segments: tuple[str, ...], query: Mapping[str, str] | None) -> str:
@@ -215,8 +233,24 @@ class Client:
                 value = json.loads(data)
             except ValueError:
                 value = None
-            raise _refusal(status, value, segments)
+            self._check_status("GET", status, value, segments)
         return data, received
+
+    def _check_status(self, method: str, status: int, value: Any, segments: tuple[str, ...]) -> None:
+        """Raise what an answer means that is not 2xx.
+
+        A server that is no management API says as well that it has not what is asked for: the first such answer is
+        believed of one that has more.
+        """
+        if status in (404, 405) and not self._is_api:
+            status_of_probe, _, _ = self._exchange(
+                "GET", self._path(_PROBE, None), None, {"Authorization": self._authorization}
+            )
+            if status_of_probe in (404, 405):
+                raise CtlError(f"no management API at {self.shown_url}{self._prefix}", ExitCode.UNREACHABLE)
+        self._is_api = True
+        if status >= 300:
+            raise _refusal(method, status, value, segments)
 
     # --- the wire ------------------------------------------------------------------------------------------------
 
@@ -320,7 +354,7 @@ def last_segment(location: str) -> str:
     return unquote(urlsplit(location).path.rpartition("/")[2])
 
 
-def _refusal(status: int, value: Any, segments: tuple[str, ...]) -> CtlError:
+def _refusal(method: str, status: int, value: Any, segments: tuple[str, ...]) -> CtlError:
     """Return the error of an answer that is not 2xx, with the reason the broker gave."""
     reason = value.get("reason") or value.get("error") if isinstance(value, dict) else None
     kind = value.get("error") if isinstance(value, dict) else None
@@ -329,12 +363,19 @@ def _refusal(status: int, value: Any, segments: tuple[str, ...]) -> CtlError:
     text = " ".join(unescape(text).split())
     if status in (401, 403):
         return CtlError(f"refused: {text}", ExitCode.REFUSED)
-    if status in (404, 405):
-        if segments[0] == "warren" and kind != "not_found":
-            return CtlError(f"not found, or not a Warren broker: {'/'.join(segments)}", ExitCode.NOT_FOUND)
-        if status == 405:
-            return CtlError(f"the API of this broker cannot do that: {'/'.join(segments)}", ExitCode.NOT_FOUND)
-        return CtlError(f"not found: {_thing(segments)}", ExitCode.NOT_FOUND)
+    if status == 405:
+        return CtlError(f"the API of this broker cannot do that: {'/'.join(segments)}", ExitCode.NOT_FOUND)
+    if status == 404:
+        # RabbitMQ's reasons are one word, or its generic one: the path says more.
+        if " " in text and isinstance(reason, str) and text != "Not Found":
+            return _not_found(text)
+        if segments[0] == "warren":
+            return CtlError(f"not found, or not a Warren broker: {_thing(method, segments)}", ExitCode.NOT_FOUND)
+        return _not_found(_thing(method, segments))
+    if status == 400 and text == _NO_USER_OR_VHOST:
+        return _not_found(f'user "{segments[-1]}", or vhost "{segments[-2]}"')
+    if status == 400 and text.startswith(_MISSING[0]):
+        return _not_found(text)
     if status == 503:
         more = {key: item for key, item in value.items() if key not in ("status", "reason")} if value else {}
         detail = ", ".join(f"{key}: {json.dumps(item)}" for key, item in more.items())
@@ -347,13 +388,27 @@ def _words(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
-def _thing(segments: tuple[str, ...]) -> str:
-    """Return what a path names: ``queue "q" in vhost "/"``."""
-    kind = segments[0]
-    if kind in _IN_VHOST and len(segments) > 2:
-        return f'{_SINGULAR[kind]} "{segments[2]}" in vhost "{segments[1]}"'
-    if kind in _IN_VHOST and len(segments) == 2:
-        return f'vhost "{segments[1]}"'
-    if kind in _SINGULAR and len(segments) > 1:
-        return f'{_SINGULAR[kind]} "{segments[1]}"'
+def _not_found(what: str) -> CtlError:
+    for before in _MISSING:
+        what = what.removeprefix(before)
+    return CtlError(f"not found: {what}", ExitCode.NOT_FOUND)
+
+
+def _thing(method: str, segments: tuple[str, ...]) -> str:
+    """Return what a path names, ``queue "q" in vhost "/"``; of what a PUT makes, the vhost that it was to be in."""
+    kind, *names = segments[1:] if segments[0] in ("warren", "stream") else segments
+    match kind, names:
+        case "bindings", [vhost, _, source, _, destination, *_]:
+            return f'binding from "{source}" to "{destination}" in vhost "{vhost}"'
+        case "parameters", [component, vhost, *name]:
+            what, names = f"parameter of {component}", [vhost, *name]
+        case (("federation-links" | "lake" | "shovels"), ["vhost", *rest]):
+            what, names = _IN_VHOST[kind], rest
+        case _:
+            what = _IN_VHOST.get(kind, "")
+    if what and names:
+        is_made = method == "PUT" and len(names) == 2
+        return f'vhost "{names[0]}"' if is_made or len(names) == 1 else f'{what} "{names[1]}" in vhost "{names[0]}"'
+    if kind in _SINGULAR and names:
+        return f'{_SINGULAR[kind]} "{names[0]}"'
     return "/".join(segments)

@@ -264,3 +264,28 @@ def test_ages_may_be_iso_durations(ctl: Ctl, given: str, seconds: int) -> None:
         assert row["arguments"]["x-max-age"] == f"{seconds}s"
     else:
         assert ended.exit_code == 1 and "invalid_max_age" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        (["publish", "-x", "nope", "-k", "k", "m"], "exchange 'nope' in vhost '{vhost}'"),
+        (["set_permissions", "nobody", ".*", ".*", ".*"], 'user "nobody", or vhost "{vhost}"'),
+        (["clear_permissions", "nobody"], 'permissions of user "nobody" in vhost "{vhost}"'),
+        (["clear_parameter", "shovel", "nope"], 'parameter of shovel "nope" in vhost "{vhost}"'),
+        (["-p", "nope", "set_permissions", "guest", ".*", ".*", ".*"], 'vhost "nope"'),
+        (["move", "there", "--to-queue", "nope"], "queue 'nope' in vhost '{vhost}'"),
+        (["route", "nope", "k"], "exchange 'nope' in vhost '{vhost}'"),
+        (["get", "nope"], "queue 'nope' in vhost '{vhost}'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_a_command_names_and_is_not_there_is_told(ctl: Ctl, line: list[str], missing: str) -> None:
+    ctl.done("declare_queue", "there")
+    ended = ctl(*line)
+    assert (ended.exit_code, ended.err) == (5, f"warren ctl: not found: {missing.format(vhost=ctl.vhost)}\n")
+
+
+def test_what_is_no_management_api_is_told_from_what_is_not_there(ctl: Ctl, broker_url: str) -> None:
+    ended = ctl("-u", f"{broker_url}/foo", "status")
+    assert (ended.exit_code, ended.err) == (3, f"warren ctl: no management API at {broker_url}/foo/api/\n")

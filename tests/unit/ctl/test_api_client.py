@@ -103,13 +103,65 @@ def test_a_refusal_has_the_reason_of_the_broker_and_its_own_exit_code(
         (("queues", "v"), 'vhost "v"'),
         (("policies", "v", "p"), 'policy "p" in vhost "v"'),
         (("users", "u", "permissions"), 'user "u"'),
-        (("parameters", "shovel", "v", "s"), "parameters/shovel/v/s"),
+        (("parameters", "shovel", "v", "s"), 'parameter of shovel "s" in vhost "v"'),
+        (("shovels", "vhost", "v", "s"), 'shovel "s" in vhost "v"'),
+        (("permissions", "v", "u"), 'permissions of user "u" in vhost "v"'),
+        (("stream", "super-streams", "v", "s"), 'super stream "s" in vhost "v"'),
+        (("bindings", "v", "e", "x", "q", "y", "~"), 'binding from "x" to "y" in vhost "v"'),
+        (("queues", "vhost", "q"), 'queue "q" in vhost "vhost"'),
+        (("nosuch", "v"), "nosuch/v"),
     ],
 )
 def test_what_is_not_found_is_named(api: FakeApi, segments: tuple[str, ...], thing: str) -> None:
     with client_of(api) as client, pytest.raises(CtlError) as caught:
         client.get(*segments)
     assert caught.value.reason == f"not found: {thing}"
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [("queues", "v", "q"), ("permissions", "v", "u"), ("parameters", "shovel", "v", "s"), ("policies", "v", "p")],
+)
+def test_what_cannot_be_made_for_want_of_a_vhost_names_that(api: FakeApi, segments: tuple[str, ...]) -> None:
+    with client_of(api) as client, pytest.raises(CtlError) as caught:
+        client.put(*segments)
+    assert caught.value.reason == 'not found: vhost "v"'
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "shown"),
+    [
+        (404, "no queue 'nope' in vhost '/'", "queue 'nope' in vhost '/'"),
+        (404, "NOT_FOUND - no queue 'nope' in vhost '/'", "queue 'nope' in vhost '/'"),
+        (400, "404 NOT_FOUND - no exchange 'nope' in vhost '/'", "exchange 'nope' in vhost '/'"),
+        (400, "vhost_or_user_not_found", 'user "u", or vhost "v"'),
+        (404, "queue_not_found", 'permissions of user "u" in vhost "v"'),
+    ],
+)
+def test_what_is_missing_is_told_as_the_broker_has_it(api: FakeApi, status: int, reason: str, shown: str) -> None:
+    api.answer("POST", "permissions/v/u", {"error": "not_found", "reason": reason}, status)
+    with client_of(api) as client, pytest.raises(CtlError) as caught:
+        client.post("permissions", "v", "u", body={})
+    assert (caught.value.exit_code, caught.value.reason) == (ExitCode.NOT_FOUND, f"not found: {shown}")
+
+
+@pytest.mark.parametrize("body", [{"error": "not_found", "reason": "only /metrics is here"}, b"404 page not found"])
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_server_that_has_nothing_of_an_api_is_none(api: FakeApi, body: object, status: int) -> None:
+    for method, path in (("GET", "overview"), ("GET", "whoami"), ("DELETE", "queues/%2F/q")):
+        api.answer(method, path, body, status)
+    with client_of(api) as client:
+        for ask in (lambda: client.get("overview"), lambda: client.delete("queues", "/", "q")):
+            with pytest.raises(CtlError) as caught:
+                ask()
+            assert caught.value.exit_code is ExitCode.UNREACHABLE
+            assert caught.value.reason == f"no management API at {api.url}/api/"
+
+
+def test_an_api_is_asked_only_once_whether_it_is_one(api: FakeApi) -> None:
+    with client_of(api) as client:
+        assert client.maybe_get("users", "u") is client.maybe_get("users", "v") is None
+    assert [asked.path for asked in api.asked] == ["/api/users/u", "/api/whoami", "/api/users/v"]
 
 
 def test_without_extensions_the_broker_is_no_warren(api: FakeApi) -> None:
