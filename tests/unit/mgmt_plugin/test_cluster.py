@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 import trio
 
 from warren.channels.access import AccessControl
-from warren.mgmt_plugin.http.server import Request
+from warren.mgmt_plugin.http.server import HttpError, Request
 from warren.mgmt_plugin.metrics.election import election_metrics
 from warren.mgmt_plugin.operators import Operator
 from warren.mgmt_plugin.plugin import table_of
@@ -17,6 +18,7 @@ from warren.mgmt_plugin.resources.cluster import ClusterHandlers
 from warren.mgmt_plugin.resources.health_checks import CheckFailed
 from warren.mgmt_plugin.routes import Acting, Call
 from warren.server.management import Health
+from warren.server.replication import ClusterRefusal, Replication
 
 WELL = Health(True)
 
@@ -82,6 +84,38 @@ def test_a_node_is_in_service_only_while_the_broker_can_do_its_work() -> None:
         assert ask("is-in-service", status) == {"status": "ok"}
         with pytest.raises(CheckFailed, match="the disk is full"):
             ask("is-in-service", status, health=Health(False, "the disk is full"))
+
+
+class Refusing:
+    """A cluster that refuses whatever is asked for."""
+
+    async def refuse(self, node: str) -> None:
+        raise ClusterRefusal(f"not {node}")
+
+    forget = drain = revive = refuse
+
+    def transfer(self, node: str | None) -> str:
+        raise ClusterRefusal(f"not {node}")
+
+
+@pytest.mark.parametrize("command", ["transfer", "forget", "drain", "revive"])
+@pytest.mark.parametrize(
+    ("node", "status"), [("b", 409), ("gone", 409), ("nope", 404)], ids=["a node", "one that was forgotten", "no node"]
+)
+def test_a_command_about_a_node_that_there_is_not_is_not_found(command: str, node: str, status: int) -> None:
+    handlers = ClusterHandlers(
+        "a", lambda: WELL, lambda: cluster(2, *THREE)() | {"forgotten": ["gone"]}, cast(Replication, Refusing())
+    )
+
+    async def body(limit_bytes: int, look: Any = None) -> bytes:
+        return msgspec.json.encode({"node": node})
+
+    route, params = table_of([handlers]).find("POST", f"/api/cluster/{command}")
+    request = Request("POST", "", "", {}, "127.0.0.1", False, body)
+    operator = Operator("someone", ("administrator",), AccessControl(lambda: None))
+    with pytest.raises(HttpError, match=f"not {node}") as refused:
+        trio.run(route.handler, Call(request, params, operator, {}, cast(Acting, None)))
+    assert refused.value.status == status
 
 
 def test_a_node_by_itself_is_no_cluster() -> None:

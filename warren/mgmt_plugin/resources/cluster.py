@@ -14,7 +14,7 @@ import msgspec
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.resources.health_checks import OK, check_health, checks, failed
-from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_found
 from warren.server.management import Health
 from warren.server.replication import ClusterRefusal, Replication
 
@@ -81,7 +81,7 @@ class ClusterHandlers(Handlers):
         try:
             return {"from": self._node, "node": self._cluster().transfer(wanted.node or None)}
         except ClusterRefusal as refusal:
-            raise HttpError(409, "conflict", str(refusal)) from None
+            raise self._refused(refusal, wanted.node) from None
 
     async def forget(self, call: Call) -> Described:
         return await self._change(call, lambda cluster: cluster.forget)
@@ -97,8 +97,16 @@ class ClusterHandlers(Handlers):
         try:
             await command(self._cluster())(wanted.node)
         except ClusterRefusal as refusal:
-            raise HttpError(409, "conflict", str(refusal)) from None
+            raise self._refused(refusal, wanted.node) from None
         return {"node": wanted.node}
+
+    def _refused(self, refusal: ClusterRefusal, node: str | None) -> HttpError:
+        """Return the answer to what was refused: that there is no such node, or that it is not so."""
+        if node and self._status is not None:
+            status = self._status()
+            if node not in {row["node"] for row in status["members"]}.union(status.get("forgotten", ())):
+                return not_found(str(refusal))
+        return HttpError(409, "conflict", str(refusal))
 
     def _cluster(self) -> Replication:
         if self._replication is None:
