@@ -187,7 +187,7 @@ def transferred(record: Record, leader: Replica, epoch: int, target: Replica) ->
     if refusal is not None:
         return refusal
     if target == leader:
-        return Refusal(f"{target} leads already")
+        return Refusal(f"{target.node} leads already")
     if target not in record.in_sync:
         return Refusal(f"{target} is not in sync")
     in_sync = _without_leader(record, target)

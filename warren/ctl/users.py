@@ -78,7 +78,7 @@ def _log_in(client: Client, user: str) -> None:
         if error.exit_code is ExitCode.REFUSED and "not management user" in error.reason.lower():
             return
         if error.exit_code is ExitCode.REFUSED:
-            raise CtlError(f'user "{user}" is refused: {error.reason}', ExitCode.REFUSED) from None
+            raise CtlError(f'user "{user}": {error.reason}', ExitCode.REFUSED) from None
         raise
 
 

@@ -125,7 +125,9 @@ def test_credentials_that_are_right_but_for_the_api_are_right(
     api: FakeApi, ctl: Ctl, reason: str, exit_code: int
 ) -> None:
     api.answer("GET", "whoami", {"error": "not_authorised", "reason": reason}, 401)
-    assert ctl("authenticate_user", "bob", "pw").exit_code == exit_code
+    ended = ctl("authenticate_user", "bob", "pw")
+    assert ended.exit_code == exit_code
+    assert ended.err == (f'warren ctl: user "bob": refused: {reason}\n' if exit_code else "")
     assert api.asked[0].headers["Authorization"] == "Basic Ym9iOnB3"
 
 
