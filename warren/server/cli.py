@@ -18,44 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warren.server.errors import StartError
-from warren.server.settings import Settings
+from warren.server.settings import SERVE_OPTIONS, Settings
 from warren.server.settings_reader import load_settings
 
 if TYPE_CHECKING:
     from warren.server.management import Plugin
 
-SERVE_OPTIONS: Final = {
-    "--data-dir": "data_dir",
-    "--amqp": "amqp",
-    "--amqps": "amqps",
-    "--amqp-ws": "amqp_ws",
-    "--amqp-wss": "amqp_wss",
-    "--mqtt": "mqtt",
-    "--mqtts": "mqtts",
-    "--mqtt-ws": "mqtt_ws",
-    "--mqtt-wss": "mqtt_wss",
-    "--stomp": "stomp",
-    "--stomps": "stomps",
-    "--stomp-ws": "stomp_ws",
-    "--stomp-wss": "stomp_wss",
-    "--http": "http",
-    "--https": "https",
-    "--prometheus": "prometheus",
-    "--data": "data",
-    "--datas": "datas",
-    "--metadata-url": "metadata_url",
-    "--cluster-listen": "cluster_listen",
-    "--follow": "follow",
-    "--cluster-secret-file": "cluster_secret_file",
-    "--min-in-sync": "min_in_sync",
-    "--node": "node_name",
-    "--etcd": "etcd",
-    "--cluster-advertise": "cluster_advertise",
-    "--cluster-name": "cluster_name",
-    "--replicas": "replicas",
-    "--log-level": "log_level",
-    "--log-format": "log_format",
-}
 _CONFIG_OPTION: Final = "--config"
 
 

@@ -17,9 +17,10 @@ import typer
 
 from warren import __version__
 from warren.ctl.command_table import ctl_app
-from warren.server.cli import SERVE_OPTIONS, OtherCommand, run_broker
+from warren.server.cli import OtherCommand, run_broker
 from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import SettingsError
+from warren.server.settings import SERVE_OPTIONS
 from warren.server.settings_reader import load_settings, shown_values
 from warren.server.store_commands import store_app
 

@@ -78,6 +78,39 @@ _PROMETHEUS_PORT: Final = 15692
 WAYS: Final = {"": False, "s": True, "_ws": False, "_wss": True}
 LISTENERS: Final = tuple(f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in WAYS)
 WITH_TLS: Final = (*(f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in ("s", "_wss")), "https", "datas")
+# Options of `warren serve`, and the settings that they are.
+SERVE_OPTIONS: Final = {
+    "--data-dir": "data_dir",
+    "--amqp": "amqp",
+    "--amqps": "amqps",
+    "--amqp-ws": "amqp_ws",
+    "--amqp-wss": "amqp_wss",
+    "--mqtt": "mqtt",
+    "--mqtts": "mqtts",
+    "--mqtt-ws": "mqtt_ws",
+    "--mqtt-wss": "mqtt_wss",
+    "--stomp": "stomp",
+    "--stomps": "stomps",
+    "--stomp-ws": "stomp_ws",
+    "--stomp-wss": "stomp_wss",
+    "--http": "http",
+    "--https": "https",
+    "--prometheus": "prometheus",
+    "--data": "data",
+    "--datas": "datas",
+    "--metadata-url": "metadata_url",
+    "--cluster-listen": "cluster_listen",
+    "--follow": "follow",
+    "--cluster-secret-file": "cluster_secret_file",
+    "--min-in-sync": "min_in_sync",
+    "--node": "node_name",
+    "--etcd": "etcd",
+    "--cluster-advertise": "cluster_advertise",
+    "--cluster-name": "cluster_name",
+    "--replicas": "replicas",
+    "--log-level": "log_level",
+    "--log-format": "log_format",
+}
 
 
 def default_data_dir() -> Path:

@@ -31,6 +31,7 @@ from warren.server.settings import (
     ENVIRONMENT_PREFIX,
     KEYS,
     LISTENERS,
+    SERVE_OPTIONS,
     TABLES,
     WITH_TLS,
     SettingKey,
@@ -42,6 +43,7 @@ _FILE_SUFFIX: Final = "_FILE"
 _NOT_OURS: Final = re.compile(
     r"WARREN_(TEST_.*|CTL_.*|COMPILE|CONFIG|SELECTOR|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
+_OPTION_OF: Final = {key: option for option, key in SERVE_OPTIONS.items()}
 _BY_VARIABLE: Final = {key.variable: key for key in KEYS.values()}
 
 
@@ -93,7 +95,7 @@ def load_settings(
                     mistakes.append(f"environment {variable}: file {text}: is not UTF-8")
     for key, flag in flags.items():
         if flag is not None:
-            take(key, GivenText(flag), f"flag --{key.replace('_', '-')}")
+            take(key, GivenText(flag), f"flag {_OPTION_OF.get(key, key)}")
     settings = _build(values, origins)
     mistakes = mistakes or list(_contradictions(settings))
     if mistakes:

@@ -16,9 +16,10 @@ from warren_command import run_warren
 from warren import __version__
 from warren.channels import fast_path
 from warren.server import commands
-from warren.server.cli import SERVE_OPTIONS, _maybe_start_error, maybe_serve_options
+from warren.server.cli import _maybe_start_error, maybe_serve_options
 from warren.server.commands import app
 from warren.server.errors import SettingsError, StartError
+from warren.server.settings import SERVE_OPTIONS
 
 
 def warren(

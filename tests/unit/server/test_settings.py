@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from warren.server.errors import SettingsError
 from warren.server.setting_kinds import Endpoint, MemoryWatermark
-from warren.server.settings import KEYS, LimitSettings, Settings, StoreSettings, TlsSettings, default_data_dir
+from warren.server.settings import (
+    KEYS,
+    SERVE_OPTIONS,
+    LimitSettings,
+    Settings,
+    StoreSettings,
+    TlsSettings,
+    default_data_dir,
+)
 from warren.server.settings_reader import load_settings, shown_values
 
 
@@ -365,6 +374,15 @@ def test_settings_that_contradict_each_other_are_refused(
     with pytest.raises(SettingsError) as caught:
         load_settings(flags, environment)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("option", "key"), SERVE_OPTIONS.items())
+def test_a_setting_of_an_option_is_told_by_the_name_of_that(option: str, key: str) -> None:
+    try:
+        told = load_settings({key: "\x00 " * 100}, {}).origins[key]
+    except SettingsError as mistake:
+        told = str(mistake)
+    assert f"flag {option}" in re.split(r"[()]|$", told)
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
