@@ -347,6 +347,9 @@ def _run(group: Any, arguments: list[str]) -> int:
             group.invoke(context)
     except typer.Exit as ended:
         return int(ended.exit_code)
+    except SystemExit:
+        # So rich ends a process whose pipe is closed, for a help or a table.
+        raise BrokenPipeError from None
     return ExitCode.OK
 
 

@@ -52,6 +52,9 @@ def test_a_cluster_is_handed_over_restarted_and_made_smaller(nodes: list[Electin
 
     refused = ctl(third, "cluster", "transfer", first.name)
     assert (refused.returncode, "leads already" in refused.stderr) == (1, True), refused
+    assert "/" not in refused.stderr, "a node, and not one of its directories"
+    for command in ("transfer", "drain", "revive", "forget"):
+        assert ctl(third, "cluster", command, "nope").returncode == 5
     handed = ctl(third, "cluster", "transfer", second.name)
     print(handed.stdout)
     assert handed.returncode == 0 and f"{second.name} leads" in handed.stdout, handed

@@ -199,6 +199,18 @@ def test_the_output_may_be_closed_early(api: FakeApi) -> None:
         assert run.returncode == ExitCode.UNREAD
 
 
+@pytest.mark.parametrize("line", [["--help"], ["list_users"], ["list_users", "--formatter", "pretty_table"]])
+def test_nobody_reading_is_no_failure_of_the_command(api: FakeApi, line: list[str]) -> None:
+    api.answer("GET", "users", [{"name": "u", "tags": []}])
+    environment = dict(os.environ) | {"WARREN_CTL_URL": api.url}
+    command = [sys.executable, "-m", "warren.ctl", *line]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout is not None and run.stderr is not None
+        run.stdout.close()
+        assert run.stderr.read() == b""
+    assert run.returncode == ExitCode.UNREAD
+
+
 @pytest.mark.parametrize("count", [1, 20_000], ids=["buffered", "too much to be buffered"])
 @pytest.mark.parametrize(
     ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
