@@ -112,7 +112,8 @@ class Everybody:
 class FakeCluster:
     """A cluster whose nodes do what they are told: what a command costs is the business of etcd."""
 
-    def transfer(self, node: str | None) -> str:
+    async def transfer(self, node: str | None) -> str:
+        await trio.lowlevel.checkpoint()
         return "rabbit@other"
 
     async def forget(self, node: str) -> None:

@@ -53,6 +53,8 @@ from warren.cluster.record import Record, RecordError, Replica, Versioned
 
 # The clocks of the member and of the loop are two: neither is trusted for longer than this.
 SLEEP_MAX_S: Final = 1.0
+# For etcd to answer before a node hands over: less than it has then to take the change.
+ANSWER_S: Final = 2.0
 
 
 def passed_s() -> float:
@@ -149,6 +151,25 @@ class Driver:
     def silence_s(self) -> float:
         """Return for how long another node has been silent whose promise is needed to serve."""
         return self.member.silence_s(self._clock_s())
+
+    async def trouble_of_record(self) -> str:
+        """Return why the record cannot be changed at the moment, by a read of it; empty when nothing is known of that.
+
+        The member is not told what was read: it takes one answer at a time, and may wait for another one.
+        """
+        try:
+            with trio.fail_after(ANSWER_S):
+                found = await self._store.read()
+        except EtcdError as error:
+            return f"etcd does not answer: {error}"
+        except trio.TooSlowError:
+            return f"etcd does not answer within {ANSWER_S:g} s"
+        except RecordError as error:
+            return str(error)
+        known = self.member.record
+        if found is None or known is None or found.record.epoch != known.epoch:
+            return "etcd has not the record by which this node leads"
+        return ""
 
     async def run(self) -> None:
         """Take part in the cluster, for ever."""

@@ -210,14 +210,19 @@ class ElectedNode:
 
     # --- what the leader asks ---------------------------------------------------------------------------------------
 
-    def transfer(self, node: str | None) -> str:
+    async def transfer(self, node: str | None) -> str:
         """Have another node lead, `node` or any, and return which one. The broker stops.
 
         Raises:
-            ClusterRefusal: none can.
+            ClusterRefusal: none can, or etcd could not have it on record: this node would be gone, and nobody in its
+                place.
         """
+        assert self.driver is not None
+        trouble = await self.driver.trouble_of_record()
         if self.leader is not None and self.leader.is_stopping:
             raise ClusterRefusal("this node was told to stop")
+        if trouble:
+            raise ClusterRefusal(f"nobody can take over now: {trouble}")
         self._refusal = ""
         self._tell(TransferRequested(node))
         if self._refusal or self.target is None:
@@ -241,13 +246,13 @@ class ElectedNode:
             while member.record is None or asked(member.record, ask, node) != member.record:
                 await trio.sleep(COMMAND_POLL_S)
             if ask is Ask.DRAIN and node == self.me.name:
-                self._leave()
+                await self._leave()
             return
         raise ClusterRefusal("etcd has not taken that in time, and may still do so: see `warren ctl cluster status`")
 
-    def _leave(self) -> None:
+    async def _leave(self) -> None:
         try:
-            self.transfer(None)
+            await self.transfer(None)
         except ClusterRefusal as refusal:
             raise ClusterRefusal(f"{self.me.name} is drained, and leads all the same: {refusal}") from None
 

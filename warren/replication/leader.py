@@ -92,7 +92,7 @@ class Commands(Protocol):
     def told_to_stop(self) -> None:
         """The process was told to stop."""
 
-    def transfer(self, node: str | None) -> str:
+    async def transfer(self, node: str | None) -> str:
         """Have another node lead, and return which one; raises ClusterRefusal."""
 
     async def change(self, ask: Ask, node: str) -> None:
@@ -210,7 +210,7 @@ class Leader:
             self.elected.tell_progress(self.shipping.end_lsn(), self.shipping.commit_began_s)
             await trio.sleep(PROGRESS_S)
 
-    def transfer(self, node: str | None) -> str:
+    async def transfer(self, node: str | None) -> str:
         """Stop the broker, to have another node lead.
 
         Raises:
@@ -221,7 +221,7 @@ class Leader:
                 "leadership is handed over where nodes elect their leader (etcd). Here stop this leader, and then "
                 "promote a follower: warren ctl --url … cluster promote"
             )
-        return self.commands.transfer(node)
+        return await self.commands.transfer(node)
 
     async def forget(self, node: str) -> None:
         """Count a node no longer that is gone for good; raises ClusterRefusal."""

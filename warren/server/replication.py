@@ -79,7 +79,7 @@ class Replication(Protocol):
     async def hand_over(self) -> None:
         """Have another node lead, if one is to. The broker has stopped, and everything is written."""
 
-    def transfer(self, node: str | None) -> str:
+    async def transfer(self, node: str | None) -> str:
         """Stop the broker, to have another node lead: `node`, or any. Return which one.
 
         Raises:

@@ -329,8 +329,8 @@ def test_a_leader_hands_over_to_who_is_named_and_follows_with_nothing_lost(tmp_p
         await trio.to_thread.run_sync(lambda: channel.queue_declare("orders", passive=True))
         assert one.leader is not None
         with pytest.raises(ClusterRefusal, match="no node of this cluster"):
-            one.leader.transfer("rabbit@four")
-        assert one.leader.transfer("rabbit@three") == "rabbit@three"
+            await one.leader.transfer("rabbit@four")
+        assert await one.leader.transfer("rabbit@three") == "rabbit@three"
         closed = await trio.to_thread.run_sync(partial(_closing_of, connection))
         assert (closed.reply_code, "connect again" in closed.reply_text) == (320, True)
         await until(lambda: bool(three.epoch))
@@ -338,6 +338,25 @@ def test_a_leader_hands_over_to_who_is_named_and_follows_with_nothing_lost(tmp_p
         assert await three.drained() == bodies(0, 40)
         assert three.redelivered == 0, "nothing was delivered, and that is known after an orderly end"
         await until(lambda: three.has_in_sync("one", "two"))
+
+    elect(tmp_path, test)
+
+
+def test_a_leader_does_not_hand_over_while_etcd_cannot_have_it_on_record(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one = nodes[0]
+        assert one.leader is not None and etcd.found is not None
+        await one.publish(bodies(0, 10))
+        etcd.is_away = True
+        with pytest.raises(ClusterRefusal, match="etcd does not answer: etcd is away"):
+            await one.leader.transfer(None)
+        etcd.is_away = False
+        found, etcd.found = etcd.found, None
+        with pytest.raises(ClusterRefusal, match="not the record by which this node leads"):
+            await one.leader.transfer(None)
+        etcd.found = found
+        assert one.lives == 1 and one.commands.target is None
+        await one.publish(bodies(10, 10))  # its clients were not sent away
 
     elect(tmp_path, test)
 
@@ -400,7 +419,7 @@ def test_a_node_that_is_drained_hands_over_and_is_not_elected_until_it_is_revive
         assert one.leader is not None
         await one.leader.drain("rabbit@two")
         with pytest.raises(ClusterRefusal, match="revive it first"):
-            one.leader.transfer("rabbit@two")
+            await one.leader.transfer("rabbit@two")
         await one.leader.drain("rabbit@one")  # which leads
         await until(lambda: bool(three.epoch))
         assert three.leader is not None

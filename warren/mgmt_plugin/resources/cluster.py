@@ -79,7 +79,7 @@ class ClusterHandlers(Handlers):
     async def transfer(self, call: Call) -> Described:
         wanted = await call.body(Successor)
         try:
-            return {"from": self._node, "node": self._cluster().transfer(wanted.node or None)}
+            return {"from": self._node, "node": await self._cluster().transfer(wanted.node or None)}
         except ClusterRefusal as refusal:
             raise self._refused(refusal, wanted.node) from None
 
