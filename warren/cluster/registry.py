@@ -5,6 +5,8 @@
 1. Nothing is decided by it. A node that is not registered at the moment is reached where it was registered last.
 2. Every node looks at all of them, and remembers whom it has seen (`seen`): so what is known of a node that is gone
    outlives the leader, as long as one of the others goes on. What etcd does not answer changes nothing of it.
+3. A node looks at its own key with every renewal, and puts it again when it is gone or another's: a process that was
+   started under the same name by mistake takes the key, and it would go with the lease of that one, for good.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class Registry:
 
     def __init__(self, etcd: Etcd, cluster: str, clock_s: Callable[[], float] = time.time) -> None:
         self.late_renewals = 0  # of the lease of this node
+        self.namesake = ""  # where the other process is that had this node's name at the last renewal
         self._etcd = etcd
         self._prefix = prefix(cluster) + b"nodes/"
         self._clock_s = clock_s
@@ -66,18 +69,31 @@ class Registry:
                 await self._etcd.put(key, value, lease)
                 while True:
                     await trio.sleep(RENEW_S)
-                    await self._renewed(lease)
+                    if await self._renewed(lease):
+                        await self._hold(key, value, lease)
             except (EtcdError, OutcomeUnknown):
                 await trio.sleep(RETRY_S)
 
-    async def _renewed(self, lease: int) -> None:
+    async def _renewed(self, lease: int) -> bool:
         try:
             await self._etcd.keep_alive(lease)
+            return True
         except LeaseGone:
             self.late_renewals += 1
             raise
         except EtcdError:
             self.late_renewals += 1  # as long as etcd is away no lease expires; the next time says whether it is there
+            return False
+
+    async def _hold(self, key: bytes, value: bytes, lease: int) -> None:
+        """Put the key again if it is gone, or another process has put it."""
+        try:
+            found = await self._etcd.get(key)
+            self.namesake = "" if found is None or found.value == value else _where(found.value)
+            if found is None or found.value != value:
+                await self._etcd.put(key, value, lease)
+        except EtcdError:
+            pass  # the next renewal looks again
 
     async def look(self) -> None:
         """Keep `seen` up to date, for ever."""
@@ -98,9 +114,8 @@ class Registry:
                 self._seen[name] = seen._replace(is_registered=False)
 
     def _see(self, name: str, value: bytes, now_s: float) -> None:
-        try:
-            entry = msgspec.json.decode(value, type=NodeEntry)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        entry = _maybe_entry_of(value)
+        if entry is None:
             return  # something else wrote it: what was known before is as good
         if name in self._seen or len(self._seen) < SEEN_MAX:
             self._seen[name] = Seen(entry, now_s, is_registered=True)
@@ -122,3 +137,15 @@ class Registry:
             self._see(name, found.value, self._clock_s())
         seen = self._seen.get(name)
         return None if seen is None else seen.entry
+
+
+def _maybe_entry_of(value: bytes) -> NodeEntry | None:
+    try:
+        return msgspec.json.decode(value, type=NodeEntry)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _where(value: bytes) -> str:
+    entry = _maybe_entry_of(value)
+    return "a place that is not known" if entry is None else entry.cluster

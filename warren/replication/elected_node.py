@@ -92,6 +92,7 @@ class Directory(Protocol):
     """Where the nodes are, see ``registry.py``."""
 
     late_renewals: int
+    namesake: str
 
     @property
     def seen(self) -> Mapping[str, Seen]: ...
@@ -433,6 +434,9 @@ class Election:
                 log.info("etcd answers again")
         if self._is_news("address", wrong) and wrong:
             log.error("other nodes cannot reach this one", reason=wrong)
+        namesake = self._registry.namesake
+        if self._is_news("name", namesake) and namesake:
+            log.error("another process has the name of this node: stop it, or give it another node_name", at=namesake)
 
     def _is_news(self, about: str, reason: str) -> bool:
         """Tell whether what is wrong is to be said: when it begins, each minute, and when it is over."""

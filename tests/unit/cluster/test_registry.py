@@ -41,6 +41,8 @@ class Keys:
 
     async def put(self, key: bytes, value: bytes, lease: int) -> int:
         await self._answer()
+        for keys in self.leases.values():
+            keys.discard(key)
         self.values[key] = value
         self.leases[lease].add(key)
         return 1
@@ -59,11 +61,9 @@ class Keys:
         await self._answer()
         return [KeyValue(key, value, 1) for key, value in self.values.items() if key.startswith(prefix)]
 
-    def expire(self) -> None:
-        for keys in self.leases.values():
-            for key in keys:
-                del self.values[key]
-        self.leases.clear()
+    def expire(self, lease: int) -> None:
+        for key in self.leases.pop(lease):
+            del self.values[key]
 
 
 def run(test: Callable[[Keys, Registry, trio.Nursery], Awaitable[None]]) -> None:
@@ -108,10 +108,43 @@ def test_a_lease_that_is_gone_is_late_and_the_node_is_registered_again() -> None
         nursery.start_soon(registry.announce, "a", ENTRY)
         await trio.sleep(RENEW_S + 0.1)
         assert registry.late_renewals == 0
-        keys.expire()
+        keys.expire(lease=1)
         await trio.sleep(2 * RENEW_S)
         assert (registry.late_renewals, keys.granted) == (1, 2)
         assert registry.seen["a"].is_registered
+
+    run(test)
+
+
+def test_a_key_that_another_process_of_the_same_name_took_is_put_again_and_outlives_that_process() -> None:
+    """(3)"""
+
+    async def test(keys: Keys, registry: Registry, nursery: trio.Nursery) -> None:
+        nursery.start_soon(registry.announce, "a", ENTRY)
+        await trio.sleep(1.0)
+        stranger = Registry(cast(Etcd, keys), "here", trio.current_time)
+        with trio.move_on_after(1.0):
+            await stranger.announce("a", NodeEntry("47d0", "broker4:25672", "0.1.0"))
+        assert b"broker4" in keys.values[PREFIX + b"a"] and registry.namesake == ""
+        await trio.sleep(RENEW_S)
+        assert registry.namesake == "broker4:25672"
+        keys.expire(lease=2)  # the stranger's
+        await trio.sleep(RENEW_S)
+        assert await registry.maybe_entry("a") == ENTRY and await registry.is_registered("a")
+        assert (registry.namesake, registry.late_renewals, keys.granted) == ("", 0, 2)
+
+    run(test)
+
+
+def test_a_key_that_somebody_has_deleted_is_put_again() -> None:
+    """(3)"""
+
+    async def test(keys: Keys, registry: Registry, nursery: trio.Nursery) -> None:
+        nursery.start_soon(registry.announce, "a", ENTRY)
+        await trio.sleep(1.0)
+        keys.values.clear()
+        await trio.sleep(RENEW_S)
+        assert await registry.is_registered("a") and registry.namesake == ""
 
     run(test)
 

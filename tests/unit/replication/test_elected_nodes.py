@@ -54,6 +54,7 @@ class Etcd:
         self.running: set[str] = set()
         self.is_away = False
         self.late_renewals = 0
+        self.namesake = ""
         self.seen: dict[str, Seen] = {}
         self._watchers: list[trio.MemorySendChannel[Versioned]] = []
 
