@@ -40,7 +40,7 @@ from warren.msgstore.files.store import Store, wall_time_ms
 from warren.msgstore.log.epoch_table import EpochTable
 from warren.msgstore.log.jobs import CommitJob
 from warren.msgstore.log.message_log import MessageLog
-from warren.replication import cluster_state, members
+from warren.replication import cluster_port, cluster_state, members
 from warren.replication.advertised import told_urls
 from warren.replication.catching_up import CatchingUp
 from warren.replication.cluster_state import ClusterState
@@ -62,7 +62,6 @@ from warren.replication.questions import Questions
 from warren.replication.shipping import ShippedStore, Shipping
 from warren.replication.wire import TlsWire, Wire, shake_hands
 from warren.server.client_of_node import ClientOfNode
-from warren.server.errors import listen_error
 from warren.server.logs import get_logger
 from warren.server.message_store import Gate, StoreFiles
 from warren.server.replication import ClusterRefusal, Host
@@ -128,6 +127,7 @@ class Leader:
         self.elected = elected
         self.commands: Commands | None = None  # of one that was elected
         self.in_sync = elected or InSyncSet(self.me, state.in_sync, state.min_in_sync, time.monotonic())
+        self.bound: list[trio.socket.SocketType] = []  # its cluster port, if that was bound before
         self.is_stopping = False
         self.has_begun = False  # what begins this life is synced here
         self.shipping = Shipping(fs, EpochTable())  # until `files` is called
@@ -266,12 +266,9 @@ class Leader:
 
     async def _listen(self, tasks: Supervision, *, task_status: trio.TaskStatus[None]) -> None:
         self._tasks = tasks
+        listeners = self.bound or await cluster_port.bound(self._endpoint)
         try:
-            opened = await trio.open_tcp_listeners(self._endpoint.port, host=self._endpoint.host)
-        except OSError as error:
-            raise listen_error("cluster_listen", self._endpoint.host, self._endpoint.port, error) from None
-        listeners = [listener.socket for listener in opened]
-        try:
+            cluster_port.listen(self._endpoint, listeners)
             async with trio.open_nursery() as nursery:
                 for listener in listeners:
 
@@ -282,8 +279,7 @@ class Leader:
                 self._place = listeners[0].getsockname()[:2]
                 task_status.started()
         finally:
-            for listener in listeners:
-                listener.close()
+            cluster_port.close(listeners)
 
     def mender(self) -> LeaderMender:
         """Return what mends the files of its store."""

@@ -4,7 +4,7 @@
 2. A process is a follower first, if it is told to follow, and a leader afterwards; never the other way round. A leader
    that was replaced is started again with `follow`.
 3. Where nodes elect their leader (``elected_node.py``) a process follows first in any case, and leads when it was
-   elected.
+   elected. Its cluster port is bound from the beginning: one that cannot have it ends before it can be elected.
 4. A leader begins with the set that its directory has recorded; one that was promoted is the only member of its set.
    `load_definitions` is not for it: what it has is what its leader had.
 """
@@ -27,7 +27,7 @@ import trio
 from warren import __version__
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
-from warren.replication import cluster_state, members
+from warren.replication import cluster_port, cluster_state, members
 from warren.replication.advertised import readable_at
 from warren.replication.cluster_state import ClusterState
 from warren.replication.elected_node import begin_anew, by_etcd
@@ -97,6 +97,9 @@ async def _take_part(
     name = _name(settings)
     state = cluster_state.read(settings.data_dir)
     _write(settings.data_dir, state)
+    endpoint = settings.cluster_listen
+    assert endpoint is not None
+    port = await cluster_port.bound(endpoint)
     replica, metadata = _opened(settings)
     tasks = Supervision()
     try:
@@ -120,11 +123,9 @@ async def _take_part(
                     settings = _of_leader(settings)
                     if read is not None:
                         read_again = lambda: _of_leader(read())  # noqa: E731
-                assert settings.cluster_listen is not None
                 fs = OsFileSystem(str(messages_directory(settings.data_dir)))
-                leader = election.leader(
-                    partial(Leader, settings.cluster_listen, own, name, settings.data_dir, state, fs)
-                )
+                leader = election.leader(partial(Leader, endpoint, own, name, settings.data_dir, state, fs))
+                leader.bound = port
                 await nursery.start(tasks.begin, "cluster port", leader.listen, tasks, election.store_id(), ended.epoch)
                 ended = await serve_locked(settings, plugins, read_again, leader, ended.epoch, election.store_id())
                 if election.begins_anew():
@@ -132,6 +133,7 @@ async def _take_part(
             nursery.cancel_scope.cancel()
         return ended
     finally:
+        cluster_port.close(port)
         replica.close()
         metadata.close()
 
