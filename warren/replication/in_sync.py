@@ -82,9 +82,8 @@ class InSyncSet:
 
     def connected(self, node: Node, now_s: float) -> Replica:
         """A node has connected, and proved who it is; return what is known of it, with nothing acknowledged."""
-        replica = self._replicas.get(node)
-        if replica is None:
-            replica = self._replicas[node] = Replica(node, now_s)
+        replica = self._replicas.pop(node, None) or Replica(node, now_s)
+        self._replicas[node] = replica  # behind all that connected before
         replica.away()
         replica.is_connected = True
         replica.is_awaited = False
@@ -240,8 +239,12 @@ class InSyncSet:
         return now_s - max(replica.progress_s, self._wanted_s) < SUSPECT_S
 
     def replicas(self) -> list[Replica]:
-        """Return all nodes that are known, by name."""
-        return sorted(self._replicas.values(), key=lambda replica: (replica.node.name, replica.node.incarnation))
+        """Return the nodes that are known, by name: of one name the connected one, else the one that came last.
+
+        A directory that was replaced by an empty one is none that comes back, though commits may still wait for it.
+        """
+        shown = {replica.node.name: replica for replica in sorted(self._replicas.values(), key=_is_connected)}
+        return [shown[name] for name in sorted(shown)]
 
     def forget_strangers(self) -> None:
         """Forget nodes that are neither connected nor recorded, when there are many."""
@@ -251,3 +254,7 @@ class InSyncSet:
                 for node, replica in self._replicas.items()
                 if replica.is_connected or node in self.members or node in (self._proposed or ())
             }
+
+
+def _is_connected(replica: Replica) -> bool:
+    return replica.is_connected

@@ -299,3 +299,18 @@ def test_who_takes_a_large_frame_stays_though_its_answers_come_behind_it() -> No
         group.takes(two, now_s)
     assert group.proposal(now_s) is None
     assert group.proposal(now_s + SUSPECT_S) == frozenset({ME})
+
+
+def test_a_directory_that_came_in_the_place_of_another_one_is_shown_alone_and_both_count() -> None:
+    """(1), (5)"""
+    group = a_set(TWO, min_in_sync=2)
+    old = join(group, TWO, 10)
+    group.disconnected(old, 1.0)
+    new = group.connected(Node("two", b"0" * 16), 2.0)
+    assert group.replicas() == [new]
+    group.acknowledged(new, 100, 100, 2.0)
+    assert not has(group, 100, 2.0), "the member may have to lead"
+    group.disconnected(new, 3.0)
+    assert group.replicas() == [new]
+    back = group.connected(TWO, 4.0)
+    assert group.replicas() == [back]
