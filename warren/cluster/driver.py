@@ -229,8 +229,7 @@ class Driver:
             except EtcdError:
                 self.tell(ReadFailed())
             except RecordError as error:
-                self._node.report(str(error))
-                self.tell(ReadFailed())
+                self.tell(ReadFailed(str(error)))
             else:
                 self.tell(RecordRead(found))
                 self._was_read.set()

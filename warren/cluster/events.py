@@ -32,7 +32,9 @@ class RecordRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed:
-    """A read was not answered, or with an error."""
+    """A read was not answered, or with an error; `reason`: what an operator has to do about that, if anything."""
+
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,9 +253,11 @@ class Member:
                 self._learned(now_s, self._view.read(found))
                 if found is None and self.record is not None:
                     self._report("the record of this store is gone from etcd: nothing in the cluster can change")
-            case ReadFailed():
+            case ReadFailed(reason):
                 self._is_reading = False
                 self._ask_at_s = now_s + self._timers.retry_s
+                if reason:
+                    self._report(reason)
             case RecordChanged(found):
                 self._learned(now_s, self._view.learn(found))
             case SwapDone(number, revision):

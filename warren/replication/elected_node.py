@@ -360,7 +360,7 @@ class Election:
     ) -> None:
         self._traffic = traffic or Traffic()
         self._counts = ElectionCounts(passed_s())
-        self._said: dict[str, tuple[str, float]] = {}
+        self._said: dict[str, float] = {}
         self._settings = settings
         self._registry = registry
         self._restart = restart
@@ -444,8 +444,8 @@ class Election:
         said = self._said.pop(about, None)
         if not reason:
             return said is not None
-        is_news = said is None or said[0] != reason or now_s - said[1] >= REPEAT_S
-        self._said[about] = (reason, now_s) if is_news or said is None else said
+        is_news = said is None or now_s - said >= REPEAT_S
+        self._said[about] = now_s if is_news or said is None else said
         return is_news
 
     def describe(self, status: dict[str, Any]) -> dict[str, Any]:

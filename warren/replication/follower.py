@@ -337,6 +337,7 @@ class Follower:
                     self._election.refused()
             except StoreFullError as error:
                 self._gone(f"the disk is full: {error}")
+                is_patient = True
             except StoreError as error:
                 self.failure = str(error)
                 self.over.set()

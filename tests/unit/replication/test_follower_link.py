@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from warren.cluster.driver import passed_s
+from warren.msgstore.files.errors import StoreFullError
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.replication.cluster_state import ClusterState
 from warren.replication.entries import (
@@ -242,4 +243,29 @@ def test_a_leader_that_has_nothing_for_a_follower_is_asked_less_and_less(tmp_pat
         trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
         pauses_s = [round(later - earlier, 3) for earlier, later in pairwise(asked_s)]
         assert pauses_s[:9] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 0.2, 0.4]
+    replica.close()
+
+
+def test_a_follower_without_space_tries_again_less_and_less(tmp_path: Path) -> None:
+    """(5)"""
+    replica = ReplicaStore(OsFileSystem(str(tmp_path)))
+    replica.open()
+    state = ClusterState(b"i" * 16)
+    follower = Follower(None, Identity(b"secret"), "two", tmp_path, state, replica, Metadata())  # type: ignore[arg-type]
+    follower._election = object()  # type: ignore[assignment]
+    tried = 0
+
+    async def follow_once() -> bool:
+        nonlocal tried
+        tried += 1
+        raise StoreFullError("no space left")
+
+    follower._follow_once = follow_once  # type: ignore[method-assign]
+
+    async def main() -> None:
+        with trio.move_on_after(60):
+            await follower.run()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert tried == 16
     replica.close()
