@@ -43,7 +43,7 @@ BODY_BYTES_MAX: Final = 4096
 NODE: Final = "/api/nodes/"
 _GAUGES: Final = (
     ("connected", "whether the follower is connected to its leader"),
-    ("in_sync", "whether the follower was in sync when its link ended, or is"),
+    ("in_sync", "whether the follower is in sync, or a standby was when its link ended"),
     ("received_lsn", "up to where the log is written"),
     ("synced_lsn", "up to where the log is synced"),
     ("committed_lsn", "up to where the leader has said that the log is committed"),

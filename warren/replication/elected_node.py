@@ -457,6 +457,9 @@ class Election:
             rows = members.of_leader(status, assigned, seen, time.time())
         else:
             in_sync = [] if record is None else [replica.node for replica in record.in_sync]
+            # What it knows by itself is that nothing was missing when it heard of a leader last.
+            is_on_record = record is not None and recorded(self.node.me) in record.in_sync
+            status = status | {"in_sync": status["in_sync"] and status["connected"] and is_on_record}
             rows = members.of_follower(status, in_sync, assigned, seen, time.time())
         drained = frozenset[str]() if record is None else record.drained
         rows = [row | {"being_drained": row["node"] in drained} for row in rows]

@@ -22,8 +22,9 @@ import trio
 from free_ports import free_port
 
 from warren.cluster.etcd import EtcdError
+from warren.cluster.events import RecordChanged
 from warren.cluster.member import Member
-from warren.cluster.record import LeaderBy, Record, Versioned
+from warren.cluster.record import LeaderBy, Record, Versioned, removed
 from warren.cluster.registry import NodeEntry, Seen
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.replication import cluster_state, node
@@ -118,6 +119,7 @@ class Node:
         self.application: Application | None = None
         self.leader: Leader | None = None
         self.commands: ElectedNode
+        self.status: Callable[[], dict[str, Any]]  # while it follows
         self.member: Member | None = None  # while it leads
         self.recover: Callable[..., Recovered] = recover_messages
         self._directory = directory / name
@@ -167,6 +169,7 @@ class Node:
             settings, self.name, state, follower.own_position(), replica.store_id, self.etcd, self.etcd, restart
         )
         self.commands = election.node
+        self.status = lambda: election.describe(follower.status())
         follower.obey(election.node)
         election.node.follower = follower
         async with trio.open_nursery() as nursery:
@@ -358,6 +361,26 @@ def test_a_leader_does_not_hand_over_while_etcd_cannot_have_it_on_record(tmp_pat
         etcd.found = found
         assert one.lives == 1 and one.commands.target is None
         await one.publish(bodies(10, 10))  # its clients were not sent away
+
+    elect(tmp_path, test)
+
+
+def test_a_follower_is_in_sync_while_it_is_connected_and_on_record(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one, two, three = nodes
+        await one.publish(bodies(0, 10))
+        assert one.leader is not None and etcd.found is not None
+        assert two.status()["in_sync"] and three.status()["in_sync"]
+        record = etcd.found.record
+        out = next(replica for replica in record.in_sync if replica.node == two.name)
+        without = removed(record, record.leader, record.epoch, out)
+        assert isinstance(without, Record)
+        two.commands._tell(RecordChanged(Versioned(etcd.found.revision + 1, without)))
+        assert two.status()["connected"] and not two.status()["in_sync"]
+        etcd.is_away = True  # nobody takes over
+        await one.kill()
+        await until(lambda: not three.status()["connected"])
+        assert not three.status()["in_sync"], "a leader that it does not see may have gone on without it"
 
     elect(tmp_path, test)
 
