@@ -436,7 +436,7 @@ class Election:
             log.error("other nodes cannot reach this one", reason=wrong)
         namesake = self._registry.namesake
         if self._is_news("name", namesake) and namesake:
-            log.error("another process has the name of this node: stop it, or give it another node_name", at=namesake)
+            log.error("another process has the name of this node", at=namesake)
 
     def _is_news(self, about: str, reason: str) -> bool:
         """Tell whether what is wrong is to be said: when it begins, each minute, and when it is over."""
