@@ -261,16 +261,15 @@ class DeliveryLedger(Waiter):
             self.delivered += 1
             consumer.outstanding += 1
             self.consumer_unacked += 1
-        try:
-            self.write_delivery(consumer, message, tag, redelivered)
-            if self.watcher is not None:
-                self.watcher.delivered(consumer.queue, message, redelivered)
-        except Exception as error:
-            # A defect of ours, met by one message and the form that this peer wants it in.
-            self.outbox.failed(error)
+        self.write_delivery(consumer, message, tag, redelivered)
+        if self.watcher is not None:
+            self.watcher.delivered(consumer.queue, message, redelivered)
 
     def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
-        """Write basic.deliver with its content to the outbox. Other protocols have a form of their own."""
+        """Write basic.deliver with its content to the outbox.
+
+        Other protocols have a form of their own, and what fails on the way to that goes to `Outbox.failed`.
+        """
         outbox = self.outbox
         outbox.touch()
         out = outbox.writer
