@@ -6,133 +6,38 @@ The numbers in parentheses are the invariants in the header of ``warren/msgstore
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from threading import Thread
-from typing import Final
 
 import pytest
 
 from simulation.simulated_file_system import Fault, SimulatedFileSystem
+from simulation.written_store import (
+    EPOCH,
+    SEGMENT_BYTES,
+    STORE_ID,
+    TIME_MS,
+    Placing,
+    Trouble,
+    content_of,
+    frames_of,
+    opened,
+    operations,
+    payload_of,
+    put,
+)
 from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.files.store import READ_HANDLES_MAX, SegmentHeader, Store
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
-from warren.msgstore.log.jobs import CommitJob
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, segment_header
-from warren.msgstore.log.replay import FrameHead, maybe_frame
-
-STORE_ID: Final = bytes(range(16))
-TIME_MS: Final = 1_700_000_000_000
-SEGMENT_BYTES: Final = 1024
-EPOCH: Final = 7
-
-checksum = checksum_function(default_algorithm())
 
 
 @pytest.fixture(params=["os", "simulated"])
 def fs(request: pytest.FixtureRequest, tmp_path: Path) -> FileSystem:
     return OsFileSystem(str(tmp_path)) if request.param == "os" else SimulatedFileSystem()
-
-
-def opened(fs: FileSystem, clock_ms: Callable[[], int] = lambda: TIME_MS) -> Store:
-    """Return a new store, ready to write."""
-    store = Store(fs, clock_ms)
-    store.open()
-    store.open_segments()
-    store.resume(0, 0, EPOCH, STORE_ID, default_algorithm())
-    return store
-
-
-class Placing:
-    """Gives frames their places, as the engine does."""
-
-    def __init__(self, segment: int = 0, base_lsn: int = 0) -> None:
-        self.jobs: list[CommitJob] = []
-        self._segment = segment
-        self._base_lsn = base_lsn
-        self._end_lsn = base_lsn
-        self._capacity = 0
-
-    def job(self, payload: bytes, *, sync: bool = True) -> CommitJob:
-        """Return a job with one frame, in a new segment when it does not fit into this one."""
-        assert len(payload) % 8 == 0
-        size = FRAME_HEADER_BYTES + len(payload)
-        if self._end_lsn + size > self._base_lsn + self._capacity:
-            self._segment += 1
-            self._base_lsn += self._capacity
-            self._capacity = max(SEGMENT_BYTES, SEGMENT_HEADER_BYTES + size)
-            self._end_lsn = self._base_lsn + SEGMENT_HEADER_BYTES
-        half = len(payload) // 2
-        chunks = [payload[:half], payload[half:]]
-        job = CommitJob(
-            len(self.jobs) + 1,
-            self._end_lsn,
-            self._segment,
-            self._base_lsn,
-            self._capacity,
-            chunks,
-            len(payload),
-            1,
-            sync,
-        )
-        self._end_lsn += size
-        self.jobs.append(job)
-        return job
-
-    def sync(self) -> CommitJob:
-        """Return a job that only syncs."""
-        job = CommitJob(
-            len(self.jobs) + 1, self._end_lsn, self._segment, self._base_lsn, self._capacity, [], 0, 0, True
-        )
-        self.jobs.append(job)
-        return job
-
-
-def payload_of(job: CommitJob) -> bytes:
-    return b"".join(job.chunks)
-
-
-def frames_of(image: bytes) -> list[tuple[FrameHead, bytes]]:
-    """Return the intact frames of a segment file from its beginning, with their payloads."""
-    base_lsn = int.from_bytes(image[40:48], "big")
-    found = []
-    at = SEGMENT_HEADER_BYTES
-    while (frame := maybe_frame(checksum, STORE_ID[:8], image, at, base_lsn + at)) is not None:
-        found.append((frame, image[frame.end - frame.payload_bytes : frame.end]))
-        at = frame.end
-    return found
-
-
-def content_of(fs: FileSystem, path: str) -> bytes:
-    handle = fs.open(path, writable=False)
-    try:
-        return fs.read(handle, 1 << 20, 0)
-    finally:
-        fs.close(handle)
-
-
-def put(fs: FileSystem, path: str, content: bytes) -> None:
-    handle = fs.create(path, 0)
-    fs.write(handle, [content], 0)
-    fs.sync(handle)
-    fs.close(handle)
-
-
-def operations(fs: SimulatedFileSystem) -> list[str]:
-    """Return a list that every operation is appended to, sizes and closes left out."""
-    done: list[str] = []
-
-    def note(event: str) -> None:
-        moment, _, operation = event.partition(" ")
-        if moment == "after" and not operation.startswith(("size", "close", "names")):
-            done.append(operation)
-
-    fs.on_operation = note
-    return done
 
 
 # Writing
@@ -346,25 +251,6 @@ def undisturbed() -> SimulatedFileSystem:
     fs = SimulatedFileSystem()
     play(opened(fs))
     return fs
-
-
-class Trouble:
-    """Makes the `nth` operation from now on fail with an errno, before it has done anything. Closing never fails."""
-
-    def __init__(self, fs: SimulatedFileSystem, nth: int, number: int) -> None:
-        self.operation = ""
-        self._left = nth
-        self._number = number
-        fs.on_operation = self._hook
-
-    def _hook(self, event: str) -> None:
-        moment, _, operation = event.partition(" ")
-        if moment == "after" or self._left == 0 or operation.startswith(("close", "size")):
-            return
-        self._left -= 1
-        if self._left == 0:
-            self.operation = operation
-            raise OSError(self._number, os.strerror(self._number))
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE])
@@ -617,248 +503,6 @@ def test_a_crash_leaves_the_old_checkpoint_or_the_new_one_and_after_the_call_the
         contents.append(content)
     assert seen == set(contents)
     assert store.read_checkpoint() == b"two" * 500
-
-
-def test_a_checkpoint_takes_the_place_of_the_spare_when_the_disk_is_full() -> None:
-    fs = SimulatedFileSystem(capacity=2 * SEGMENT_BYTES)
-    store, placing = opened(fs), Placing()
-    store.commit(placing.job(bytes(8)), TIME_MS)
-    store.prepare_spare(SEGMENT_BYTES)
-    assert fs.free_bytes() == 0
-    store.write_checkpoint(b"c" * 500)
-    assert store.read_checkpoint() == b"c" * 500
-    with pytest.raises(StoreFullError):
-        store.prepare_spare(SEGMENT_BYTES)
-    with pytest.raises(StoreFullError):
-        store.write_checkpoint(b"d" * 1500)
-    assert store.read_checkpoint() == b"c" * 500
-    assert sorted(fs.contents()) == ["checkpoint", "log/0000000001"]
-
-
-def test_a_checkpoint_takes_what_is_unused_of_the_last_segment_when_there_is_nothing_else() -> None:
-    """(2): and no byte of a frame, whatever a crash leaves."""
-    fs = SimulatedFileSystem(capacity=2 * SEGMENT_BYTES)
-    store, placing = opened(fs), Placing()
-    committed: list[bytes] = []
-
-    def commit(job: CommitJob) -> None:
-        store.commit(job, TIME_MS)
-        committed.append(payload_of(job))
-
-    commit(placing.job(b"1" * 800))
-    commit(placing.job(b"2" * 160))
-    fs.capacity = sum(map(len, fs.contents().values()))
-    assert fs.free_bytes() == 0
-    seen: set[bytes | None] = set()
-
-    def crash(event: str) -> None:
-        for state in fs.crash_states(seed=len(seen), limit=200):
-            survivor = Store(state)
-            headers, problems = survivor.open_segments()
-            assert problems == []
-            images = [survivor.read_segment(header.number) for header in headers]
-            assert [p for image in images for _, p in frames_of(image)][: len(committed)] == committed, event
-            seen.add(survivor.read_checkpoint())
-
-    fs.on_operation = crash
-    store.write_checkpoint(b"c" * 500)
-    assert seen == {None, b"c" * 500}
-    commit(placing.job(b"3" * 80))
-    store.write_checkpoint(b"d" * 100)
-    with pytest.raises(StoreFullError):
-        store.commit(placing.job(b"4" * 600), TIME_MS)
-    fs.on_operation = None
-    store.unlink([1])  # which the checkpoint does not need any more
-    del committed[0]
-    fs.on_operation = crash
-    commit(placing.jobs[-1])
-    assert seen == {None, b"c" * 500, b"d" * 100}
-
-
-def test_a_checkpoint_takes_no_more_of_the_last_segment_than_it_needs() -> None:
-    size = 1 << 20
-    fs = SimulatedFileSystem(capacity=size)
-    store = opened(fs)
-    payload = bytes(8)
-    lsn = SEGMENT_HEADER_BYTES
-    store.commit(CommitJob(1, lsn, 1, 0, size, [payload], len(payload), 1, True), TIME_MS)
-    assert fs.free_bytes() == 0
-    store.write_checkpoint(b"c" * 1000)
-    assert size - (100 << 10) < len(fs.contents()["log/0000000001"]) < size - 1000
-    # The next one takes the place of this one, when that has gone.
-    for n in range(50):
-        store.write_checkpoint(b"%d" % n * 1000)
-    assert len(fs.contents()["log/0000000001"]) > size - (100 << 10)
-
-
-def test_a_start_without_space_cuts_what_does_not_count_of_the_last_segment() -> None:
-    """(6): its first frame and a checkpoint fit, whatever a crash leaves all that counts is there."""
-    fs = SimulatedFileSystem()
-    store, placing = opened(fs), Placing()
-    store.commit(placing.job(b"1" * 80), TIME_MS)
-    used = len(fs.contents()["log/0000000001"])
-    kept = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + 80
-    again = Store(fs.kill9())
-    survivor = again._fs
-    assert isinstance(survivor, SimulatedFileSystem)
-    survivor.capacity = used
-    again.open()
-    again.open_segments()
-    again.sync_segments([1])
-    again.recovered(1, kept)
-    again.resume(int(placing.jobs[-1].crc), SEGMENT_BYTES, EPOCH + 1, STORE_ID, default_algorithm())
-    assert len(survivor.contents()["log/0000000001"]) == used, "not before it has to be"
-
-    def crash(event: str) -> None:
-        for state in survivor.crash_states(seed=1, limit=100):
-            found = Store(state)
-            headers, problems = found.open_segments()
-            assert (headers[0].number, problems) == (1, [])
-            assert [payload for _, payload in frames_of(found.read_segment(1))] == [b"1" * 80], event
-
-    survivor.on_operation = crash
-    again.commit(Placing(1, SEGMENT_BYTES).job(bytes(8)), TIME_MS)
-    assert len(survivor.contents()["log/0000000001"]) == kept
-    again.write_checkpoint(b"c" * 100)
-    assert sorted(survivor.contents()) == ["checkpoint", "log/0000000001", "log/0000000002"]
-
-
-def test_what_does_not_count_is_kept_when_a_part_of_the_log_could_not_be_read() -> None:
-    fs = SimulatedFileSystem()
-    store, placing = opened(fs), Placing()
-    store.commit(placing.job(bytes(80)), TIME_MS)
-    survivor = fs.kill9()
-    survivor.capacity = SEGMENT_BYTES
-    again = Store(survivor)
-    again.open()
-    again.open_segments()
-    survivor.spoil("log/0000000001", 300, 400)
-    again.read_segment(1)
-    again.recovered(1, SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + 80)
-    again.resume(int(placing.jobs[-1].crc), SEGMENT_BYTES, EPOCH + 1, STORE_ID, default_algorithm())
-    with pytest.raises(StoreFullError):
-        again.commit(Placing(1, SEGMENT_BYTES).job(bytes(8)), TIME_MS)
-    assert len(survivor.contents()["log/0000000001"]) == SEGMENT_BYTES
-
-
-def test_a_segment_that_has_gone_since_recovery_is_not_cut() -> None:
-    fs = SimulatedFileSystem()
-    store, placing = opened(fs), Placing()
-    store.commit(placing.job(bytes(80)), TIME_MS)
-    survivor = fs.kill9()
-    again = Store(survivor)
-    again.open()
-    again.open_segments()
-    again.recovered(1, SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + 80)
-    again.resume(int(placing.jobs[-1].crc), SEGMENT_BYTES, EPOCH + 1, STORE_ID, default_algorithm())
-    again.release([1])
-    again.unlink([1])
-    survivor.capacity = 0
-    job = Placing(1, SEGMENT_BYTES).job(bytes(8))
-    with pytest.raises(StoreFullError):
-        again.commit(job, TIME_MS)
-    survivor.capacity = None
-    again.commit(job, TIME_MS)
-
-
-def test_out_of_descriptors_nothing_of_the_last_segment_is_given_up() -> None:
-    fs = SimulatedFileSystem()
-    store = opened(fs)
-    store.commit(Placing().job(bytes(8)), TIME_MS)
-    Trouble(fs, 2, errno.EMFILE)
-    with pytest.raises(StoreFullError):
-        store.write_checkpoint(b"c")
-    assert len(fs.contents()["log/0000000001"]) == SEGMENT_BYTES
-
-
-def test_a_checkpoint_that_needs_space_waits_for_the_frame_that_is_being_written() -> None:
-    fs = SimulatedFileSystem(capacity=SEGMENT_BYTES)
-    store, placing = opened(fs), Placing()
-    store.commit(placing.job(bytes(8)), TIME_MS)
-    housekeeper = Thread(target=store.write_checkpoint, args=(b"c" * 800,))
-
-    def write_a_checkpoint(event: str) -> None:
-        if event.startswith("after write log/"):
-            fs.on_operation = None
-            housekeeper.start()
-            housekeeper.join(0.1)
-            assert housekeeper.is_alive()
-
-    fs.on_operation = write_a_checkpoint
-    store.commit(placing.job(b"abcdefgh", sync=False), TIME_MS)
-    housekeeper.join()
-    assert [payload for _, payload in frames_of(store.read_segment(1))] == [bytes(8), b"abcdefgh"]
-
-
-def test_a_segment_that_cannot_be_preallocated_takes_frames_while_there_is_space() -> None:
-    fs = SimulatedFileSystem(capacity=SEGMENT_BYTES // 2)
-    store, placing = opened(fs), Placing()
-    store.commit(placing.job(bytes(200)), TIME_MS)
-    assert len(fs.contents()["log/0000000001"]) < SEGMENT_BYTES // 2
-    job = placing.job(bytes(SEGMENT_BYTES // 2))
-    with pytest.raises(StoreFullError):
-        store.commit(job, TIME_MS)
-    fs.capacity = SEGMENT_BYTES
-    store.commit(job, TIME_MS)
-    headers, _ = Store(fs).open_segments()
-    assert len(frames_of(store.read_segment(headers[0].number))) == 2
-
-
-def test_a_frame_takes_the_place_of_the_spare_when_the_disk_is_full() -> None:
-    fs = SimulatedFileSystem(capacity=SEGMENT_BYTES // 2)
-    store, placing = opened(fs), Placing()
-    store.commit(placing.job(bytes(200)), TIME_MS)  # in a segment that could not be preallocated
-    begun_bytes = len(fs.contents()["log/0000000001"])
-    fs.capacity = begun_bytes + SEGMENT_BYTES + 100
-    store.prepare_spare(SEGMENT_BYTES)
-    store.commit(placing.job(bytes(SEGMENT_BYTES // 2)), TIME_MS)
-    assert sorted(fs.contents()) == ["log/0000000001"]
-    assert [len(payload) for _, payload in frames_of(store.read_segment(1))] == [200, SEGMENT_BYTES // 2]
-    fs.capacity = None
-    store.prepare_spare(SEGMENT_BYTES)
-    assert "log/spare" in fs.contents()
-
-
-def test_a_spare_is_known_until_its_name_is_free_for_the_next_one() -> None:
-    """The committer gives it up while the housekeeper may be asked for one."""
-    fs = SimulatedFileSystem(capacity=2 * SEGMENT_BYTES)
-    store, placing = opened(fs), Placing()
-    store.prepare_spare(SEGMENT_BYTES)
-    seen: list[bool] = []
-
-    def ask(event: str) -> None:
-        if event == "before unlink log/spare":
-            fs.on_operation = None
-            store.prepare_spare(SEGMENT_BYTES)
-            seen.append("log/spare" in fs.contents())
-
-    fs.on_operation = ask
-    store.commit(placing.job(bytes(SEGMENT_BYTES)), TIME_MS)
-    assert seen == [True]
-    assert sorted(fs.contents()) == ["log/0000000001"]
-    store.prepare_spare(fs.free_bytes())
-    store.close()
-    assert fs.open_paths() == []
-
-
-def test_a_full_disk_fills_up_to_the_last_frame_that_fits_and_goes_on_where_it_was() -> None:
-    fs = SimulatedFileSystem(capacity=2 * SEGMENT_BYTES + 700)
-    store, placing = opened(fs), Placing()
-    committed = []
-    for n in range(100):
-        job = placing.job(bytes([n]) * 200)
-        try:
-            store.commit(job, TIME_MS)
-        except StoreFullError:
-            break
-        committed.append(payload_of(job))
-    assert len(committed) == 9, "what a segment did not need was given back"
-    fs.capacity = 10 * SEGMENT_BYTES
-    store.commit(job, TIME_MS)
-    committed.append(payload_of(job))
-    headers, problems = Store(fs).open_segments()
-    assert problems == []
-    assert [p for header in headers for _, p in frames_of(store.read_segment(header.number))] == committed
 
 
 # Opening
