@@ -6,7 +6,6 @@
    Deliveries stop then; replies do not, because a peer that stops reading its replies stops being read itself.
 4. Whoever writes to ``writer`` calls `touch` before. While nothing is sent for long there is none (`rest`).
 5. ``awaited`` is True while somebody waits for a turn to deliver: others queue up behind (``queues.turns``).
-
 6. An error of ours that is met while we write for a peer is kept here (`failed`) and ends that peer. It is raised to
    nobody: who is served in the same turn has nothing to do with it.
 

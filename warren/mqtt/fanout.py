@@ -67,13 +67,13 @@ class Fanout(Job):
             self.head = first + varint(len(topic) + int(size)) + topic
             self.head_of_5 = first + varint(len(topic) + len(given) + int(size)) + topic + given
         self.is_special = outline.is_special
-        self.is_unfit = False
-        self.message = message
         body_at: i64 = header_end + HEADER_AT
         if message.pieces is None and body_at + size + 1 == len(content):
             self.body = content[body_at : body_at + size]
         else:
             self.body = message.body()
+        self.is_unfit = False
+        self.message = message  # last: what is of it is whole
         if size >= CHUNK_MIN_BYTES and not self._is_large:
             self._is_large = True
             self._is_turn_over = False

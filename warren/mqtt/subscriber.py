@@ -70,7 +70,8 @@ class Subscriber(Receiver):
                 ledger.write_directly(message)
         except Exception as error:
             # A defect of ours: the publisher, and who else gets the message, have nothing to do with it.
-            fanout.give_up(message)
+            if fanout.message is not message:
+                fanout.give_up(message)  # it would fail for each of them
             outbox.failed(error)
             return ACCEPTED
         if fanout.is_unfit:

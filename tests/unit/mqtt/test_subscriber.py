@@ -14,6 +14,7 @@ from warren.amqp.properties import BasicProperties
 from warren.mqtt import packets as p
 from warren.mqtt.packets import packet
 from warren.mqtt.subscriber import Subscriber
+from warren.msgstore.log.message import Envelope, build_message
 from warren.vhosts.retained import Retained
 
 NAME = "mqtt-subscription-rqos0"
@@ -455,3 +456,23 @@ def test_what_waits_for_its_answer_costs_nothing_for_each_message_that_needs_non
     reader.hang_up()
     counts = harness.broker.totals()
     assert (counts.deliver_no_ack, counts.deliver) == (100, 2)
+
+
+# --- defects of ours --------------------------------------------------------------------------------------------------
+
+
+def test_what_we_have_failed_to_make_packets_of_is_dropped_and_what_follows_comes(harness: Harness) -> None:
+    """Once for all subscribers, which else would be ended one after the other."""
+    readers = [mqtt_client(harness, client_id=name) for name in ("r", "s")]
+    for reader in readers:
+        reader.subscribe("a")
+    bindings = harness.vhost.exchange("amq.topic").bindings
+    found = [each.destination for each in bindings if isinstance(each.destination, Subscriber)]
+    unfit = build_message(Envelope("amq.topic", "a"), b"\0\0", b"unfit", 4096, False)
+    found[0]._fanout.give_up(unfit)
+    for subscriber in found:
+        subscriber.publish(unfit)
+    harness.settle()
+    assert [subscriber.dropped for subscriber in found] == [1, 1]
+    mqtt_client(harness, client_id="w").publish("a", b"x")
+    assert [reader.bodies() for reader in readers] == [[b"x"], [b"x"]]
