@@ -26,7 +26,8 @@ class Case:
     """One load. ``arguments`` go to the load tool; ``cpu_at_most`` is the target fraction, None for none.
 
     ``speed_at_least`` is the target ratio of throughput. ``counted`` says what a message done is: one received or
-    one confirmed. ``synced_window`` is the number of messages in flight when the disk's limit is enough as well.
+    one confirmed. ``synced_window`` is the number of messages in flight when the disk's limit is enough as well;
+    ``relayed_bytes`` the size of a message beside which passing so many bytes on is measured by itself.
     """
 
     name: str
@@ -38,12 +39,16 @@ class Case:
     speed_at_least: float = 1.0
     counted: str = "received"
     synced_window: int = 0
+    relayed_bytes: int = 0
 
     @property
     def durable(self) -> bool:
         """Whether it is about what is on disk."""
         return "--persistent" in self.arguments
 
+
+# From here on what a broker takes is mostly what the system takes of it for receiving and sending the bytes.
+RELAYED_AT_LEAST: Final = 64 << 10
 
 DURABLE_ONE: Final = "durable-confirm"
 DURABLE_MANY: Final = "durable-queues"
@@ -63,7 +68,14 @@ _MODES: Final = (
 
 LOADS: Final = (
     *(
-        Case(f"{key}-{mode}", f"{size}, {title}", Kind.FLOW, ("--size", str(octets), *arguments), target)
+        Case(
+            f"{key}-{mode}",
+            f"{size}, {title}",
+            Kind.FLOW,
+            ("--size", str(octets), *arguments),
+            target,
+            relayed_bytes=octets if octets >= RELAYED_AT_LEAST else 0,
+        )
         for key, size, octets, target in _SIZES
         for mode, title, arguments in _MODES
     ),
@@ -137,10 +149,11 @@ LOADS: Final = (
         "durable-connection",
         "16 B, one connection, one confirmed publish in flight, no consumer",
         Kind.FLOW,
-        ("--consumers", "0", "--confirms", "1", "--backlog", "0", *_PERSISTENT),
+        ("--size", "16", "--consumers", "0", "--confirms", "1", "--backlog", "0", *_PERSISTENT),
         latency="confirm_latency_us",
         speed_at_least=2,
         counted="confirmed",
+        synced_window=1,
     ),
     Case("rpc", "request → reply, one at a time", Kind.LATENCY, ("rpc",), latency="round_trip_latency_us"),
     Case(

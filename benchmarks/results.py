@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks import cases
 from benchmarks.disk import DiskLimit
+from benchmarks.relay import PIECE_BYTES, PassedOn
 
 RESULTS: Final = "RESULTS.md"
 # What `make bench-spark` writes; it is also the end of RESULTS.md, behind a line of its own.
@@ -33,12 +34,13 @@ RABBIT: Final = "RabbitMQ"
 
 @dataclass
 class Measured:
-    """Everything one run of the bench found: loads by case, broker and round; the disk's limit by case and round;
-    standing figures by case and broker.
+    """Everything one run of the bench found: loads by case, broker and round; the disk's limit, and what passing on
+    takes, by case and round; standing figures by case and broker.
     """
 
     loads: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     disk: dict[str, list[DiskLimit]] = field(default_factory=dict)
+    relayed: dict[str, list[PassedOn]] = field(default_factory=dict)
     standing: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     products: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -190,6 +192,7 @@ def markdown(measured: Measured, machine: Machine, *, rounds: int, seconds: floa
     _flows(page, "Flows", [one for one in flows if not one.case.durable], measured)
     _flows(page, "Flows of persistent messages in durable queues", [one for one in flows if one.case.durable], measured)
     _durable(page, {one.case.name: one for one in flows if one.case.durable}, measured)
+    _passing_on(page, {one.case.name: one for one in flows}, measured)
     _latencies(page, [one for one in found if one.case.kind is cases.Kind.LATENCY])
     _standing(page, measured)
     _against_baseline(page, [one for one in found if one.baseline and one.warren])
@@ -327,6 +330,28 @@ def _durable(page: Page, found: dict[str, _Comparison], measured: Measured) -> N
             f"{median([limit.bytes_per_s for limit in limits]) / 1e6:,.0f} MB/s, "
             f"{median([limit.batch_ms for limit in limits]):.2f} ms each time."
         )
+
+
+def _passing_on(page: Page, found: dict[str, _Comparison], measured: Measured) -> None:
+    """Add how much of a message's CPU no broker can save."""
+    rows = []
+    for name, relayed in measured.relayed.items():
+        one = found.get(name)
+        if one is None or not one.warren:
+            continue
+        alone = median([passed.cpu_us(one.case.relayed_bytes) for passed in relayed])
+        sides = [side for side in (one.warren, one.rabbit) if side]
+        ours = [one.of(side, partial(cpu_us, one.case), min) for side in sides]
+        cells = [f"{spent:.1f} ({spent / alone:.1f})" for spent in ours]
+        rows.append([one.case.title, f"{alone:.1f}", *cells])
+    if not rows:
+        return
+    page.text("## Passing bytes on")
+    page.table(["CPU µs/message (to that of passing on alone)", "passing on alone", WARREN, RABBIT], rows)
+    page.text(
+        f"Passing on alone: a process that receives so many bytes, {PIECE_BYTES >> 10} KiB at most each time, sends "
+        "them, and does nothing else. What it takes is the system's; no broker takes less."
+    )
 
 
 def _milliseconds(case: cases.Case, side: list[Rounds]) -> str:

@@ -7,7 +7,7 @@
 3. Where two cores are there, every broker runs in two placements: confined to one core, the load tool to the other;
    and neither confined. A comparison takes the better figure of each broker.
 4. The disk's limit is measured next to the load that is compared with it, in every round, below the same
-   directory as the brokers' data.
+   directory as the brokers' data; and so is what it takes to pass on the bytes of large messages (relay.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file, only its own folder is on the path
 
-from benchmarks import cases, disk, rabbitmq, results
+from benchmarks import cases, disk, rabbitmq, relay, results
 from benchmarks.brokers import Broker, RabbitBroker, WarrenBroker, started
 from benchmarks.load_tool import ROOT, ToolError, perf, say, stop_when_told, tool_command
 from warren.perf.footprint import settled_sample
@@ -68,6 +68,8 @@ class Bench:
                         self._run_load(case, broker, turn)
                     if case.synced_window:
                         self._run_disk(case, turn)
+                    if case.relayed_bytes:
+                        self._run_relay(case, turn)
 
     def _load_brokers(self) -> list[Broker]:
         placements = {"one core": _BROKER_CORE, "all cores": None} if results.cores() > 1 else {"one core": None}
@@ -120,6 +122,16 @@ class Bench:
             f"round {turn + 1}  {case.name:16} {'the disk alone':20} {found.messages_per_s:>12,.0f}/s"
             f"  {found.bytes_per_s / 1e6:,.0f} MB/s  {found.batch_ms:.2f} ms a batch"
         )
+
+    def _run_relay(self, case: cases.Case, turn: int) -> None:
+        """Pass on bytes from the broker's core, the load tool's part on the other."""
+        try:
+            found = relay.measure(self.seconds, core=_BROKER_CORE if results.cores() > 1 else None)
+        except (OSError, RuntimeError) as error:
+            self.measured.failures.append(f"{case.name} against passing on alone: {error}")
+            return
+        self.measured.relayed.setdefault(case.name, []).append(found)
+        say(f"round {turn + 1}  {case.name:16} {'passing on alone':20} {found.cpu_us(case.relayed_bytes):25.3f} µs")
 
     # -- what stands still, and declarations
 
