@@ -385,6 +385,22 @@ def test_copies(exchange: str, on_disk: bool) -> None:
         assert client.get(name) is None
 
 
+@rule("warren.delay", "A message with BCC is confirmed when it is stored by its exchange, as others are.")
+def test_copies_are_confirmed_when_they_are_stored(durable: DurableHarness) -> None:
+    client = durable.channel()
+    delayed_exchange(client, durable=True)
+    client.send(1, m.ConfirmSelect(False))
+    client.expect(m.ConfirmSelectOk)
+    client.declare("q", durable=True)
+    client.bind("q", "x", "q")
+    durable.store.hold = True
+    publish(client, b"m", {"x-delay": HOUR_MS, "BCC": ["blind"]}, exchange="x", delivery_mode=2)
+    client.nothing()
+    durable.store.hold = False
+    durable.settle()
+    client.expect(m.BasicAck)
+
+
 @rule("warren.delay", "What is held survives a restart when message and queue are durable, with its time.")
 @pytest.mark.parametrize("clean", [True, False])
 def test_restart(durable: DurableHarness, clean: bool) -> None:

@@ -14,6 +14,7 @@ from warren.vhosts.metadata import (
     TopicPermissionPut,
     UserDelete,
     UserPut,
+    VhostDelete,
     VhostPut,
 )
 
@@ -104,3 +105,18 @@ def test_what_a_user_may_do_is_listed_in_order_and_goes_with_each_permission() -
     assert access.topic_permissions_of("bob") == [topics[3]]
     broker.administer(PermissionDelete("bob", "a"))
     assert access.permissions_of("bob") == puts[:1]
+
+
+def test_a_vhost_that_is_made_again_is_nobodys() -> None:
+    harness = Harness()
+    broker, access = harness.broker, harness.broker.access
+    before = dict(access.permissions), dict(access.topic_permissions)
+    broker.administer(VhostPut("v"))
+    broker.administer(PermissionPut(USER, "v", ".*", ".*", ".*"))
+    broker.administer(TopicPermissionPut(USER, "v", "amq.topic", ".*", ".*"))
+    assert access.maybe_principal(USER, "v") is not None
+    broker.administer(VhostDelete("v"))
+    harness.settle()
+    assert (access.permissions, access.topic_permissions) == before
+    broker.administer(VhostPut("v"))
+    assert access.maybe_principal(USER, "v") is None

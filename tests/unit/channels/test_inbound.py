@@ -45,3 +45,16 @@ def test_whoever_is_done_passes_the_floor_on_at_once_while_too_much_is_still_hel
             client.feed(chunk * (6 - client.connection.inbound_bytes // 100_000))
     assert harness.queue("q").ready_count == len(clients)
     assert inbound.floor is None and inbound.held_bytes == 0
+
+
+def test_who_ends_while_too_much_is_still_held_does_not_end_the_shortage() -> None:
+    harness = Harness(inbound_max_bytes=1_000_000)
+    clients = [harness.channel() for _ in range(4)]
+    clients[0].declare("q")
+    chunk = frame(3, 1, bytes(100_000))
+    for client in clients:
+        client.feed(PUBLISH + frame(2, 1, content_header({}, 600_000)) + chunk * 4)
+    inbound = harness.broker.shared.inbound
+    assert inbound.is_short and inbound.held_bytes > inbound.max_bytes
+    clients[-1].hang_up()
+    assert inbound.is_short == (inbound.held_bytes > inbound.max_bytes)

@@ -549,6 +549,14 @@ def test_the_last_retained_message_comes_with_a_subscription(harness: Harness, v
     assert [each.retain for each in reader.messages()] == [False]
 
 
+def test_topics_of_the_server_are_found_by_who_names_them(harness: Harness) -> None:
+    assert harness.vhost.retained().put("$SYS/a", Retained(0, 0, b"\0\0", b"x"))
+    client = mqtt_client(harness, 5)
+    for filter_, found in (("#", 0), ("+/a", 0), ("$SYS/#", 1), ("$SYS/+", 1), ("$SYS/a", 1)):
+        client.subscribe(filter_)
+        assert [each.topic for each in client.messages()] == ["$SYS/a"] * found
+
+
 def test_a_retained_message_goes_and_those_of_the_levels_above_and_below_stay(harness: Harness) -> None:
     retained = harness.vhost.retained()
     for topic in ("a", "a/b", "a/b/c", "a/b/c/d"):

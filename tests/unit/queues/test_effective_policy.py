@@ -28,6 +28,8 @@ def together(policy: Table | None, operator: Table | None) -> EffectivePolicy:
         ("delivery-limit", -1, 5, 5),
         ("delivery-limit", 5, -1, 5),
         ("delivery-limit", -2, -1, -1),
+        ("delivery-limit", 0, 5, 0),
+        ("delivery-limit", 5, 0, 0),
         ("target-group-size", 5, 3, 3),  # no argument of ours stands behind it
         ("overflow", "drop-head", "reject-publish", "reject-publish"),
         ("queue-version", True, False, False),

@@ -34,6 +34,16 @@ def check(harness: Harness, client: Client) -> None:
     harness.check()
 
 
+def test_messages_with_times_of_their_own_leave_in_parts() -> None:
+    harness, _ = expired({})
+    queue, timers = harness.queue("q"), harness.broker.timers
+    for left in (COUNT - LEAVE_MAX, COUNT - 2 * LEAVE_MAX, 0):
+        assert timers.next_ms() <= harness.broker.log.now_ms
+        timers.run_due(harness.broker.log.now_ms)
+        assert queue.ready_count == left + 1, "the young one stays"
+    assert timers.next_ms() > harness.broker.log.now_ms
+
+
 KINDS: list[dict[str, object]] = [{}, {"x-max-priority": 3}, {"x-key-shared": True}]
 
 

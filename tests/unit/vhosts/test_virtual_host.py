@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine_harness import Harness
+from engine_harness import Harness, exchange_declare
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE
@@ -93,3 +93,17 @@ def test_destinations_of_one_exchange_are_nothing_to_each_other() -> None:
     client.bind("p", "amq.direct")
     client.call(1, m.QueueUnbind(0, "q", "amq.direct", "", EMPTY_TABLE))
     assert (sources("p"), sources("q")) == (["amq.direct"], [])
+
+
+def test_many_bindings_of_a_deleted_exchange_go_in_later_turns() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    client.call(1, exchange_declare("x", "topic"))
+    for number in range(5000):
+        client.bind("q", "x", f"a.{number}")
+    vhost, queue = harness.vhost, harness.queue("q")
+    vhost.delete_exchange(vhost.exchanges["x"])
+    assert any(source.name == "x" for source in vhost.sources_of(queue)), "not all at once"
+    harness.settle()
+    assert not any(source.name == "x" for source in vhost.sources_of(queue))
