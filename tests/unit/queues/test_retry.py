@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from durable_harness import DurableHarness
 
 from warren.amqp.field_table import Table, encode_table
 from warren.msgstore.log.message import Envelope, Message, build_message
@@ -27,3 +30,18 @@ def test_other_values_are_no_count(value: object) -> None:
 @pytest.mark.parametrize("headers", [None, {}, {"other": 9}, {RETURN_COUNT: 9}, {"other": DELIVERY_COUNT}])
 def test_without_the_header_there_was_none(headers: Table | None) -> None:
     assert count_of(message(headers), DELIVERY_COUNT) == 0
+
+
+@pytest.mark.parametrize("mode", [None, 1, 2])
+@pytest.mark.parametrize("headers", [None, {DELIVERY_COUNT: 3}])
+def test_a_quorum_queue_stores_all_whatever_their_mode(mode: int | None, headers: Table | None) -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    client.declare("q", durable=True, arguments={"x-queue-type": "quorum"})
+    properties: dict[str, Any] = {} if mode is None else {"delivery_mode": mode}
+    client.publish("", "q", b"m", headers=None if headers is None else encode_table(headers), **properties)
+    harness.write()
+    harness = harness.restart(clean=False)
+    got = harness.channel().get("q")
+    assert got is not None and got.content is not None
+    assert got.content.properties.delivery_mode == mode, "as it was published"

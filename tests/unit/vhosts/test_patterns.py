@@ -129,3 +129,13 @@ _PIECES = st.recursive(
 def test_exclusion_means_what_it_means_elsewhere(excluded: list[str], wanted: str, name: str) -> None:
     pattern = "^" + "".join(f"(?!{each})" for each in excluded) + wanted
     assert Pattern(pattern).matches(name) is (re.search(pattern, name) is not None)
+
+
+def test_what_a_pattern_takes_in_memory_has_an_end() -> None:
+    assert Pattern(r"\pL{2}").matches("été")
+    for pattern in (r"\pL{20}", r"\pL{1000}"):
+        with pytest.raises(ValueError, match="pattern too large"):
+            Pattern(pattern)
+    assert Pattern(r"\pL{20}", stored=True).matches("a" * 20), "it was taken when there was no such limit"
+    with pytest.raises(ValueError, match="pattern too large"):
+        Pattern(r"\pL{1000}", stored=True)
