@@ -6,6 +6,8 @@
    twice: the number of tries is set to one, whatever the table says.
 3. A file is deleted after the snapshots that need it are gone. Of files that no snapshot names only those go that a
    writer of this program has left (`orphans`).
+4. Moments beyond the year 9999 are kept as they are. Of a file with such ones the bounds of the column are not said:
+   pyiceberg makes a `datetime` of each.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import FileIO
@@ -60,6 +63,7 @@ _RETRIES: Final = "commit.retry.num-retries"
 _TARGET_BYTES: Final = "write.target-file-size-bytes"
 _DATA_PATH: Final = "write.data.path"
 _METADATA_PATH: Final = "write.metadata.path"
+_BOUNDS: Final = "write.metadata.metrics.column."
 _TIDIED: Final = "warren.tidied-at"  # in seconds since the epoch: looking through all files is not for every start
 # What properties of object stores begin with.
 _STORES: Final = (
@@ -169,7 +173,10 @@ class IcebergTable:
                             update.add_column(change.column, _TYPES[change.kind])
                         else:
                             update.update_column(change.column, _TYPES[change.kind])
-            transaction.append(rows, snapshot_properties={PROPERTY: _document(marks)})
+            files = _data_files(transaction.table_metadata, rows, self._table.io)
+            with transaction.update_snapshot(snapshot_properties={PROPERTY: _document(marks)}).merge_append() as update:
+                for file in files:
+                    update.append_data_file(file)
 
     @contextmanager
     def _transaction(self, properties: Mapping[str, str] | None = None) -> Iterator[Transaction]:
@@ -234,18 +241,10 @@ class IcebergTable:
         inflated = rows.nbytes / max(1, sum(task.file.file_size_in_bytes for task in files))
         target = int(self._options.target_file_bytes * max(1.0, inflated))
         with self._transaction({**self._places(marks), _TARGET_BYTES: str(target)}) as transaction:
-            update = transaction.update_snapshot(snapshot_properties={PROPERTY: _document(marks)}).overwrite()
-            with update:
+            written = _data_files(transaction.table_metadata, rows, self._table.io)
+            with transaction.update_snapshot(snapshot_properties={PROPERTY: _document(marks)}).overwrite() as update:
                 for task in files:
                     update.delete_data_file(task.file)
-                written = list(
-                    _dataframe_to_data_files(
-                        table_metadata=transaction.table_metadata,
-                        write_uuid=update.commit_uuid,
-                        df=rows,
-                        io=self._table.io,
-                    )
-                )
                 for file in written:
                     update.append_data_file(file)
         return len(files), len(written)
@@ -335,10 +334,7 @@ class IcebergWriter:
         self._io = io
 
     def write(self, rows: pa.Table) -> list[Written]:
-        if not rows.num_rows:
-            return []
-        found = _dataframe_to_data_files(table_metadata=self._metadata, df=rows, io=self._io)
-        return [Written(file.file_path, file) for file in found]
+        return [Written(file.file_path, file) for file in _data_files(self._metadata, rows, self._io)]
 
     def delete(self, files: Sequence[Written]) -> None:
         for file in files:
@@ -346,6 +342,25 @@ class IcebergWriter:
                 self._io.delete(file.path)
             except FileNotFoundError:
                 pass
+
+
+def _data_files(metadata: Any, rows: pa.Table, io: FileIO) -> list[Any]:
+    """Write files with `rows`, and return what a snapshot says of each; none of no rows."""
+    if not rows.num_rows:
+        return []
+    held = {**metadata.properties, **{_BOUNDS + name: "counts" for name in _without_bounds(rows)}}
+    metadata = metadata.model_copy(update={"properties": held})
+    return list(_dataframe_to_data_files(table_metadata=metadata, df=rows, io=io))
+
+
+def _without_bounds(rows: pa.Table) -> Iterator[str]:
+    """Yield the columns with moments that Python does not know."""
+    for field in rows.schema:
+        if pa.types.is_temporal(field.type):
+            try:
+                pc.min_max(rows.column(field.name)).as_py()
+            except (OverflowError, ValueError):
+                yield field.name
 
 
 def _without_catalog(io: FileIO) -> FileIO:

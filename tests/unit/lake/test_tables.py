@@ -1,4 +1,4 @@
-"""What any table does. table (1) to (3); iceberg_table (1) to (3); delta_table (1) to (5); orphans (1) to (3)."""
+"""What any table does. table (1) to (3); iceberg_table (1) to (4); delta_table (1) to (5); orphans (1) to (3)."""
 
 from __future__ import annotations
 
@@ -298,6 +298,21 @@ def test_rows_are_found_by_the_day_they_were_published(iceberg: Iceberg) -> None
     scan = iceberg.catalog().load_table("shop.orders").scan("timestamp >= '1970-01-03T00:00:00+00:00'")
     assert len(list(scan.plan_files())) == 1
     assert scan.to_arrow().column("offset").to_pylist() == [2]
+
+
+@pytest.mark.parametrize("moment_us", [1_764_298_800_000 * 1_000_000, -(1 << 62)])
+def test_moments_that_python_does_not_know_are_kept(on_disk: OpenTable, moment_us: int) -> None:
+    kind = pa.timestamp("us", tz="UTC")
+    schema = SCHEMA.append(pa.field("message_timestamp", kind))
+    table = on_disk(schema, TableOptions(compact_files=2))
+    table.load(KEYS)
+    given = rows(0, 1, schema, message_timestamp=pa.array([moment_us], kind))
+    table.append(given, marks(1, 1))
+    table.append(rows(0, 1, schema), marks(1, 2))
+    table.add(table.writer().write(given), marks(1, 3))
+    assert table.maintain(time.time()).rewritten == 3
+    found = on_disk.rows().column("message_timestamp").cast(pa.int64()).to_pylist()
+    assert sorted(found, key=str) == sorted([moment_us, None, moment_us], key=str)
 
 
 def test_the_name_of_an_iceberg_table_has_a_namespace(iceberg: Iceberg) -> None:
