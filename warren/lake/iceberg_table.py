@@ -8,6 +8,8 @@
    writer of this program has left (`orphans`).
 4. Moments beyond the year 9999 are kept as they are. Of a file with such ones the bounds of the column are not said:
    pyiceberg makes a `datetime` of each.
+5. What comes into files are the rows, each once. Partitions of another program by which pyiceberg would write some of
+   them twice, or not at all, are refused.
 """
 
 from __future__ import annotations
@@ -345,12 +347,23 @@ class IcebergWriter:
 
 
 def _data_files(metadata: Any, rows: pa.Table, io: FileIO) -> list[Any]:
-    """Write files with `rows`, and return what a snapshot says of each; none of no rows."""
+    """Write files with `rows`, and return what a snapshot says of each; none of no rows.
+
+    Raises:
+        NotOurs: the partitions of the table do not have each row once.
+    """
     if not rows.num_rows:
         return []
     held = {**metadata.properties, **{_BOUNDS + name: "counts" for name in _without_bounds(rows)}}
     metadata = metadata.model_copy(update={"properties": held})
-    return list(_dataframe_to_data_files(table_metadata=metadata, df=rows, io=io))
+    files = list(_dataframe_to_data_files(table_metadata=metadata, df=rows, io=io))
+    written = sum(file.record_count for file in files)
+    if written != rows.num_rows:
+        raise NotOurs(
+            f"of {rows.num_rows} rows {written} would be in the partitions that another program has given the table: "
+            "it must not be partitioned by numbers that are not whole"
+        )
+    return files
 
 
 def _without_bounds(rows: pa.Table) -> Iterator[str]:

@@ -1,10 +1,11 @@
-"""What any table does. table (1) to (3); iceberg_table (1) to (4); delta_table (1) to (5); orphans (1) to (3)."""
+"""What any table does. table (1) to (3); iceberg_table (1) to (5); delta_table (1) to (5); orphans (1) to (3)."""
 
 from __future__ import annotations
 
 import os
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +314,26 @@ def test_moments_that_python_does_not_know_are_kept(on_disk: OpenTable, moment_u
     assert table.maintain(time.time()).rewritten == 3
     found = on_disk.rows().column("message_timestamp").cast(pa.int64()).to_pylist()
     assert sorted(found, key=str) == sorted([moment_us, None, moment_us], key=str)
+
+
+@pytest.mark.parametrize("writes_files", [False, True])
+def test_partitions_that_would_have_a_row_twice_are_refused(iceberg: Iceberg, *, writes_files: bool) -> None:
+    from pyiceberg.transforms import IdentityTransform
+
+    schema = SCHEMA.append(pa.field("total", pa.float64()))
+    iceberg(schema, TableOptions(partition_by=NO_PARTITIONS))
+    with iceberg.catalog().load_table("shop.orders").update_spec() as spec:
+        spec.add_field("total", IdentityTransform(), "by_total")
+    table = iceberg()
+    table.load(KEYS)
+    whole = rows(0, 2, schema, total=[1.5, 2.5])
+    table.append(whole, marks(1, 2))
+    zeros = rows(2, 4, schema, total=[0.0, -0.0])
+    write = table.writer().write if writes_files else partial(table.append, marks=marks(1, 4))
+    with pytest.raises(NotOurs, match="must not be partitioned"):
+        write(zeros)
+    table.load(KEYS)
+    assert table.marks() == marks(1, 2) and offsets(iceberg) == [0, 1]
 
 
 def test_the_name_of_an_iceberg_table_has_a_namespace(iceberg: Iceberg) -> None:
