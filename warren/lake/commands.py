@@ -386,19 +386,17 @@ _opening = threading.Lock()
 
 def _opener(job: Job) -> Callable[[pa.Schema, pa.Schema | None], tuple[Table, Table | None]]:
     from warren.lake import job as jobs
-    from warren.lake.object_stores import catalog_properties, delta_storage
+    from warren.lake.object_stores import delta_storage
 
     def open_iceberg(columns: pa.Schema, refused: pa.Schema | None) -> tuple[Table, Table | None]:
-        from pyiceberg.catalog import load_catalog
-
+        from warren.lake.catalogs import open_catalog
         from warren.lake.iceberg_table import open_table
 
-        given = catalog_properties({"name": "warren", **job.catalog})
-        place = given.get("warehouse", "")
+        place = job.catalog.get("warehouse", "")
         if place.startswith("file://"):
             Path(place.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
         with _opening:
-            catalog = load_catalog(**given)
+            catalog = open_catalog(job.catalog)
             table = open_table(catalog, job.to, columns, job.table)
             return table, None if refused is None else open_table(catalog, job.refused, refused, job.table)
 

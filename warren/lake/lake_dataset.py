@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from warren.lake.object_stores import catalog_properties, delta_storage
+from warren.lake.object_stores import delta_storage
 from warren.lake.pushdown import PushdownDataset, between, may_hold
 from warren.spark_bridge.errors import NotFound
 
@@ -41,11 +41,12 @@ def open_iceberg(catalog: Mapping[str, str], name: str) -> IcebergDataset:
     Raises:
         NotFound: it has none of this name.
     """
-    from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NoSuchTableError
 
+    from warren.lake.catalogs import open_catalog
+
     try:
-        return IcebergDataset(load_catalog(**catalog_properties({"name": "warren", **catalog})).load_table(name))
+        return IcebergDataset(open_catalog(catalog).load_table(name))
     except NoSuchTableError:
         raise NotFound(f"there is no table {name!r} in the catalog") from None
 
