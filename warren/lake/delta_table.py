@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -152,7 +153,7 @@ class DeltaTable:
                 )
                 rewritten, written = int(done["numFilesRemoved"]), int(done["numFilesAdded"])
             deleted = self._table.vacuum(
-                retention_hours=int(self._options.keep_s / 3600),
+                retention_hours=self._kept_hours,
                 dry_run=False,
                 enforce_retention_duration=False,
                 commit_properties=CommitProperties(max_commit_retries=0),
@@ -162,13 +163,18 @@ class DeltaTable:
         self._table.update_incremental()
         return Kept(rewritten, written, 0, len(deleted), self._tidy(now_s))
 
+    @property
+    def _kept_hours(self) -> int:
+        """How long what is no longer in the table stays: a VACUUM knows whole hours, and must not be early."""
+        return math.ceil(self._options.keep_s / 3600)
+
     def _tidy(self, now_s: float) -> int:
         """Remove what no version has that can be read, once in a while; return how many files."""
         if now_s - self._tidied_at_s < self._options.orphan_s:
             return 0
         self._tidied_at_s = now_s
         found = self._table.vacuum(
-            retention_hours=max(_ORPHAN_HOURS, int(self._options.keep_s / 3600) + 1),
+            retention_hours=max(_ORPHAN_HOURS, self._kept_hours + 1),
             dry_run=True,
             enforce_retention_duration=False,
             full=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,13 @@ class OpenTable(Protocol):
     def __call__(self, columns: pa.Schema | None = None, options: TableOptions | None = None) -> Table: ...
 
     def rows(self) -> pa.Table: ...
+
+
+class OpenOnDisk(OpenTable, Protocol):
+    """The same of a table that has files."""
+
+    def rows_of_now(self) -> Callable[[], pa.Table]:
+        """Return what reads the table later as it is now."""
 
 
 class _Memory:
@@ -53,7 +61,11 @@ class Iceberg:
         return open_table(self.catalog(), "shop.orders", columns, options or TableOptions())
 
     def rows(self) -> pa.Table:
-        return self.catalog().load_table("shop.orders").scan().to_arrow()
+        return self.rows_of_now()()
+
+    def rows_of_now(self) -> Callable[[], pa.Table]:
+        found = self.catalog().load_table("shop.orders")
+        return lambda: found.scan().to_arrow()
 
 
 class Delta:
@@ -68,9 +80,13 @@ class Delta:
         return open_table(self.place, {}, columns, options or TableOptions())
 
     def rows(self) -> pa.Table:
+        return self.rows_of_now()()
+
+    def rows_of_now(self) -> Callable[[], pa.Table]:
         from deltalake import DeltaTable
 
-        return DeltaTable(self.place).to_pyarrow_table()
+        found = DeltaTable(self.place)
+        return lambda: found.to_pyarrow_table()
 
 
 @pytest.fixture
@@ -96,7 +112,7 @@ def opened(request: pytest.FixtureRequest) -> OpenTable:
 
 
 @pytest.fixture(params=["iceberg", "delta"])
-def on_disk(request: pytest.FixtureRequest) -> OpenTable:
+def on_disk(request: pytest.FixtureRequest) -> OpenOnDisk:
     """Return a table of each kind that has files."""
-    made: OpenTable = request.getfixturevalue(request.param)
+    made: OpenOnDisk = request.getfixturevalue(request.param)
     return made

@@ -20,7 +20,7 @@ from warren.lake.marks import Place, keys_of, marks_of, places_of
 from warren.lake.options import NO_PARTITIONS, TableOptions
 from warren.lake.table import Change, with_columns
 
-from .conftest import Delta, Iceberg, OpenTable
+from .conftest import Delta, Iceberg, OpenOnDisk, OpenTable
 
 SCHEMA = message_schema(["queue", "partition", "offset", "timestamp", "body", "priority", "headers"])
 KEYS = keys_of(["orders"])
@@ -473,6 +473,16 @@ def test_a_commit_that_fails_changes_no_property(iceberg: Iceberg) -> None:
     assert not {"write.data.path", "write.metadata.path"} & properties.keys()
     [data, *_] = iceberg.catalog().load_table("shop.orders").scan().plan_files()
     assert data.file.file_path.count("warren-1") == 1
+
+
+def test_files_that_were_merged_stay_for_the_time_that_is_asked_for(on_disk: OpenOnDisk) -> None:
+    table = on_disk(SCHEMA, TableOptions(compact_files=2, keep_s=1800.0))
+    table.load(KEYS)
+    table.append(rows(0, 1), marks(1, 1))
+    before = on_disk.rows_of_now()
+    table.append(rows(0, 1), marks(1, 2))
+    assert table.maintain(time.time()).rewritten == 2
+    assert before().num_rows == 1
 
 
 def test_what_is_in_no_version_of_a_delta_table_goes_after_a_week(delta: Delta) -> None:
