@@ -9,6 +9,8 @@
    VACUUM, since nothing tells whose it is; and only if it is called as deltalake calls its files.
 5. Delta has no transforms: a table by days has a column ``publish_date``, a text such as 2026-11-24.
 6. Files that are written for a commit to come (`delta_files`) are called and described as those of deltalake.
+7. A VACUUM deletes everything again that the log still calls taken out. So the log forgets that an hour after a VACUUM
+   could delete it: what one costs does not grow with the age of the table.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from warren.lake.table import Change, Kept, Written
 
 PREFIX: Final = "warren/"
 _LOG_KEPT: Final = "interval 30 days"
+_TAKEN_OUT: Final = "delta.deletedFileRetentionDuration"
 _ORPHAN_HOURS: Final = 7 * 24
 _DATA_FILE: Final = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}\.(?:\w+\.)?parquet")
 
@@ -152,6 +155,10 @@ class DeltaTable:
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
                 rewritten, written = int(done["numFilesRemoved"]), int(done["numFilesAdded"])
+            if self._table.metadata().configuration.get(_TAKEN_OUT) != self._taken_out:
+                self._table.alter.set_table_properties(
+                    {_TAKEN_OUT: self._taken_out}, commit_properties=CommitProperties(max_commit_retries=0)
+                )
             deleted = self._table.vacuum(
                 retention_hours=self._kept_hours,
                 dry_run=False,
@@ -167,6 +174,11 @@ class DeltaTable:
     def _kept_hours(self) -> int:
         """How long what is no longer in the table stays: a VACUUM knows whole hours, and must not be early."""
         return math.ceil(self._options.keep_s / 3600)
+
+    @property
+    def _taken_out(self) -> str:
+        """How long the log knows what is no longer in the table, as properties of tables say it."""
+        return f"interval {self._kept_hours + 1} hours"
 
     def _tidy(self, now_s: float) -> int:
         """Remove what no version has that can be read, once in a while; return how many files."""

@@ -1,4 +1,4 @@
-"""What any table does. table (1) to (3); iceberg_table (1) to (5); delta_table (1) to (5); orphans (1) to (3)."""
+"""What any table does. table (1) to (3); iceberg_table (1) to (5); delta_table (1) to (5), (7); orphans (1) to (3)."""
 
 from __future__ import annotations
 
@@ -483,6 +483,21 @@ def test_files_that_were_merged_stay_for_the_time_that_is_asked_for(on_disk: Ope
     table.append(rows(0, 1), marks(1, 2))
     assert table.maintain(time.time()).rewritten == 2
     assert before().num_rows == 1
+
+
+def test_the_log_of_a_delta_table_forgets_what_was_deleted(delta: Delta) -> None:
+    from deltalake import DeltaTable
+
+    for keep_s, hours in ((86_400.0, 25), (86_400.0, 25), (5_400.0, 3)):
+        table = delta(SCHEMA, TableOptions(keep_s=keep_s))
+        table.load(KEYS)
+        table.append(rows(0, 1), marks(1, hours))
+        table.maintain(time.time())
+        table.load(KEYS)
+        assert table.marks() == marks(1, hours)
+        said = DeltaTable(delta.place).metadata().configuration
+        assert said["delta.deletedFileRetentionDuration"] == f"interval {hours} hours"
+        assert said["delta.checkpointInterval"] == "50"
 
 
 def test_what_is_in_no_version_of_a_delta_table_goes_after_a_week(delta: Delta) -> None:
