@@ -5,7 +5,8 @@
 2. A file is there when all of it is: it is written beside its place, and renamed.
 3. In text, bytes are UTF-8 where they can be, and else `\\x` and hexadecimal digits; lists, maps and structures are
    JSON. Parquet has all values as they are.
-4. A table to look at shows control characters as such, since nobody knows who has published them.
+4. Days and moments are ISO 8601, those too that Python does not know: 57878-05-28T00:00:00.000000Z.
+5. A table to look at shows control characters as such, since nobody knows who has published them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.text_rows import with_four_digits
 
 TABLE: Final = "table"
 CSV: Final = "csv"
@@ -145,11 +148,31 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a batch as values of Python, maps as dictionaries."""
     columns = []
     for field, values in zip(batch.schema, batch.columns, strict=True):
-        found = values.to_pylist()
+        found = _values(field, values)
         columns.append([None if each is None else dict(each) for each in found] if _is_map(field.type) else found)
     if not columns:
         return iter([()] * int(batch.num_rows))
     return zip(*columns, strict=True)
+
+
+def _values(field: pa.Field, values: pa.Array) -> list[Any]:
+    """Return values of Python; of days and moments that it does not know their texts.
+
+    Raises:
+        UsageError: they are within other values.
+    """
+    try:
+        return list(values.to_pylist())
+    except (OverflowError, ValueError):
+        kind = field.type
+    if pa.types.is_timestamp(kind):
+        numbers, unit, zone = values.cast(pa.int64()), kind.unit, "" if kind.tz is None else "Z"
+    elif pa.types.is_date32(kind):
+        numbers, unit, zone = values.cast(pa.int32()), "D", ""
+    else:
+        raise UsageError(f"column {field.name!r} has values that cannot be shown; --to FILE.parquet has them")
+    texts = map(with_four_digits, np.datetime_as_string(numbers.fill_null(0).to_numpy().astype(f"M8[{unit}]")).tolist())
+    return [text + zone if there else None for text, there in zip(texts, values.is_valid().to_pylist(), strict=True)]
 
 
 def _is_map(kind: pa.DataType) -> bool:

@@ -68,7 +68,7 @@ def _time_text(values: pa.Array) -> pa.Array:
         return values
     micros = values.view(pa.int64()).fill_null(0).to_numpy()
     if len(micros) == 0 or int(micros.min()) < _YEAR_0 or int(micros.max()) >= _YEAR_10000:
-        far = [_with_four_digits(text) + "Z" for text in np.datetime_as_string(micros.astype("M8[us]")).tolist()]
+        far = [with_four_digits(text) + "Z" for text in np.datetime_as_string(micros.astype("M8[us]")).tolist()]
         return pa.array(far, pa.string(), mask=values.is_null().to_numpy(zero_copy_only=False))
     # Ten times as fast as Arrow's cast, which asks for the rules of the zone each time, and fails for far years.
     days = (micros // _DAY_US).astype("M8[D]")
@@ -95,7 +95,7 @@ def _time_text(values: pa.Array) -> pa.Array:
     return pc.if_else(values.is_valid(), texts, pa.scalar(None, pa.string())) if values.null_count else texts
 
 
-def _with_four_digits(text: str) -> str:
+def with_four_digits(text: str) -> str:
     """Return a time whose year has four digits at least: numpy counts the sign of one before 0 as one."""
     if not text.startswith("-"):
         return text

@@ -1,4 +1,4 @@
-"""What `warren sql` answers. sql (1) to (3), sql_output (1) to (4)."""
+"""What `warren sql` answers. sql (1) to (3), sql_output (1) to (5)."""
 
 from __future__ import annotations
 
@@ -140,6 +140,32 @@ def test_a_table_shows_control_characters_as_such_and_is_not_endless(
     shown, said = capsys.readouterr()
     assert shown.count("\\x1b[31m[red]\\n") == 2 and "\x1b" not in shown
     assert "only the first 2 rows are shown" in said
+
+
+def test_days_and_moments_that_python_does_not_know_are_shown(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    values = [
+        "timestamptz '57878-05-28 01:02:03.5+00'",
+        "timestamp '10000-01-01'",
+        "timestamptz '0044-03-15 (BC) 12:00:00+00'",
+        "timestamp_ns '2026-02-28 01:02:03.000000004'",
+        "date '57878-02-28'",
+        "date '2026-02-28'",
+    ]
+    query = "SELECT " + ", ".join(f"{value} AS c{number}" for number, value in enumerate(values))
+    texts = ["57878-05-28T01:02:03.500000Z", "10000-01-01T00:00:00.000000", "-0043-03-15T12:00:00.000000Z"]
+    texts += ["2026-02-28T01:02:03.000000004", "57878-02-28", "2026-02-28"]
+    assert sql(query, "--format", "csv") == 0
+    assert lines(capsys)[1].split(",") == texts
+    assert sql(query, "--format", "json") == 0
+    assert list(json.loads(lines(capsys)[0]).values()) == texts
+    assert sql(query) == 0
+    assert lines(capsys)[-1].split() == texts
+    nested = "SELECT [timestamp '57878-01-01'] AS moments, NULL::DATE AS day"
+    assert sql(nested, "--format", "csv") == ExitCode.USAGE
+    assert "'moments' has values that cannot be shown" in capsys.readouterr().err
+    assert sql(nested, "--to", tmp_path / "rows.parquet") == 0
 
 
 def test_values_that_do_not_fit_are_spoken_of(broker: ExportBroker, capsys: pytest.CaptureFixture[str]) -> None:
