@@ -304,7 +304,7 @@ class _BodyColumns:
 
 
 # Values of which nothing has to be looked at: JSON has no doubles that are not finite.
-_AS_IT_IS: Final = {kinds.STRING: str, kinds.BOOLEAN: bool, kinds.DOUBLE: float, kinds.FLOAT: float}
+_AS_IT_IS: Final = {kinds.STRING: str, kinds.BOOLEAN: bool, kinds.DOUBLE: float}
 _FIELDS_MAX: Final = 100_000
 
 

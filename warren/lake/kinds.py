@@ -4,7 +4,7 @@
     boolean    true, false                                bool
     int        integers of 32 bits                        int32
     long       integers of 64 bits, also 3.0              int64
-    float      numbers                                    float
+    float      numbers, rounded; integers that it has     float
     double     numbers; integers that it has exactly      double
     string     texts; objects and arrays as JSON          string
     timestamp  moments; texts as in RFC 3339, with a zone timestamp[us, UTC]
@@ -49,7 +49,8 @@ ARROW: Final[dict[str, pa.DataType]] = {
     BINARY: pa.binary(),
 }
 WIDER: Final = {INT: LONG, FLOAT: DOUBLE}
-_EXACT_MAX: Final = 1 << 53
+_EXACT_MAX: Final = {FLOAT: 1 << 24, DOUBLE: 1 << 53}
+_FLOAT_END: Final = float((1 << 128) - (1 << 103))  # from here on the nearest of 32 bits is infinity
 _MOMENTS: Final = {TIMESTAMP: datetime, DATE: date}
 _BITS: Final = {INT: 31, LONG: 63}
 
@@ -114,13 +115,17 @@ def taken(kind: str, value: Any) -> Any:
             if _fits(number, _BITS[kind]):
                 return number
             raise Unfit(f"an integer of more than {_BITS[kind] + 1} bits")
-    elif kind in (FLOAT, DOUBLE):
+    elif kind == FLOAT and isinstance(value, float):
+        if _FLOAT_END <= abs(value) < math.inf:
+            raise Unfit("a number that is too large for a float")
+        return value
+    elif kind in _EXACT_MAX:
         if isinstance(value, float) and math.isfinite(value):
             return value
         if isinstance(value, int) and not isinstance(value, bool):
-            if abs(value) <= _EXACT_MAX:
+            if abs(value) <= _EXACT_MAX[kind]:
                 return float(value)
-            raise Unfit("an integer that a double does not have exactly")
+            raise Unfit(f"an integer that a {kind} does not have exactly")
     elif kind == BINARY:
         if isinstance(value, bytes):
             return value

@@ -66,6 +66,16 @@ def test_columns_that_there_are_stay_what_they_are() -> None:
     assert found.refused.column("body").to_pylist() == [b'{"n": 1.5}', b'{"n": "x", "new": 1}']
 
 
+def test_a_number_that_a_column_of_floats_does_not_have_is_refused() -> None:
+    made = FieldDecoder(schema=BodySchema({"n": kinds.FLOAT}))
+    found = decode(made, made.first_columns(), b'{"n": 1e300}', b'{"n": 0.5}', b'{"n": 16777217}')
+    assert of(found, "n") == [(0.5,)]
+    assert found.refused.column("reason").to_pylist() == [
+        "n: a number that is too large for a float",
+        "n: an integer that a float does not have exactly",
+    ]
+
+
 def test_an_integer_that_a_column_of_doubles_does_not_have_is_refused() -> None:
     made = FieldDecoder()
     found = decode(made, made.first_columns(), b'{"n": 9007199254740993}', b'{"n": 0.5}', b'{"n": 7}')
