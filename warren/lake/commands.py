@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -273,8 +274,9 @@ class _Fleet:
         for job in self._wanted:
             meter = Meter(job.to, job.source)
             self.meters.all.append(meter)
-            follower = follower_of(job, copy.copy(self._client), cluster)
-            runners.append(Runner(job, follower, meter, self._stop, self._say))
+            make = partial(follower_of, job, copy.copy(self._client), cluster)
+            runners.append(Runner(job, make, meter, self._stop, self._say))
+            runners[-1].prepare()
         server = None if metrics is None else serve(self.meters, *_address(metrics))
         threads = [
             threading.Thread(target=self._follow, args=(runner, once), name="warren-lake", daemon=True)

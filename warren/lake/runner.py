@@ -12,13 +12,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from warren.lake.errors import Conflict, EngineGone, NotOurs, Overtaken
 from warren.lake.follower import Follower, Step
 from warren.lake.job import Job
 from warren.lake.metrics import Meter
-from warren.spark_bridge.errors import BridgeError, DamagedChunk, DataLoss, Fenced, NotAllowed, NotFound, UsageError
+from warren.spark_bridge.errors import (
+    BridgeError,
+    DamagedChunk,
+    DataLoss,
+    Fenced,
+    NotAllowed,
+    NotFound,
+    Unreachable,
+    UsageError,
+)
 
 PAUSE_S: Final = 0.5
 PAUSE_MAX_S: Final = 30.0
@@ -33,12 +43,12 @@ _FINAL: Final = (
 
 
 class Runner:
-    """One table. `say`: where people read what happens; `clock` and `sleep`: of tests."""
+    """One table. `make`: returns what follows; `say`: where people read what happens; `clock`: of tests."""
 
     def __init__(
         self,
         job: Job,
-        follower: Follower,
+        make: Callable[[], Follower],
         meter: Meter,
         stop: threading.Event,
         say: Callable[[str], None],
@@ -46,7 +56,8 @@ class Runner:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._job = job
-        self._follower = follower
+        self._make = make
+        self._made: Follower | None = None
         self._meter = meter
         self._stop = stop
         self._say = say
@@ -56,6 +67,21 @@ class Runner:
         self._failures = 0
         self._maintained_at_s = clock()
         self._commits_since = 0
+
+    def prepare(self) -> None:
+        """Make what follows, before anything is done. A schema registry that is away is waited for by `run`.
+
+        Raises:
+            UsageError: what was asked for does not fit.
+        """
+        with suppress(Unreachable):
+            self._follower  # noqa: B018 - looking for it is what makes it
+
+    @property
+    def _follower(self) -> Follower:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
     def run(self, *, once: bool) -> None:
         """Follow until there is a stop; `once`: until the table has what there was at the beginning.

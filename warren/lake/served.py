@@ -29,6 +29,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import IO, Any, Final
 
 from warren.lake.commands import INSTALL, follower_of
@@ -112,8 +113,7 @@ def follow(order: Mapping[str, Any], places: Places, meter: Meter, stop: threadi
     job = job_of_parameter(order["value"], places)
     check_links(job, places)
     client = BrokerClient(order["url"], token=order["token"], vhost=order["vhost"])
-    follower = follower_of(job, client)
-    Runner(job, follower, meter, stop, lambda _: None).run(once=False)
+    Runner(job, partial(follower_of, job, client), meter, stop, lambda _: None).run(once=False)
 
 
 class Service:

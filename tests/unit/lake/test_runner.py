@@ -16,7 +16,7 @@ from warren.lake.metrics import Meter, Meters, serve
 from warren.lake.options import TableOptions
 from warren.lake.runner import TRIES_ONCE, Runner
 from warren.lake.table import Kept
-from warren.spark_bridge.errors import DataLoss, Unreachable
+from warren.spark_bridge.errors import DataLoss, Unreachable, UsageError
 
 
 class Stop(threading.Event):
@@ -74,7 +74,7 @@ JOB = Job("shop.orders", stream="orders", interval_s=10.0, table=TableOptions(co
 def runner(follower: Scripted, stop: Stop) -> tuple[Runner, Meter, list[str]]:
     meter, said = Meter("shop.orders", "orders"), list[str]()
     clock: Callable[[], float] = lambda: stop.now_s  # noqa: E731
-    made = Runner(JOB, cast(Follower, follower), meter, stop, said.append, clock=clock)
+    made = Runner(JOB, lambda: cast(Follower, follower), meter, stop, said.append, clock=clock)
     return made, meter, said
 
 
@@ -160,3 +160,30 @@ def test_the_page_has_every_table() -> None:
     assert 'warren_lake_rows_total{table="shop.orders",source="orders"} 7' in page.splitlines()
     assert 'warren_lake_up{table="a\\"b\\\\",source="jobs"} 1' in page.splitlines()
     assert page.count("# TYPE") == page.count("# HELP") == 12
+
+
+def test_a_registry_that_is_away_at_the_beginning_is_waited_for() -> None:
+    follower = Scripted(Step(1, 0, 0, 0, True))
+    answers: list[Any] = [Unreachable("no registry"), Unreachable("no registry"), follower]
+
+    def make() -> Follower:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return cast(Follower, found)
+
+    meter, said, stop = Meter("shop.orders", "orders"), list[str](), Stop(100)
+    made = Runner(JOB, make, meter, stop, said.append, clock=lambda: stop.now_s)
+    made.prepare()
+    made.run(once=True)
+    assert said[0] == "shop.orders: no registry: tries again in 0.5 s"
+    assert (meter.failures, meter.rows, follower.opened) == (1, 1, 1) and not answers
+
+
+def test_what_does_not_fit_is_told_before_anything_is_done() -> None:
+    def make() -> Follower:
+        raise UsageError("no schema")
+
+    made = Runner(JOB, make, Meter("shop.orders", "orders"), Stop(1), list[str]().append)
+    with pytest.raises(UsageError, match="no schema"):
+        made.prepare()
