@@ -192,6 +192,9 @@ class IcebergTable:
             transaction.commit_transaction()
         except CommitFailedException as error:
             raise Conflict(f"table {self.name}: {error}") from None
+        except Exception:
+            self._table.catalog.close()  # its file may be another one by now: the next question opens that
+            raise
         finally:
             if self._table.metadata.properties is held:  # it did not come to a commit
                 self._table.metadata = metadata

@@ -336,6 +336,23 @@ def test_partitions_that_would_have_a_row_twice_are_refused(iceberg: Iceberg, *,
     assert table.marks() == marks(1, 2) and offsets(iceberg) == [0, 1]
 
 
+def test_a_catalogue_whose_file_was_brought_back_is_used_again(iceberg: Iceberg, tmp_path: Path) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    table = iceberg(SCHEMA)
+    table.load(KEYS)
+    table.append(rows(0, 1), marks(1, 1))
+    there = tmp_path / "catalog.db"
+    backup = there.read_bytes()
+    there.unlink()
+    there.write_bytes(backup)
+    with pytest.raises(OperationalError):
+        table.append(rows(1, 2), marks(1, 2))
+    table.load(KEYS)
+    table.append(rows(1, 2), marks(1, 2))
+    assert offsets(iceberg) == [0, 1]
+
+
 def test_the_name_of_an_iceberg_table_has_a_namespace(iceberg: Iceberg) -> None:
     from warren.lake.iceberg_table import open_table
 
