@@ -44,6 +44,9 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE: Final = re.compile(r"(\d+)\s*([kmg]?)(i?)b?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
+# Names and directories become parts of URLs, which libraries take apart: they would write somewhere else.
+_NOT_IN_NAMES: Final = re.compile(r"[\x00-\x1f/\\?#]")
+_NOT_IN_CATALOGS: Final = re.compile(r"[?#%]")
 
 
 @dataclass(frozen=True)
@@ -112,9 +115,13 @@ class Job:
             raise UsageError(f"{self.to}: a catalog is for iceberg")
         if self.format == ICEBERG and self.storage:
             raise UsageError(f"{self.to}: storage is for delta; of iceberg it is a property of the catalog")
-        if self.format == ICEBERG and not self.catalog:
-            return self._local(resolves=resolves)
-        return self
+        if self.format == DELTA and "://" not in self.to and "%" in self.to:
+            raise UsageError(f"{self.to}: the directory of a Delta table cannot have a % in its name")
+        job = self._local(resolves=resolves) if self.format == ICEBERG and not self.catalog else self
+        parts = job.to.split(".")
+        if job.format == ICEBERG and (len(parts) < 2 or not all(map(str.strip, parts)) or _NOT_IN_NAMES.search(job.to)):
+            raise UsageError(f"to {job.to!r}: in a catalogue a table is NAMESPACE.TABLE, without / \\ ? and #")
+        return job
 
     def _check_schema(self) -> None:
         if self.schema is not None and self.body == BYTES:
@@ -137,6 +144,8 @@ class Job:
             raise UsageError(
                 f"{self.to}: without a catalog an Iceberg table is DIRECTORY/NAMESPACE.TABLE, as in lake/shop.orders"
             )
+        if _NOT_IN_CATALOGS.search(str(place.directory)):
+            raise UsageError(f"{self.to}: the directory of a catalogue cannot have ?, # and % in its name")
         return replace(self, to=place.table, catalog=place.properties())
 
 

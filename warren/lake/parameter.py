@@ -158,9 +158,6 @@ def _check_target(job: Job, places: Places, *, has_catalog: bool) -> None:
         return
     if not has_catalog:
         places.check("to", job.catalog["warehouse"])  # the directory
-    parts = job.to.split(".")
-    if len(parts) < 2 or not all(parts) or "/" in job.to or "\\" in job.to:
-        raise UsageError(f"to {job.to!r}: in a catalogue a table is NAMESPACE.TABLE")
 
 
 def _check_numbers(job: Job) -> None:

@@ -115,3 +115,29 @@ def test_a_catalog_is_a_url_or_a_name() -> None:
 def test_durations_and_sizes() -> None:
     assert [seconds_of(text) for text in ("500ms", "1.5s", "2 m", "1h", "7d")] == [0.5, 1.5, 120, 3600, 604800]
     assert [bytes_of(text) for text in ("5", "1k", "1KiB", "2MB", "1 GiB")] == [5, 1000, 1024, 2_000_000, 1 << 30]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"to": "lake/shop.a#1"}, r"without / \\ \? and #"),
+        ({"to": "lake/shop.a?1"}, r"without / \\ \? and #"),
+        ({"to": "lake/shop."}, r"NAMESPACE\.TABLE"),
+        ({"to": "lake/shop..a"}, r"NAMESPACE\.TABLE"),
+        ({"to": "a#1/shop.orders"}, "the directory of a catalogue"),
+        ({"to": "a?b/shop.orders"}, "the directory of a catalogue"),
+        ({"to": "a%20b/shop.orders"}, "the directory of a catalogue"),
+        ({"to": "orders", "catalog": "main"}, r"NAMESPACE\.TABLE"),
+        ({"to": "shop.a/../b", "catalog": "main"}, r"NAMESPACE\.TABLE"),
+        ({"to": "shop.a#1", "catalog": "main"}, r"without / \\ \? and #"),
+        ({"to": "lake/a%20b", "format": "delta"}, "cannot have a %"),
+    ],
+)
+def test_names_that_libraries_would_take_for_others_are_refused(values: dict[str, str], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        job_of({"stream": "orders", **values}, {}, Path())
+
+
+@pytest.mark.parametrize("to", ["é lake/shop.a b", 'it\'s/shop."é"', "lake/shop.a%20b"])
+def test_other_names_are_taken(to: str) -> None:
+    assert job_of({"stream": "orders", "to": to}, {}, Path()).to == to.rpartition("/")[2]
