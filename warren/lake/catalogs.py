@@ -14,6 +14,7 @@ from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, load_cat
 from pyiceberg.catalog.rest import RestCatalog
 from requests import Session
 
+from warren.lake.job import DEFAULT_CATALOG
 from warren.lake.object_stores import catalog_properties
 
 CONNECT_S: Final = 10.0
@@ -37,4 +38,4 @@ AVAILABLE_CATALOGS[CatalogType.REST] = lambda name, properties: TimedRestCatalog
 
 def open_catalog(given: Mapping[str, str]) -> Catalog:
     """Return the catalogue with the properties `given`, and with what the environment says of object stores."""
-    return load_catalog(**catalog_properties({"name": "warren", **given}))
+    return load_catalog(**catalog_properties({"name": DEFAULT_CATALOG, **given}))

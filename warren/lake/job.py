@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from warren.lake.options import PARTITIONINGS, Limits, TableOptions
+from warren.lake.places import maybe_path
 from warren.spark_bridge.errors import UsageError
 
 ICEBERG: Final = "iceberg"
@@ -39,6 +41,7 @@ PROTOBUF: Final = "protobuf"
 TYPED: Final = (AVRO, PROTOBUF)
 BODIES: Final = (BYTES, JSON, *TYPED)
 REFUSED: Final = "_refused"
+DEFAULT_CATALOG: Final = "warren"
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -86,6 +89,17 @@ class Job:
     def refused(self) -> str:
         """The name of the table of what is refused."""
         return self.to.rstrip("/") + REFUSED
+
+    def tables(self) -> frozenset[tuple[object, ...]]:
+        """Return what no two jobs may have in common: the table, and the one of what is refused."""
+        names = [self.to] if self.body == BYTES else [self.to, self.refused]
+        if self.format == DELTA:
+            return frozenset((DELTA, _plain(name)) for name in names)
+        given = {"name": DEFAULT_CATALOG, **self.catalog}
+        if given.get("type") == "sql":
+            given.pop("warehouse", None)  # it keeps tables by their names, wherever their files are
+        catalog = tuple(sorted((key, _plain(text)) for key, text in given.items()))
+        return frozenset((ICEBERG, name, catalog) for name in names)
 
     def identity(self, vhost: str) -> str:
         """Return what no other source has."""
@@ -147,6 +161,14 @@ class Job:
         if _NOT_IN_CATALOGS.search(str(place.directory)):
             raise UsageError(f"{self.to}: the directory of a catalogue cannot have ?, # and % in its name")
         return replace(self, to=place.table, catalog=place.properties())
+
+
+def _plain(place: str) -> str:
+    """Return the same for the same path or URL, however it is written."""
+    path = maybe_path(place)
+    if path is None and "://" in place:
+        return place.rstrip("/")
+    return os.path.normpath(place if path is None else path)
 
 
 class LocalCatalog(NamedTuple):
@@ -240,10 +262,11 @@ def jobs_of(path: Path) -> list[Job]:
             jobs.append(job_of({**common, **table}, catalogs, path.parent))
         except UsageError as error:
             raise UsageError(f"{path}: table {number}: {error}") from None
-    places = [(job.format, job.to, tuple(sorted(job.catalog.items()))) for job in jobs]
-    for place in places:
-        if places.count(place) > 1:
-            raise UsageError(f"{path}: two tables are {place[1]}")
+    taken: set[tuple[object, ...]] = set()
+    for job in jobs:
+        if not taken.isdisjoint(job.tables()):
+            raise UsageError(f"{path}: two tables are {job.to}, or one is that of what the other one refuses")
+        taken |= job.tables()
     return jobs
 
 

@@ -25,13 +25,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from warren.lake.job import DELTA, PROTOBUF, TYPED, Job, catalog_of, job_of
+from warren.lake.job import DEFAULT_CATALOG, DELTA, PROTOBUF, TYPED, Job, catalog_of, job_of
 from warren.lake.places import ENVIRONMENT, Places, maybe_path
 from warren.spark_bridge.errors import UsageError
 
 COMPONENT: Final = "lake"
 REGISTRY: Final = "WARREN_SCHEMA_REGISTRY"
-CATALOG_NAME: Final = "warren"
 NAME_MAX: Final = 100
 TEXT_MAX: Final = 2048
 SCHEMA_MAX: Final = 256 << 10
@@ -64,7 +63,7 @@ def job_of_parameter(value: object, places: Places, environment: Mapping[str, st
     given = words.get("catalog")
     if given is not None:
         catalog = _catalog(given, places)
-        name = catalog.pop("name", CATALOG_NAME)
+        name = catalog.pop("name", DEFAULT_CATALOG)
         catalogs[name], words["catalog"] = catalog, name
     registry = words.get("registry")
     if isinstance(registry, str):
@@ -100,11 +99,6 @@ def check_links(job: Job, places: Places) -> None:
         texts.append(str(job.schema))
     for text in texts:
         places.check_links(text)
-
-
-def place_of(job: Job) -> tuple[object, ...]:
-    """Return what no two tables have in common."""
-    return job.format, job.to.rstrip("/"), tuple(sorted(job.catalog.items()))
 
 
 def _catalog(given: object, places: Places) -> dict[str, str]:

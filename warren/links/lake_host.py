@@ -8,10 +8,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from warren.lake.parameter import COMPONENT, job_of_parameter, place_of
+from warren.lake.parameter import COMPONENT, job_of_parameter
 from warren.lake.places import places_of
 from warren.links.host import Parameter
 from warren.links.lake_jobs import JOBS_MAX
@@ -42,25 +42,25 @@ class LakeHost:
             if user is None or "administrator" not in user.tags:
                 return [f'user "{by}" needs the tag administrator: a table writes files where the broker may']
         try:
-            place = place_of(job_of_parameter(value, self._places))
+            tables = job_of_parameter(value, self._places).tables()
         except ValueError as error:
             return [str(error)]
         found = self.parameters()
         if len(found) >= JOBS_MAX and all((each.vhost, each.name) != (vhost, name) for each in found):
             return [f"a broker has {JOBS_MAX} tables at most"]
         for each in found:
-            if (each.vhost, each.name) != (vhost, name) and self._maybe_place(each.value) == place:
+            if (each.vhost, each.name) != (vhost, name) and not tables.isdisjoint(self._tables(each.value)):
                 return [f'the table is that of the parameter "{each.name}" in vhost "{each.vhost}"']
         return []
 
-    def _maybe_place(self, value: object) -> tuple[object, ...] | None:
-        """Return where the table of a parameter is, without a look at its schema, which may be large."""
+    def _tables(self, value: object) -> Collection[object]:
+        """Return which tables a parameter has, without a look at its schema, which may be large."""
         if isinstance(value, dict) and isinstance(value.get("schema"), dict):
             value = {**value, "schema": {}}
         try:
-            return place_of(job_of_parameter(value, self._places))
+            return job_of_parameter(value, self._places).tables()
         except ValueError:
-            return None
+            return ()
 
     # --- what there is ----------------------------------------------------------------------------------------------
 

@@ -81,6 +81,10 @@ def test_a_file_names_tables_with_what_they_have_in_common(tmp_path: Path) -> No
         ("[[tables]]\nto = 'd'\nstream = 's'\nformat = 'delta'\ncatalog = 'c'", "a catalog is for iceberg"),
         ("[[tables]]\nto = 'a.b'\nstream = 's'\nstorage = {a = 'b'}", "storage is for delta"),
         ("[[tables]]\nto = 'd/a.b'\nstream = 's'\n[[tables]]\nto = 'd/a.b'\nstream = 't'", "two tables are a.b"),
+        (
+            "[[tables]]\nto = 'd/a.b'\nstream = 's'\nbody = 'json'\n[[tables]]\nto = 'd/a.b_refused'\nstream = 's'",
+            "one is that of what the other one refuses",
+        ),
         ("[[tables]", "Expected"),
     ],
 )

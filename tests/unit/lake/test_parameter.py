@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from warren.lake.job import job_of
-from warren.lake.parameter import SCHEMA_MAX, check_links, job_of_parameter, place_of
+from warren.lake.parameter import SCHEMA_MAX, check_links, job_of_parameter
 from warren.lake.places import Places, places_of
 from warren.spark_bridge.errors import UsageError
 
@@ -187,12 +187,32 @@ def test_what_is_no_object_is_refused(value: object) -> None:
     assert refusal(value) == "must be an object, with stream or queue, and to"
 
 
-def test_two_parameters_of_one_table_have_the_same_place() -> None:
-    other = job_of_parameter({**TABLE, "stream": "others"}, PLACES, {})
-    assert place_of(job_of_parameter(TABLE, PLACES, {})) == place_of(other)
-    assert place_of(other) != place_of(job_of_parameter({**TABLE, "to": "/srv/lake/shop.others"}, PLACES, {}))
-    delta = [job_of_parameter({**DELTA, "to": f"/srv/lake/orders{end}"}, PLACES, {}) for end in ("", "/")]
-    assert place_of(delta[0]) == place_of(delta[1])
+SQL = {"type": "sql", "uri": "sqlite:////srv/lake/catalog.db", "warehouse": "file:///srv/lake"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_one"),
+    [
+        (TABLE, {**TABLE, "stream": "others"}, True),
+        (TABLE, {**TABLE, "to": "/srv/lake/./shop.orders"}, True),
+        (TABLE, {**TABLE, "to": "shop.orders", "catalog": SQL}, True),
+        (TABLE, {**TABLE, "to": "shop.orders", "catalog": {**SQL, "warehouse": "file:///srv/lake/more"}}, True),
+        ({**TABLE, "body": "json"}, {**TABLE, "to": "/srv/lake/shop.orders_refused"}, True),
+        ({**TABLE, "body": "bytes"}, {**TABLE, "to": "/srv/lake/shop.orders_refused"}, False),
+        (TABLE, {**TABLE, "to": "/srv/lake/shop.others"}, False),
+        (TABLE, {**TABLE, "to": "/srv/lake/more/shop.orders"}, False),
+        ({**DELTA, "to": "/srv/lake/orders"}, {**DELTA, "to": "/srv/lake/orders/"}, True),
+        ({**DELTA, "to": "/srv/lake/orders"}, {**DELTA, "to": "/srv/lake//./orders"}, True),
+        ({**DELTA, "to": "/srv/lake/orders"}, {**DELTA, "to": "file:///srv/lake/orders"}, True),
+        ({**DELTA, "to": "/srv/lake/orders"}, {**DELTA, "to": "/srv/lake/orders2"}, False),
+        ({**DELTA, "to": "s3://lake/warren/orders"}, {**DELTA, "to": "s3://lake/warren/orders/"}, True),
+    ],
+)
+def test_two_parameters_of_one_table_have_it_in_common_however_it_is_written(
+    one: dict[str, Any], other: dict[str, Any], *, are_one: bool
+) -> None:
+    tables = [job_of_parameter(value, PLACES, {}).tables() for value in (one, other)]
+    assert tables[0].isdisjoint(tables[1]) != are_one
 
 
 def test_links_out_of_an_allowed_directory_are_not_followed(tmp_path: Path) -> None:
