@@ -4,8 +4,9 @@
    claims, which stay until they are settled.
 2. `settle` is told what is safe in the table. A drain acknowledges that; of streams the broker is told how far the
    table is, if it is to know, and that it cannot be told stops nobody.
-3. What retention has removed, a stream that was made anew, or messages that cannot be read are a `DataLoss`. With
-   `skip_lost` they are passed over and counted.
+3. What retention has removed, a stream that was made anew, a partition that was deleted or taken out before it was
+   read, and messages that cannot be read are a `DataLoss`. With `skip_lost` they are passed over, and counted where
+   somebody knows how many they are.
 4. Streams that a super stream gets later begin at their first offset.
 """
 
@@ -20,7 +21,7 @@ from warren.lake.marks import Place, Places, fingerprint
 from warren.lake.options import Limits
 from warren.lake.ranges import SKIP, Range, parts_of, rows_of
 from warren.spark_bridge.control import BrokerClient, Description, Session
-from warren.spark_bridge.errors import BridgeError, DataLoss, Fenced, Gone, UsageError
+from warren.spark_bridge.errors import BridgeError, DataLoss, Fenced, Gone, NotFound, UsageError
 from warren.spark_bridge.limits import shares, within_bytes
 from warren.spark_bridge.nodes import nodes_of
 from warren.spark_bridge.start_offsets import offset_at
@@ -88,13 +89,15 @@ class StreamSource:
         self._turn = 0
         self._stop: dict[str, int] | None = None
         self._told: dict[str, int] = {}
+        self._known: dict[str, None] = {}  # names of streams, those too that are not there any more
 
     def _parts(self) -> dict[str, tuple[int, Description]]:
         """Return the streams by their names, with their numbers."""
         return parts_of(self._client, self.name, "to empty it into the table, drain it")
 
     def names(self) -> list[str]:
-        return list(self._parts())
+        self._known |= dict.fromkeys(self._parts())
+        return list(self._known)
 
     def begin(self, places: Places) -> dict[str, Place]:
         return {
@@ -122,6 +125,8 @@ class StreamSource:
         starts: dict[str, Place] = {}
         ends: dict[str, int] = {}
         lost = 0
+        for name in places.keys() - parts.keys():
+            self._look_for(name, places[name])
         for name, (_, part) in parts.items():
             if self._stop is not None and name not in self._stop:
                 continue
@@ -169,6 +174,20 @@ class StreamSource:
         if place.next > part.end:
             self._loss(f"stream {part.name!r} ends at {part.end}, and a step had begun that read up to {place.next}")
         return place.next
+
+    def _look_for(self, name: str, place: Place) -> None:
+        """Make sure that a partition was read whole that its super stream does not have any more."""
+        try:
+            there = self._client.describe(name)
+        except NotFound:
+            self._loss(
+                f"stream {name!r}, a partition of {self.name!r}, was deleted; it had been read up to {place.next}"
+            )
+            return
+        if there.end > place.next or fingerprint(there.id) != place.id:
+            self._loss(
+                f"stream {name!r} is no partition of {self.name!r} any more; it had been read up to {place.next}"
+            )
 
     def _checked(self, part: Description, place: Place) -> Place:
         """Return where to go on in a stream."""

@@ -104,6 +104,44 @@ def test_partitions_are_followed_with_their_numbers_and_so_are_new_ones(
     assert offsets(tables) == [(part, at) for part, count in ((0, 3), (1, 9), (2, 2)) for at in range(count)]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_partition_that_goes_before_it_was_read_is_a_loss(
+    broker: ExportBroker, tables: MemoryTables, *, is_deleted: bool, is_restarted: bool
+) -> None:
+    whole = broker.stream("orders", type="super-stream", partitions=("orders-0", "orders-1"))
+    broker.stream("orders-0", count=1)
+    left = broker.stream("orders-1", count=1, id="i2")
+    made = follower(broker, tables)
+    run(made)
+    left.add(1)
+    whole.partitions = ("orders-0",)
+    if is_deleted:
+        del broker.queues["orders-1"]
+    if is_restarted:
+        made = follower(broker, tables)
+    with pytest.raises(DataLoss, match=r"orders-1.* had been read up to 1"):
+        made.step()
+    broker.queues["orders-0"].add(1)
+    run(follower(broker, tables, skip_lost=True))
+    assert offsets(tables) == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_a_partition_that_was_read_may_be_taken_out(broker: ExportBroker, tables: MemoryTables) -> None:
+    whole = broker.stream("orders", type="super-stream", partitions=("orders-0", "orders-1"))
+    broker.stream("orders-0", count=1)
+    broker.stream("orders-1", count=1, id="i2")
+    made = follower(broker, tables)
+    run(made)
+    whole.partitions = ("orders-0",)
+    broker.queues["orders-0"].add(1)
+    assert made.step().rows == 1
+    whole.partitions = ("orders-0", "orders-1")
+    broker.queues["orders-1"].add(1)
+    run(made)
+    assert offsets(tables) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
 def test_what_is_refused_is_in_the_other_table_and_the_place_is_in_both(
     broker: ExportBroker, tables: MemoryTables
 ) -> None:
