@@ -64,8 +64,12 @@ def write(rows: pa.RecordBatchReader, form: str, to: Path | None) -> int:
     """Write rows into a file, or to standard output, and return how many there were.
 
     Raises:
-        OSError: it cannot be written.
+        UsageError: two columns have one name, and JSON would have one of them. OSError: it cannot be written.
     """
+    names = rows.schema.names
+    if form == JSON and len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"two columns are called {twice!r}: give one of them another name, as in SELECT x AS y")
     if form == PARQUET:
         assert to is not None
         with _file(to) as opened:

@@ -168,6 +168,18 @@ def test_days_and_moments_that_python_does_not_know_are_shown(
     assert sql(nested, "--to", tmp_path / "rows.parquet") == 0
 
 
+def test_columns_of_one_name_are_no_row_of_json(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    query = "SELECT 1 AS a, 2 AS b, 3 AS a"
+    for more in (("--format", "json"), ("--to", tmp_path / "rows.json")):
+        assert sql(query, *more) == ExitCode.USAGE
+        assert "two columns are called 'a'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert sql(query, "--format", "csv") == 0
+    assert lines(capsys) == ["a,b,a", "1,2,3"]
+
+
 def test_values_that_do_not_fit_are_spoken_of(broker: ExportBroker, capsys: pytest.CaptureFixture[str]) -> None:
     broker.stream().messages += [Sent(0, b'{"a": 1}'), Sent(1, b"{")]
     assert sql("SELECT sum(a) AS n FROM stream('orders', json => true)", "--format", "csv") == 0
