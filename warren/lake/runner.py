@@ -75,10 +75,10 @@ class Runner:
             UsageError: what was asked for does not fit.
         """
         with suppress(Unreachable):
-            self._follower  # noqa: B018 - looking for it is what makes it
+            self._following()
 
-    @property
-    def _follower(self) -> Follower:
+    def _following(self) -> Follower:
+        """Return what follows, which is made when it is first asked for. Raises as `prepare`, and Unreachable."""
         if self._made is None:
             self._made = self._make()
         return self._made
@@ -105,14 +105,14 @@ class Runner:
     def _turn(self, once: bool) -> bool:
         """Make a step, and wait for the next one; return whether there will be none."""
         if not self._is_open:
-            self._follower.open()
+            self._following().open()
             self._is_open = self._meter.up = True
             self._say(f"{self._job.to}: follows {self._job.source}")
         if once and not self._has_end:
-            self._follower.stop_here()
+            self._following().stop_here()
             self._has_end = True
         began_s = self._clock()
-        step = self._follower.step()
+        step = self._following().step()
         self._meter.problem = ""
         self._note(step, began_s)
         if once and not step.moved:
@@ -146,8 +146,8 @@ class Runner:
     def _wait(self, until_s: float) -> None:
         """Wait for the next step, or until there is enough for one."""
         while (rest_s := until_s - self._clock()) > 0 and not self._stop.wait(min(rest_s, LOOK_S)):
-            self._meter.waiting = self._follower.waiting()
-            if self._meter.waiting >= self._follower.rows_max:
+            self._meter.waiting = self._following().waiting()
+            if self._meter.waiting >= self._following().rows_max:
                 return
 
     def _is_due(self) -> bool:
@@ -158,7 +158,7 @@ class Runner:
         self._maintained_at_s = self._clock()
         self._commits_since = 0
         try:
-            done = self._follower.maintain(self._clock())
+            done = self._following().maintain(self._clock())
         except Conflict:
             return  # another program commits; the next time will do
         if any(done):
