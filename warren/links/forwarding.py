@@ -28,6 +28,7 @@ RECEIVED_FROM: Final = "x-received-from"
 SHOVELLED: Final = "x-shovelled"
 SHOVELLED_TIMESTAMP: Final = "x-shovelled-timestamp"
 ENTRIES_MAX: Final = 100
+LONG_MAX: Final = (1 << 63) - 1
 _HEADER_PREFIX: Final = bytes(12)
 
 
@@ -158,4 +159,5 @@ def received_from_queue(
     if copies is not None:
         table = with_value(without_key(table, b"CC"), "x-original-cc", copies)
     entry = encode_table({"uri": uri, "queue": queue, "redelivered": redelivered})
-    return prepended(table, RECEIVED_FROM, b"F" + with_value(entry, "visit-count", long_value(count + 1)))
+    visits = long_value(min(count + 1, LONG_MAX))  # whoever published it may have written any count
+    return prepended(table, RECEIVED_FROM, b"F" + with_value(entry, "visit-count", visits))

@@ -87,6 +87,20 @@ def test_queue_federation_counts_visits_and_notes_the_first_hop_only() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "then"),
+    [((1 << 63) - 1, (1 << 63) - 1), ((1 << 63) - 2, (1 << 63) - 1), (-(1 << 63), 1), (True, 2), ("many", 1)],
+)
+def test_a_message_may_come_with_any_count_of_visits(said: object, then: int) -> None:
+    headers = encode_table({"x-received-from": [{"uri": "amqp://a", "queue": "q", "visit-count": said}]})
+    headers = forwarding.received_from_queue(
+        headers, uri="amqp://a", queue="q", redelivered=False, exchange="x", routing_key="k"
+    )
+    visited = decode_table(headers)["x-received-from"]
+    assert isinstance(visited, list)
+    assert visited[0]["visit-count"] == then
+
+
+@pytest.mark.parametrize(
     ("exchange", "upstream_vhost", "vhost", "downstream", "name"),
     [
         ("x", "v", "v", "x", "federation: x -> us"),
