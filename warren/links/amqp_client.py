@@ -5,7 +5,8 @@ Owns one socket per `Connection`, its heartbeats, and the `Channel`s on it.
 1. The tasks of a connection never raise. What ends it is kept, and every later call on it or its channels raises
    that: a `LinkError` whose text names the peer and holds no credentials.
 2. Memory: while more than `INBOX_BYTES` of deliveries wait to be taken nothing is read; while more than
-   `OUTBOX_BYTES` are unsent `Connection.writable` waits. No content larger than ``max_message_bytes`` is begun.
+   `OUTBOX_BYTES` are unsent `Connection.writable` waits. No content larger than ``max_message_bytes`` is begun, and
+   one takes its size in memory, in however many frames it comes.
 3. Properties stay encoded, from delivery to publish: what is not rewritten keeps every byte.
 4. Everything queued for sending before a request or `close` goes out before it: acks are never overtaken.
 """
@@ -138,7 +139,7 @@ class _Content:
         self.method = method
         self.properties = NO_PROPERTIES
         self.missing = -1
-        self.parts: list[bytes] = []
+        self.body = bytearray()  # of one in several frames
 
 
 class Channel:
@@ -352,7 +353,7 @@ class Channel:
             raise _Nonsense(f"sent a message of {content.missing} bytes; links take {limit} at most")
         content.properties = data[start + 12 : end]
         if not content.missing:
-            self._complete(content)
+            self._complete(content, b"")
 
     def receive_body(self, data: bytes, start: int, end: int) -> None:
         content = self._content
@@ -361,13 +362,15 @@ class Channel:
         if end - start > content.missing or end == start:
             raise _Nonsense("sent a body frame that is longer than announced, or empty")
         content.missing -= end - start
-        content.parts.append(data[start:end])
+        if not content.missing and not content.body:
+            self._complete(content, data[start:end])
+            return
+        content.body += data[start:end]
         if not content.missing:
-            self._complete(content)
+            self._complete(content, bytes(content.body))
 
-    def _complete(self, content: _Content) -> None:
+    def _complete(self, content: _Content, body: bytes) -> None:
         self._content = None
-        body = content.parts[0] if len(content.parts) == 1 else b"".join(content.parts)
         method = content.method
         if type(method) is tuple:
             delivery_tag, redelivered, exchange, routing_key = method

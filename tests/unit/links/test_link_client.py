@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from struct import pack
 from typing import Any
@@ -296,6 +297,27 @@ def test_bodies_are_held_to_what_was_announced_and_may_be(body: bytes, announced
         assert text in str(await fails(channel))
 
     play(script, client)
+
+
+def test_a_body_in_tiny_frames_takes_its_size_in_memory() -> None:
+    size = 90_000
+    header = pack(">HHQ", 60, 0, size) + NO_PROPERTIES
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        channel.begin_content((1, False, "x", "k"))
+        channel.receive_header(header, 0, len(header))
+        tracemalloc.start()
+        try:
+            for _ in range(0, size, 2):
+                channel.receive_body(b"<ab>", 1, 3)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 4 * size
+        (delivery,) = channel.take_deliveries()
+        assert delivery.body == b"ab" * (size // 2)
+
+    play(silence, client)
 
 
 def test_no_more_is_read_than_fits_until_deliveries_are_taken() -> None:
