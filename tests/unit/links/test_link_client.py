@@ -121,7 +121,8 @@ def play(script: Script, client: Client, uri: str = "amqp://u:s3cret@?heartbeat=
                 await client(connection, channel)
             finally:
                 nursery.cancel_scope.cancel()
-                await trio.aclose_forcefully(ours)
+                with trio.CancelScope(shield=True):  # or what `client` raises would be lost in the cancellation
+                    await trio.aclose_forcefully(ours)
 
     trio.run(main, clock=MockClock(autojump_threshold=0) if clock else None)
 
