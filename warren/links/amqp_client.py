@@ -26,7 +26,7 @@ from warren.amqp import methods
 from warren.amqp.codec import decode_method, method_frame
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import COMMAND_INVALID, REPLY_SUCCESS, AmqpError
-from warren.amqp.field_table import EMPTY_TABLE, Table
+from warren.amqp.field_table import EMPTY_TABLE, FLAT_TABLE_BYTES, Table
 from warren.amqp.properties import MIN_HEADER_BYTES, scan_properties
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_uri import BrokerUri, redact
@@ -39,6 +39,7 @@ REPLY_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 3.0
 FRAME_MAX_BYTES: Final = 131072
 MAX_MESSAGE_BYTES: Final = 134_217_728
+CONTENT_HEAD_BYTES: Final = 12  # of a content header, before its properties
 _DELIVER: Final = 60 << 16 | 60
 _ACK: Final = 60 << 16 | 80
 _HEAD = Struct(">BHI")
@@ -244,6 +245,18 @@ class Channel:
 
     # --- messages -----------------------------------------------------------------------------------------------
 
+    def takes(self, properties: bytes) -> bool:
+        """Tell whether a content header may have these properties: it is one frame, whose headers are a valid table."""
+        if CONTENT_HEAD_BYTES + len(properties) > self.connection.frame_max_bytes - 8:
+            return False
+        if len(properties) > FLAT_TABLE_BYTES:
+            payload = bytes(CONTENT_HEAD_BYTES) + properties
+            try:
+                scan_properties(payload, 0, len(payload))
+            except AmqpError:
+                return False
+        return True
+
     def publish(
         self, exchange: str, routing_key: str, properties: bytes, body: bytes, *, mandatory: bool = False
     ) -> int:
@@ -259,10 +272,10 @@ class Channel:
             self._publish_frame = _HEAD.pack(1, self.number, len(payload)) + payload + _FRAME_END
             self._publish_key = key
         size = len(body)
-        head = _CONTENT_HEAD.pack(2, self.number, 12 + len(properties), 60, 0, size)
+        head = _CONTENT_HEAD.pack(2, self.number, CONTENT_HEAD_BYTES + len(properties), 60, 0, size)
         connection = self.connection
         room = connection.frame_max_bytes - 8
-        if 12 + len(properties) > room:
+        if CONTENT_HEAD_BYTES + len(properties) > room:
             raise LinkError(f"{connection.where} does not accept content headers of {len(properties)} bytes")
         if size <= room:
             parts = [self._publish_frame, head, properties, _FRAME_END]
@@ -351,7 +364,7 @@ class Channel:
         limit = self.connection.max_message_bytes
         if content.missing > limit:
             raise _Nonsense(f"sent a message of {content.missing} bytes; links take {limit} at most")
-        content.properties = data[start + 12 : end]
+        content.properties = data[start + CONTENT_HEAD_BYTES : end]
         if not content.missing:
             self._complete(content, b"")
 

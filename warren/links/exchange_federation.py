@@ -8,8 +8,9 @@ At the upstream, all durable but for its auto-delete exchange, under names that 
    several destinations are one binding there.
 2. Of the two names A and B one is in use. A new attempt builds the other one up completely and then deletes the
    former: stale bindings vanish, and no message is missed, for both lead to the same queue meanwhile.
-3. A message goes no further than max-hops, and never back to a broker it came through: x-received-from. Bindings
-   carry x-bound-from, so that they do not run in circles either.
+3. A message goes no further than max-hops, and never back to a broker it came through: x-received-from. One whose
+   headers have no room for that is left out, and the log says so. Bindings carry x-bound-from, so that they do not run
+   in circles either.
 4. Messages wait in the upstream queue while the link is down, within expires and message-ttl.
 5. The upstream queue and exchange go when the link is removed for good, unless resource-cleanup-mode says never.
 """
@@ -260,12 +261,20 @@ class ExchangeLink(FederationLink):
 
     # --- messages -----------------------------------------------------------------------------------------------
 
-    def _rewriter(self, remote: Connection) -> Callable[[Delivery], Publish | None]:
+    def _rewriter(self, remote: Connection) -> Callable[[Delivery, bool], Publish | None]:
         host = self.endpoints.host
         cluster_name, max_hops = host.cluster_name, self.upstream.max_hops
         upstream_name = upstream_cluster_name(remote)
+        left_out = 0
 
-        def rewrite(delivery: Delivery) -> Publish | None:
+        def rewrite(delivery: Delivery, annotated: bool) -> Publish | None:
+            nonlocal left_out
+            if not annotated:
+                left_out += 1
+                if left_out == 1:  # more lines would say the same
+                    details = {"vhost": self.vhost, "name": self.name, "upstream": self.upstream.name}
+                    host.log("warning", "message_left_out", **details, reason="its headers have no room for another")
+                return None
             properties = forwarding.decode(self.trusted(delivery.properties))
             # The upstream's exchange has looked already, unless it is a plain fanout.
             if not forwarding.should_forward(properties.headers, max_hops, cluster_name, self.vhost):

@@ -131,13 +131,17 @@ def received_from_exchange(
     return prepended(headers or EMPTY_TABLE, RECEIVED_FROM, table_value(entry))
 
 
+def without_copies(headers: bytes) -> bytes:
+    """Return headers without CC, which has been acted on upstream, and would route again here."""
+    return without_key(headers, b"CC")
+
+
 def received_from_queue(
     headers: bytes | None, *, uri: str, queue: str, redelivered: bool, exchange: str, routing_key: str
 ) -> bytes:
     """Return headers that name the upstream queue in front of the others, with the count of visits to it.
 
-    On the first hop the original exchange and routing key are noted. CC is renamed: it has been acted on upstream,
-    and would route again here.
+    On the first hop the original exchange and routing key are noted. CC is renamed, see `without_copies`.
     """
     table = headers or EMPTY_TABLE
     visited = array_entries(table, RECEIVED_FROM)
@@ -157,7 +161,7 @@ def received_from_queue(
             table = with_value(table, RECEIVED_FROM, b"A" + with_length(b"".join(map(table_value, kept))))
     copies = maybe_value(table, "CC")
     if copies is not None:
-        table = with_value(without_key(table, b"CC"), "x-original-cc", copies)
+        table = with_value(without_copies(table), "x-original-cc", copies)
     entry = encode_table({"uri": uri, "queue": queue, "redelivered": redelivered})
     visits = long_value(min(count + 1, LONG_MAX))  # whoever published it may have written any count
     return prepended(table, RECEIVED_FROM, b"F" + with_value(entry, "visit-count", visits))

@@ -90,16 +90,19 @@ class QueueLink(FederationLink):
                 await inbound.cancel(tag)
             consuming = wanted
 
-    def _rewrite(self, delivery: Delivery) -> Publish:
+    def _rewrite(self, delivery: Delivery, annotated: bool) -> Publish:
         properties = forwarding.decode(self.trusted(delivery.properties))
-        properties.headers = forwarding.received_from_queue(
-            properties.headers,
-            uri=self.uri.shown,
-            queue=self.upstream_queue,
-            redelivered=delivery.redelivered,
-            exchange=delivery.exchange,
-            routing_key=delivery.routing_key,
-        )
+        if annotated:
+            properties.headers = forwarding.received_from_queue(
+                properties.headers,
+                uri=self.uri.shown,
+                queue=self.upstream_queue,
+                redelivered=delivery.redelivered,
+                exchange=delivery.exchange,
+                routing_key=delivery.routing_key,
+            )
+        elif properties.headers is not None:
+            properties.headers = forwarding.without_copies(properties.headers)
         return Publish("", self.name, properties.encode(), True)
 
     async def clean_up(self) -> None:

@@ -322,16 +322,18 @@ class Shovel:
 
     # --- messages -----------------------------------------------------------------------------------------------
 
-    def _rewriter(self) -> Callable[[Delivery], Publish]:
+    def _rewriter(self) -> Callable[[Delivery, bool], Publish]:
         definition = self.definition
         to_queue = definition.dest_queue
         exchange = "" if to_queue is not None else definition.dest_exchange
         routing_key = to_queue if to_queue is not None else definition.dest_exchange_key
         header_entry = forwarding.table_value(self._header_entry()) if definition.add_forward_headers else b""
-        as_they_are = not (header_entry or definition.add_timestamp_header or definition.publish_properties)
+        writes_headers = bool(header_entry) or definition.add_timestamp_header
 
-        def rewrite(delivery: Delivery) -> Publish:
-            properties = delivery.properties if as_they_are else self._properties(delivery.properties, header_entry)
+        def rewrite(delivery: Delivery, annotated: bool) -> Publish:
+            properties = delivery.properties
+            if definition.publish_properties or (annotated and writes_headers):
+                properties = self._properties(properties, header_entry, annotated=annotated)
             return Publish(
                 delivery.exchange if exchange is None else exchange,
                 delivery.routing_key if routing_key is None else routing_key,
@@ -359,16 +361,16 @@ class Shovel:
         )
         return {key: text for key, text in named if text is not None}
 
-    def _properties(self, encoded: bytes, header_entry: bytes) -> bytes:
+    def _properties(self, encoded: bytes, header_entry: bytes, *, annotated: bool) -> bytes:
         properties: BasicProperties = forwarding.decode(encoded)
         for name, value in self.definition.publish_properties:
             setattr(properties, name, value)
-        if header_entry:
+        if header_entry and annotated:
             headers = properties.headers or EMPTY_TABLE
             properties.headers = forwarding.prepended(
                 headers, forwarding.SHOVELLED, header_entry, forwarding.ENTRIES_MAX
             )
-        if self.definition.add_timestamp_header:
+        if self.definition.add_timestamp_header and annotated:
             now = forwarding.long_value(int(self._endpoints.host.now()))
             headers = properties.headers or EMPTY_TABLE
             properties.headers = forwarding.with_value(headers, forwarding.SHOVELLED_TIMESTAMP, now)

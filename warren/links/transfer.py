@@ -7,7 +7,9 @@
 3. A publish that the destination refuses (basic.nack) is given back to the source queue, and nothing more is
    published for `RETRY_S`, so that a full destination costs no busy loop. A mandatory message that comes back
    ends the transfer before its confirm is looked at: it stays in the source.
-4. With a limit exactly so many messages are settled; deliveries beyond it go back when the channel closes.
+4. A message whose headers leave no room for what the link writes into them, goes on without that, or not at all: the
+   link says which. It would stop everything behind it otherwise, for as long as it is there.
+5. With a limit exactly so many messages are settled; deliveries beyond it go back when the channel closes.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Publish(NamedTuple):
     mandatory: bool
 
 
-Rewrite = Callable[[Delivery], Publish | None]
+# Of a delivery, with what the link writes into its headers, or without; None: it is not forwarded.
+Rewrite = Callable[[Delivery, bool], Publish | None]
 
 
 class SettlementWindow:
@@ -201,7 +204,9 @@ class Transfer:
         await destination.connection.flushed()
 
     def _publish(self, delivery: Delivery) -> None:
-        message = self._rewrite(delivery)
+        message = self._rewrite(delivery, True)
+        if message is not None and not self._takes(message, delivery):
+            message = self._rewrite(delivery, False)
         if message is None:
             if self._ack_mode == ON_CONFIRM:
                 self._window.skipped(delivery.delivery_tag)
@@ -216,6 +221,10 @@ class Transfer:
             self._window.published(sequence, delivery.delivery_tag)
         if self.to_publish is not None:
             self.to_publish -= 1
+
+    def _takes(self, message: Publish, delivery: Delivery) -> bool:
+        """Tell whether the destination takes what was written into the properties, if anything was."""
+        return message.properties is delivery.properties or self._destination.takes(message.properties)
 
     async def _settle(self) -> None:
         destination = self._destination

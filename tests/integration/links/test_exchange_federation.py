@@ -106,6 +106,22 @@ def test_what_is_bound_here_comes_from_the_upstream_and_says_where_it_was(
     assert status["uri"] == f"amqp://127.0.0.1:{upstream.amqp_port}/%2f"
 
 
+def test_a_message_that_could_not_say_where_it_was_is_left_out(
+    links: LinksThread, warren: WarrenProcess, other_warren: WarrenProcess, name: Names
+) -> None:
+    exchange, queue = name("exchange"), name("queue")
+    make_exchange(warren, exchange, queue, "#")
+    links.do(links.host.bind, exchange, LocalBinding("#", EMPTY_TABLE))
+    setter(links, other_warren)()
+    links.do(links.host.federate, federated(exchange))
+    wait_for(lambda: is_running(links, exchange), "the link to run")
+    for _ in range(2):
+        publish(other_warren, exchange, "k", b"full", headers={"own": "x" * 131_000})
+    publish(other_warren, exchange, "k", b"next")
+    assert arrives(warren, queue)[2] == b"next"
+    assert [event for _, event, _ in links.host.logged].count("message_left_out") == 1
+
+
 def test_bindings_are_followed_while_the_link_runs(
     links: LinksThread, warren: WarrenProcess, upstream: BrokerProcess, name: Names
 ) -> None:

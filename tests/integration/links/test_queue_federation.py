@@ -41,6 +41,21 @@ def federate(links: LinksThread, upstream: BrokerProcess, local_queue: str, **se
     wait_for(lambda: links.federation_link(local_queue).get("status") == "running", "the link to run")
 
 
+def test_a_message_without_room_for_more_headers_comes_without_those_of_the_link(
+    links: LinksThread, warren: WarrenProcess, other_warren: WarrenProcess, name: Names
+) -> None:
+    queue = name("queue")
+    declare(warren, queue)
+    fill(other_warren, queue, [b"full"], headers={"own": "x" * 131_000, "CC": ["copy"]})
+    fill(other_warren, queue, [b"next"])
+    federate(links, other_warren, queue)
+    links.do(links.host.want, queue, True)
+    wait_for(lambda: length(warren, queue) == 2, "both messages")
+    full, after = drain(warren, queue)
+    assert (full[2], [*full[1].headers]) == (b"full", ["own"])
+    assert (after[2], "x-received-from" in after[1].headers) == (b"next", True)
+
+
 def test_messages_come_only_while_somebody_here_waits_for_them(
     links: LinksThread, warren: WarrenProcess, upstream: BrokerProcess, name: Names
 ) -> None:

@@ -190,6 +190,27 @@ def test_headers_say_on_request_how_a_message_came_and_properties_are_set(
     ]
 
 
+def test_a_message_without_room_for_more_headers_is_moved_without_them(
+    links: LinksThread, warren: WarrenProcess, other_warren: WarrenProcess, name: Names
+) -> None:
+    fill(warren, name("from"), [b"full"], headers={f"{number:04}": 1 for number in range(4090)}, type="a")
+    fill(warren, name("from"), [b"next"])
+    start(
+        links,
+        "s",
+        src_queue=name("from"),
+        dest_uri=uri(other_warren),
+        dest_queue=name("to"),
+        dest_add_forward_headers=True,
+        dest_add_timestamp_header=True,
+        dest_publish_properties={"type": "b"},
+    )
+    wait_for(lambda: length(other_warren, name("to")) == 2, "both messages")
+    full, after = drain(other_warren, name("to"))
+    assert (full[2], full[1].type, len(full[1].headers)) == (b"full", "b", 4090)
+    assert (after[2], after[1].type, len(after[1].headers)) == (b"next", "b", 2)
+
+
 def test_uris_are_tried_in_turn(
     links: LinksThread, warren: WarrenProcess, other_warren: WarrenProcess, name: Names
 ) -> None:

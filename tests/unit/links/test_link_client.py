@@ -14,7 +14,8 @@ from trio.testing import MockClock, memory_stream_pair
 from warren.amqp import methods
 from warren.amqp.codec import decode_method, frame, method_frame
 from warren.amqp.declarations import QueueDeclaration
-from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp.field_table import EMPTY_TABLE, ENTRIES_MAX, encode_table
+from warren.amqp.properties import BasicProperties
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import (
     INBOX_BYTES,
@@ -253,6 +254,22 @@ def test_a_large_message_is_published_in_frames_that_the_peer_agreed_to() -> Non
 
     play(script, client)
     assert sizes == [4088, 4088, 1824]
+
+
+def test_a_content_header_is_one_frame_with_a_valid_table() -> None:
+    def with_headers(count: int) -> bytes:
+        headers = encode_table({f"{number:03x}": True for number in range(count)})
+        properties = BasicProperties()
+        properties.headers = headers
+        return properties.encode()
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        assert channel.takes(NO_PROPERTIES) and channel.takes(bytes(4096 - 8 - 12))
+        assert not channel.takes(bytes(4096 - 8 - 12 + 1))
+        connection.frame_max_bytes = 1 << 17
+        assert channel.takes(with_headers(ENTRIES_MAX)) and not channel.takes(with_headers(ENTRIES_MAX + 1))
+
+    play(silence, client)
 
 
 @pytest.mark.parametrize(

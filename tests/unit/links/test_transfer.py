@@ -42,6 +42,7 @@ class PaperChannel:
         self.cancelled: set[str] = set()
         self.failure: LinkError | None = None
         self.log: list[object] = []
+        self.keys: list[str] = []
         self.published = 0
 
     def check(self) -> None:
@@ -57,8 +58,12 @@ class PaperChannel:
 
     def publish(self, exchange: str, key: str, properties: bytes, body: bytes, *, mandatory: bool) -> int:
         self.log.append(body)
+        self.keys.append(key)
         self.published += 1
         return self.published
+
+    def takes(self, properties: bytes) -> bool:
+        return len(properties) <= 20
 
     def take_deliveries(self, limit: int) -> list[Delivery]:
         taken, self.deliveries = self.deliveries[:limit], self.deliveries[limit:]
@@ -86,11 +91,11 @@ class PaperChannel:
         await wait_all_tasks_blocked()
 
 
-def forward_odd(delivery: Delivery) -> Publish | None:
-    return None if delivery.delivery_tag % 2 == 0 else forward(delivery)
+def forward_odd(delivery: Delivery, annotated: bool) -> Publish | None:
+    return None if delivery.delivery_tag % 2 == 0 else forward(delivery, annotated)
 
 
-def forward(delivery: Delivery) -> Publish | None:
+def forward(delivery: Delivery, annotated: bool) -> Publish | None:
     return Publish("x", "k", delivery.properties, True)
 
 
@@ -165,6 +170,30 @@ def test_what_is_not_forwarded_is_acked_in_its_turn() -> None:
         assert source.log == [("ack", 2), ("ack", 4)]
 
     run(test, rewrite=forward_odd)
+
+
+def test_a_message_without_room_for_what_the_link_writes_goes_on_without_that() -> None:
+    def annotate(delivery: Delivery, annotated: bool) -> Publish | None:
+        written = delivery.properties + bytes(20) if annotated else delivery.properties
+        return Publish("x", "k" if annotated else "bare", written, True)
+
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await source.deliver(1)
+        await destination.confirm(1)
+        assert (destination.keys, source.log) == (["bare"], [("ack", 1)])
+
+    assert run(test, rewrite=annotate) == "still runs"
+
+
+def test_a_message_that_the_link_cannot_leave_as_it_is_is_settled() -> None:
+    def annotate(delivery: Delivery, annotated: bool) -> Publish | None:
+        return Publish("x", "k", delivery.properties + bytes(20), True) if annotated else None
+
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await source.deliver(1)
+        assert (destination.log, source.log) == ([], [("ack", 1)])
+
+    assert run(test, rewrite=annotate) == "still runs"
 
 
 def test_a_refused_message_goes_back_and_nothing_is_published_for_a_while() -> None:
@@ -256,9 +285,9 @@ def test_a_refused_message_does_not_count_for_the_limit() -> None:
 def test_messages_with_large_headers_leave_others_their_turns() -> None:
     """Links read and write headers: fifty of 128 KiB would take as long as all of them at once."""
 
-    def rewrite(delivery: Delivery) -> Publish | None:
+    def rewrite(delivery: Delivery, annotated: bool) -> Publish | None:
         seen.append(steps)
-        return forward(delivery)
+        return forward(delivery, annotated)
 
     seen: list[int] = []
     steps = 0
