@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -35,6 +35,7 @@ class FakeHost:
         self.exchanges: list[LocalExchange] = []
         self.queues: list[LocalQueue] = []
         self.bound: dict[tuple[str, str], list[LocalBinding]] = {}
+        self.reads = 0  # of all bindings of an exchange
         self.demand: set[tuple[str, str]] = set()
         self.listeners: list[Listener] = []
         self.logged: list[tuple[str, str, dict[str, object]]] = []
@@ -60,8 +61,9 @@ class FakeHost:
     async def federated_queues(self) -> Sequence[LocalQueue]:
         return self.queues
 
-    def bindings(self, vhost: str, exchange: str) -> Sequence[LocalBinding]:
-        return self.bound.get((vhost, exchange), [])
+    def bindings(self, vhost: str, exchange: str) -> Iterable[LocalBinding]:
+        self.reads += 1
+        return list(self.bound.get((vhost, exchange), []))
 
     def wants_messages(self, vhost: str, queue: str) -> bool:
         return (vhost, queue) in self.demand
@@ -118,6 +120,18 @@ class FakeHost:
         self.bound[vhost, exchange] = list(bindings)
         for listener in self.listeners:
             listener.bindings_changed(vhost, exchange)
+
+    def bind_one(self, exchange: str, binding: LocalBinding, vhost: str = "/") -> None:
+        """Let the exchange have one more binding."""
+        self.bound.setdefault((vhost, exchange), []).append(binding)
+        for listener in self.listeners:
+            listener.binding_changed(vhost, exchange, binding, 1)
+
+    def unbind_one(self, exchange: str, binding: LocalBinding, vhost: str = "/") -> None:
+        """Let the exchange have one of its bindings less."""
+        self.bound[vhost, exchange].remove(binding)
+        for listener in self.listeners:
+            listener.binding_changed(vhost, exchange, binding, -1)
 
     def want(self, queue: str, wanted: bool, vhost: str = "/") -> None:
         """Say whether the queue has a consumer that waits."""

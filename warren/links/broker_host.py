@@ -9,7 +9,7 @@ ever.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import trio
@@ -109,12 +109,13 @@ class BrokerHost:
     def _federating(self) -> list[VirtualHost]:
         return [vhost for vhost in self._broker.vhosts.values() if vhost.policies.has_setting(FEDERATION_KEYS)]
 
-    def bindings(self, vhost: str, exchange: str) -> Sequence[LocalBinding]:
+    def bindings(self, vhost: str, exchange: str) -> Iterable[LocalBinding]:
+        source = self._maybe_exchange(vhost, exchange)
+        return map(_local, [] if source is None else list(source.bindings.values()))
+
+    def _maybe_exchange(self, vhost: str, exchange: str) -> Exchange | None:
         place = self._broker.vhosts.get(vhost)
-        source = None if place is None else place.exchanges.get(exchange)
-        if source is None:
-            return []
-        return [LocalBinding(binding.routing_key, binding.arguments) for binding in source.bindings.values()]
+        return None if place is None else place.exchanges.get(exchange)
 
     def wants_messages(self, vhost: str, queue: str) -> bool:
         found = self._maybe_queue(vhost, queue)
@@ -139,10 +140,12 @@ class BrokerHost:
             listener.definitions_changed()
 
     def exchange_changed(self, vhost: str, exchange: Exchange) -> None:
-        """An exchange came or went."""
+        """An exchange came or went: another one of its name has other bindings."""
         place = self._broker.vhosts.get(vhost)
         if place is not None and _exchange_policy(place, exchange) is not None:
             self.definitions_changed()
+            for listener in self._listeners:
+                listener.bindings_changed(vhost, exchange.name)
 
     def queue_changed(self, vhost: str, queue: Queue) -> None:
         """A queue came or went."""
@@ -150,10 +153,12 @@ class BrokerHost:
         if place is not None and _queue_policy(place, queue) is not None:
             self.definitions_changed()
 
-    def bindings_changed(self, vhost: str, exchange: str) -> None:
-        """An exchange has other bindings."""
-        for listener in self._listeners:
-            listener.bindings_changed(vhost, exchange)
+    def binding_changed(self, vhost: str, binding: Binding, count: int) -> None:
+        """A binding came or went: of an exchange that is there, for one that is gone loses its bindings later."""
+        source = binding.source
+        if self._maybe_exchange(vhost, source.name) is source:
+            for listener in self._listeners:
+                listener.binding_changed(vhost, source.name, _local(binding), count)
 
     def _parameter_changed(self, change: ParameterChange) -> None:
         self.definitions_changed()
@@ -219,10 +224,10 @@ class _Watcher(TopologyWatcher):
         self._host.queue_changed(vhost, queue)
 
     def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
-        self._host.bindings_changed(vhost, binding.source.name)
+        self._host.binding_changed(vhost, binding, 1)
 
     def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
-        self._host.bindings_changed(vhost, binding.source.name)
+        self._host.binding_changed(vhost, binding, -1)
 
     def policies_changed(self, vhost: str) -> None:
         self._host.definitions_changed()
@@ -253,6 +258,10 @@ def _federation(policies: EffectivePolicy) -> Policy | None:
     """Return the federation keys that are in effect, None when there are none."""
     texts = [policies.maybe_text(key) for key in FEDERATION_KEYS]
     return Policy(*texts) if any(texts) else None
+
+
+def _local(binding: Binding) -> LocalBinding:
+    return LocalBinding(binding.routing_key, binding.arguments)
 
 
 def _json(value: object) -> Any:

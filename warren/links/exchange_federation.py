@@ -4,8 +4,9 @@ At the upstream, all durable but for its auto-delete exchange, under names that 
 
     X --(the bindings of X here)--> exchange "federation: X -> us A" or "… B" --> queue "federation: X -> us" --> link
 
-1. The upstream exchange gets what is bound here, by following `Host.bindings`; the same key and arguments from
-   several destinations are one binding there.
+1. The upstream exchange gets what is bound here; the same key and arguments from several destinations are one binding
+   there, so bindings are counted. All are read once an attempt, a few at a time; then the cost of a change is its own,
+   however many bindings there are. Changes that the upstream is too slow for are forgotten, and all are read again.
 2. Of the two names A and B one is in use. A new attempt builds the other one up completely and then deletes the
    former: stale bindings vanish, and no message is missed, for both lead to the same queue meanwhile.
 3. A message goes no further than max-hops, and never back to a broker it came through: x-received-from. One whose
@@ -17,6 +18,7 @@ At the upstream, all durable but for its auto-delete exchange, under names that 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -41,7 +43,7 @@ from warren.links.amqp_client import (
 )
 from warren.links.endpoints import Endpoints
 from warren.links.federation import FederationLink, delete_exchange, delete_queue, upstream_cluster_name
-from warren.links.host import LocalExchange
+from warren.links.host import LocalBinding, LocalExchange
 from warren.links.transfer import Publish, Transfer
 from warren.links.upstreams import Upstream
 from warren.links.validation import Json
@@ -49,6 +51,8 @@ from warren.links.validation import Json
 BOUND_FROM: Final = "x-bound-from"
 _PURPOSE: Final = ("x-internal-purpose", "federation")
 _UPSTREAM_TYPE: Final = "x-federation-upstream"
+AT_ONCE: Final = 64  # bindings that are looked at without giving way
+CHANGES_MAX: Final = 10_000
 Key = tuple[str, bytes]
 
 
@@ -99,16 +103,34 @@ class ExchangeLink(FederationLink):
     def __init__(self, exchange: LocalExchange, upstream: Upstream, endpoints: Endpoints) -> None:
         super().__init__(exchange.vhost, exchange.declaration.name, upstream, endpoints)
         self._exchange = exchange
-        self._bindings_changed = Signal()
         self._suffix = "A"
+        # Until all are read, what changes is of no interest.
+        self._is_stale = True
+        self._changes: deque[tuple[LocalBinding, int]] = deque()
+        self._changed = Signal()
+        # Of each binding at the upstream: how many here want it; and which of them may have to come or go there.
+        self._counts: dict[Key, int] = {}
+        self._touched: dict[Key, None] = {}
 
     @property
     def upstream_exchange(self) -> str:
         return self.upstream.exchange or self.name
 
     def bindings_changed(self) -> None:
-        """Wake the link: the bindings here may differ from those at the upstream."""
-        self._bindings_changed.wake()
+        """Wake the link: all bindings here may be others than before."""
+        self._is_stale = True
+        self._changes.clear()
+        self._changed.wake()
+
+    def binding_changed(self, binding: LocalBinding, count: int) -> None:
+        """Wake the link: there is one more such binding here, or one less (`count` -1)."""
+        if self._is_stale:
+            return
+        if len(self._changes) == CHANGES_MAX:
+            self.bindings_changed()
+            return
+        self._changes.append((binding, count))
+        self._changed.wake()
 
     def _queue_name(self) -> str:
         cluster_name = self.endpoints.host.cluster_name
@@ -183,7 +205,9 @@ class ExchangeLink(FederationLink):
 
         The queue comes last: its answer says that bindings sent without waiting are there.
         """
-        known = await self._sync(channel, set(), upstream_cluster_name(remote))
+        known: set[Key] = set()
+        self.bindings_changed()
+        await self._sync(channel, known, upstream_cluster_name(remote))
         bind = methods.QueueBind(0, queue, f"{queue} {self._suffix}", "", no_wait=False, arguments=EMPTY_TABLE)
         await channel.call(bind, methods.QueueBindOk)
         return known
@@ -214,41 +238,73 @@ class ExchangeLink(FederationLink):
     # --- bindings -----------------------------------------------------------------------------------------------
 
     async def _follow(self, channel: Channel, known: set[Key], upstream_name: str) -> None:
-        while True:
-            known = await self._sync(channel, known, upstream_name)
-            if self._wanted(upstream_name) == known:
-                await self._bindings_changed.wait()  # nothing else ran since the comparison
+        try:
+            while True:
+                await self._sync(channel, known, upstream_name)
+                if not self._is_stale and not self._changes:
+                    await self._changed.wait()
+        finally:
+            self.bindings_changed()
 
-    def _wanted(self, upstream_name: str) -> set[Key]:
-        internal = f"{self.vhost}:{self.name} {self._suffix}"
-        wanted: set[Key] = set()
-        for binding in self.endpoints.host.bindings(self.vhost, self.name):
-            arguments = bound_from(
-                binding.arguments or with_length(b""),
-                cluster_name=self.endpoints.host.cluster_name,
-                vhost=self.vhost,
-                exchange=internal,
-                max_hops=self.upstream.max_hops,
-                upstream_name=upstream_name,
-                upstream_vhost=self.uri.vhost,
-            )
-            if arguments is not None:
-                wanted.add((binding.binding_key, arguments))
-        return wanted
-
-    async def _sync(self, channel: Channel, known: set[Key], upstream_name: str) -> set[Key]:
-        """Bind and unbind at the upstream what makes `known` the wanted bindings; return these."""
-        wanted = self._wanted(upstream_name)
+    async def _sync(self, channel: Channel, known: set[Key], upstream_name: str) -> None:
+        """Bind and unbind at the upstream what has changed here, which makes `known` what there is."""
+        await self._take_changes(known, upstream_name)
         source = self.upstream_exchange
         internal = f"{self._queue_name()} {self._suffix}"
         no_wait = self.upstream.bind_nowait
-        for key, arguments in sorted(wanted - known):
-            bind = methods.ExchangeBind(0, internal, source, key, no_wait=no_wait, arguments=arguments)
-            await self._send(channel, bind, methods.ExchangeBindOk)
-        for key, arguments in sorted(known - wanted):
-            unbind = methods.ExchangeUnbind(0, internal, source, key, no_wait=no_wait, arguments=arguments)
-            await self._send(channel, unbind, methods.ExchangeUnbindOk)
-        return wanted
+        touched = list(self._touched)
+        self._touched = {}
+        for at, pair in enumerate(touched, 1):
+            if self._counts.get(pair, 0) > 0 and pair not in known:
+                key, arguments = pair
+                bind = methods.ExchangeBind(0, internal, source, key, no_wait=no_wait, arguments=arguments)
+                await self._send(channel, bind, methods.ExchangeBindOk)
+                known.add(pair)
+            await _maybe_give_way(at)
+        for at, pair in enumerate(touched, 1):
+            if self._counts.get(pair, 0) <= 0 and pair in known:
+                key, arguments = pair
+                unbind = methods.ExchangeUnbind(0, internal, source, key, no_wait=no_wait, arguments=arguments)
+                await self._send(channel, unbind, methods.ExchangeUnbindOk)
+                known.discard(pair)
+            await _maybe_give_way(at)
+
+    async def _take_changes(self, known: set[Key], upstream_name: str) -> None:
+        """Count what has changed since the last time, or everything."""
+        at = 0
+        while self._is_stale or self._changes:
+            if self._is_stale:
+                # What changes from here on is counted after these, which are as they are now.
+                self._is_stale = False
+                self._counts = {}
+                self._touched = dict.fromkeys(known)
+                for binding in self.endpoints.host.bindings(self.vhost, self.name):
+                    self._count(binding, 1, upstream_name)
+                    at += 1
+                    await _maybe_give_way(at)
+            while self._changes:
+                binding, count = self._changes.popleft()
+                self._count(binding, count, upstream_name)
+                at += 1
+                await _maybe_give_way(at)
+
+    def _count(self, binding: LocalBinding, count: int, upstream_name: str) -> None:
+        arguments = bound_from(
+            binding.arguments or with_length(b""),
+            cluster_name=self.endpoints.host.cluster_name,
+            vhost=self.vhost,
+            exchange=f"{self.vhost}:{self.name} {self._suffix}",
+            max_hops=self.upstream.max_hops,
+            upstream_name=upstream_name,
+            upstream_vhost=self.uri.vhost,
+        )
+        if arguments is None:
+            return
+        pair = (binding.binding_key, arguments)
+        wanted = self._counts.pop(pair, 0) + count
+        if wanted:
+            self._counts[pair] = wanted
+        self._touched[pair] = None
 
     async def _send(self, channel: Channel, method: Any, reply: type[Any]) -> None:
         """Send a request; with bind-nowait without waiting for an answer, which an error then takes the place of."""
@@ -320,6 +376,11 @@ class ExchangeLink(FederationLink):
             "upstream": self.upstream.name,
             "id": self.id,
         }
+
+
+async def _maybe_give_way(at: int) -> None:
+    if at % AT_ONCE == 0:
+        await trio.lowlevel.checkpoint()
 
 
 def _internal_exchange(name: str, type: str, arguments: bytes = EMPTY_TABLE) -> ExchangeDeclaration:

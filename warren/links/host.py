@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -74,7 +74,10 @@ class Listener(Protocol):
         """Tell that a parameter, a policy, or an exchange or queue that could have one came, changed or went."""
 
     def bindings_changed(self, vhost: str, exchange: str) -> None:
-        """Tell that a federated exchange has gained or lost a binding as source."""
+        """Tell that a federated exchange may have other bindings as source than before: all are to be read again."""
+
+    def binding_changed(self, vhost: str, exchange: str, binding: LocalBinding, count: int) -> None:
+        """Tell that a federated exchange has gained a binding as source (`count` 1), or lost one (-1)."""
 
     def demand_changed(self, vhost: str, queue: str) -> None:
         """Tell that `Host.wants_messages` of a federated queue may have changed."""
@@ -106,8 +109,8 @@ class Host(Protocol):
     async def federated_queues(self) -> Sequence[LocalQueue]:
         """Return the same of queues."""
 
-    def bindings(self, vhost: str, exchange: str) -> Sequence[LocalBinding]:
-        """Return the bindings with that exchange as source; none when it is gone."""
+    def bindings(self, vhost: str, exchange: str) -> Iterable[LocalBinding]:
+        """Return the bindings that have that exchange as source now; none when it is gone. There may be very many."""
 
     def wants_messages(self, vhost: str, queue: str) -> bool:
         """Tell whether the queue has no ready message, and a consumer of priority 0 or higher that could take one.

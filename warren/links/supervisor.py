@@ -28,7 +28,7 @@ from warren.links.amqp_uri import redact
 from warren.links.endpoints import Endpoints
 from warren.links.exchange_federation import ExchangeLink
 from warren.links.federation import FederationLink
-from warren.links.host import Host, LocalExchange, LocalQueue, Policy
+from warren.links.host import Host, LocalBinding, LocalExchange, LocalQueue, Policy
 from warren.links.queue_federation import QueueLink
 from warren.links.shovel import Shovel
 from warren.links.starts import Starts
@@ -95,6 +95,12 @@ class Supervisor:
         for entry in self._of("exchange", vhost, exchange):
             if isinstance(entry.link, ExchangeLink):
                 entry.link.bindings_changed()
+
+    def binding_changed(self, vhost: str, exchange: str, binding: LocalBinding, count: int) -> None:
+        """See `host.Listener`."""
+        for entry in self._of("exchange", vhost, exchange):
+            if isinstance(entry.link, ExchangeLink):
+                entry.link.binding_changed(binding, count)
 
     def demand_changed(self, vhost: str, queue: str) -> None:
         """See `host.Listener`."""

@@ -62,6 +62,9 @@ class Told:
     def bindings_changed(self, vhost: str, exchange: str) -> None:
         self.heard.append(("bindings", vhost, exchange))
 
+    def binding_changed(self, vhost: str, exchange: str, binding: LocalBinding, count: int) -> None:
+        self.heard.append(("binding", vhost, exchange, binding.binding_key, f"{count:+}"))
+
     def demand_changed(self, vhost: str, queue: str) -> None:
         self.heard.append(("demand", vhost, queue))
 
@@ -188,7 +191,7 @@ def test_the_bindings_of_a_federated_exchange_are_those_to_queues_and_to_exchang
         place.client.call(1, call)
     bindings = sorted(place.host.bindings("/", "source"), key=lambda one: one.binding_key)
     assert bindings == [LocalBinding("a.#", EMPTY_TABLE), LocalBinding("b", arguments), LocalBinding("c", EMPTY_TABLE)]
-    assert place.host.bindings("/", "gone") == [] and place.host.bindings("gone", "source") == []
+    assert not list(place.host.bindings("/", "gone")) and not list(place.host.bindings("gone", "source"))
 
 
 # --- demand -----------------------------------------------------------------------------------------------------------
@@ -306,7 +309,7 @@ def test_everything_that_has_or_loses_a_link_is_told(place: Place) -> None:
     ]
     for number, step in enumerate(steps):
         step()
-        assert place.told.take() == {("definitions",)}, number
+        assert place.told.take() - {("bindings", "/", "fe")} == {("definitions",)}, number
     place.administer(VhostPut("v"))
     place.administer(VhostDelete("v"))
     assert place.told.take() == {("definitions",)}
@@ -332,9 +335,30 @@ def test_bindings_are_told_with_their_source(place: Place) -> None:
     place.queue("q")
     place.told.take()
     place.client.call(1, m.QueueBind(0, "q", "e", "k", False, EMPTY_TABLE))
-    assert place.told.take() == {("bindings", "/", "e")}
+    assert place.told.take() == {("binding", "/", "e", "k", "+1")}
     place.client.call(1, m.QueueUnbind(0, "q", "e", "k", EMPTY_TABLE))
-    assert place.told.take() == {("bindings", "/", "e")}
+    assert place.told.take() == {("binding", "/", "e", "k", "-1")}
+
+
+def test_an_exchange_that_comes_tells_that_its_bindings_are_to_be_read(place: Place) -> None:
+    place.policy("p", "^e", federation_upstream="up")
+    place.told.take()
+    place.exchange("e")
+    assert ("bindings", "/", "e") in place.told.take()
+
+
+def test_bindings_of_an_exchange_that_is_gone_are_not_those_of_another_of_its_name(place: Place) -> None:
+    count = 2000  # more than one turn unbinds
+    place.exchange("e")
+    place.queue("q")
+    for number in range(count):
+        place.client.call(1, m.QueueBind(0, "q", "e", str(number), False, EMPTY_TABLE))
+    place.client.call(1, m.ExchangeDelete(0, "e", False, False))
+    place.exchange("e")
+    place.told.take()
+    place.client.call(1, m.QueueBind(0, "q", "e", "k", False, EMPTY_TABLE))
+    place.harness.settle()
+    assert place.told.take() == {("binding", "/", "e", "k", "+1")}
 
 
 def test_a_queue_that_goes_tells_of_the_bindings_it_had(place: Place) -> None:
@@ -343,8 +367,8 @@ def test_a_queue_that_goes_tells_of_the_bindings_it_had(place: Place) -> None:
     place.client.call(1, m.QueueBind(0, "q", "e", "k", False, EMPTY_TABLE))
     place.told.take()
     place.client.call(1, m.QueueDelete(0, "q", False, False, False))
-    assert ("bindings", "/", "e") in place.told.take()
-    assert place.host.bindings("/", "e") == []
+    assert ("binding", "/", "e", "k", "-1") in place.told.take()
+    assert not list(place.host.bindings("/", "e"))
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------
