@@ -151,6 +151,7 @@ class Channel:
         self.number = number
         self.failure: LinkError | None = None
         self.published = 0
+        self._awaits_confirms = False
         self.changed = Signal()
         self.deliveries: deque[Delivery] = deque()
         self.delivery_bytes = 0
@@ -242,6 +243,7 @@ class Channel:
         """Have publishes confirmed: their sequence numbers are `published` after each, from 1 on."""
         await self.call(methods.ConfirmSelect(no_wait=False), methods.ConfirmSelectOk)
         self.published = 0
+        self._awaits_confirms = True
 
     # --- messages -----------------------------------------------------------------------------------------------
 
@@ -329,8 +331,7 @@ class Channel:
         elif isinstance(method, methods.BasicReturn):
             self._content = _Content(method)
         elif isinstance(method, methods.BasicNack):
-            self.confirms.append(Confirm(method.delivery_tag, method.multiple, False))
-            self.changed.wake()
+            self._receive_confirm(Confirm(method.delivery_tag, method.multiple, False))
         elif isinstance(method, methods.BasicCancel):
             self.cancelled.add(method.consumer_tag)
             if not method.no_wait:
@@ -345,7 +346,13 @@ class Channel:
             raise _Nonsense(f"sent {_name(method)} unasked")
 
     def receive_ack(self, delivery_tag: int, multiple: bool) -> None:
-        self.confirms.append(Confirm(delivery_tag, multiple, True))
+        self._receive_confirm(Confirm(delivery_tag, multiple, True))
+
+    def _receive_confirm(self, confirm: Confirm) -> None:
+        # Nobody takes those that nobody waits for, and one for a later publish would have its source hear of an ack.
+        if not self._awaits_confirms or confirm.sequence > self.published:
+            raise _Nonsense("confirmed a publish that it has not got")
+        self.confirms.append(confirm)
         self.changed.wake()
 
     def begin_content(self, method: Any) -> None:

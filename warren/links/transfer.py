@@ -26,6 +26,7 @@ NO_ACK: Final = "no-ack"
 ON_PUBLISH: Final = "on-publish"
 ON_CONFIRM: Final = "on-confirm"
 RETRY_S: Final = 1.0
+SPARE_CONFIRMS: Final = 100
 # Deliveries handled in one go, before the other tasks get their turn.
 BATCH: Final = 50
 # Of headers, which links read and write: as many bytes take about a millisecond.
@@ -46,7 +47,10 @@ Rewrite = Callable[[Delivery, bool], Publish | None]
 
 
 class SettlementWindow:
-    """Publishes not yet settled, in order, each with the delivery tag it came from."""
+    """Publishes not yet settled, in order, each with the delivery tag it came from.
+
+    Confirms of single publishes are kept until their turn comes; so many at most as publishes wait, and some.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, int]] = deque()  # sequence number (0: not forwarded), delivery tag
@@ -92,14 +96,14 @@ class SettlementWindow:
         waiting = self._waiting
         while waiting:
             sequence = waiting[0][0]
-            if sequence > self._confirmed_to:
-                if sequence not in self._single:
-                    break
-                self._single.discard(sequence)
+            if sequence > self._confirmed_to and sequence not in self._single:
+                break
+            self._single.discard(sequence)
             tag = waiting.popleft()[1]
             count += sequence > 0
-        if self._single and self._confirmed_to:
-            self._single = {one for one in self._single if one > self._confirmed_to}
+        if len(self._single) > 2 * len(waiting) + SPARE_CONFIRMS:
+            # The destination has confirmed some twice: those are not waiting any more.
+            self._single &= {sequence for sequence, _ in waiting}
         return tag, count
 
 

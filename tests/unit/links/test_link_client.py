@@ -240,6 +240,8 @@ def test_a_large_message_is_published_in_frames_that_the_peer_agreed_to() -> Non
     sizes: list[int] = []
 
     async def script(peer: Peer) -> None:
+        await peer.expect(methods.ConfirmSelect)
+        await peer.send(1, methods.ConfirmSelectOk())
         assert (await peer.expect(methods.BasicPublish)).routing_key == "key"
         kind, _, header = await peer.frame()
         assert (kind, header) == (2, pack(">HHQ", 60, 0, len(body)) + NO_PROPERTIES)
@@ -248,6 +250,7 @@ def test_a_large_message_is_published_in_frames_that_the_peer_agreed_to() -> Non
         await peer.send(1, methods.BasicAck(1, False))
 
     async def client(connection: Connection, channel: Channel) -> None:
+        await channel.confirm_select()
         assert channel.publish("x", "key", NO_PROPERTIES, body) == 1
         while not channel.confirms:
             await channel.changed.wait()
@@ -286,6 +289,8 @@ def test_a_content_header_is_one_frame_with_a_valid_table() -> None:
         (frame(1, 1, b"\x00\x3c\x00\x3c\x05"), "malformed basic.deliver"),
         (frame(1, 1, b"\x00\x63\x00\x63"), "malformed"),
         (method_frame(1, methods.QueueDeclareOk("q", 0, 0)), "queue.declare-ok unasked"),
+        (method_frame(1, methods.BasicAck(1, False)), "confirmed a publish that it has not got"),
+        (method_frame(1, methods.BasicNack(1, True, False)), "confirmed a publish that it has not got"),
         (method_frame(0, methods.ConnectionTune(0, 0, 0)), "connection.tune unasked"),
     ],
 )
@@ -295,6 +300,22 @@ def test_a_peer_that_breaks_the_protocol_is_left_with_a_reason(sent: bytes, text
 
     async def client(connection: Connection, channel: Channel) -> None:
         assert text in str(await fails(channel))
+
+    play(script, client)
+
+
+def test_a_publish_cannot_be_confirmed_before_it_is_there() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.expect(methods.ConfirmSelect)
+        await peer.send(1, methods.ConfirmSelectOk())
+        await peer.expect(methods.BasicPublish)
+        await peer.send(1, methods.BasicAck(1, False), methods.BasicAck(2, True))
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        await channel.confirm_select()
+        channel.publish("x", "key", NO_PROPERTIES, b"")
+        assert "confirmed a publish that it has not got" in str(await fails(channel))
+        assert [confirm.sequence for confirm in channel.take_confirms()] == [1]
 
     play(script, client)
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from warren.links.amqp_client import Confirm
-from warren.links.transfer import SettlementWindow
+from warren.links.transfer import SPARE_CONFIRMS, SettlementWindow
 
 
 def window(*tags: int) -> SettlementWindow:
@@ -57,6 +57,26 @@ def test_a_refused_publish_is_given_back_and_holds_up_nothing() -> None:
     assert made.refused(Confirm(2, True, False)) == [12]
     made.confirmed(Confirm(4, True, True))
     assert made.settle() == (14, 3)
+
+
+def test_confirms_that_come_again_are_not_kept() -> None:
+    made = window(*range(1, 1001))
+    for sequence in range(1, 1001):
+        made.confirmed(Confirm(sequence, False, True))
+    assert made.settle() == (1000, 1000)
+    for sequence in range(1, 1001):
+        made.confirmed(Confirm(sequence, False, True))
+        made.settle()
+    assert len(made._single) <= SPARE_CONFIRMS
+
+
+def test_single_confirms_wait_for_the_one_before_them() -> None:
+    made = window(*range(1, 1001))
+    for sequence in range(2, 1001):
+        made.confirmed(Confirm(sequence, False, True))
+        assert made.settle() == (0, 0)
+    made.confirmed(Confirm(1, True, True))
+    assert made.settle() == (1000, 1000)
 
 
 @pytest.mark.parametrize("seed", range(200))
