@@ -60,6 +60,7 @@ def test_messages_move_from_queue_to_queue_in_order_in_every_ack_mode(
         ("m", 2, 1)
     }
     wait_for(lambda: length(warren, name("from")) == 0, "an empty source")
+    wait_for(lambda: links.shovel("s")["pending"] == 0, "the last confirm")
     status = links.shovel("s")
     assert status["state"] == "running" and status["forwarded"] == len(sent)
     links.do(links.host.clear_parameter, "shovel", "s")
