@@ -9,9 +9,9 @@ At the upstream, all durable but for its auto-delete exchange, under names that 
    however many bindings there are. Changes that the upstream is too slow for are forgotten, and all are read again.
 2. Of the two names A and B one is in use. A new attempt builds the other one up completely and then deletes the
    former: stale bindings vanish, and no message is missed, for both lead to the same queue meanwhile.
-3. A message goes no further than max-hops, and never back to a broker it came through: x-received-from. One whose
-   headers have no room for that is left out, and the log says so. Bindings carry x-bound-from, so that they do not run
-   in circles either.
+3. A message goes no further than max-hops, and never back to a broker it came through: x-received-from. Bindings carry
+   x-bound-from, so that they do not run in circles either. What has no room for that in its headers or arguments is
+   left out, and the log says so once an attempt.
 4. Messages wait in the upstream queue while the link is down, within expires and message-ttl.
 5. The upstream queue and exchange go when the link is removed for good, unless resource-cleanup-mode says never.
 """
@@ -53,6 +53,7 @@ _PURPOSE: Final = ("x-internal-purpose", "federation")
 _UPSTREAM_TYPE: Final = "x-federation-upstream"
 AT_ONCE: Final = 64  # bindings that are looked at without giving way
 CHANGES_MAX: Final = 10_000
+BIND_BYTES_MAX: Final = 8 + 4 + 2 + 3 * 256 + 1  # of the frame of exchange.bind, without its arguments
 Key = tuple[str, bytes]
 
 
@@ -111,6 +112,7 @@ class ExchangeLink(FederationLink):
         # Of each binding at the upstream: how many here want it; and which of them may have to come or go there.
         self._counts: dict[Key, int] = {}
         self._touched: dict[Key, None] = {}
+        self._left_out: set[str] = set()  # what the log has already
 
     @property
     def upstream_exchange(self) -> str:
@@ -141,6 +143,7 @@ class ExchangeLink(FederationLink):
     async def carry(
         self, nursery: trio.Nursery, remote: Connection, local: Connection, running: Callable[[], None]
     ) -> None:
+        self._left_out = set()
         queue = self._queue_name()
         channel = await remote.open_channel()
         await self._declare_upstream(channel)
@@ -252,11 +255,12 @@ class ExchangeLink(FederationLink):
         source = self.upstream_exchange
         internal = f"{self._queue_name()} {self._suffix}"
         no_wait = self.upstream.bind_nowait
+        room = channel.connection.frame_max_bytes
         touched = list(self._touched)
         self._touched = {}
         for at, pair in enumerate(touched, 1):
-            if self._counts.get(pair, 0) > 0 and pair not in known:
-                key, arguments = pair
+            key, arguments = pair
+            if self._counts.get(pair, 0) > 0 and pair not in known and self._has_room(arguments, room):
                 bind = methods.ExchangeBind(0, internal, source, key, no_wait=no_wait, arguments=arguments)
                 await self._send(channel, bind, methods.ExchangeBindOk)
                 known.add(pair)
@@ -268,6 +272,19 @@ class ExchangeLink(FederationLink):
                 await self._send(channel, unbind, methods.ExchangeUnbindOk)
                 known.discard(pair)
             await _maybe_give_way(at)
+
+    def _has_room(self, arguments: bytes, room: int) -> bool:
+        """Tell whether a binding with these `arguments` can be made with a frame of `room` bytes."""
+        if len(arguments) + BIND_BYTES_MAX <= room and forwarding.is_sendable(arguments):
+            return True
+        self._leave_out("binding_left_out", "its arguments have no room for x-bound-from")
+        return False
+
+    def _leave_out(self, event: str, reason: str) -> None:
+        if event not in self._left_out:
+            self._left_out.add(event)  # more lines would say the same
+            details = {"vhost": self.vhost, "name": self.name, "upstream": self.upstream.name}
+            self.endpoints.host.log("warning", event, **details, reason=reason)
 
     async def _take_changes(self, known: set[Key], upstream_name: str) -> None:
         """Count what has changed since the last time, or everything."""
@@ -321,15 +338,10 @@ class ExchangeLink(FederationLink):
         host = self.endpoints.host
         cluster_name, max_hops = host.cluster_name, self.upstream.max_hops
         upstream_name = upstream_cluster_name(remote)
-        left_out = 0
 
         def rewrite(delivery: Delivery, annotated: bool) -> Publish | None:
-            nonlocal left_out
             if not annotated:
-                left_out += 1
-                if left_out == 1:  # more lines would say the same
-                    details = {"vhost": self.vhost, "name": self.name, "upstream": self.upstream.name}
-                    host.log("warning", "message_left_out", **details, reason="its headers have no room for another")
+                self._leave_out("message_left_out", "its headers have no room for x-received-from")
                 return None
             properties = forwarding.decode(self.trusted(delivery.properties))
             # The upstream's exchange has looked already, unless it is a plain fanout.

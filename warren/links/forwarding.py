@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from warren.amqp.errors import AmqpError
 from warren.amqp.field_table import (
     EMPTY_TABLE,
+    FLAT_TABLE_BYTES,
     Table,
     TableWalker,
     decode_table,
@@ -103,6 +105,17 @@ def array_entries(table: bytes, key: str) -> list[Table] | None:
     entry = decode_table(with_length(b"\x01x" + value))["x"]
     assert isinstance(entry, list)
     return [one for one in entry if isinstance(one, dict)]
+
+
+def is_sendable(table: bytes) -> bool:
+    """Tell whether a table, into which something was written, has no more entries than one may have."""
+    if len(table) <= FLAT_TABLE_BYTES:
+        return True
+    try:
+        TableWalker(table, 0, len(table)).skip_table(1)
+    except AmqpError:
+        return False
+    return True
 
 
 def should_forward(headers: bytes | None, max_hops: int, cluster_name: str, vhost: str) -> bool:

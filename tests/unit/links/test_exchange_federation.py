@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from warren.amqp import methods
 from warren.amqp.declarations import ExchangeDeclaration
-from warren.amqp.field_table import EMPTY_TABLE, encode_table
+from warren.amqp.field_table import EMPTY_TABLE, ENTRIES_MAX, Table, encode_table
 from warren.links import exchange_federation
 from warren.links.amqp_client import Channel
 from warren.links.endpoints import Endpoints
@@ -28,6 +28,8 @@ class PaperUpstream:
     """The channel of a link at its upstream: what is bound there, and what was asked. Closed, it does not answer."""
 
     def __init__(self) -> None:
+        self.connection = self
+        self.frame_max_bytes = 1 << 17
         self.bound: set[str] = set()
         self.asked: list[str] = []
         self.opened = trio.Event()
@@ -167,6 +169,24 @@ def test_changes_that_the_upstream_is_too_slow_for_are_forgotten_and_all_is_read
         await wait_all_tasks_blocked()
         assert place.upstream.bound == {"a", "first", *map(str, range(7))}
         assert place.host.reads == 2
+
+    run(test, A)
+
+
+@pytest.mark.parametrize("more", [{"a": "x" * 131_000}, {f"{number:04}": True for number in range(ENTRIES_MAX)}])
+def test_a_binding_without_room_to_say_where_it_comes_from_is_left_out(more: Table) -> None:
+    full = LocalBinding("full", encode_table(more))
+
+    async def test(place: Place) -> None:
+        for _ in range(2):
+            place.bind(full)
+            await wait_all_tasks_blocked()
+        place.bind(B)
+        place.unbind(full)
+        place.unbind(full)
+        await wait_all_tasks_blocked()
+        assert place.upstream.asked == ["+a", "+b"]
+        assert [event for _, event, _ in place.host.logged] == ["binding_left_out"]
 
     run(test, A)
 
