@@ -154,18 +154,6 @@ def with_columns(described: Described, query: Mapping[str, str]) -> Described:
     return _chosen(described, columns) if columns else described
 
 
-def answer_rows(call: Call, rows: Sequence[Described]) -> Described | list[Described]:
-    """Return a short list, of which nothing but columns and order can be asked for."""
-    found = list(rows)
-    if call.query.get("sort"):
-        path = call.query["sort"].split(".")
-        found.sort(key=lambda row: order(dig(row, path)), reverse=call.query.get("sort_reverse") == "true")
-    columns = [column.split(".") for column in call.query.get("columns", "").split(",") if column]
-    if columns:
-        found = [_chosen(row, columns) for row in found]
-    return found
-
-
 def order(value: object) -> tuple[int, Any]:
     """Return a key by which values of any type can be sorted: missing ones first, then numbers, then texts."""
     if value is None:

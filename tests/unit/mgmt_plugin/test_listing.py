@@ -12,7 +12,7 @@ from answers import whole
 
 from warren.mgmt_plugin.http import scheduler
 from warren.mgmt_plugin.http.server import HttpError, Response
-from warren.mgmt_plugin.listing import RUN, answer_list, answer_rows, in_order, order
+from warren.mgmt_plugin.listing import RUN, answer_list, in_order, order
 from warren.mgmt_plugin.routes import Call, parse_query
 
 Row = dict[str, Any]
@@ -220,15 +220,6 @@ def test_choosing_columns_changes_nothing_of_what_was_described() -> None:
 def test_a_name_that_is_not_utf_8_is_shown_in_some_way() -> None:
     (row,) = ask(named("caf\udce9"))
     assert row["name"].startswith("caf")
-
-
-# --- short lists ------------------------------------------------------------------------------------------------------
-
-
-def test_short_lists_are_sorted_and_cut_like_long_ones() -> None:
-    rows: list[Row] = [{"name": "b", "x": {"y": 1}}, {"name": "a"}, {"name": "c", "x": {"y": 0}}]
-    call = cast(Call, Asked("sort=x.y&sort_reverse=true&columns=name"))
-    assert answer_rows(call, rows) == named("b", "c", "a")
 
 
 # --- while the peer takes it ------------------------------------------------------------------------------------------

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from warren.channels.access import AccessControl
 from warren.mgmt_plugin.http.server import Response
-from warren.mgmt_plugin.listing import QUERY, Described, answer_rows
+from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_authorised, not_found
 from warren.server.logins import passwords
 from warren.server.logins.passwords import SCRYPT, PasswordHash, hash_password
@@ -160,16 +160,23 @@ class UserHandlers(Handlers):
             raise not_found()
         return record
 
-    async def list_users(self, call: Call) -> Any:
+    async def _answer_users(self, call: Call, names: Sequence[str]) -> Response:
         access = self._access
-        return answer_rows(call, [describe_user(access, access.users[name]) for name in sorted(access.users)])
+        return await answer_list(
+            call,
+            names,
+            lambda name: describe_user(access, access.users[name]),
+            {"name": lambda name: name},
+            lambda name: name not in access.users,
+        )
 
-    async def list_without_permissions(self, call: Call) -> Any:
+    async def list_users(self, call: Call) -> Response:
+        return await self._answer_users(call, sorted(self._access.users))
+
+    async def list_without_permissions(self, call: Call) -> Response:
         access = self._access
         entitled = {user for user, _ in access.permissions}
-        return answer_rows(
-            call, [describe_user(access, access.users[name]) for name in sorted(set(access.users) - entitled)]
-        )
+        return await self._answer_users(call, sorted(access.users.keys() - entitled))
 
     async def show_user(self, call: Call) -> Described:
         return describe_user(self._access, self.the_user(call))
@@ -192,24 +199,24 @@ class UserHandlers(Handlers):
 
     # --- permissions --------------------------------------------------------------------------------------------------
 
-    def _permissions(self, call: Call) -> Iterable[PermissionPut]:
+    def _permissions(self, call: Call) -> Sequence[PermissionPut]:
         access = self._access
         found = access.permissions
         vhost, user = call.params.get("vhost"), call.params.get("user")
         of_user = [found[key] for key in sorted(found)] if user is None else access.permissions_of(user)
         return [put for put in of_user if vhost in (None, put.vhost)]
 
-    def _topic_permissions(self, call: Call) -> Iterable[TopicPermissionPut]:
+    def _topic_permissions(self, call: Call) -> Sequence[TopicPermissionPut]:
         access = self._access
         found = access.topic_permissions
         vhost, user, exchange = (call.params.get(name) for name in ("vhost", "user", "exchange"))
         of_user = [found[key] for key in sorted(found)] if user is None else access.topic_permissions_of(user)
         return [put for put in of_user if vhost in (None, put.vhost) and exchange in (None, put.exchange)]
 
-    async def list_permissions(self, call: Call) -> Any:
+    async def list_permissions(self, call: Call) -> Response:
         if "user" in call.params:
             self.the_user(call)
-        return answer_rows(call, [describe_permission(put) for put in self._permissions(call)])
+        return await answer_list(call, self._permissions(call), describe_permission, {})
 
     async def show_permission(self, call: Call) -> Described:
         for put in self._permissions(call):
@@ -232,13 +239,13 @@ class UserHandlers(Handlers):
             raise not_found()
         await call.administer(PermissionDelete(user, vhost))
 
-    async def list_topic_permissions(self, call: Call) -> Any:
+    async def list_topic_permissions(self, call: Call) -> Response:
         if "user" in call.params:
             self.the_user(call)
-        return answer_rows(call, [describe_topic_permission(put) for put in self._topic_permissions(call)])
+        return await answer_list(call, self._topic_permissions(call), describe_topic_permission, {})
 
-    async def show_topic_permissions(self, call: Call) -> Any:
-        if not list(self._topic_permissions(call)):
+    async def show_topic_permissions(self, call: Call) -> Response:
+        if not self._topic_permissions(call):
             raise not_found()
         return await self.list_topic_permissions(call)
 
@@ -253,7 +260,7 @@ class UserHandlers(Handlers):
         return created(new=new)
 
     async def delete_topic_permission(self, call: Call) -> None:
-        if not list(self._topic_permissions(call)):
+        if not self._topic_permissions(call):
             raise not_found()
         await call.administer(
             TopicPermissionDelete(call.params["user"], call.params["vhost"], call.params.get("exchange", ""))
@@ -293,7 +300,7 @@ class UserHandlers(Handlers):
     async def whoami(self, call: Call) -> Described:
         return {"name": call.operator.name, "tags": list(call.operator.tags), "is_internal_user": True}
 
-    async def list_own_permissions(self, call: Call) -> Any:
+    async def list_own_permissions(self, call: Call) -> Response:
         if not call.operator.is_administrator and call.operator.name != call.params["user"]:
             raise not_authorised(Access.ADMINISTRATOR.value)
         return await self.list_permissions(call)
@@ -301,7 +308,14 @@ class UserHandlers(Handlers):
     ROUTES: ClassVar = (
         Route("GET", "/api/whoami", Access.USER, whoami, "The user who asks"),
         Route("GET", "/api/users", _ADMIN, list_users, "Users", query=QUERY),
-        Route("GET", "/api/users/without-permissions", _ADMIN, list_without_permissions, "Users without any vhost"),
+        Route(
+            "GET",
+            "/api/users/without-permissions",
+            _ADMIN,
+            list_without_permissions,
+            "Users without any vhost",
+            query=QUERY,
+        ),
         Route("POST", "/api/users/bulk-delete", _ADMIN, delete_users, "Delete several users", Names),
         Route("GET", _U, _ADMIN, show_user, "A user"),
         Route("PUT", _U, _ADMIN, put_user, "Create or change a user", UserBody),
