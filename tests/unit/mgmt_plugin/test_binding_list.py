@@ -9,10 +9,10 @@ import pytest
 import trio
 from engine_harness import Harness
 
-from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.exchanges.binding import Binding
 from warren.mgmt_plugin.resources import binding_list
-from warren.mgmt_plugin.resources.binding_list import BindingList
+from warren.mgmt_plugin.resources.binding_list import BindingList, maybe_binding
 
 HUBS = 10
 
@@ -48,6 +48,9 @@ class Place:
         self.pauses += 1
         self.at_pause.pop(self.pauses, lambda: None)()
 
+    def binding(self, properties_key: str) -> Binding | None:
+        return trio.run(maybe_binding, self.source, self.vhost.queues["q0"], properties_key)
+
     def part(self, start: int, count: int) -> list[tuple[str, str]]:
         """Return destination and key of some bindings."""
 
@@ -67,6 +70,35 @@ def test_a_part_begins_and_ends_anywhere(monkeypatch: pytest.MonkeyPatch) -> Non
     for start in range(0, 60, 7):
         for count in (1, 5, 30):
             assert place.part(start, count) == whole[start : start + count]
+
+
+@pytest.mark.parametrize("routing_key", ["", "k", "a b", "a+b", "a/b~c%7E", "~", "ünï", "a~AAAAAA"])
+@pytest.mark.parametrize("arguments", [EMPTY_TABLE, encode_table({"x": 1})])
+def test_each_binding_is_found_by_what_the_api_calls_it(
+    monkeypatch: pytest.MonkeyPatch, routing_key: str, arguments: bytes
+) -> None:
+    place = Place(monkeypatch, 50)
+    queue = place.vhost.queues["q0"]
+    place.vhost.bind(place.source, queue, routing_key, encode_table({"x": 2}), "guest")
+    wanted = Binding(place.source, queue, routing_key, arguments)
+    assert place.binding(wanted.properties_key) is None
+    place.vhost.bind(place.source, queue, routing_key, arguments, "guest")
+    assert place.binding(wanted.properties_key) == wanted
+
+
+def test_a_binding_without_arguments_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch, 400)
+    found = place.binding("key.000390")
+    assert found is not None and found.routing_key == "key.000390"
+    assert place.binding("key.000391") is None  # that is another queue's
+    assert place.pauses == 0
+
+
+def test_what_is_not_written_as_the_api_does_is_no_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch, 1)
+    assert place.binding("key%2E000000") is None
+    assert place.binding("key.000000~") is None
+    assert place.binding("key.000000~AAAAAA") is None
 
 
 @pytest.mark.parametrize("gone", [0, 9, 19, 29])

@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
+from urllib.parse import unquote_plus
 
+from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.binding import Binding
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
@@ -97,7 +98,7 @@ class BindingList:
         found: list[Binding] = []
         await self._hold(len(source.by_destination))
         for destination in await in_order(list(source.by_destination), _place_of):
-            chain = await _chain(source, destination)
+            chain = await bindings_between(source, destination)
             if start >= len(chain):
                 start -= len(chain)
                 continue
@@ -115,8 +116,11 @@ class BindingList:
             self._call.request.hold(count * RANK_BYTES)
 
 
-async def _chain(source: Exchange, destination: Destination) -> list[Binding]:
-    """Return the bindings between two, read in pieces; from the beginning again when where it paused is gone."""
+async def bindings_between(source: Exchange, destination: Destination) -> list[Binding]:
+    """Return the bindings that lead from an exchange to a destination, in the order of binding.
+
+    They are read in pieces; from the beginning again when the one where it paused is gone.
+    """
     found: list[Binding] = []
     binding = source.by_destination.get(destination)
     while binding is not None:
@@ -131,12 +135,18 @@ async def _chain(source: Exchange, destination: Destination) -> list[Binding]:
     return found
 
 
-def bindings_between(source: Exchange, destination: Destination) -> Iterator[Binding]:
-    """Yield the bindings that lead from an exchange to a destination, in the order of binding."""
-    binding = source.by_destination.get(destination)
-    while binding is not None:
-        yield binding
-        binding = binding.next_to_destination
+async def maybe_binding(source: Exchange, destination: Destination, properties_key: str) -> Binding | None:
+    """Return the binding between two that the API calls so. One without arguments is found without a look at others."""
+    quoted, _, digest = properties_key.partition("~")
+    routing_key = unquote_plus(quoted)
+    if not digest:
+        found = source.bindings.get(Binding(source, destination, routing_key, EMPTY_TABLE))
+        return found if found is not None and found.properties_key == properties_key else None
+    for binding in await bindings_between(source, destination):
+        if binding.routing_key == routing_key and binding.properties_key == properties_key:
+            return source.bindings.get(binding)
+        await give_way()
+    return None
 
 
 def order_of(binding: Binding) -> tuple[str, str, bool, str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -35,7 +35,7 @@ from warren.mgmt_plugin.names import (
     the_vhost,
     visible_vhosts,
 )
-from warren.mgmt_plugin.resources.binding_list import BindingList, Row, bindings_between, order_of
+from warren.mgmt_plugin.resources.binding_list import BindingList, Row, bindings_between, maybe_binding, order_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, created, not_found
 from warren.mgmt_plugin.terms import exchange_to_json, table_from_json, table_to_json
 from warren.queues.queue import Queue
@@ -89,21 +89,19 @@ def describe_implicit(vhost: str, queue: str) -> Described:
     }
 
 
-def bindings_to(vhost: VirtualHost, destination: Destination) -> Iterator[Binding]:
-    """Yield the bindings that lead to a queue or exchange."""
+async def bindings_to(vhost: VirtualHost, destination: Destination) -> list[Binding]:
+    """Return the bindings that lead to a queue or exchange."""
+    found: list[Binding] = []
     for source in vhost.sources_of(destination):
-        binding = source.by_destination.get(destination)
-        while binding is not None:
-            yield binding
-            binding = binding.next_to_destination
+        found += await bindings_between(source, destination)
+    return found
 
 
-async def _in_order(call: Call, bindings: Iterable[Binding]) -> list[Binding]:
-    gathered = list(bindings)
-    if len(gathered) > MANY:
+async def _in_order(call: Call, bindings: list[Binding]) -> list[Binding]:
+    if len(bindings) > MANY:
         await call.request.begin_work()
-        call.request.hold(len(gathered) * RANK_BYTES)
-    return await in_order(gathered, order_of)
+        call.request.hold(len(bindings) * RANK_BYTES)
+    return await in_order(bindings, order_of)
 
 
 async def _answer_bindings(call: Call, found: Sequence[Row] | BindingList) -> Response:
@@ -143,14 +141,13 @@ def _ends(call: Call, kind: str) -> tuple[VirtualHost, Exchange, Destination]:
     return vhost, source, destination
 
 
-def _binding_with_key(call: Call, kind: str) -> tuple[VirtualHost, Binding]:
+async def _binding_with_key(call: Call, kind: str) -> tuple[VirtualHost, Binding]:
     vhost, source, destination = _ends(call, kind)
-    for binding in bindings_between(source, destination):
-        if (
-            binding.properties_key == call.params["key"]
-            or quote(binding.properties_key, safe="~") == call.params["key"]
-        ):
-            return vhost, binding
+    key = call.params["key"]
+    for properties_key in dict.fromkeys((key, unquote(key))):  # some clients quote it twice
+        found = await maybe_binding(source, destination, properties_key)
+        if found is not None:
+            return vhost, found
     raise not_found()
 
 
@@ -248,21 +245,22 @@ class ExchangeHandlers(Handlers):
 
     async def list_to_exchange(self, call: Call) -> Response:
         vhost, exchange = the_exchange(call)
-        bindings = await _in_order(call, bindings_to(vhost, exchange))
+        bindings = await _in_order(call, await bindings_to(vhost, exchange))
         return await _answer_bindings(call, [(vhost.name, each) for each in bindings])
 
     async def list_to_queue(self, call: Call) -> Response:
         queue = the_queue(call)
         vhost = the_vhost(call)
         found: list[Row] = [(vhost.name, queue)]
-        found += [(vhost.name, each) for each in await _in_order(call, bindings_to(vhost, queue))]
+        found += [(vhost.name, each) for each in await _in_order(call, await bindings_to(vhost, queue))]
         return await _answer_bindings(call, found)
 
     async def _list_between(self, call: Call, kind: str) -> list[Described] | Rows:
         vhost, source, destination = _ends(call, kind)
         if source.name == "" and kind == QUEUE:
             return [describe_implicit(vhost.name, destination.name)]
-        return Rows(await _in_order(call, bindings_between(source, destination)), partial(describe_binding, vhost.name))
+        bindings = await _in_order(call, await bindings_between(source, destination))
+        return Rows(bindings, partial(describe_binding, vhost.name))
 
     async def _bind(self, call: Call, kind: str) -> Response:
         wanted = await call.body(NewBinding)
@@ -293,10 +291,10 @@ class ExchangeHandlers(Handlers):
             if call.params["key"] not in (destination.name, implicit["properties_key"]):
                 raise not_found()
             return implicit
-        return describe_binding(vhost.name, _binding_with_key(call, kind)[1])
+        return describe_binding(vhost.name, (await _binding_with_key(call, kind))[1])
 
     async def _unbind(self, call: Call, kind: str) -> None:
-        _, binding = _binding_with_key(call, kind)
+        _, binding = await _binding_with_key(call, kind)
         source, destination, key = binding.source.name, binding.destination.name, binding.routing_key
         with call.client() as client:
             if kind == QUEUE:
