@@ -81,8 +81,11 @@ class BrokerHost:
         return time.time()
 
     def parameters(self) -> Sequence[Parameter]:
-        found = [each for component in COMPONENTS for each in self._broker.parameters.parameters(None, component)]
-        return [Parameter(each.component, each.vhost, each.name, _json(each.value)) for each in found]
+        return [
+            Parameter(each.component, each.vhost, each.name, _json(each.value))
+            for each in self._broker.parameters.parameters()
+            if each.component in COMPONENTS
+        ]
 
     async def federated_exchanges(self) -> Sequence[LocalExchange]:
         found: list[LocalExchange] = []

@@ -10,6 +10,8 @@
 5. A vhost has `LINKS_MAX` links at most: the first of its shovels, federated exchanges and federated queues. Attempts
    begin one after the other (`links.starts`), and what there should be is found in pieces: policies and upstreams
    multiply, and whoever may set them may have every queue ask for a link to every upstream.
+6. To find that out takes a fifth of the time at most: thousands of parameters that come one by one are looked at in a
+   few goes, not all of them after each.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ CLEAN_UP_S: Final = 10.0
 DELAY_MIN_S: Final = 0.1
 LINKS_MAX: Final = 2000
 AT_ONCE: Final = 64  # looked at without giving way
+PAUSE_PER_S: Final = 4.0  # for each second that it took to find out what there should be
 Key = tuple[str, ...]
 Wanted = dict[Key, tuple[Hashable, Callable[[], Shovel | FederationLink]]]
 
@@ -142,8 +145,9 @@ class Supervisor:
                 await self._changed.wait()
             self._stale = False
             self._changed = trio.Event()
+            began_s = trio.current_time()
             await self._reconcile(nursery)
-            await trio.lowlevel.checkpoint()
+            await trio.sleep((trio.current_time() - began_s) * PAUSE_PER_S)
 
     async def _reconcile(self, nursery: trio.Nursery) -> None:
         wanted = await self._wanted()
@@ -193,11 +197,15 @@ class Supervisor:
             if counts[vhost] <= LINKS_MAX:
                 wanted[key] = (spec, make)
 
-        for parameter in parameters:
+        book = upstreams.UpstreamBook()
+        for at, parameter in enumerate(parameters, 1):
             if parameter.component == shovel.COMPONENT:
                 vhost, name, value = parameter.vhost, parameter.name, parameter.value
                 want(("shovel", vhost, name), repr(value), partial(self._shovel, vhost, name, value))
-        book = upstreams.UpstreamBook(parameters)
+            else:
+                book.add(parameter)
+            if at % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
         self._tell(book)
         resolved: dict[tuple[str, Policy], list[upstreams.Upstream]] = {}
 

@@ -135,27 +135,31 @@ def _upstream(name: str, vhost: str, settings: Mapping[str, Any]) -> Upstream:
 class UpstreamBook:
     """The upstreams and sets of all vhosts, as the parameters have them at one moment."""
 
-    def __init__(self, parameters: Iterable[Parameter]) -> None:
+    def __init__(self, parameters: Iterable[Parameter] = ()) -> None:
         # Of parameters that an earlier version took: what is wrong with each. They count as not there.
         self.problems: list[tuple[Parameter, str]] = []
         self._upstreams: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._sets: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
         for parameter in parameters:
-            value = parameter.value
-            if parameter.component == UPSTREAM:
-                wrong = validate_upstream(parameter.name, value)
-                if not wrong:
-                    assert isinstance(value, dict)
-                    self._upstreams.setdefault(parameter.vhost, {})[parameter.name] = value
-            elif parameter.component == UPSTREAM_SET:
-                wrong = validate_upstream_set(parameter.name, value)
-                if not wrong:
-                    members = value if isinstance(value, list) else []
-                    self._sets.setdefault(parameter.vhost, {})[parameter.name] = members
-            else:
-                continue
-            if wrong:
-                self.problems.append((parameter, "; ".join(wrong)))
+            self.add(parameter)
+
+    def add(self, parameter: Parameter) -> None:
+        """Add an upstream or a set; any other parameter means nothing here."""
+        value = parameter.value
+        if parameter.component == UPSTREAM:
+            wrong = validate_upstream(parameter.name, value)
+            if not wrong:
+                assert isinstance(value, dict)
+                self._upstreams.setdefault(parameter.vhost, {})[parameter.name] = value
+        elif parameter.component == UPSTREAM_SET:
+            wrong = validate_upstream_set(parameter.name, value)
+            if not wrong:
+                members = value if isinstance(value, list) else []
+                self._sets.setdefault(parameter.vhost, {})[parameter.name] = members
+        else:
+            return
+        if wrong:
+            self.problems.append((parameter, "; ".join(wrong)))
 
     def resolve(self, vhost: str, policy: Policy) -> list[Upstream]:
         """Return the upstreams that `policy` means in `vhost`, by name; each name once."""

@@ -16,10 +16,10 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.links import supervisor as supervisor_module
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import ClientSettings
-from warren.links.host import LocalQueue, Policy
+from warren.links.host import LocalExchange, LocalQueue, Policy
 from warren.links.shovel import Shovel
 from warren.links.starts import START_EVERY_S
-from warren.links.supervisor import Supervisor, timestamp
+from warren.links.supervisor import AT_ONCE, PAUSE_PER_S, Supervisor, timestamp
 
 SHOVEL = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
 
@@ -215,6 +215,49 @@ def test_definitions_that_cannot_be_read_leave_the_links_that_run_alone() -> Non
             await trio.sleep(5)
         assert [line[:2] for line in host.logged if line[0] == "error"] == [("error", "links")]
         assert supervisor._entries["shovel", "/", "good"] is entry and not entry.scope.cancel_called
+
+    run(test)
+
+
+def test_others_have_their_turns_while_many_parameters_are_looked_at() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        for number in range(10 * AT_ONCE):
+            host.definitions["federation-upstream", "/", str(number)] = {"uri": "amqp://h"}
+        looked = trio.Event()
+
+        async def federated_exchanges() -> list[LocalExchange]:
+            looked.set()
+            return []
+
+        with patch.object(host, "federated_exchanges", federated_exchanges):
+            host.changed()
+            turns = 0
+            while not looked.is_set():
+                await trio.lowlevel.checkpoint()
+                turns += 1
+        assert turns >= 10
+
+    run(test)
+
+
+def test_what_there_should_be_is_not_looked_for_after_each_of_many_changes() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        looks = 0
+
+        async def federated_exchanges() -> list[LocalExchange]:
+            nonlocal looks
+            looks += 1
+            await trio.sleep(1)
+            return []
+
+        with patch.object(host, "federated_exchanges", federated_exchanges):
+            for number in range(1000):
+                host.set_parameter("shovel", "s", SHOVEL | {"reconnect-delay": number})
+                await trio.sleep(0.1)
+            assert looks <= 100 / (1 + PAUSE_PER_S) + 1
+            await trio.sleep(2 * (1 + PAUSE_PER_S))
+        entry = supervisor._entries["shovel", "/", "s"]
+        assert entry.link is not None and entry.link.reconnect_delay_s == 999, "the last one counts"
 
     run(test)
 
