@@ -10,11 +10,13 @@ import trio
 from answers import whole
 
 from warren.channels.access import AccessControl
-from warren.mgmt_plugin.http.server import PART_BYTES, Request, Response
+from warren.mgmt_plugin.http.server import PART_BYTES, HttpError, Request, Response
 from warren.mgmt_plugin.operators import Operator
 from warren.mgmt_plugin.plugin import table_of
+from warren.mgmt_plugin.resources import users
 from warren.mgmt_plugin.resources.users import UserHandlers
 from warren.mgmt_plugin.routes import Acting, Call, parse_query
+from warren.server.definitions import schema
 from warren.server.direct_client import DirectClients
 from warren.vhosts.metadata import PermissionPut, TopicPermissionPut, UserDelete, UserPut
 
@@ -64,6 +66,17 @@ def test_a_long_list_is_made_while_it_is_taken_and_given_in_pages(access: Access
     assert len(every) == count
     page = json.loads(whole(ask(access, path, "page=3&page_size=10")))
     assert (page["items"], page["total_count"]) == (every[20:30], count)
+
+
+@pytest.mark.parametrize("given", [["a", " b ", "", " "], "a, b ,,", ["a", "b"]])
+def test_tags_are_understood_as_in_a_file_of_definitions(given: list[str] | str) -> None:
+    assert users.tags_of(given) == schema.tags_of(given) == ("a", "b")
+
+
+@pytest.mark.parametrize("given", [None, 1, {"a": 1}, ["a", 1]])
+def test_tags_are_texts(given: object) -> None:
+    with pytest.raises(HttpError, match="tags must be a list of strings"):
+        users.tags_of(given)
 
 
 def test_users_are_found_by_a_part_of_their_names(access: AccessControl) -> None:

@@ -13,6 +13,7 @@ from warren.channels.access import AccessControl
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_authorised, not_found
+from warren.server.definitions import schema
 from warren.server.logins import passwords
 from warren.server.logins.passwords import SCRYPT, PasswordHash, hash_password
 from warren.server.threads import LOGINS, in_thread
@@ -79,16 +80,14 @@ def describe_user(access: AccessControl, record: UserPut) -> Described:
 
 
 def tags_of(given: object) -> tuple[str, ...]:
-    """Return tags given as a list, or as a text with commas.
+    """Return tags given as a list, or as a text with commas, as a file of definitions would be understood.
 
     Raises:
         HttpError: 400.
     """
-    if isinstance(given, str):
-        given = [tag.strip() for tag in given.split(",")]
-    if not isinstance(given, list) or not all(isinstance(tag, str) for tag in given):
-        raise bad_request("tags must be a list of strings, or a comma-separated string")
-    return tuple(tag for tag in given if tag)
+    if isinstance(given, str) or (isinstance(given, list) and all(isinstance(tag, str) for tag in given)):
+        return schema.tags_of(given)
+    raise bad_request("tags must be a list of strings, or a comma-separated string")
 
 
 def check_hash(password_hash: str, algorithm: str) -> None:
