@@ -13,6 +13,7 @@ from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, Timestamp, decode_table, encode_table
 from warren.queues.held_lanes import UNDELIVERED_RETRY_MS
+from warren.queues.lanes import UNDELIVERED
 from warren.queues.long_work import TURN_STEPS
 from warren.queues.queue import Queue
 from warren.vhosts.dead_lettering import DEATHS_MAX, LETTERS_MAX, LINE_MAX_BYTES, TARGET_STEPS
@@ -712,6 +713,49 @@ def test_waiting_letters_survive(clean: bool) -> None:
     assert len(bodies(client, "dead")) == 39
     harness.write()
     assert undelivered(harness.restart(clean=clean).queue("q")) == 0
+
+
+@rule("warren.dead-letter.at-least-once.memory", "Who has taken a letter does not get it again, wherever that waits.")
+def test_a_letter_that_has_left_memory_knows_who_has_it() -> None:
+    harness = DurableHarness(memory_bytes=0)
+    client = harness.channel()
+    quorum(client, "amq.fanout")
+    client.declare("taker", durable=True)
+    client.declare("refuser", durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    for name in ("taker", "refuser"):
+        client.bind(name, "amq.fanout")
+    client.publish("", "refuser", b"in the way", delivery_mode=2)
+    for number in range(3):
+        reject(client, b"%d" % number)
+    harness.write()
+    lane = harness.queue("q").held(UNDELIVERED)
+    assert lane is not None and lane.in_memory_count() == 0
+    for _ in range(3):
+        harness.pass_time(RETRY_S)
+    assert (ready(harness, "taker"), undelivered(harness.queue("q"))) == (3, 3)
+    assert bodies(client, "refuser") == [b"in the way"]
+    harness.pass_time(RETRY_S)
+    assert (bodies(client, "refuser"), ready(harness, "taker")) == ([b"0"], 3)
+    assert undelivered(harness.queue("q")) == 2
+
+
+@rule("warren.dead-letter.at-least-once.in-place", "A letter that is tried again in vain writes nothing to the log.")
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 30])
+def test_a_try_in_vain_writes_nothing(memory_bytes: int) -> None:
+    harness = DurableHarness(memory_bytes=memory_bytes)
+    client = harness.channel()
+    quorum(client, "", "dead")
+    for number in range(3):
+        reject(client, b"%d" % number)
+    harness.write()
+    written = harness.broker.log.next_lsn
+    for _ in range(3):
+        harness.pass_time(RETRY_S)
+        harness.write()
+    assert (harness.broker.log.next_lsn, undelivered(harness.queue("q"))) == (written, 3)
+    client.declare("dead", durable=True)
+    harness.pass_time(RETRY_S)
+    assert (bodies(client, "dead"), undelivered(harness.queue("q"))) == ([b"0", b"1", b"2"], 0)
 
 
 @rule("warren.dead-letter.at-least-once.deleted", "Letters that wait go with their queue.")

@@ -162,6 +162,7 @@ class Entry:
     failures: int = 0
     returns: int = 0
     until_ms: int = 0  # while it is held
+    stored_until_ms: int = 0  # a letter that is tried again and again: until when it was held at first
     handed: int = 0  # which one it was of all that went out
 
     def counted(self) -> Message:
@@ -336,7 +337,8 @@ class Queue:
 
     def keep_letter(self, letter: Message) -> None:
         now_ms = self.world.now_ms
-        self.undelivered.append(Entry(letter, now_ms, now_ms, until_ms=now_ms + UNDELIVERED_RETRY_MS))
+        until_ms = now_ms + UNDELIVERED_RETRY_MS
+        self.undelivered.append(Entry(letter, now_ms, now_ms, until_ms=until_ms, stored_until_ms=until_ms))
 
     # --- back -------------------------------------------------------------------------------------------------------
 
@@ -430,9 +432,10 @@ class Queue:
     def send_again(self) -> None:
         for entry in sorted(self.undelivered, key=lambda each: each.until_ms):
             if entry.until_ms <= self.world.now_ms:
-                self.undelivered.remove(entry)
-                if not self.world.send_again(entry.message):
-                    self.keep_letter(entry.message)
+                if self.world.send_again(entry.message):
+                    self.undelivered.remove(entry)
+                else:
+                    entry.until_ms = self.world.now_ms + UNDELIVERED_RETRY_MS
 
     def take_back(self) -> None:
         now_ms = self.world.now_ms
@@ -480,6 +483,8 @@ class Queue:
             entry.returned = entry.alone = False
         for entry in self.held:
             entry.suspect = entry.suspect or not clean
+        for entry in self.undelivered:
+            entry.until_ms = entry.stored_until_ms
         self.consumers = []
         self.hungry = False
         self.used_ms = self.world.now_ms

@@ -4,7 +4,8 @@
     parked        given up, until somebody releases it
     undelivered   dead letters that a target has refused, of a queue that sends them at least once
 
-What was refused is sent again every `UNDELIVERED_RETRY_MS`; who has taken it does not get it again, in this process.
+What was refused is sent again every `UNDELIVERED_RETRY_MS`; who has taken it does not get it again, in this process. It
+stays where it is in the log meanwhile, for a target may be away for days.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.dead_letter import DELIVERY_LIMIT
-from warren.queues.held_messages import PARKED_UNTIL, HeldMessages
+from warren.queues.held_messages import DROPPED, DUE, PARKED_UNTIL, STAYS, HeldMessages
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 from warren.queues.message_deaths import MessageDeaths
 from warren.queues.origin import RELEASED
@@ -82,26 +83,33 @@ class HeldLanes:
             lane = HeldLane(self, UNDELIVERED)
             self.undelivered = lane
         message.persistent = message.persistent or self._stores_all
-        self._keep_in(lane, message, self.log.now_ms + UNDELIVERED_RETRY_MS)
+        number = self._keep_in(lane, message, self.log.now_ms + UNDELIVERED_RETRY_MS)
+        lane.note_takers(number, message)
 
-    def _keep_in(self, lane: HeldLane, message: Message, until_ms: i64) -> None:
+    def _keep_in(self, lane: HeldLane, message: Message, until_ms: i64) -> int:
         stored: bool = message.persistent and self._queue.stores
         if stored and lane.index is None:
             lane.begin_storing(self._queue.ready.new_lane_index(lane.code))
-        lane.hold(message, until_ms, stored)
+        number = lane.hold(message, until_ms, stored)
         if until_ms < PARKED_UNTIL:
             self._host.timers.at(until_ms, self._timer)
+        return number
 
     def released(self, lane: i64, message: Message) -> None:
         """The time of a held message has come."""
         if lane != UNDELIVERED:
             self._queue.accept(message, RELEASED)
             return
-        message.attempts = 0  # to whoever takes the letter it is new
-        if self._host.send_letter(self._queue, message):
-            self._deaths.confirmed()
-        else:
+        if not self.send_again(message):
             self._keep_undelivered(message.copy())
+
+    def send_again(self, letter: Message) -> bool:
+        """Send a letter to those that have not taken it; tell whether there is nobody left."""
+        letter.attempts = 0  # to whoever takes it it is new
+        if not self._host.send_letter(self._queue, letter):
+            return False
+        self._deaths.confirmed()
+        return True
 
     def may_dead_letter(self) -> bool:
         """Tell whether `dead_letter_parked` would."""
@@ -190,6 +198,38 @@ class HeldLane(HeldMessages):
         super().__init__(lanes.log)
         self.code: i64 = code
         self._lanes = lanes
+        # Of letters that only some have taken, by number: a message that leaves memory forgets who that was.
+        self._takers: dict[int, list[str]] = {}
+        self._last_takers: list[str] = []  # mostly they are the same
+
+    def note_takers(self, number: int, letter: Message) -> None:
+        """Remember who has taken the letter with a number, until it leaves."""
+        takers = letter.envelope.taken_by
+        if takers:
+            if takers != self._last_takers:
+                self._last_takers = takers
+            self._takers[number] = self._last_takers
+
+    def decide(self, number: int, message: Message, purpose: i64) -> i64:
+        if self.code != UNDELIVERED:
+            return HeldMessages.decide(self, number, message, purpose)
+        takers = self._takers.pop(number, None)
+        if takers is not None:
+            message.note_takers(takers)
+        if purpose != DUE:
+            return purpose
+        letter = message.copy()
+        letter.time_ms = 0
+        if self._lanes.send_again(letter):
+            return DROPPED
+        self.note_takers(number, letter)
+        self.stay_until(number, self.log.now_ms + UNDELIVERED_RETRY_MS)
+        return STAYS
+
+    def _forget_all(self) -> None:
+        HeldMessages._forget_all(self)
+        self.log.reclamation.add_named(self._takers, 0)
+        self._takers = {}
 
     def released(self, message: Message) -> None:
         self._lanes.released(self.code, message)

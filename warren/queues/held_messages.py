@@ -7,7 +7,8 @@ for its deadline (16 bytes), so that millions can be held for years.
 2. The record of a held message carries the time until which it is held. After a restart the deadlines are read from
    the records, a few pages at a time; until that is done the earliest may come late, never early.
 3. When its time has come a message is given to `released`, in the order of the times, one piece under way at a time.
-   It is settled here in the same turn, so that it is in exactly one place after a crash.
+   It is settled here in the same turn, so that it is in exactly one place after a crash. What `decide` has stay keeps
+   its record and has another time: the record says an earlier one, so after a restart it may come early.
 4. A parked message has the time `PARKED_UNTIL`: it waits for somebody to take it.
 5. A number that leaves in any other way leaves its deadline behind. Whoever takes numbers looks what is still held.
 6. While messages are taken from disk no index page is given up, and none while rows for full pages wait in the batch:
@@ -49,6 +50,9 @@ SORTED_FROM: Final = 65536
 RELEASED: Final = 0
 DROPPED: Final = 1
 DEAD_LETTERED: Final = 2
+# Said to `decide`, and by it.
+DUE: Final = 3  # its time has come, and is noted no more
+STAYS: Final = 4
 
 
 class HeldMessage:
@@ -100,6 +104,14 @@ class HeldMessages(IndexOwner):
     def released(self, message: Message) -> None:
         """Take a message whose time has come, or that is released before."""
         raise AssertionError("overridden")
+
+    def decide(self, number: int, message: Message, purpose: i64) -> i64:
+        """Say what becomes of a message that is to be taken: what `purpose` says, or `STAYS`, see `stay_until`."""
+        return RELEASED if purpose == DUE else purpose
+
+    def stay_until(self, number: int, until_ms: i64) -> None:
+        """Hold a message that was `DUE` until another time."""
+        self._deadlines.add(until_ms, number)
 
     def may_dead_letter(self) -> bool:
         """Tell whether there is an exchange for dead letters."""
@@ -358,7 +370,7 @@ class HeldMessages(IndexOwner):
             self.log.call_when_written(_Waiter(self))
             return
         most: i64 = self.taken_max
-        purpose: i64 = RELEASED
+        purpose: i64 = DUE
         if self._sweep_left:
             purpose = self._sweep_purpose
             if self._sweep_left < most:
@@ -439,6 +451,11 @@ class HeldMessages(IndexOwner):
         return index.lsn_of(number) != 0 and int(number) not in self._in_memory
 
     def _let_go(self, number: int, message: Message, purpose: i64, was_in_memory: bool) -> None:
+        purpose = self.decide(number, message, purpose)
+        if purpose == STAYS:
+            if was_in_memory:
+                self._in_memory[number] = message
+            return
         index = self.index
         cost: i64 = message.memory_bytes
         if was_in_memory:

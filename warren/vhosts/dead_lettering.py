@@ -272,7 +272,7 @@ class DeadLettering(Job):
             else:
                 under_way.takers.append(queue.name)
         if not under_way.taken and under_way.takers:
-            _note_takers(message, under_way.takers)
+            message.note_takers(under_way.takers)
         return True
 
     def _letter(self, queue: Queue, message: Message, reason: str, time_s: i64, rules: QueueRules) -> DeadLetter:
@@ -335,7 +335,7 @@ class DeadLettering(Job):
             else:
                 takers.append(queue.name)
         if not taken and takers:
-            _note_takers(message, had_by + takers)
+            message.note_takers(had_by + takers)
         return taken
 
     def _within_count(self, envelope: Envelope, targets: list[Receiver]) -> list[Receiver]:
@@ -352,13 +352,3 @@ class DeadLettering(Job):
             targets = targets[:left]
         letters.count += len(targets)
         return targets
-
-
-def _note_takers(letter: Message, names: list[str]) -> None:
-    """Have a letter remember who has it: those that refused it get it again, the others not."""
-    old = letter.envelope
-    envelope = Envelope(old.exchange, old.routing_key)  # that of a message from disk is others' too
-    envelope.blind_copies = old.blind_copies
-    envelope.letters = old.letters
-    envelope.taken_by = names
-    letter.envelope = envelope

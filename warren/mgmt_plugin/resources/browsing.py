@@ -321,7 +321,7 @@ class BrowsingHandlers(Handlers):
         listed = await held_messages(self._settle, queue, lane, most)
         for each in listed:
             more: Described = {"sequence_number": each.number, "redelivered": each.message.attempts > 0}
-            if each.until_ms < PARKED_UNTIL:
+            if lane == DELAYED:
                 more["due_at_ms"] = each.until_ms
             await page.add(each.message, more)
             await give_way()

@@ -157,6 +157,15 @@ class Message:
         self.envelope.blind_copies = keys
         self.memory_bytes += _key_bytes(keys)
 
+    def note_takers(self, names: list[str]) -> None:
+        """Have the envelope of a dead letter say who has it: those that refused it get it again, the others not."""
+        old = self.envelope
+        envelope = Envelope(old.exchange, old.routing_key)  # that of a message from disk is others' too
+        envelope.blind_copies = old.blind_copies
+        envelope.letters = old.letters
+        envelope.taken_by = names
+        self.envelope = envelope
+
     def content_bytes(self) -> i64:
         """Return the size of all frames."""
         pieces = self.pieces
