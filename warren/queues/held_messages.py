@@ -11,6 +11,8 @@ for its deadline (16 bytes), so that millions can be held for years.
    its record and has another time: the record says an earlier one, so after a restart it may come early.
 4. A parked message has the time `PARKED_UNTIL`: it waits for somebody to take it.
 5. A number that leaves in any other way leaves its deadline behind. Whoever takes numbers looks what is still held.
+   Those in front go at once, for whoever lists the earliest looks at them first, and the others when they are most of
+   what there is: a parked message has no time at which they would.
 6. While messages are taken from disk no index page is given up, and none while rows for full pages wait in the batch:
    what is settled or stored finds its page in memory (queue_index.py (2)).
 7. Nothing is released while so much waits to be written that publishers have to wait: a million messages that fall due
@@ -45,6 +47,8 @@ PAGED_OUT_MAX: Final = 4096
 LOADED_PAGES_MAX: Final = 4096
 # From so many on messages are numbered by their times (``queues.due_pages``).
 SORTED_FROM: Final = 65536
+# So many deadlines of what has left are never worth looking for.
+STALE_MIN: Final = 1024
 
 # What becomes of a message that is taken.
 RELEASED: Final = 0
@@ -86,6 +90,7 @@ class HeldMessages(IndexOwner):
         self.scanning: bool = False  # not all deadlines are known yet after a restart
         self.delivered_before: i64 = 0  # older messages may have been ready, and delivered, before the last restart
         self._deadlines = Deadlines()
+        self._tidy_above: i64 = 0  # with no more deadlines it is not worth looking once more for those out of date
         self._pages = DuePages(log.page_entries)
         self._in_memory: dict[int, Message] = {}
         self._unstored: dict[int, None] = {}  # those of them that are nowhere else; without an index all are
@@ -415,6 +420,7 @@ class HeldMessages(IndexOwner):
             if message is not None:
                 self._let_go(number, message, purpose, True)
                 count += 1
+        self._forget_stale()
         if told is not None:
             told(count)
 
@@ -497,11 +503,31 @@ class HeldMessages(IndexOwner):
                 if message is not None:
                     self._let_go(number, message, fetch.purpose, was_in_memory)
                     fetch.count += 1
+            self._forget_stale()
             if fetch.goes_on():
                 return
         self.fetch_ended(fetch)
         if fetch.told is not None:
             fetch.told(int(fetch.count))
+
+    def _forget_stale(self) -> None:
+        """Forget deadlines of what has left before its time, see (5)."""
+        if self._sweep_left:
+            return  # they are counted
+        deadlines = self._deadlines
+        while not deadlines.is_empty() and not self._may_hold(deadlines.first_number()):
+            deadlines.remove_first()
+        count: i64 = len(deadlines)
+        if count <= 2 * self.count + STALE_MIN or count <= self._tidy_above:
+            return
+        held = Deadlines()
+        while not deadlines.is_empty():
+            number: i64 = deadlines.first_number()
+            if self._may_hold(number):
+                held.add(deadlines.first_ms(), number)
+            deadlines.remove_first()
+        self._deadlines = held
+        self._tidy_above = 2 * len(held)  # of pages that are not in memory it is not known
 
     def fetch_ended(self, fetch: Fetch) -> None:
         """Pages need not be kept for this one any more."""

@@ -9,7 +9,7 @@ import pytest
 from held_store import HeldStore, Lane
 
 from warren.msgstore.log.queue_index import IndexPage
-from warren.queues.held_messages import DEAD_LETTERED, DROPPED, PARKED_UNTIL, RELEASED
+from warren.queues.held_messages import DEAD_LETTERED, DROPPED, PARKED_UNTIL, RELEASED, STALE_MIN
 from warren.queues.timers import NEVER
 
 
@@ -342,6 +342,39 @@ def test_whoever_waits_for_messages_of_a_deleted_queue_is_told() -> None:
     store.rest()
     assert told == [0]
     assert store.log.resident_bytes == 0
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_the_times_of_what_is_taken_from_the_front_go_with_it(absent: bool) -> None:
+    """(5)"""
+    store = filled(100, absent=absent)
+    for first in range(0, 90, 10):
+        store.lane.take(list(range(first, first + 10)), RELEASED)
+        store.rest()
+        assert len(store.lane._deadlines) == 90 - first
+    assert [each.number for each in store.listed()] == list(range(90, 100))
+    store.pass_time(1 << 20)
+    assert store.lane.out == bodies(list(range(100)))
+    store.check()
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_the_times_of_parked_messages_that_were_taken_do_not_stay(stores: bool) -> None:
+    """(5)"""
+    store = HeldStore(stores=stores)
+    if stores:
+        store.begin_storing()
+    first = store.lane.hold(store.message(b"first"), PARKED_UNTIL, stores)
+    for _ in range(2 * STALE_MIN):
+        number = store.lane.hold(store.message(b"x"), PARKED_UNTIL, stores)
+        store.lane.take([number], DROPPED)
+        store.rest()
+    assert len(store.lane._deadlines) <= STALE_MIN + 3
+    assert [each.number for each in store.listed()] == [first]
+    last = store.lane.hold(store.message(b"last"), PARKED_UNTIL, stores)
+    store.rest()
+    assert [each.number for each in store.listed()] == [first, last]
+    store.check()
 
 
 @pytest.mark.parametrize("purpose", [RELEASED, DEAD_LETTERED])
