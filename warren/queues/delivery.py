@@ -47,7 +47,6 @@ ARGUMENTS_KEPT_BYTES: Final = 4096
 # Of channels that have none, as most have: never changed.
 _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
 _NO_TAGS: Final[list[int]] = []
-_NO_TIMES: Final[dict[int, int]] = {}
 _NO_MARKS: Final[list[tuple[int, float]]] = []
 
 # Of a channel that has ended: it takes nothing, so its consumers have no room.
@@ -247,7 +246,6 @@ class DeliveryLedger(Waiter):
         self._stragglers = _NO_STRAGGLERS
         self._straggler_tags = _NO_TAGS
         self.owner: object = None  # the channel, for whoever has to close it
-        self.touched = _NO_TIMES  # until when deliveries were given more time: tag to ms
         self._marks = _NO_MARKS  # next tag and time, see `waiting_since`
 
     # --- giving out ---------------------------------------------------------------------------------------------
@@ -456,8 +454,6 @@ class DeliveryLedger(Waiter):
 
     def maybe_take(self, tag: i64) -> Delivery | None:
         """Remove and return the delivery with `tag` if it is still unanswered."""
-        if self.touched:
-            self.touched.pop(int(tag), None)
         if self._find(tag) is None:
             return None
         return self._take_one(tag)
@@ -641,12 +637,6 @@ class DeliveryLedger(Waiter):
                 return int(entry.tag)
             at += 1
         return 0
-
-    def touch_until(self, tag: int, at_ms: int) -> None:
-        """Note until when a delivery has time."""
-        if self.touched is _NO_TIMES:
-            self.touched = {}
-        self.touched[tag] = at_ms
 
     def _straggle(self, delivery: Delivery) -> None:
         if self._stragglers is _NO_STRAGGLERS:

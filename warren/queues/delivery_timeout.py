@@ -5,7 +5,8 @@
 
 1. Each delivery with a limit has an entry in one heap by time. An answer leaves the entry behind; from `STALE_MIN` on
    those are looked for, for the time may be hours ahead, and they keep their channel in memory.
-2. A delivery whose time begins anew has another entry, and ``DeliveryLedger.touched`` says which one holds.
+2. A delivery whose time begins anew has another entry, and `_touched` says which one holds. That is forgotten with the
+   entries of what has been answered.
 3. Deliveries come back in the order of their limits, `LEAVE_MAX` in one turn.
 """
 
@@ -49,10 +50,15 @@ class DeliveryTimeouts:
         self._timer = timer
         self._limits: list[tuple[int, int, TimeLimit]] = []  # a heap by time; the number keeps equal times in order
         self._made: i64 = 0
+        self._touched: dict[tuple[DeliveryLedger, int], int] = {}  # until when, of deliveries by their tags
 
     def __len__(self) -> int:
         """Return how many limits are noted, those of answered deliveries included."""
         return len(self._limits)
+
+    def touched_count(self) -> int:
+        """Return of how many deliveries it is noted that their time began anew, answered ones included."""
+        return len(self._touched)
 
     def begin(self, ledger: DeliveryLedger, visible_ms: i64, timeout_ms: i64) -> None:
         """The last message that `ledger` has delivered is to be answered within a time, or two."""
@@ -65,9 +71,10 @@ class DeliveryTimeouts:
     def touch(self, ledger: DeliveryLedger, tag: i64, visible_ms: i64) -> None:
         """Give a delivery its time again."""
         at_ms: i64 = self._log.now_ms + visible_ms
-        if ledger.touched.get(int(tag), 0) == at_ms:
+        key = (ledger, int(tag))
+        if self._touched.get(key, 0) == at_ms:
             return
-        ledger.touch_until(int(tag), int(at_ms))
+        self._touched[key] = int(at_ms)
         self._add(TimeLimit(at_ms, ledger, tag, 0))
 
     def _add(self, limit: TimeLimit) -> None:
@@ -82,11 +89,12 @@ class DeliveryTimeouts:
         for entry in self._limits:
             limit = entry[2]
             ledger = limit.ledger
-            until_ms: i64 = ledger.touched.get(int(limit.tag), 0) if limit.timeout_ms == 0 else 0
+            until_ms: i64 = self._touched.get((ledger, int(limit.tag)), 0) if limit.timeout_ms == 0 else 0
             if until_ms <= limit.at_ms and ledger.is_outstanding(limit.tag):
                 kept.append(entry)
         heapify(kept)
         self._limits = kept
+        self._touched = {key: at_ms for key, at_ms in self._touched.items() if key[0].is_outstanding(key[1])}
 
     def first_ms(self) -> i64:
         """Return when the next limit is over."""
@@ -108,8 +116,11 @@ class DeliveryTimeouts:
             if ledger.is_outstanding(limit.tag):
                 self._host.delivery_overdue(ledger, int(limit.timeout_ms))
             return
-        if ledger.touched and ledger.touched.get(int(limit.tag), 0) > limit.at_ms:
-            return
+        if self._touched:
+            key = (ledger, int(limit.tag))
+            if self._touched.get(key, 0) > limit.at_ms:
+                return
+            self._touched.pop(key, None)
         delivery = ledger.maybe_take(limit.tag)
         if delivery is not None:
             ledger.release(delivery)
@@ -119,4 +130,5 @@ class DeliveryTimeouts:
     def close(self) -> None:
         """The queue is deleted."""
         self._limits.clear()
+        self._touched = {}
         self._timer = Timer()  # it has us, and we have it

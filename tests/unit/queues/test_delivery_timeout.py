@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from engine_harness import Harness, publish_frames
+from engine_harness import Client, Harness, publish_frames
 
+from warren.amqp import methods as m
+from warren.amqp.field_table import encode_table
+from warren.queues.delivery_timeout import STALE_MIN
 from warren.queues.message_deaths import LEAVE_MAX
 
 
@@ -24,3 +27,32 @@ def test_a_part_comes_back_at_once_and_the_rest_with_the_timers() -> None:
         assert queue.unacked_count == left
     assert timers.next_ms() > log.now_ms
     assert queue.ready_count == LEAVE_MAX + 110
+
+
+def test_that_answered_deliveries_had_more_time_is_forgotten() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", arguments={"x-visibility-timeout": 600_000})
+    client.consume("q", "t")
+    queue = harness.queue("q")
+    count = STALE_MIN
+    for tag in range(1, count + 1):
+        harness.broker.log.now_ms += 1
+        client.publish("", "q", b"m")
+        touch(client, tag)
+        client.send(1, m.BasicAck(tag, False))
+    assert queue.unacked_count == 0
+    timeouts = queue.need_keeper().timeouts()
+    assert 0 < timeouts.touched_count() < count
+    client.publish("", "q", b"touched")
+    harness.pass_time(599)
+    touch(client, count + 1)
+    harness.pass_time(599)
+    assert queue.unacked_count == 1
+    queue.pause(paused=True)
+    harness.pass_time(1)
+    assert (queue.unacked_count, queue.ready_count, timeouts.touched_count()) == (0, 1, 0)
+
+
+def touch(client: Client, tag: int) -> None:
+    client.publish("amq.control", "touch", headers=encode_table({"delivery-tag": tag}))
