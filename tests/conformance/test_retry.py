@@ -8,6 +8,7 @@ from engine_harness import Client, Harness, Received
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.queues.delivery_timeout import STALE_MIN
+from warren.vhosts.metadata import PolicyPut
 
 from .rules import rule
 
@@ -322,6 +323,20 @@ def test_a_longer_consumer_timeout(client: Client, harness: Harness, limit_ms: i
         client.expect(m.ChannelClose)
     else:
         client.nothing()
+
+
+@rule("warren.queue.consumer-timeout.policy", "A limit that a policy sets holds for the consumers that there are.")
+@pytest.mark.parametrize("arguments", [{}, {"x-max-length": 100}])
+def test_a_consumer_timeout_of_a_policy(client: Client, harness: Harness, arguments: Table) -> None:
+    client.declare("q", arguments=arguments)
+    client.consume("q")
+    harness.broker.administer(PolicyPut("/", "p", "^q$", "queues", 0, '{"consumer-timeout":5000}'))
+    client.publish("", "q")
+    take_one(client)
+    harness.pass_time(4.9)
+    client.nothing()
+    harness.pass_time(0.1)
+    assert client.expect(m.ChannelClose).reply_code == 406
 
 
 # --- amq.control ------------------------------------------------------------------------------------------------------

@@ -692,6 +692,7 @@ class Queue(Receiver):
         self.stores = self.durable and not rules.memory_only
         self._restrain()
         if rules.is_plain() and self.keeper is None:
+            self._fit_consumers()  # their timeout is no rule of the queue
             return
         if rules.key_shared and self.sharing is None:  # of the declaration, never of a policy: the queue is new
             self.sharing = KeySharing(self, self.ready.backlog(0), rules.key_header)
@@ -699,9 +700,12 @@ class Queue(Receiver):
         keeper = self.need_keeper()
         keeper.change(rules)
         keeper.length.keep()
+        self._fit_consumers()
+        self.wake()
+
+    def _fit_consumers(self) -> None:
         for consumer in self.consumers:
             self._fit(consumer)
-        self.wake()
 
     def _fit(self, consumer: Consumer) -> None:
         """Give a consumer what the rules allow."""
