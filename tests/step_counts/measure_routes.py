@@ -87,7 +87,7 @@ def world(n: int, *, policies: bool) -> Engine:
         ("owed", {}),
         ("many", {}),
         ("late", {"x-delayed-retry-type": "all"}),
-        ("unique", {"x-deduplication": True}),
+        ("unique", {"x-message-deduplication": True, "x-cache-size": 10_000}),
         ("s", {"x-queue-type": "stream"}),
     ]
     # Of MQTT clients that are away; the first has many subscriptions.
@@ -109,7 +109,9 @@ def world(n: int, *, policies: bool) -> Engine:
     for name in ("full", "owed", "q2", "s"):
         frames += [publish_frames("", name, b"x", properties={"delivery_mode": 2})] * n
     frames += [publish_frames("", "late", b"x", properties={"headers": encode_table({"x-delay": 3_600_000})})] * n
-    frames += [publish_frames("", "unique", b"x", properties={"message_id": f"{at}"}) for at in range(n)]
+    for at in range(n):
+        keys = encode_table({"x-deduplication-header": f"{at}", "x-producer": f"p{at}", "x-seq": 1})
+        frames.append(publish_frames("", "unique", b"x", properties={"delivery_mode": 2, "headers": keys}))
     client.feed(b"".join(frames))
     broker.log.force()
     engine.settle()

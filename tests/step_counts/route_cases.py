@@ -226,7 +226,7 @@ listed(
 listed("GET /api/warren/transfers", "/api/warren/transfers")
 listed("GET /api/warren/transfers/{vhost}", "/api/warren/transfers/%2F")
 one(f"GET {_M}/deduplication", "/api/warren/queues/%2F/unique/deduplication")
-one(f"DELETE {_M}/deduplication", "/api/warren/queues/%2F/unique/deduplication")
+listed(f"DELETE {_M}/deduplication", "/api/warren/queues/%2F/unique/deduplication")
 listed(f"POST {_M}/held/{{lane}}/release", "/api/warren/queues/%2F/late/held/delayed/release", {"count": 10})
 listed(f"DELETE {_M}/held/{{lane}}", "/api/warren/queues/%2F/late/held/delayed")
 listed("DELETE /api/queues/{vhost}/{queue}/contents", "/api/queues/%2F/q2/contents")

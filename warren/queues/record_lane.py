@@ -113,9 +113,11 @@ class RecordLane(IndexOwner):
         if index is None:
             return  # deleted meanwhile
         for number, message in zip(numbers, messages, strict=True):
+            if index.lsn_of_resident(number) == 0:
+                continue  # forgotten while it was read
             if message is not None:
                 self.found(number, message.body(), message.time_ms)
-            elif index.lsn_of_resident(number) != 0:
+            else:
                 self.drop(number)  # damaged, which is reported: nobody can say any more whose it was
         self._read_from(next_page)
 

@@ -333,7 +333,8 @@ class KeyLane(RecordLane):
     def clear(self) -> int:
         """Forget everything, and return how much that was."""
         count = len(self.keys)
-        self.keys.clear()
+        self.log.reclamation.add_named(self.keys, 0)
+        self.keys = OrderedDict()
         self.drop_all()
         return count
 
@@ -452,9 +453,11 @@ class ProducerLane(RecordLane):
     def clear(self) -> int:
         """Forget everybody, and return how many that were."""
         count = len(self.producers)
-        for producer in self.producers.values():
-            self._give_up(producer)
-        self.producers.clear()
+        self.log.reclamation.add_named(self.producers, 0)
+        self.producers = OrderedDict()
+        self._free = []  # their pages may be gone
+        self._found = []
+        self.drop_all()
         return count
 
     def close(self) -> None:

@@ -536,6 +536,53 @@ def test_an_operator_can_look_up_and_forget() -> None:
     assert remembered.number("p", 1)
 
 
+@pytest.mark.parametrize("kind", ["key", "number"])
+def test_what_is_forgotten_at_once_is_taken_apart_in_later_turns(kind: str) -> None:
+    remembered = Remembered(size=1000)
+    for number in range(1000):
+        if kind == "key":
+            remembered.key(number, persistent=False)
+        else:
+            remembered.number(f"p{number}", 1, persistent=False)
+    reclamation = remembered.stored.log.reclamation
+    assert reclamation.is_empty()
+    assert remembered.seen.clear() == 1000
+    reclamation.take_apart(1)
+    assert not reclamation.is_empty()
+    reclamation.take_apart(1 << 40)
+    assert reclamation.is_empty()
+    assert remembered.number("p1", 1) and remembered.key(1)
+    remembered.seen.check_invariants()
+
+
+@pytest.mark.parametrize("finished", [0, 1, 2, 3])
+def test_what_is_forgotten_while_it_is_read_after_a_restart_does_not_come_back(finished: int) -> None:
+    remembered = Remembered(size=1000)
+    for number in range(10):
+        remembered.key(number)
+        remembered.number(f"p{number}", 1)
+    stored = remembered.stored
+    stored.rest()
+    log = stored.restarted(stored.checkpoint())
+    log.now_ms = stored.log.now_ms
+    log.written_lsn = log.next_lsn = stored.log.next_lsn
+    seen = remembered._new(log)
+    for index in log.indexes.values():
+        seen.restore(index)
+    assert seen.is_restoring()
+    for number in range(10):
+        if number == finished:
+            seen.clear()
+        if log.read_jobs:
+            job = log.read_jobs.pop(0)
+            job.carry_out(stored.disk.files)
+            job.finished()
+    assert not seen.is_restoring()
+    assert (seen.count(), seen.producer_count()) == (0, 0)
+    assert sum(int(index.live_count) for index in log.indexes.values()) == 0
+    seen.check_invariants()
+
+
 # --- arguments of exchanges -------------------------------------------------------------------------------------------
 
 
