@@ -384,6 +384,8 @@ def test_sessions_claims_and_epochs_are_there_after_a_restart(tmp_path: Any) -> 
         (listed,) = api.get("/warren/drains")
         assert (listed["claimed"], listed["epoch"], listed["end"]) == (267, session.epoch, 600)
         assert (listed["last_seen_at"], listed["lease_s"]) == (None, 3600)
+        shown = api.get(session.path)
+        assert (shown["first"], shown["end"], shown["last_seen_at"]) == (333, 600, None)
         read(api, place.v, session.opened["queue"], session.opened["id"], 333, 334)
         assert api.get("/warren/drains")[0]["last_seen_at"], "who reads claims is there"
         stale = Session.__new__(Session)

@@ -276,7 +276,7 @@ class DrainHandlers(Handlers):
     async def show_drain(self, call: Call) -> Described:
         try:
             drain = _the_drain(call)
-            return describe(drain.vhost, self._drains.find(drain))
+            return describe(drain.vhost, await self._drains.look(drain))
         except DrainError as error:
             raise _refused(error) from None
 

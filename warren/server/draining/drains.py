@@ -456,6 +456,15 @@ class Drains:
         """
         return self.listed(drain.vhost, self._claims(drain))
 
+    async def look(self, drain: Drain) -> Listed:
+        """Return a session whose oldest claim is known: after a restart that is looked for on disk.
+
+        Raises:
+            DrainError: `NoDrain`.
+        """
+        await self._first(self._claims(drain))
+        return self.find(drain)
+
     def listed(self, vhost: VirtualHost, claims: ClaimQueue) -> Listed:
         """Return the session whose claims these are."""
         presence = self._present.get((vhost.name, claims.name))
