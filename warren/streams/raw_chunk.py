@@ -25,6 +25,8 @@ class RawChunk:
         self.first: i64 = place.first
         self.end: i64 = place.end
         self.count: i64 = place.count
+        # Offsets are missing, so they are listed: in a list of none, when compaction has left nothing of the chunk.
+        self._is_sparse: bool = place.count != place.end - place.first
         self.cost_bytes: i64 = 0
         for part in parts:
             self.cost_bytes += len(part)
@@ -39,11 +41,11 @@ class RawChunk:
 
     def offset_at(self, at: i64) -> i64:
         """Return the offset of message `at` of the chunk."""
-        return read_i64_le(self._offsets, 8 * at) if self._offsets else self.first + at
+        return read_i64_le(self._offsets, 8 * at) if self._is_sparse else self.first + at
 
     def place_of(self, offset: i64) -> i64:
         """Return which message of the chunk is the first that is not before `offset`; `count` when there is none."""
-        if not self._offsets:
+        if not self._is_sparse:
             return offset - self.first if offset > self.first else i64(0)
         low: i64 = 0
         high: i64 = self.count

@@ -55,15 +55,15 @@ class Keys:
         self._begin(self.harness.restart(clean=clean))
         del self.published[self.stream.next_offset() :]
 
-    def read(self) -> dict[int, bytes]:
-        """Return what a consumer gets who begins at the first message."""
+    def read(self, start: str | int = "first", **arguments: object) -> dict[int, bytes]:
+        """Return what a consumer gets who begins at `start`."""
         client = self.harness.channel()
-        return self.read_with(client)
+        return self.read_with(client, start, **arguments)
 
     @staticmethod
-    def read_with(client: Client) -> dict[int, bytes]:
+    def read_with(client: Client, start: str | int = "first", **arguments: object) -> dict[int, bytes]:
         client.call(1, m.BasicQos(0, 60_000, False))
-        client.consume("s", arguments={"x-stream-offset": "first"})
+        client.consume("s", arguments={"x-stream-offset": start} | {f"x-{k}": v for k, v in arguments.items()})
         found = {}
         for each in client.deliveries():
             assert each.content is not None and each.content.properties.headers is not None
@@ -132,6 +132,19 @@ def test_a_tombstone_removes_its_key_and_goes_a_day_later() -> None:
     keys.compact()
     assert [offset for offset in keys.read() if offset < 2] == []
     keys.check()
+
+
+def test_who_begins_where_compaction_has_left_nothing_gets_what_comes_behind() -> None:
+    keys = Keys(COMPACT)
+    for number in range(200):
+        keys.publish("user", b"%d" % number + bytes(50))
+    (first, *_), table = keys.read(), keys.stream.messages.sealer.table
+    emptied = table.segments[0].chunks[0]
+    assert (emptied.count, emptied.first) == (0, 0)
+    assert 1 < emptied.end <= first
+    for start in (1, int(emptied.end) // 2):
+        assert keys.read(start) == keys.read()
+        assert keys.read(start, group=f"from-{start}") == keys.read()
 
 
 def test_without_the_argument_everything_stays() -> None:
