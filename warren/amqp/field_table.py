@@ -348,6 +348,23 @@ def find_tag(data: bytes, wanted: str) -> str:
     return found
 
 
+def maybe_value(data: bytes, wanted: bytes) -> object:
+    """Return the value of the last entry named `wanted` in a table that was checked before; None: there is none.
+
+    Of the other entries nothing is made, however many there are.
+    """
+    size: i64 = len(wanted)
+    end: i64 = len(data)
+    pos: i64 = 4
+    found: i64 = -1
+    while pos < end:
+        value: i64 = pos + 1 + i64(data[pos])
+        if value - pos - 1 == size and data[pos + 1 : value] == wanted:
+            found = value
+        pos = value_end(data, value)
+    return None if found < 0 else TableWalker(data, found, end).value(1)
+
+
 def without_key(data: bytes, unwanted: bytes) -> bytes:
     """Return a valid encoded table without its entries named `unwanted`; everything else keeps its bytes."""
     walker = TableWalker(data, 4, len(data))

@@ -38,13 +38,11 @@ from warren.amqp10.selectors import LENGTH_MAX, Selector, selector_of
 from warren.amqp10.values import Array, Decimal, Described
 from warren.channels.prepared_publish import PROPERTIES_AT
 from warren.msgstore.log.message import HEADER_AT, Message
-from warren.queues.selection import Selection
+from warren.queues.selection import COST_UNIT, Selection
 
 FIELDS_MAX: Final = 16
 # Longer properties are not kept to be compared with those of the next message.
 KEPT_BYTES: Final = 1024
-# So much of what is looked at costs as much as handing out a message: steps, and bytes of properties.
-COST_UNIT: Final = 64
 
 PROPERTIES_FILTER: Final = "amqp:properties-filter"
 APPLICATION_FILTER: Final = "amqp:application-properties-filter"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from warren.amqp.field_table import decode_table
+from warren.amqp.field_table import maybe_value
 from warren.amqp.properties import headers_of
 from warren.msgstore.log.columns import Columns, ColumnsWriter, maybe_head
 from warren.msgstore.log.jobs import DropJob, Errand, Files, Removal, SealedRead, SealJob
@@ -55,7 +55,7 @@ class Compaction:
     def __init__(self, stream: Stream, key_header: str) -> None:
         self._stream = stream
         self._log = stream.messages.log
-        self._key_header = key_header
+        self._key_header = key_header.encode()
         self._tombstones_to_us: i64 = (self._log.now_ms - TOMBSTONE_MS) * 1000
         self._keys: set[str] = set()
         self._keys_bytes: i64 = 0
@@ -153,7 +153,7 @@ class Compaction:
         if not self._key_header:
             return raw.envelope_at(row).routing_key
         headers = headers_of(raw.header_payload_at(row))
-        value = decode_table(headers).get(self._key_header) if headers else None
+        value = maybe_value(headers, self._key_header) if headers else None
         return None if value is None else f"{value}"
 
     # --- rewrite --------------------------------------------------------------------------------------------------

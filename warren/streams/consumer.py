@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import read_i16_be
+from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64
 
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
-from warren.amqp.field_table import TYPE_NAMES, Timestamp, decode_table, find_tag
+from warren.amqp.field_table import TYPE_NAMES, Timestamp, decode_table, find_tag, maybe_value
 from warren.amqp.properties import FLAGS_OFFSET, HEADERS, headers_of
 from warren.amqp.term_text import term_text
 from warren.msgstore.log.columns import may_have
@@ -24,11 +24,12 @@ from warren.msgstore.log.message import HEADER_AT, Message
 from warren.msgstore.log.sealed_table import SealedChunk
 from warren.queues.arguments import LONG_TYPES, STREAM, age_ms
 from warren.queues.lanes import NUMBER_MASK
+from warren.queues.selection import COST_UNIT, Selection
 
 OFFSET: Final = "x-stream-offset"
 FILTER: Final = "x-stream-filter"
 MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
-FILTER_VALUE: Final = "x-stream-filter-value"
+_FILTER_VALUE: Final = b"x-stream-filter-value"
 _RAW_FILTER_VALUE: Final = b"\x15x-stream-filter-value"
 
 OFFSET_MAX: Final = NUMBER_MASK  # no stream gets so far
@@ -57,16 +58,17 @@ def at_time(time_ms: int) -> Start:
     return Start(AT_TIME, i64(max(0, min(time_ms, LATEST_MS))))
 
 
-class Filter:
+class Filter(Selection):
     """Which messages a consumer wants."""
 
     def __init__(self, values: list[str], unfiltered: bool) -> None:
+        super().__init__()
         self._values = set(values)
         self._unfiltered: bool = unfiltered
 
-    def passes(self, message: Message) -> bool:
-        """Tell whether `message` is wanted."""
+    def passes(self, message: Message, now_ms: i64) -> bool:
         value = filter_value_of(message)
+        self.cost = (i64(read_i32_be(message.header_frame(), 3)) & 0xFFFFFFFF) // COST_UNIT
         return self._unfiltered if value is None else value in self._values
 
     def may_be_in(self, chunk: SealedChunk) -> bool:
@@ -85,7 +87,7 @@ def filter_value_of(message: Message) -> str | None:
     header = message.header_payload()
     if header.find(_RAW_FILTER_VALUE) < 0:  # `in` makes an exception, and drops it
         return None
-    value = decode_table(headers_of(header)).get(FILTER_VALUE)
+    value = maybe_value(headers_of(header), _FILTER_VALUE)
     return value if isinstance(value, str) else None
 
 

@@ -364,7 +364,10 @@ class Stream(OffsetQueue):
                 message = chunk.messages[offset - chunk.first]
             cursor.next = offset + 1
             budget -= 1
-            is_wanted = message is not None and (wanted is None or wanted.passes(message))
+            is_wanted = message is not None
+            if wanted is not None and message is not None:
+                is_wanted = wanted.passes(message, self._log.now_ms)
+                budget -= wanted.cost
             if is_wanted and selection is not None and message is not None:
                 is_wanted = selection.passes(message, self._log.now_ms)
                 budget -= selection.cost

@@ -16,6 +16,7 @@ from warren.amqp.field_table import (
     decode_table,
     encode_table,
     find_tag,
+    maybe_value,
     with_length,
     without_key,
 )
@@ -170,3 +171,16 @@ def test_without_key_keeps_order_widths_and_duplicates_of_the_rest() -> None:
     assert without_key(data, b"b") == kept
     assert without_key(kept, b"b") == kept
     assert without_key(EMPTY_TABLE, b"b") == EMPTY_TABLE
+
+
+@pytest.mark.parametrize(("field", "value"), DECODED)
+def test_one_value_is_found_among_others_of_every_type(field: str, value: object) -> None:
+    others = bytes.fromhex("".join(f"026f6b {each}" for each, _ in DECODED))
+    entry = bytes.fromhex(K + field)
+    for content in (entry, entry + others, others + entry, bytes.fromhex(K + "56") + others + entry + others):
+        found = maybe_value(with_length(content), b"k")
+        assert found == value
+        assert type(found) is type(value)
+    assert maybe_value(with_length(others), b"k") is None
+    assert maybe_value(with_length(others + entry), b"") is None
+    assert maybe_value(EMPTY_TABLE, b"k") is None

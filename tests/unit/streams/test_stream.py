@@ -649,6 +649,28 @@ def test_a_look_reports_no_damage() -> None:
     assert long.stream.ready_count == 600
 
 
+def test_what_a_filter_looks_at_counts_against_the_turn() -> None:
+    """(5): who asks for what is not there passes over few messages at a time when their headers are long."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    headers: Table = {f"h{number}": "v" * 100 for number in range(400)}
+    for _ in range(100):
+        client.publish("", "s", b"", headers=encode_table(headers | {"x-stream-filter-value": "b"}))
+    harness.settle()
+    stream = harness.queue("s")
+    assert isinstance(stream, Stream)
+    stream.paused = True
+    client.call(1, m.BasicQos(0, 10, False))
+    client.consume("s", arguments={OFFSET: "first", "x-stream-filter": "a"})
+    (consumer,) = stream.consumers
+    stream.paused = False
+    stream.drain()
+    assert 0 < stream.offset_of(consumer) < 10
+    harness.settle()
+    assert stream.offset_of(consumer) == 100
+
+
 def test_filters_look_at_what_comes_from_disk_too() -> None:
     arguments: Table = {OFFSET: "first", "x-stream-filter": "a", "x-stream-match-unfiltered": True}
     long = Long(600)
