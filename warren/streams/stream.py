@@ -91,6 +91,7 @@ class Stream(OffsetQueue):
         self._in_turn: list[Cursor] = []  # the same, as `drain` goes round them; behind by those that came or went
         self._turn_is_old: bool = False
         self._turn: i64 = 0  # which cursor is served first
+        self._looked: i64 = 0  # what looking for a chunk has cost, in messages
         self._visible_end: i64 = 0  # what is below is synced
         self._commit: _Commit | None = None
         self._reads: list[ChunkRead] = []
@@ -357,9 +358,11 @@ class Stream(OffsetQueue):
             else:
                 chunk = cursor.chunk
                 if chunk is None or not chunk.has(offset):
+                    self._looked = 0
                     chunk = self._chunk_for(cursor)
+                    budget -= self._looked
                     if chunk is None:
-                        break  # it is being read
+                        break  # it is being read, or others have a turn
                     offset = cursor.next
                 message = chunk.messages[offset - chunk.first]
             cursor.next = offset + 1
@@ -405,7 +408,7 @@ class Stream(OffsetQueue):
         if cursor.next < messages.sealed_end():
             chunk = self._sealed_chunk_for(cursor)
             if chunk is None and cursor.next < messages.sealed_end():
-                return None  # it is being read
+                return None  # it is being read, or others have a turn
         if chunk is None:
             if cursor.next >= tail:
                 self.wake()
@@ -419,15 +422,22 @@ class Stream(OffsetQueue):
         return chunk
 
     def _sealed_chunk_for(self, cursor: Cursor) -> Chunk | None:
-        """Move `cursor` on to what it may want of what is sealed, and return that if it is in memory."""
+        """Move `cursor` on to what it may want of what is sealed, as far as a turn goes; return that if it is here."""
         table = self.messages.sealer.table
         wanted = cursor.wanted
         while cursor.next < table.end:
             segment, place = table.place(cursor.next)
             if cursor.next < place.first:
                 self._pass_over(cursor, place.first)
-            if self._sealed.is_bad(place) or (wanted is not None and not wanted.may_be_in(place)):
+            is_wanted: bool = not self._sealed.is_bad(place)
+            if is_wanted and wanted is not None:
+                is_wanted = wanted.may_be_in(place)
+                self._looked += wanted.cost
+            if not is_wanted:
                 self._pass_over(cursor, place.end)
+                if self._looked >= DRAIN_BUDGET:
+                    self.wake()
+                    return None
                 continue
             chunk = self._shared(cursor.next)
             if chunk is not None:

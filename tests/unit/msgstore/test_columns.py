@@ -29,6 +29,7 @@ from warren.msgstore.log.columns import (
     TIMES,
     ColumnsWriter,
     add_to_filter,
+    filter_mask,
     is_whole,
     may_have,
     maybe_head,
@@ -512,17 +513,20 @@ def test_what_was_noted_is_found_and_most_of_the_rest_is_not() -> None:
         values = [f"{random.getrandbits(64):x}" for _ in range(count)]
         for value in values:
             add_to_filter(bits, value)
-        assert all(may_have(bytes(bits), value) for value in values)
-        wrong = sum(may_have(bytes(bits), f"other {number}") for number in range(1000))
+        assert all(may_have(bytes(bits), [filter_mask(value)]) for value in values)
+        others = [filter_mask(f"other {number}") for number in range(1000)]
+        wrong = sum(may_have(bytes(bits), [mask]) for mask in others)
         assert wrong <= {1: 2, 10: 20, 50: 150}[count]
 
 
 @pytest.mark.parametrize("value", ["", "a", "ü", "x" * 1000, "\ud800", "a\0b"])
 def test_any_text_can_be_noted(value: str) -> None:
     bits = bytearray(48)
-    assert not may_have(bytes(bits), value)
+    assert not may_have(bytes(bits), [filter_mask(value)])
     add_to_filter(bits, value)
-    assert may_have(bytes(bits), value)
+    assert may_have(bytes(bits), [filter_mask(value)])
+    assert may_have(bytes(bits), [filter_mask("other"), filter_mask(value)])
+    assert not may_have(bytes(bits), [])
     assert 1 <= sum(byte.bit_count() for byte in bits) <= 4
 
 
@@ -548,7 +552,7 @@ def test_a_chunk_says_whether_anybody_looked_and_what_was_there(values: list[str
     assert found.unfiltered == head.has_unfiltered == (None in values)
     assert found.filter == head.filter
     assert (found.filter != bytes(48)) == ("a" in values)
-    assert may_have(head.filter, "a") == ("a" in values)
+    assert may_have(head.filter, [filter_mask("a")]) == ("a" in values)
 
 
 # --- any --------------------------------------------------------------------------------------------------------------

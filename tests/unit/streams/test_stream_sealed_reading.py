@@ -38,6 +38,24 @@ def test_a_filter_passes_over_chunks_that_cannot_have_what_it_wants() -> None:
     assert s.jobs["_Load"] == 5
 
 
+def test_looking_for_many_values_in_many_chunks_counts_against_the_turn() -> None:
+    s = Sealing()
+    s.publish_filtered(*["a"] * CHUNK * 40)
+    assert s.table.end == CHUNK * 40
+    s.log.memory_bytes = 0  # what is sealed leaves memory
+    s.publish_filtered("a")
+    stream = s.stream
+    stream.paused = True
+    client = s.consumer(stream_filter=["b", *(f"c{number}" for number in range(4000))])
+    (consumer,) = stream.consumers
+    stream.paused = False
+    stream.drain()
+    assert 0 < stream.offset_of(consumer) < CHUNK * 20
+    s.harness.settle()
+    assert stream.offset_of(consumer) == CHUNK * 40 + 1
+    assert s.offsets(client) == []
+
+
 def test_a_filter_finds_the_one_message_in_a_chunk_of_others() -> None:
     s = Sealing()
     s.publish_filtered(*["a"] * 4, "b", *["a"] * 5, *["c"] * 10)

@@ -332,9 +332,18 @@ def add_to_filter(bits: bytearray, value: str) -> None:
         bits[bit >> 3] |= 1 << (bit & 7)
 
 
-def may_have(bits: bytes, value: str) -> bool:
-    """Tell whether a value may have been noted; False is certain."""
-    return all(bits[bit >> 3] & 1 << (bit & 7) for bit in _filter_bits(value))
+def filter_mask(value: str) -> int:
+    """Return the bits of a filter that a value has, as a little-endian integer."""
+    mask = 0
+    for bit in _filter_bits(value):
+        mask |= 1 << bit
+    return mask
+
+
+def may_have(bits: bytes, masks: list[int]) -> bool:
+    """Tell whether one of the values with these masks may have been noted; False is certain."""
+    noted = int.from_bytes(bits, "little")
+    return any(noted & mask == mask for mask in masks)
 
 
 def _filter_bits(value: str) -> list[int]:
