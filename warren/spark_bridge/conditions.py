@@ -123,16 +123,16 @@ class _Parser:
         return Condition(frozenset(self._columns), test)
 
     def _or(self) -> Test:
-        test = self._and()
+        tests = [self._and()]
         while self._maybe("or"):
-            test = _joined("or_kleene", test, self._and())
-        return test
+            tests.append(self._and())
+        return _joined("or_kleene", tests)
 
     def _and(self) -> Test:
-        test = self._negation()
+        tests = [self._negation()]
         while self._maybe("and"):
-            test = _joined("and_kleene", test, self._negation())
-        return test
+            tests.append(self._negation())
+        return _joined("and_kleene", tests)
 
     def _negation(self) -> Test:
         self._depth += 1
@@ -222,8 +222,18 @@ def _text(token: _Token) -> str:
     return token.value[1:-1].replace("''", "'")
 
 
-def _joined(function: str, one: Test, other: Test) -> Test:
-    return lambda batch: pc.call_function(function, [one(batch), other(batch)])
+def _joined(function: str, tests: Sequence[Test]) -> Test:
+    """Return one test for all of them, however many; not one within the other, which Python would not go down to."""
+    if len(tests) == 1:
+        return tests[0]
+
+    def test(batch: pa.RecordBatch) -> pa.Array:
+        found = tests[0](batch)
+        for each in tests[1:]:
+            found = pc.call_function(function, [found, each(batch)])
+        return found
+
+    return test
 
 
 def _not(test: Test) -> Test:
