@@ -42,7 +42,7 @@ def ranges_of(client: BrokerClient, name: str, since: str = FIRST, until: str = 
     """
     found = []
     for part, (number, there) in parts_of(client, name, "its messages are read with warren export").items():
-        first = max(there.first, offset_at(client, there, since))
+        first = min(max(there.first, offset_at(client, there, since)), there.end)
         end = min(there.end, offset_at(client, there, until))
         others = nodes_of(there, first, number)
         found.append(Range(name, number, part, there.id, first, max(first, end), nodes=others))

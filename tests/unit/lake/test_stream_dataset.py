@@ -151,6 +151,7 @@ def test_a_part_of_a_stream_is_said_by_words_offsets_and_times(broker: ExportBro
     assert offsets(dataset(broker, since="4", until="7")) == [4, 5, 6]
     assert offsets(dataset(broker, since="1970-01-01T00:00:08")) == [8, 9]
     assert offsets(dataset(broker, since="next")) == []
+    assert offsets(dataset(broker, since="9" * 30)) == []
     assert offsets(dataset(broker, since="7", until="3")) == []
     with pytest.raises(UsageError):
         dataset(broker, since="some-time")
