@@ -18,6 +18,9 @@ from sealing_stream import ONE_CHUNK_EACH, Sealing, offset_of
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import encode_table
+from warren.msgstore.log.jobs import DropJob, Errand
+from warren.msgstore.log.removals import FILES_AT_ONCE
+from warren.streams.raw_chunk import SealedLook
 
 MESSAGES: Final = 35
 STATES: Final = 12
@@ -101,6 +104,36 @@ def sealed_stream(**arguments: object) -> Sealing:
     sealing.publish(MESSAGES)
     assert len(sealing.files()) == 3
     return sealing
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_read_waits_for_one_removal_however_many_files_go(is_deleted: bool) -> None:
+    """(5): of a stream that is deleted they are many at once, and by a policy many removals."""
+    sealing = Sealing(arguments=ONE_CHUNK_EACH, memory_bytes=0)
+    sealing.publish(500)
+    log, store, store_id = sealing.log, sealing.harness.store, sealing.stream.store_id
+    segment, chunk = sealing.table.place(499)
+    done: list[str] = []
+    loaded = store.loaded
+
+    def note(read: Errand) -> None:
+        done.append(type(read).__name__)
+        if isinstance(read, DropJob):
+            assert 0 < len(read.segments) <= FILES_AT_ONCE
+            if done.count("DropJob") == 1:
+                log.read_jobs.append(SealedLook(store_id, segment, chunk, 499, 1, lambda _found, _following: None))
+        loaded(read)
+
+    store.loaded = note  # type: ignore[method-assign]
+    assert len(sealing.files()) == 50
+    if is_deleted:
+        sealing.delete()
+    else:
+        sealing.put_policy(max_length_bytes=0)
+    sealing.harness.settle()
+    assert len(sealing.files()) == (0 if is_deleted else 1)
+    assert done.count("DropJob") == (4 if is_deleted else 49)
+    assert done.index("SealedLook") <= 2
 
 
 @ORDERS

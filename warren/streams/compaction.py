@@ -24,7 +24,7 @@ from mypy_extensions import i64
 from warren.amqp.field_table import maybe_value
 from warren.amqp.properties import headers_of
 from warren.msgstore.log.columns import Columns, ColumnsWriter, maybe_head
-from warren.msgstore.log.jobs import DropJob, Errand, Files, Removal, SealedRead, SealJob
+from warren.msgstore.log.jobs import Errand, Files, Removal, SealedRead, SealJob
 from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
 from warren.streams.consumer import filter_value_of
 from warren.streams.raw_chunk import RawChunk
@@ -261,7 +261,7 @@ class Compaction:
         self._made.append(chunk)
         self._position = chunk.position + chunk.stored_bytes
         if self.is_void():
-            self._log.removals.add(DropJob(self._stream.store_id, [job.segment]))
+            self._log.removals.drop(self._stream.store_id, [job.segment])
         elif self._raw is not None:
             self.go_on()
         else:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.columns import ColumnsWriter, maybe_head
-from warren.msgstore.log.jobs import DropJob, SealJob
+from warren.msgstore.log.jobs import SealJob
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import BODY_MASK, QueueIndex
@@ -190,7 +190,7 @@ class Sealer:
         head = maybe_head(job.head)
         assert head is not None
         if self._closed:
-            self.log.removals.add(DropJob(job.stream_id, [job.segment]))
+            self.log.removals.drop(job.stream_id, [job.segment])
             return
         self.table.add(SealedChunk(job.placed_at, head), begins_segment=job.position == 0)
         job.stream.ready.lost(int(job.lost_count), int(job.lost_bytes))
@@ -213,7 +213,7 @@ class Sealer:
     def drop_oldest(self, stream_id: int) -> SealedSegment:
         """Remove the oldest segment; reads that were asked for before still find it."""
         segment = self.table.drop_oldest()
-        self.log.removals.add(DropJob(stream_id, [int(segment.first)]))
+        self.log.removals.drop(stream_id, [int(segment.first)])
         return segment
 
     def close(self, stream_id: int) -> None:
@@ -223,8 +223,7 @@ class Sealer:
         firsts = [int(segment.first) for segment in self.table.segments]
         if self._job is not None and firsts and self._job.segment == firsts[-1]:
             firsts.pop()  # when it is written
-        if firsts:
-            self.log.removals.add(DropJob(stream_id, firsts))
+        self.log.removals.drop(stream_id, firsts)
         self.table = SealedTable()
 
 
