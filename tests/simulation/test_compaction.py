@@ -79,9 +79,10 @@ class CompactingBroker(RuleBasedStateMachine):
         self.machine.compaction.step(urgent=urgent)
         self.machine.turn()
 
+    @precondition(lambda self: not (self.machine.reader or self.machine.finished or self.machine.log.read_jobs))
     @rule()
     def give_up_pages(self) -> None:
-        """Index pages leave memory, those too that compaction has read."""
+        """Index pages leave memory, those too that compaction has read. A queue keeps those that it reads by."""
         for index in self.machine.log.indexes.values():
             index.unload(0, 1 << 40)
         self.machine.turn()
