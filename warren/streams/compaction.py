@@ -82,9 +82,14 @@ class Compaction:
         """Read the first chunk."""
         self._next_to_mark()
 
-    def is_void(self) -> bool:
-        """Tell whether the stream is deleted."""
-        return self._stream.deleted
+    def _ends(self) -> bool:
+        """Tell whether the stream is deleted; what is made of a new file is removed then."""
+        if not self._stream.deleted:
+            return False
+        if self._group:
+            self._unmake(self._group)
+            self._group = []
+        return True
 
     # --- mark -----------------------------------------------------------------------------------------------------
 
@@ -100,7 +105,7 @@ class Compaction:
 
     def chunk_read(self, mark: _Marked, raw: RawChunk | None) -> None:
         """A chunk is here; None: it cannot be read, or retention has removed it."""
-        if self.is_void():
+        if self._ends():
             return
         self._raw = raw
         marking = not self._groups
@@ -114,7 +119,7 @@ class Compaction:
 
     def go_on(self) -> None:
         """Look at the next messages of the chunk that is here."""
-        if self.is_void():
+        if self._ends():
             return
         if self._groups:
             self._copy()
@@ -260,9 +265,9 @@ class Compaction:
         chunk = SealedChunk(job.placed_at, head)
         self._made.append(chunk)
         self._position = chunk.position + chunk.stored_bytes
-        if self.is_void():
-            self._log.removals.drop(self._stream.store_id, [job.segment])
-        elif self._raw is not None:
+        if self._ends():
+            return
+        if self._raw is not None:
             self.go_on()
         else:
             self._swap()
@@ -280,7 +285,7 @@ class Compaction:
 
         False when retention or the end of the stream was here: the old ones are not all there any more.
         """
-        if self.is_void():
+        if self._ends():
             return False
         made = SealedSegment(old[0].first)
         for chunk in self._made:
@@ -300,7 +305,7 @@ class Compaction:
 
     def swapped(self) -> None:
         """The new file is in its place."""
-        if not self.is_void():
+        if not self._stream.deleted:
             self._groups.pop(0)
             self._next_group()
 
@@ -308,8 +313,11 @@ class Compaction:
         """Retention was here, or a chunk cannot be read."""
         group = self._groups.pop(0)
         self._raw = None
-        self._log.read_jobs.append(_Unmake(self._stream.store_id, int(group[0].segment.first)))
+        self._unmake(group)
         self._next_group()
+
+    def _unmake(self, group: list[_Marked]) -> None:
+        self._log.read_jobs.append(_Unmake(self._stream.store_id, int(group[0].segment.first)))
 
 
 def _is_worth_it(group: list[_Marked]) -> bool:

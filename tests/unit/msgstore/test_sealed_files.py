@@ -27,7 +27,7 @@ from unit.msgstore.sealed_disk import (
 
 from warren.msgstore.files.errors import StoreFullError
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
-from warren.msgstore.files.sealed_files import READ_HANDLES_MAX, STREAMS, maybe_sealed_name
+from warren.msgstore.files.sealed_files import READ_HANDLES_MAX, REPLACEMENT, STREAMS, maybe_sealed_name
 from warren.msgstore.log.jobs import DropJob, SealedRead
 from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES
 
@@ -210,6 +210,28 @@ def test_a_file_that_is_dropped_gives_its_space_back_though_it_was_open() -> Non
     DropJob(7, [0, 3, 6]).carry_out(store)  # again
     _, found = opened(fs)
     assert (found.tables, found.problems) == ({}, [])
+
+
+def test_what_takes_the_place_of_a_file_is_written_on_though_that_file_is_dropped() -> None:
+    fs = SimulatedFileSystem()
+    store, _ = opened(fs)
+    stream = Stream(store)
+    stream.seal(3, begins=True)
+    replacement = stream.path(0) + REPLACEMENT
+    made = stream.job(3, begins=True)
+    made.segment, made.is_replacement = 0, True
+    made.carry_out(store)
+    stream.drop_oldest()
+    for number in range(READ_HANDLES_MAX):
+        Stream(store, 100 + number).seal(1)
+    assert replacement not in fs.open_paths()
+    chunk = chunk_of(made)
+    behind = stream.job(3)
+    behind.segment, behind.position, behind.is_replacement = 0, int(chunk.position + chunk.stored_bytes), True
+    behind.carry_out(store)
+    assert replacement in fs.contents()
+    store.unmake_sealed(7, 0)
+    assert replacement not in fs.contents()
 
 
 def test_a_segment_that_is_being_removed_is_there_whole_after_a_power_cut_or_gone_and_then_for_good() -> None:

@@ -99,8 +99,8 @@ def test_a_replacement_that_is_given_up_leaves_nothing() -> None:
     assert fs.open_paths() == [stream.path(1)]
     replacement(stream, [0], 3, [2]).carry_out(store)
     stream.drop_oldest()
-    assert fs.names(STREAMS) == ["0000000007-00000000000000000003"], "nor when retention is quicker"
     store.unmake_sealed(7, 0)
+    assert fs.names(STREAMS) == ["0000000007-00000000000000000003"], "nor when retention is quicker"
     assert fs.open_paths() == [stream.path(0)]
 
 

@@ -9,8 +9,9 @@ from durable_harness import DurableHarness
 from engine_harness import Client, Harness, body_of, publish_frames
 
 from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, decode_table, encode_table
-from warren.msgstore.files.sealed_files import sealed_path
+from warren.msgstore.files.sealed_files import REPLACEMENT, sealed_path
 from warren.streams.compaction import TOMBSTONE_MS
 from warren.streams.stream import Stream
 
@@ -187,6 +188,29 @@ def test_files_that_have_become_small_are_put_together() -> None:
     assert len(segments) < 20  # of about fifty that were written
     assert len(keys.read()) < 300
     keys.check()
+
+
+def test_of_a_stream_that_is_deleted_while_it_is_compacted_nothing_is_left() -> None:
+    keys = Keys(COMPACT)
+    store = keys.harness.store
+    run = store.run
+
+    def run_until_something_is_made() -> bool:
+        store.hold = any(name.endswith(REPLACEMENT) for name in files())
+        return run()
+
+    def files() -> list[str]:
+        return keys.harness._fs.names("streams")
+
+    store.run = run_until_something_is_made  # type: ignore[method-assign]
+    while not store.hold:
+        keys.publish("user", b"x" * 50)
+    store.run = run  # type: ignore[method-assign]
+    keys.client.feed(method_frame(1, m.QueueDelete(0, "s", False, False, True)))
+    assert "s" not in keys.harness.vhost.queues
+    store.hold = False
+    keys.harness.settle()
+    assert files() == []
 
 
 @pytest.mark.parametrize("cleanup", ["compacted", 1, True])

@@ -241,7 +241,10 @@ class SealedFiles:
         return handle
 
     def drop(self, job: DropJob) -> None:
-        """Remove files, durably; one that is gone already is none to remove. Raises OSError."""
+        """Remove files, durably; one that is gone already is none to remove. Raises OSError.
+
+        What is being made to take the place of one stays, for who makes it to go on with or to `unmake`.
+        """
         for segment in job.segments:
             handle = self._read.pop((job.stream_id, segment), -1)
             if handle >= 0:
@@ -250,7 +253,6 @@ class SealedFiles:
             self._close_written(job.stream_id, segment, is_replacement=False)
             with suppress(FileNotFoundError):
                 self._fs.unlink(sealed_path(job.stream_id, segment))
-            self._unlink_replacement(job.stream_id, segment)
         self._sync_directory(STREAMS)
 
     def _close_written(self, stream_id: int, segment: int, *, is_replacement: bool) -> None:
@@ -277,9 +279,6 @@ class SealedFiles:
     def unmake(self, stream_id: int, segment: int) -> None:
         """Remove a replacement. Raises OSError."""
         self._close_written(stream_id, segment, is_replacement=True)
-        self._unlink_replacement(stream_id, segment)
-
-    def _unlink_replacement(self, stream_id: int, segment: int) -> None:
         with suppress(FileNotFoundError):
             self._fs.unlink(sealed_path(stream_id, segment) + REPLACEMENT)
 
