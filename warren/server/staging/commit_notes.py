@@ -6,11 +6,15 @@
 
 1. A note is stored in the same frame of the log as the messages that it tells about.
 2. Batches of a query ascend: what is not larger than the noted one, and that one is done, was committed before.
-3. Notes with a time go when that has come. Of the others the `NOTES_MAX` are kept that were committed last.
+3. A query is that of the user who has committed its last batch. Another one may go on with the next batch, and is not
+   told that an earlier one is a duplicate: else whoever knows a query could have batches of others taken for published.
+4. Notes with a time go when that has come. Of the others those are kept that were committed last: `NOTES_MAX`, and
+   `NOTES_OF_USER_MAX` of a user.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Final
@@ -20,6 +24,7 @@ import msgspec
 from warren.vhosts.records import VhostRecords
 
 NOTES_MAX: Final = 100_000
+NOTES_OF_USER_MAX: Final = 50_000
 
 _COMMIT: Final = "commit:"
 _PLAN: Final = "plan:"
@@ -105,7 +110,16 @@ class CommitNotes:
 def due(notes: dict[str, Note], now_ms: int) -> list[str]:
     """Return the queries that are not to be remembered any longer."""
     found = [query for query, note in notes.items() if note.done and _is_due(note, now_ms)]
-    kept = [(note.at_ms, query) for query, note in notes.items() if note.done and not _is_due(note, now_ms)]
+    of_users: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for query, note in notes.items():
+        if note.done and not _is_due(note, now_ms):
+            of_users[note.user].append((note.at_ms, query))
+    kept: list[tuple[int, str]] = []
+    for of_user in of_users.values():
+        of_user.sort()
+        too_many = max(0, len(of_user) - NOTES_OF_USER_MAX)
+        found += [query for _, query in of_user[:too_many]]
+        kept += of_user[too_many:]
     if len(kept) > NOTES_MAX:
         found += [query for _, query in nsmallest(len(kept) - NOTES_MAX, kept)]
     return found

@@ -364,7 +364,8 @@ class Stages:
 
         Raises:
             AmqpError: the user may not publish that. NoStage: there is no such stage. QueueFull: a queue is full.
-            Conflict: another batch of the query is not done. DamagedPart: what was stored is not readable any more.
+            Conflict: another batch of the query is not done, or another user has committed this one or a later one.
+            DamagedPart: what was stored is not readable any more.
         """
         outcome = await self._committed(vhost, user, order)
         if supersedes is not None and (outcome.committed or outcome.duplicate):
@@ -381,12 +382,19 @@ class Stages:
         await self._ready.wait()
         order = replace(order, stages=list(dict.fromkeys(order.stages)))
         running = self._commits.get((vhost.name, order.query))
-        if running is not None and running.order.batch != order.batch:
-            raise Conflict(f"batch {running.order.batch} of query '{order.query}' is being committed")
+        if running is not None and (running.order.batch != order.batch or running.user != user):
+            raise Conflict(
+                f"batch {running.order.batch} of query '{order.query}' is being committed by user '{running.user}'"
+            )
         if running is None:
             notes = CommitNotes(vhost.records)
             note = notes.maybe_note(order.query)
             if note is not None and (order.batch < note.batch or (note.done and order.batch == note.batch)):
+                if note.user != user:
+                    raise Conflict(
+                        f"user '{note.user}' has committed batch {note.batch} of query '{order.query}': "
+                        f"nobody else is told that batch {order.batch} was committed before"
+                    )
                 await self._drop(vhost.name, user, order.stages)
                 return Outcome(committed=False, duplicate=True)
             plan = notes.maybe_plan(order.query)

@@ -534,6 +534,58 @@ def test_a_full_queue_and_a_forbidden_message_leave_everything_as_it_was(tmp_pat
     assert life.bodies() == []
 
 
+@pytest.mark.parametrize("later", [0, 1, 10**18])
+def test_nobody_has_a_batch_of_another_taken_for_published(tmp_path: Path, later: int) -> None:
+    life = with_queue(tmp_path)
+
+    async def work(stages: Stages) -> Outcome:
+        assert (await commit(life, 1, await put(stages, "a", content(b"1")))).committed
+        await commit(life, 2 + later, user="other")
+        await put(stages, "b", content(b"2"))
+        with pytest.raises(Conflict, match="user 'other' has committed batch"):
+            await commit(life, 2, "b")
+        assert await names_of(stages) == ["b"], "it is not dropped"
+        assert await stages.forget(life.harness.vhost, "query")
+        return await commit(life, 2, "b")
+
+    assert life.run(work).committed
+    assert life.harness.queue("q").ready_count == 2
+
+
+def test_a_query_goes_on_under_another_user(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+
+    async def work(stages: Stages) -> list[Outcome]:
+        first = await commit(life, 1, await put(stages, "a", content(b"1")))
+        second = await commit(life, 2, user="other")
+        return [first, second, await commit(life, 2, user="other")]
+
+    first, second, again = life.run(work)
+    assert first.committed and second.committed and again.duplicate
+
+
+def test_nobody_waits_for_the_commit_of_another(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    refused: list[str] = []
+
+    async def work(stages: Stages) -> None:
+        await put(stages, "a", content(b"1"))
+
+        async def of_another() -> None:
+            while not stages._commits and CommitNotes(life.harness.vhost.records).maybe_note("query") is None:
+                await trio.lowlevel.checkpoint()
+            with pytest.raises(Conflict, match=f"is being committed by user '{USER}'|user '{USER}' has committed"):
+                await commit(life, 1, user="other")
+            refused.append("other")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit, life, 1, "a")
+            nursery.start_soon(of_another)
+
+    life.run(work)
+    assert refused == ["other"] and life.harness.queue("q").ready_count == 1
+
+
 def test_nobody_commits_what_another_has_staged(tmp_path: Path) -> None:
     life = with_queue(tmp_path)
     life.harness.add_user("other")
@@ -709,6 +761,14 @@ def test_notes_go_with_their_time_or_when_there_are_too_many(monkeypatch: pytest
         notes.expire(query, note(0, int(query[-1])))
     assert set(dict(notes.each())) == {"short", "begun", "at 3"}
     assert commit_notes.due(dict(notes.each()), 10) == ["short"]
+
+
+def test_notes_of_a_user_leave_room_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_notes, "NOTES_MAX", 5)
+    monkeypatch.setattr(commit_notes, "NOTES_OF_USER_MAX", 3)
+    notes = {f"mine {at_ms}": note(1, at_ms) for at_ms in (10, 11, 12, 13)}
+    others = {f"another's {at_ms}": Note(1, "other", done=True, at_ms=at_ms) for at_ms in (1, 2)}
+    assert commit_notes.due(notes | others, 20) == ["mine 10"]
 
 
 def test_a_note_that_is_another_one_by_now_stays() -> None:
