@@ -35,14 +35,13 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file, only its own folder is on the path
 
-from benchmarks import cases, disk, rabbitmq, relay, results
+from benchmarks import cases, disk, rabbitmq, results
 from benchmarks.brokers import WarrenBroker, started
 from benchmarks.cluster_clients import Books, Publisher, declare
 from benchmarks.cluster_results import (
     CLUSTER,
     CONNECTIONS,
     FLOW,
-    MESSAGE_BYTES,
     ONE,
     QUORUM,
     SINGLE,
@@ -102,8 +101,6 @@ class Bench:
             if self.rabbit_program is not None:
                 self._attempt(QUORUM, self._round_of_cluster, QUORUM)
             self._attempt(SINGLE, self._round_of_single)
-            if self._wants(FLOW):
-                self._attempt("sending to two more", self._sending)
         self._attempt(CLUSTER, self._faults, CLUSTER)
         if self.rabbit_program is not None:
             self._attempt(QUORUM, self._faults, QUORUM)
@@ -111,7 +108,7 @@ class Bench:
     def _attempt(self, kind: str, run: Callable[..., None], *arguments: object) -> None:
         try:
             run(*arguments)
-        except (ClusterError, ToolError, BrokerError, OSError, RuntimeError) as error:
+        except (ClusterError, ToolError, BrokerError, OSError) as error:
             self._failed(f"{kind}: {error}")
 
     def _failed(self, text: str) -> None:
@@ -178,13 +175,6 @@ class Bench:
                 f"  {name:12} {kind:14} {load.per_s:>10,.0f}/s  leader {load.leader_us:8.2f} µs  all {load.all_us:8.2f}"
                 f" µs  p50 {load.p50_ms:8.2f} ms  p99 {load.p99_ms:8.2f} ms"
             )
-
-    def _sending(self) -> None:
-        """Measure what the system takes of a leader for sending bytes to two followers as well."""
-        few, many = (relay.measure(self.settings.seconds, receivers=receivers) for receivers in (1, 3))
-        found = many.cpu_us(MESSAGE_BYTES) - few.cpu_us(MESSAGE_BYTES)
-        self.measured.sending_us.append(found)
-        say(f"  {'sending':12} {'to two more':14} {found:34.2f} µs")
 
     # --- faults -----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from benchmarks import relay, results
+from benchmarks import results
 
 CLUSTER: Final = "three nodes"
 QUORUM: Final = "quorum queues"
@@ -20,7 +20,6 @@ FLOW: Final = "flow"
 ONE: Final = "one"
 CONNECTIONS: Final = "connections"
 STOPPED_S: Final = 5.0  # a follower
-MESSAGE_BYTES: Final = 1024  # of the first load
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,10 @@ class Load:
 
 @dataclass
 class Measured:
-    """Everything one run found: loads by name and kind, a list over rounds; seconds of faults; bytes of memory.
-
-    `sending_us`: CPU that the system alone takes for sending a message to two more receivers, a list over rounds.
-    """
+    """Everything one run found: loads by name and kind, a list over rounds; seconds of faults; bytes of memory."""
 
     loads: dict[str, dict[str, list[Load]]] = field(default_factory=dict)
     gaps_s: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    sending_us: list[float] = field(default_factory=list)
     memory: dict[str, list[float]] = field(default_factory=dict)
     replica: dict[str, float] = field(default_factory=dict)
     products: dict[str, str] = field(default_factory=dict)
@@ -154,15 +149,6 @@ def _loads(page: results.Page, found: Measured) -> None:
     heads = [f"{CLUSTER}: leader", "all nodes", f"{QUORUM}: leader", "all nodes", SINGLE]
     page.table(["CPU µs per message", *heads], cpu_rows)
     page.table(["", "", "target", "measured", ""], targets)
-    if found.sending_us and found.loads.get(FLOW, {}).get(SINGLE):
-        sending_us = statistics.median(found.sending_us)
-        single_us = _medians(found.loads[FLOW][SINGLE])["leader_us"]
-        page.text(
-            f"A process that passes on what it receives takes {sending_us:.2f} µs more for each KiB when it sends that "
-            f"to two more receivers on this machine, {relay.PIECE_BYTES >> 10} KiB at a time: "
-            f"{sending_us / single_us:.2f} of what one node takes for a message, and the least by which a leader is "
-            "above it."
-        )
 
 
 def _faults(page: results.Page, found: Measured, settings: Settings) -> None:

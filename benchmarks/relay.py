@@ -2,8 +2,7 @@
 
     publisher --- loopback ---> relay --- loopback ---> each of its receivers
 
-1. The relay receives `PIECE_BYTES` at most and sends each receiver all of that. A broker makes at least these calls;
-   what it takes beyond their CPU is its own.
+1. The relay receives `PIECE_BYTES` at most and sends each receiver all of that. With larger pieces a byte costs less.
 2. Over loopback a sender also pays for what its peer's system does with the bytes: between machines it is less.
 
     python -m benchmarks.relay

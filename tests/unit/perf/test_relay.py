@@ -9,7 +9,6 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[3]))
 from benchmarks import relay, results
-from benchmarks.cluster_results import CLUSTER, FLOW, SINGLE, Load, Measured, Settings, markdown
 
 MACHINE = results.Machine("a processor", 2, 4, "a system", "3.11", 0.0)
 
@@ -37,11 +36,3 @@ def test_large_messages_are_shown_beside_what_passing_them_on_takes() -> None:
     measured.relayed["64k-auto"] = [relay.PassedOn(65536 * 1000, 0.02, 1)]
     page = results.markdown(measured, MACHINE, rounds=1, seconds=1)
     assert "| 64 KiB, auto-ack | 20.0 | 30.0 (1.5) | 60.0 (3.0) |" in page
-
-
-def test_a_leader_is_shown_beside_what_sending_to_two_more_takes() -> None:
-    found = Measured(sending_us=[0.3, 0.4, 0.9])
-    found.loads[FLOW] = {kind: [Load(1000, cpu_us, cpu_us, 1, 2)] for kind, cpu_us in ((CLUSTER, 1.5), (SINGLE, 1.0))}
-    page = markdown(found, Settings([FLOW], 1, 1, 1, 1, 1), MACHINE, "a file system")
-    assert "takes 0.40 µs more for each KiB" in page
-    assert "0.40 of what one node takes" in page
