@@ -703,8 +703,8 @@ MUTANTS: Final = (
         "the same, after a power cut",
         (
             SEALED,
-            lines("    self._unlink_replacement(job.stream_id, segment)", "self._sync_directory(STREAMS)"),
-            lines("    self._unlink_replacement(job.stream_id, segment)"),
+            lines("        self._fs.unlink(sealed_path(job.stream_id, segment))", "self._sync_directory(STREAMS)"),
+            lines("        self._fs.unlink(sealed_path(job.stream_id, segment))"),
         ),
     ),
     mutant(
