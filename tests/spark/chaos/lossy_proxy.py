@@ -125,7 +125,7 @@ class LossyProxy:
             assert trap.released.wait(DEADLINE_S), "nobody has released the trap"
             with self._lock:
                 self._away = trap.away
-            self._cut()
+            self._cut(asked.connection)
             asked.close_connection = True
             return
         assert answer is not None
@@ -156,9 +156,13 @@ class LossyProxy:
         finally:
             connection.close()
 
-    def _cut(self) -> None:
+    def _cut(self, last: socket.socket | None = None) -> None:
+        """Cut all connections; who sees that `last` is cut may know that the others are."""
         for connection in list(self._connections):
-            _close(connection)
+            if connection is not last:
+                _close(connection)
+        if last is not None:
+            _close(last)
 
 
 def _body(asked: BaseHTTPRequestHandler) -> bytes:
