@@ -14,6 +14,7 @@ from warren.amqp import methods as m
 from warren.channels.broker import Broker
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import ClaimQueue
+from warren.server.draining.claim_verdicts import Failed
 from warren.server.draining.drains import Drain, Drains, Opened
 from warren.server.management import Management
 
@@ -119,6 +120,9 @@ class Place:
     def release(self, epoch: int | None, consumer: str = "c") -> int:
         return self.call(lambda: self.drains.release(self.drain(consumer), epoch))
 
+    def fail(self, epoch: int, first: int, end: int) -> Failed:
+        return self.call(lambda: self.drains.fail(self.drain(), epoch, first, end))
+
     def delete(self, consumer: str = "c", *, discard: bool = False) -> None:
         self.call(lambda: self.drains.delete(self.drain(consumer), "guest", discard=discard))
 
@@ -160,11 +164,11 @@ class Place:
             at = following
         return found
 
-    def got(self) -> list[bytes]:
-        """Take everything out of the queue."""
+    def got(self, queue: str = "q") -> list[bytes]:
+        """Take everything out of a queue."""
         found: list[bytes] = []
         while True:
-            self.client.send(1, m.BasicGet(0, "q", True))
+            self.client.send(1, m.BasicGet(0, queue, True))
             received = self.client.take()
             if not received:
                 rest(self.broker)

@@ -14,6 +14,7 @@ from warren.amqp.field_table import encode_table
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import PIECE_MESSAGES
 from warren.server.draining import drains as drains_module
+from warren.server.draining.claim_verdicts import REQUEUE
 from warren.server.draining.drains import Ahead, Busy, Fenced, NoDrain, NoQueue, Opened, StillClaimed, TooMany
 from warren.server.shares import Quota
 from warren.vhosts.metadata import UserPut
@@ -221,6 +222,48 @@ def test_claims_outlive_their_queue_and_are_released_to_the_next_of_the_name() -
     place.client.declare("q", durable=True)
     assert place.release(opened.epoch) == 3
     assert place.got() == bodies[2:5]
+
+
+def test_a_batch_that_failed_is_acknowledged_without_its_queue_but_for_what_was_tried_too_often() -> None:
+    dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    arguments: dict[str, Any] = {"x-max-priority": 1, "x-delivery-limit": 1} | dead_letters
+    place = Place(**arguments)
+    place.client.declare("dead", durable=True)
+    tried = place.publish(1)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 1) == (0, 1)
+    place.call(lambda: place.drains.settle(place.drain(), [(0, 1)], REQUEUE, None))
+    assert place.claim(epoch, 1, 1, until=0) == (1, 1)
+    bodies = place.publish(3, priority=1) + tried + place.publish(2)
+    assert place.claim(epoch, 1, 6) == (1, 7) and place.claimed() == bodies
+    assert place.fail(epoch, 1, 7).times == 1
+    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    assert place.claim(epoch, 3, 6) == (3, 7)
+    for _ in range(2):
+        with pytest.raises(NoQueue):
+            place.claim(epoch, 7, 6)
+        assert place.claimed() == bodies[3:]
+    rest(place.broker)
+    place.start_again()
+    epoch = place.open().epoch
+    with pytest.raises(NoQueue):
+        place.claim(epoch, 7, 6)
+    place.client.declare("q", durable=True, arguments=arguments)
+    assert place.claim(epoch, 7, 6) == (7, 7)
+    assert place.claimed() == [] and place.got() == [] and place.got("dead") == tried
+
+
+def test_a_batch_that_failed_and_went_back_keeps_nobody_from_going_on_without_the_queue() -> None:
+    arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": 1}
+    place = Place(**arguments)
+    place.publish(3)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 3) == (0, 3)
+    assert place.fail(epoch, 0, 3).limit == 1
+    assert place.release(epoch) == 3
+    assert place.claim(epoch, 0, 3) == (3, 6)
+    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    assert place.claim(epoch, 6, 3) == (6, 6)
 
 
 def test_a_drain_with_claims_is_deleted_only_when_they_are_to_be_thrown_away() -> None:

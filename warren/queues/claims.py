@@ -305,30 +305,41 @@ class ClaimQueue(OffsetQueue):
         """
         self._read_oldest(queue, self.messages.synced_to(), None, told)
 
-    def settle_oldest(self, queue: Queue, end: i64, verdict: Verdict, told: Callable[[int], None]) -> None:
+    def settle_oldest(self, queue: Queue | None, end: i64, verdict: Verdict, told: Callable[[int], None]) -> None:
         """Have the oldest claims before `end`, which is synced, leave by a verdict, a piece at a time; as `give_back`.
 
         What is to be dead-lettered and cannot be, as `queue` has no dead letter exchange any more, goes back to it.
+        `queue` None: it is gone; claims are only acknowledged, up to the first with which more is to be done.
         """
         self._read_oldest(queue, end, verdict, told)
 
-    def _read_oldest(self, queue: Queue, end: i64, verdict: Verdict | None, told: Callable[[int], None]) -> None:
+    def _read_oldest(self, queue: Queue | None, end: i64, verdict: Verdict | None, told: Callable[[int], None]) -> None:
         messages = self.messages
         index = messages.index
         stop: i64 = min(messages.first + PIECE_MESSAGES, end)
-        if self.deleted or queue.deleted or index is None or messages.first >= stop:
+        if self.deleted or index is None or messages.first >= stop:
             told(0)
         else:
             _ReturnRead(self, index, queue, stop, verdict, told).begin()
 
-    def returned(self, queue: Queue, messages: list[Message | None], end: i64, verdict: Verdict | None) -> int:
-        """Have these, which are the claims before `end`, leave, and forget them; None cannot be read."""
+    def returned(self, queue: Queue | None, messages: list[Message | None], end: i64, verdict: Verdict | None) -> int:
+        """Have these, which are the claims before `end`, leave, and forget them; None cannot be read.
+
+        When `queue` is gone the first that needs it stays, and what is behind it.
+        """
         count = 0
+        number: i64 = self.messages.first
         for message in messages:
             if message is not None:
-                self._leave(queue, message, verdict)
+                if verdict is None or not _is_acknowledged(message, verdict):
+                    if queue is None or queue.deleted:
+                        end = number
+                        break
+                    self._leave(queue, message, verdict)
                 count += 1
-        self.drop_to(end)
+            number += 1
+        if end > self.messages.first:
+            self.drop_to(end)
         return count
 
     def _leave(self, queue: Queue, message: Message, verdict: Verdict | None) -> None:
@@ -343,8 +354,7 @@ class ClaimQueue(OffsetQueue):
         keeper = queue.need_keeper()
         retries = keeper.retries
         if verdict.kind == LIMIT:
-            if count_of(message, DELIVERY_COUNT) + verdict.failures > verdict.limit:
-                retries.gives_up(back)
+            retries.gives_up(back)
         elif verdict.kind == DEAD_LETTER and keeper.deaths.may_dead_letter():
             retries.dies(back, REJECTED)
         else:
@@ -458,7 +468,7 @@ class _ReturnRead(OffsetRead):
         self,
         claims: ClaimQueue,
         index: QueueIndex,
-        queue: Queue,
+        queue: Queue | None,
         end: i64,
         verdict: Verdict | None,
         told: Callable[[int], None],
@@ -472,10 +482,15 @@ class _ReturnRead(OffsetRead):
     def fetched(self, messages: list[Message | None]) -> None:
         claims = self._claims
         count = 0
-        if not claims.deleted and not self._queue.deleted and self.first == claims.messages.first:
+        if not claims.deleted and self.first == claims.messages.first:
             count = claims.returned(self._queue, messages, self.reached(), self._verdict)
         self._told(count)
         claims.messages.offer_loaded(self.loaded)
+
+
+def _is_acknowledged(message: Message, verdict: Verdict) -> bool:
+    """Tell whether a claim simply goes: its batch has failed, but not more often than the message may."""
+    return verdict.kind == LIMIT and count_of(message, DELIVERY_COUNT) + verdict.failures <= verdict.limit
 
 
 # --- marks ------------------------------------------------------------------------------------------------------------

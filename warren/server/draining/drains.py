@@ -562,10 +562,7 @@ class Drains:
         verdicts, note = self._verdicts(drain), self._note(drain)
         for verdict in leaving(verdicts, note.failed, number):
             await self._settle_below(claims, verdict.first)
-            queue = drain.vhost.queues.get(drain.queue)
-            if queue is None or not is_drainable(queue):
-                raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take back what was settled")
-            await self._hand_over(drain, epoch, claims, queue, verdict, note.failed)
+            await self._hand_over(drain, epoch, claims, verdict, note.failed)
         await self._settle_below(claims, number)
         if verdicts:
             self._keep_verdicts(drain, left(verdicts, number))
@@ -575,7 +572,7 @@ class Drains:
         self._management.settle()
 
     async def _hand_over(
-        self, drain: Drain, epoch: int, claims: ClaimQueue, queue: Queue, verdict: Verdict, failed: Failed | None
+        self, drain: Drain, epoch: int, claims: ClaimQueue, verdict: Verdict, failed: Failed | None
     ) -> None:
         if verdict.kind == GIVE_UP:
             assert failed is not None and failed.limit is not None
@@ -586,7 +583,9 @@ class Drains:
             order = ClaimVerdict(REQUEUE_CLAIMS, delay_ms=-1 if verdict.delay_ms is None else verdict.delay_ms)
         while claims.first_offset() < verdict.end:
             first = claims.first_offset()
-            await self._settle_oldest(claims, queue, verdict.end, order)
+            queue = drain.vhost.queues.get(drain.queue)
+            home = queue if queue is not None and is_drainable(queue) else None
+            await self._settle_oldest(claims, home, verdict.end, order)
             self._check(drain, epoch)
             if claims.first_offset() == first:
                 raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take back what was settled")
@@ -608,7 +607,7 @@ class Drains:
         self._management.settle()
         await done.wait()
 
-    async def _settle_oldest(self, claims: ClaimQueue, queue: Queue, end: int, verdict: ClaimVerdict) -> None:
+    async def _settle_oldest(self, claims: ClaimQueue, queue: Queue | None, end: int, verdict: ClaimVerdict) -> None:
         done = trio.Event()
         claims.settle_oldest(queue, end, verdict, lambda count: done.set())
         self._management.settle()
