@@ -13,12 +13,15 @@
 6. Signals, resource limits, the collector and standard output belong to whoever runs the tests.
 7. `advance` has everything due in the order in which it would have been due: what one thing leads to, such as the
    letter of a message that expires, is done before time passes any further. Clients are not waited for.
+8. Any thread may call anything. What begins or ends a life is done by one after the other, and to the others the broker
+   is down until it serves.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -84,6 +87,7 @@ class Broker(Assertions):
         )
         self._kept.publishes.drop = lambda connection: self._require_life().tear_soon(connection)
         self._life: Life | None = None
+        self._changes = threading.RLock()  # whoever begins or ends a life
         self.host = host
         self.port = self._kept.port
         _brokers.add(self)
@@ -138,7 +142,8 @@ class Broker(Assertions):
     @property
     def is_up(self) -> bool:
         """Whether it runs."""
-        return self._life is not None and not self._life.ended.is_set()
+        life = self._life
+        return life is not None and life.is_serving
 
     def start(self) -> Self:
         """Run; return when clients can connect.
@@ -147,46 +152,59 @@ class Broker(Assertions):
             RuntimeError: it runs already, or is closed.
             StartError: the data directory cannot be used, and why.
         """
-        if self._life is not None or self._kept.is_closed:
-            raise RuntimeError("the broker runs already" if self._life is not None else "the broker is closed")
-        life = Life(self._kept)
-        self._life = life
-        life.thread.start()
-        life.started.wait()
-        if life.error is not None:
-            self._life = None
-            life.thread.join()
-            raise life.error
-        return self
+        with self._changing():
+            if self._life is not None or self._kept.is_closed:
+                raise RuntimeError("the broker runs already" if self._life is not None else "the broker is closed")
+            life = Life(self._kept)
+            self._life = life
+            life.thread.start()
+            life.started.wait()
+            if life.error is not None:
+                self._life = None
+                life.thread.join()
+                raise life.error
+            return self
 
     def stop(self) -> None:
         """Stop in order: clients are told with 320, messages and metadata are kept. Waits for it."""
-        life = self._require_life()
-        self._say_goodbye(GOODBYE_S)
-        life.call(life.application.stop)
-        self._end(life)
+        with self._changing():
+            life = self._require_life()
+            self._say_goodbye(GOODBYE_S)
+            life.call(life.application.stop)
+            self._end(life)
 
     def crash(self) -> None:
         """Stop as a killed process does: nobody is told, what was not synced is lost. `start` brings it up again."""
-        life = self._require_life()
-        life.call(life.crash)
-        self._end(life)
+        with self._changing():
+            life = self._require_life()
+            life.call(life.crash)
+            self._end(life)
 
     def restart(self) -> None:
         """Stop in order and start again, at the same port."""
-        self.stop()
-        self.start()
+        with self._changing():
+            self.stop()
+            self.start()
 
     def close(self) -> None:
         """End it for good, and give everything back. Connections that are open get 320."""
-        life = self._life
-        if life is not None and not life.ended.is_set():
-            self._say_goodbye(0)
-            # Nothing in memory is worth a checkpoint: nobody will read it again.
-            life.call(life.crash if self._kept.data_dir is None else life.application.stop)
-        if life is not None:
-            self._end(life)
-        self._kept.close()
+        with self._changing():
+            life = self._life
+            if life is not None and life.is_serving:
+                self._say_goodbye(0)
+                # Nothing in memory is worth a checkpoint: nobody will read it again.
+                life.call(life.crash if self._kept.data_dir is None else life.application.stop)
+            if life is not None:
+                self._end(life)
+            self._kept.close()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Have the lives of the broker to oneself, and none of them half begun: a start may have been interrupted."""
+        with self._changes:
+            if self._life is not None:
+                self._life.started.wait()
+            yield
 
     def _say_goodbye(self, within_s: float) -> None:
         """Have clients told that the broker stops, and do not wait for those that do not answer."""
@@ -211,9 +229,10 @@ class Broker(Assertions):
             raise life.error
 
     def _require_life(self) -> Life:
-        if self._life is None or self._life.ended.is_set():
+        life = self._life
+        if life is None or not life.is_serving:
             raise BrokerDown("the broker is not running")
-        return self._life
+        return life
 
     def reset(self) -> None:
         """Bring everything back to how it was after the start: for use between tests. Waits for its disk.
@@ -222,17 +241,18 @@ class Broker(Assertions):
         was published is forgotten, and no fault is left. A broker that is down is started. Where the test has moved the
         clock, the broker is restarted: time goes back between two lives only.
         """
-        if not self.is_up:
-            if self._life is not None:
-                self._end(self._life)
-            self.start()
-        life = self._require_life()
-        life.call(life.reset)
-        life.wait_for(life.commit)
-        if self._kept.clock.is_moved:
-            self.stop()
-            self._kept.clock.reset()
-            self.start()
+        with self._changing():
+            if not self.is_up:
+                if self._life is not None:
+                    self._end(self._life)
+                self.start()
+            life = self._require_life()
+            life.call(life.reset)
+            life.wait_for(life.commit)
+            if self._kept.clock.is_moved:
+                self.stop()
+                self._kept.clock.reset()
+                self.start()
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -537,6 +557,7 @@ _brokers: WeakSet[Broker] = WeakSet()
 def _forget_in_child() -> None:
     for broker in list(_brokers):
         broker._life = None
+        broker._changes = threading.RLock()  # whoever has the old one is not in this process
         broker._kept.forget()
 
 

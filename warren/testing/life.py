@@ -141,6 +141,11 @@ class Life:
         self.management: Management
         self._nursery: trio.Nursery
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether it has started and not ended."""
+        return self.started.is_set() and not self.ended.is_set()
+
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _main(self) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pika
@@ -309,3 +311,38 @@ def test_what_is_in_the_package_can_be_imported_from_it() -> None:
     assert [name for name in warren.testing.__all__ if getattr(warren.testing, name, None) is None] == []
     with pytest.raises(AttributeError):
         _ = warren.testing.nothing_of_that_name
+
+
+def test_a_broker_that_is_starting_is_down_to_the_others() -> None:
+    seen: list[bool] = []
+    broker = Broker()
+
+    class Look(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if not seen:
+                seen.append(broker.is_up)
+                with pytest.raises(BrokerDown):
+                    broker.on_loop(lambda: None)
+
+    log, look = logging.getLogger("warren"), Look()
+    level = log.level
+    log.addHandler(look)
+    log.setLevel(logging.DEBUG)
+    try:
+        with broker:
+            assert seen == [False] and broker.is_up
+    finally:
+        log.setLevel(level)
+        log.removeHandler(look)
+
+
+def test_threads_that_start_it_again_at_once_do_so_one_after_the_other() -> None:
+    with Broker() as broker:
+
+        def begin_again(number: int) -> None:
+            for _ in range(5):
+                (broker.restart if number % 2 else broker.reset)()
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(begin_again, range(4)))
+        assert broker.is_up
