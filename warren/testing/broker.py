@@ -507,7 +507,13 @@ class Broker(Assertions):
                 self.on_loop(lambda: self.engine.hold_confirms(held=False))
 
     def delay_confirms(self, delay_s: float) -> None:
-        """Confirm no publish for the next `delay_s`, and then all."""
+        """Confirm no publish for the next `delay_s`, and then all.
+
+        Raises:
+            ValueError: `delay_s` is negative, or no number.
+        """
+        if not delay_s >= 0:  # in the broker's loop that would be its end
+            raise ValueError("confirms are delayed by some seconds, or none")
         life = self._require_life()
 
         async def release() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -270,3 +271,14 @@ def test_no_fault_outlives_a_reset(broker: Broker, opened: Open) -> None:
     channel.queue_declare("q", durable=True)
     channel.basic_publish("", "q", b"x", Persistent, mandatory=True)
     assert broker.queue("q").ready == 1
+
+
+@pytest.mark.parametrize("delay_s", [-1, math.nan])
+def test_a_delay_of_confirms_that_is_none_is_refused_and_does_not_end_the_broker(
+    broker: Broker, delay_s: float
+) -> None:
+    with pytest.raises(ValueError, match="delayed"):
+        broker.delay_confirms(delay_s)
+    broker.declare_queue("jobs")
+    broker.publish("", "jobs", "one")
+    assert broker.queue("jobs").ready == 1
