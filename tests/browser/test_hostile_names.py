@@ -111,3 +111,21 @@ def test_everything_else_of_this_name_is_shown_as_text_and_can_be_followed_and_d
     left = [each["name"] for each in [*api.get("/vhosts"), *api.get("/users")]]
     assert name not in left
     assert ui.page.evaluate("document.images.length") == 1  # the broker's own
+
+
+def test_what_is_called_by_a_step_between_folders_is_refused_and_nothing_else_is_asked_for(
+    ui: Ui, api: Api, vhost: str
+) -> None:
+    for name in (".", "contents"):
+        api.put(f"/queues/{q(vhost)}/{name}", {"durable": True})
+    ui.visit("queues", vhost=vhost)
+    expect(ui.main.locator("tbody th")).to_have_text([".", "contents"])
+    ui.page.get_by_label("Select .", exact=True).check()
+    ui.press("Purge…")
+    ui.press("Purge", ui.dialog)
+    expect(ui.dialog.get_by_role("alert")).to_contain_text("browsers cannot ask for what is called “.”")
+    ui.press("Cancel", ui.dialog)
+    ui.main.locator("tbody th a").first.click()
+    expect(ui.main.get_by_role("alert")).to_contain_text("browsers cannot ask for what is called “.”")
+    assert [each["name"] for each in api.get(f"/queues/{q(vhost)}")] == [".", "contents"]
+    assert ui.refused == []

@@ -36,17 +36,24 @@ export function withQuery(base, query) {
   return text ? `${base}${base.includes('?') ? '&' : '?'}${text}` : base;
 }
 
+/**
+ * Throws ApiError where a whole name is "." or "..": browsers take these segments, escaped too, for steps between folders,
+ * and what would be asked for, or deleted, is something else.
+ */
 export function url(apiPath) {
+  const step = apiPath.split('?', 1)[0].split('/').find((segment) => segment === '.' || segment === '..');
+  if (step) throw new ApiError(400, `browsers cannot ask for what is called “${step}”; warren ctl can`);
   return new URL(apiPath, BASE).href;
 }
 
 async function send(method, apiPath, body, headers, signal) {
+  const address = url(apiPath);
   const all = { Accept: 'application/json', ...headers };
   // Reading needs no token; it tells the broker not to have the browser ask for a password when the session has ended.
   if (csrfToken) all['X-CSRF-Token'] = csrfToken;
   if (body !== undefined) all['Content-Type'] = 'application/json';
   try {
-    return await fetch(url(apiPath), {
+    return await fetch(address, {
       method,
       headers: all,
       body: body === undefined ? undefined : JSON.stringify(body),
