@@ -129,3 +129,11 @@ def test_what_is_called_by_a_step_between_folders_is_refused_and_nothing_else_is
     expect(ui.main.get_by_role("alert")).to_contain_text("browsers cannot ask for what is called “.”")
     assert [each["name"] for each in api.get(f"/queues/{q(vhost)}")] == [".", "contents"]
     assert ui.refused == []
+
+
+def test_a_key_of_arguments_that_every_object_inherits_is_shown_as_any_other(own_ui: Ui, api: Api, vhost: str) -> None:
+    own_ui.visit("queues", vhost=vhost)
+    api.put(f"/queues/{q(vhost)}/inherits", {"arguments": {"__proto__": 1, "constructor": 2, "x-max-length": 3}})
+    own_ui.refresh()
+    expect(own_ui.row("inherits").locator(".mark")).to_have_text(["D", "Lim", "Args"])
+    assert own_ui.page.evaluate("Object.keys(Object.prototype)") == []

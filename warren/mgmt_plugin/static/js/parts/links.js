@@ -100,27 +100,28 @@ export function resultHref({ kind, vhost, name, detail }) {
   }
 }
 
-const ARGUMENT_MARKS = {
-  'x-message-ttl': 'TTL',
-  'x-expires': 'Exp',
-  'x-max-length': 'Lim',
-  'x-max-length-bytes': 'LimB',
-  'x-dead-letter-exchange': 'DLX',
-  'x-dead-letter-routing-key': 'DLK',
-  'x-max-priority': 'Pri',
-  'x-single-active-consumer': 'SAC',
-  'x-overflow': 'Ovfl',
-  'x-delivery-limit': 'DL',
-  'x-message-deduplication': 'Dedup',
-  'x-key-shared': 'Key',
-  'x-storage': 'Mem',
-};
+// Clients choose the keys of arguments: what an object inherits, as `__proto__`, is no mark.
+const ARGUMENT_MARKS = new Map([
+  ['x-message-ttl', 'TTL'],
+  ['x-expires', 'Exp'],
+  ['x-max-length', 'Lim'],
+  ['x-max-length-bytes', 'LimB'],
+  ['x-dead-letter-exchange', 'DLX'],
+  ['x-dead-letter-routing-key', 'DLK'],
+  ['x-max-priority', 'Pri'],
+  ['x-single-active-consumer', 'SAC'],
+  ['x-overflow', 'Ovfl'],
+  ['x-delivery-limit', 'DL'],
+  ['x-message-deduplication', 'Dedup'],
+  ['x-key-shared', 'Key'],
+  ['x-storage', 'Mem'],
+]);
 
 /** Durability, lifetime, arguments and policy of a queue or an exchange. */
 export function Features({ of: object }) {
   const known = Object.keys(object.arguments ?? {}).filter((key) => key !== 'x-queue-type');
-  const marked = known.filter((key) => ARGUMENT_MARKS[key]);
-  const others = known.filter((key) => !ARGUMENT_MARKS[key]);
+  const marked = known.filter((key) => ARGUMENT_MARKS.has(key));
+  const others = known.filter((key) => !ARGUMENT_MARKS.has(key));
   const say = (key) => `${key}: ${JSON.stringify(object.arguments[key])}`;
   return html`<span class="marks">
     ${object.durable && html`<${Mark} text="D" title="durable" />`}
@@ -128,7 +129,7 @@ export function Features({ of: object }) {
     ${object.exclusive && html`<${Mark} text="Excl" title="exclusive" />`}
     ${object.internal && html`<${Mark} text="I" title="internal: no publishing from clients" />`}
     ${object.paused && html`<${Mark} text="paused" title="deliveries are paused" kind="busy" />`}
-    ${marked.map((key) => html`<${Mark} key=${key} text=${ARGUMENT_MARKS[key]} title=${say(key)} />`)}
+    ${marked.map((key) => html`<${Mark} key=${key} text=${ARGUMENT_MARKS.get(key)} title=${say(key)} />`)}
     ${others.length > 0 && html`<${Mark} text="Args" title=${others.map(say).join('\n')} />`}
     ${object.policy && html`<${Mark} text=${object.policy} title="policy ${object.policy}" kind="policy" />`}
     ${object.operator_policy && html`<${Mark} text=${object.operator_policy} title="operator policy ${object.operator_policy}" kind="policy" />`}
