@@ -137,3 +137,15 @@ def test_a_key_of_arguments_that_every_object_inherits_is_shown_as_any_other(own
     own_ui.refresh()
     expect(own_ui.row("inherits").locator(".mark")).to_have_text(["D", "Lim", "Args"])
     assert own_ui.page.evaluate("Object.keys(Object.prototype)") == []
+
+
+def test_a_message_with_a_timestamp_beyond_all_calendars_leaves_the_page_of_its_queue_as_it_is(
+    ui: Ui, api: Api, amqp: Connect, vhost: str
+) -> None:
+    channel = amqp().channel()
+    channel.queue_declare("late", durable=True)
+    channel.basic_publish("", "late", b"x", pika.BasicProperties(timestamp=2**53))
+    api.eventually(f"/queues/{q(vhost)}/late", lambda queue: queue.get("head_message_timestamp") == 2**53)
+    ui.visit("queues", vhost, "late")
+    expect(ui.card("Contents")).to_contain_text("Oldest ready message\u2013")
+    expect(ui.main.get_by_role("button", name="Delete…")).to_be_visible()

@@ -65,8 +65,11 @@ export function formatDuration(ms) {
 
 const clock = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
 
+// Beyond these a Date is invalid, and clients may set any timestamp.
+const isMoment = (ms) => isNumber(ms) && Math.abs(ms) <= 8.64e15;
+
 export function formatTime(ms) {
-  return isNumber(ms) ? clock.format(new Date(ms)) : '–';
+  return isMoment(ms) ? clock.format(new Date(ms)) : '–';
 }
 
 export function formatValue(value) {
@@ -96,7 +99,7 @@ export function Duration({ ms }) {
 
 /** A moment, as how long ago or how far ahead it is. */
 export function When({ ms }) {
-  if (!isNumber(ms)) return Nothing;
+  if (!isMoment(ms)) return Nothing;
   const away = Date.now() - ms;
   const text = Math.abs(away) < 1000 ? 'now' : away > 0 ? `${formatDuration(away)} ago` : `in ${formatDuration(-away)}`;
   return html`<time class="num" datetime=${new Date(ms).toISOString()} title=${formatTime(ms)}>${text}</time>`;
