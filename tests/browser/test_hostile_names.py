@@ -139,6 +139,16 @@ def test_a_key_of_arguments_that_every_object_inherits_is_shown_as_any_other(own
     assert own_ui.page.evaluate("Object.keys(Object.prototype)") == []
 
 
+def test_a_client_that_gives_no_text_as_its_name_is_called_by_its_address(
+    ui: Ui, api: Api, amqp: Connect, vhost: str
+) -> None:
+    amqp(client_properties={"connection_name": True, "product": {"of": "tables"}})
+    [connection] = api.eventually(f"/vhosts/{q(vhost)}/connections", len)
+    ui.visit("connections", vhost=vhost)
+    ui.main.locator("tbody th a").click()
+    expect(ui.page.locator("h1")).to_have_text(connection["name"])
+
+
 def test_a_message_with_a_timestamp_beyond_all_calendars_leaves_the_page_of_its_queue_as_it_is(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:

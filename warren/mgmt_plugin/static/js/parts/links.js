@@ -38,7 +38,7 @@ export const isOwnLink = (connection) => connection.type === 'direct';
 
 /** What operators call a connection: the name that its client gave, its product, or where it comes from. */
 export const connectionTitle = ({ name, user_provided_name: given, client_properties: properties }) =>
-  given || properties?.connection_name || properties?.product || name;
+  [given, properties?.connection_name, properties?.product].find((each) => typeof each === 'string' && each !== '') ?? name;
 
 /** All connections of the client that calls itself `name`. */
 export function ApplicationLink({ name, label = name }) {
