@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_process import WarrenProcess
 from integration.management.client import Api, q
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from .ui import Ui
 
@@ -62,4 +62,23 @@ def test_a_refresh_recovers_by_itself_once_the_broker_answers(ui: Ui, vhost: str
     ui.refresh()
     expect(banner).to_be_visible()
     ui.page.context.set_offline(False)
+    expect(banner).to_have_count(0)
+
+
+def test_a_broker_that_takes_requests_and_answers_none_is_told_of_and_recovers(own_ui: Ui, vhost: str) -> None:
+    ui = own_ui
+    ui.visit("queues", vhost=vhost)
+    ui.heading("Queues and streams")
+    banner = ui.page.locator(".banner.warning")
+    held: list[Route] = []
+    ui.page.route("**/api/queues/**", lambda route: held.append(route))
+    ui.page.clock.install()
+    with ui.page.expect_request("**/api/queues/**"):
+        ui.refresh()
+    ui.page.clock.fast_forward(6000)
+    ui.refresh()
+    expect(banner).to_contain_text("This page is not up to date: the broker has not answered yet.")
+    assert len(held) == 1  # nothing is asked for twice at a time
+    held[0].continue_()
+    ui.page.unroute("**/api/queues/**")
     expect(banner).to_have_count(0)

@@ -15,6 +15,9 @@ export const failure = createStore(null);
 /** When the last refresh went well, ms. */
 export const freshness = createStore(Date.now());
 
+// How long an answer may take before what is shown counts as old.
+const LATE_MS = 5000;
+
 const NOTHING_YET = { data: null, error: null, busy: true };
 
 // Each poll, and whether the timer runs it too.
@@ -56,11 +59,17 @@ schedule();
 export function usePoll(apiPath, { repeat = true, about = apiPath?.split('?', 1)[0] } = {}) {
   const [state, setState] = useState({ about, ...NOTHING_YET });
   const running = useRef(null);
+  const asked = useRef(0);
 
   const load = useCallback(async () => {
-    if (apiPath === null || running.current) return;
+    if (apiPath === null) return;
+    if (running.current) {
+      if (Date.now() - asked.current > LATE_MS) note(load, 'the broker has not answered yet');
+      return;
+    }
     const abort = new AbortController();
     running.current = abort;
+    asked.current = Date.now();
     try {
       const data = await get(apiPath, { signal: abort.signal });
       if (running.current !== abort) return;
