@@ -63,3 +63,16 @@ def test_a_user_whose_tags_allow_no_management_is_refused(
     ui = open_ui()
     ui.log_in("nobody", "secret")
     expect(ui.page.get_by_role("alert")).to_contain_text("may not manage the broker")
+
+
+def test_nobody_is_told_to_be_logged_out_while_the_session_goes_on(open_ui: Open) -> None:
+    ui = open_ui()
+    ui.log_in("guest", "guest")
+    ui.heading("Overview")
+    ui.page.context.set_offline(True)
+    ui.page.locator("summary", has_text="guest").click()
+    ui.press("Log out", ui.page.locator(".topbar"))
+    ui.noticed("You are still logged in: the broker does not answer.")
+    ui.page.context.set_offline(False)
+    ui.press("Log out", ui.page.locator(".topbar"))
+    expect(ui.page.get_by_text("You are logged out.")).to_be_visible()

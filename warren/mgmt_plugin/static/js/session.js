@@ -43,12 +43,14 @@ export async function logIn(username, password) {
   enter(await post('warren/session', { username, password }, { quiet401: true }));
 }
 
+/** Throws ApiError when the broker did not end the session: who is not logged out must not be told so. */
 export async function logOut() {
   try {
     await del('warren/session', { quiet401: true });
-  } finally {
-    leave('You are logged out.');
+  } catch (error) {
+    if (error.status !== 401) throw error;
   }
+  leave('You are logged out.');
 }
 
 const has = (...wanted) => wanted.some((tag) => session.get().tags.includes(tag));

@@ -11,6 +11,7 @@ import { showHelp, useShortcuts } from './shortcuts.js';
 import { useStore } from './store.js';
 import { theme } from './theme.js';
 import { html, useEffect, useErrorBoundary, useRef, useState } from './ui.js';
+import { warn } from './parts/notice.js';
 import { Page, Trouble } from './parts/page.js';
 import { Menu } from './parts/table.js';
 
@@ -63,6 +64,7 @@ const THEMES = [
 function UserMenu() {
   const { name, tags } = useStore(session);
   const chosen = useStore(theme);
+  const leave = () => logOut().catch((error) => warn(`You are still logged in: ${error.message}.`));
   return html`<${Menu} label=${html`<span class="user-name">${name}</span>`}>
     <p class="hint">${tags.join(', ') || 'no tags'}</p>
     <fieldset class="column-list">
@@ -70,7 +72,7 @@ function UserMenu() {
       ${THEMES.map(([value, label]) => html`<label key=${value}><input type="radio" name="theme" checked=${chosen === value} onChange=${() => theme.set(value)} /> ${label}</label>`)}
     </fieldset>
     <button type="button" class="small" onClick=${showHelp}>Keyboard shortcuts</button>
-    <button type="button" class="small" onClick=${logOut}>Log out</button>
+    <button type="button" class="small" onClick=${leave}>Log out</button>
   <//>`;
 }
 
