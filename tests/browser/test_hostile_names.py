@@ -159,3 +159,27 @@ def test_a_message_with_a_timestamp_beyond_all_calendars_leaves_the_page_of_its_
     ui.visit("queues", vhost, "late")
     expect(ui.card("Contents")).to_contain_text("Oldest ready message\u2013")
     expect(ui.main.get_by_role("button", name="Delete…")).to_be_visible()
+
+
+def test_what_is_long_and_has_no_place_to_break_fits_a_narrow_window(
+    ui: Ui, api: Api, amqp: Connect, vhost: str
+) -> None:
+    long = "W" * 200
+    api.put(f"/vhosts/{long}")
+    api.put(f"/users/{long}", {"password": "x", "tags": long})
+    channel = amqp().channel()
+    channel.queue_declare("keys", durable=True)
+    channel.basic_publish("", "keys", b"x", pika.BasicProperties(headers={long: long}))
+    ui.page.set_viewport_size({"width": 360, "height": 740})
+    ui.visit("queues", vhost=long)
+    ui.heading("Queues and streams")
+    assert ui.overflow() <= 0
+    ui.visit("users", long)
+    expect(ui.main.locator(".mark")).to_have_text([long])
+    assert ui.overflow() <= 0
+    ui.visit("queues", vhost, "keys", tab="messages")
+    ui.main.locator(".message summary").click()
+    expect(ui.main.locator(".message dt").filter(has_text=long)).to_be_visible()
+    assert ui.overflow() <= 0
+    api.delete(f"/users/{long}")
+    api.delete(f"/vhosts/{long}")
