@@ -82,3 +82,19 @@ def test_a_broker_that_takes_requests_and_answers_none_is_told_of_and_recovers(o
     held[0].continue_()
     ui.page.unroute("**/api/queues/**")
     expect(banner).to_have_count(0)
+
+
+def test_thousands_of_bindings_are_shown_part_by_part(ui: Ui, api: Api, vhost: str) -> None:
+    binding = {"source": "amq.topic", "destination": "many", "destination_type": "queue", "arguments": {}}
+    queue = {"name": "many", "durable": True, "auto_delete": False, "arguments": {}}
+    bindings = [binding | {"routing_key": f"key.{at:04}"} for at in range(1200)]
+    api.post(f"/definitions/{q(vhost)}", {"queues": [queue], "bindings": bindings})
+    ui.visit("exchanges", vhost, "amq.topic", tab="bindings")
+    rows = ui.main.get_by_role("region", name="Bindings from this exchange").locator("tbody tr")
+    expect(rows).to_have_count(500)
+    expect(ui.main).to_contain_text("The first 500 of 1,200")
+    ui.press("Show more")
+    expect(rows).to_have_count(1000)
+    ui.press("Show more")
+    expect(rows).to_have_count(1200)
+    expect(ui.main.get_by_role("button", name="Show more")).to_have_count(0)

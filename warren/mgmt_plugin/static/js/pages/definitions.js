@@ -11,7 +11,6 @@ import { usePoll } from '../refresh.js';
 import { html, useRef, useState } from '../ui.js';
 
 const KINDS = { create: 'good', update: 'warn', conflict: 'bad', same: '', skip: '' };
-const SHOWN = 500;
 
 const COLUMNS = [
   { key: 'name', label: 'Name', sort: 'name', render: (row) => html`<span class="name">${row.name}</span>` },
@@ -59,8 +58,7 @@ function Changes({ answer }) {
   return html`<div class="stack">
     <p role="status" class="marks">${Object.entries(counts).map(([action, count]) => html`<${Mark} key=${action} text="${formatNumber(count)} ${action}" kind=${KINDS[action] ?? ''} />`)}</p>
     ${answer.conflicts > 0 && html`<p class="warning-box">What conflicts is there already and differs. An import leaves it as it is.</p>`}
-    <${LocalTable} caption="Changes" columns=${COLUMNS} rows=${rows.slice(0, SHOWN)} rowKey=${(row) => JSON.stringify([row.kind, row.vhost, row.name, row.detail])} empty="Everything in the file is here already." />
-    ${rows.length > SHOWN && html`<p class="hint">The first ${SHOWN} of ${formatNumber(rows.length)}.</p>`}
+    <${LocalTable} caption="Changes" columns=${COLUMNS} rows=${rows} rowKey=${(row) => JSON.stringify([row.kind, row.vhost, row.name, row.detail])} empty="Everything in the file is here already." />
   </div>`;
 }
 

@@ -4,7 +4,7 @@
 // On a narrow screen each row of a list is a card: its name, then its numbers, then the rest.
 
 import { readStored, writeStored } from '../store.js';
-import { pick } from '../format.js';
+import { formatNumber, pick } from '../format.js';
 import { HELP } from '../help.js';
 import { html, useEffect, useRef, useState } from '../ui.js';
 
@@ -146,16 +146,27 @@ export function Menu({ label, children, align = 'right' }) {
   </details>`;
 }
 
+const collator = new Intl.Collator('en', { numeric: true });
+
 function compare(a, b) {
   if (a === b) return 0;
   if (a === undefined || a === null) return 1;
   if (b === undefined || b === null) return -1;
-  return typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b), 'en', { numeric: true });
+  return typeof a === 'number' && typeof b === 'number' ? a - b : collator.compare(String(a), String(b));
 }
 
-/** A table of rows that are all here: sorts by itself. `first` is {by, descending}. */
+// Each refresh draws all rows that are shown: thousands take a browser longer than the time until the next one.
+const SHOWN_AT_ONCE = 500;
+
+/** A table of rows that are all here: sorts by itself, and shows more when it is asked. `first` is {by, descending}. */
 export function LocalTable({ rows, first, ...table }) {
   const [sort, setSort] = useState(first ?? null);
   const sorted = sort ? [...rows].sort((a, b) => compare(pick(a, sort.by), pick(b, sort.by)) * (sort.descending ? -1 : 1)) : rows;
-  return html`<${DataTable} ...${table} rows=${sorted} sort=${sort} onSort=${setSort} />`;
+  const [most, setMost] = useState(SHOWN_AT_ONCE);
+  return html`<${DataTable} ...${table} rows=${sorted.slice(0, most)} sort=${sort} onSort=${setSort} />
+    ${
+      rows.length > most &&
+      html`<p class="pager"><span role="status">The first ${formatNumber(most)} of ${formatNumber(rows.length)}</span>
+      <button type="button" class="small" onClick=${() => setMost(most + SHOWN_AT_ONCE)}>Show more</button></p>`
+    }`;
 }
