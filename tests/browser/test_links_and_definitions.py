@@ -191,3 +191,25 @@ def test_a_file_that_is_no_definitions_is_refused_before_anything_is_imported(ui
     into.get_by_label("File").set_input_files(_file({"queues": 3}))
     expect(into.get_by_role("alert")).not_to_be_empty()
     expect(into.get_by_role("button", name="Import…")).to_have_count(0)
+
+
+def test_an_import_sends_what_the_file_has_with_numbers_beyond_those_of_browsers(ui: Ui, api: Api, vhost: str) -> None:
+    policy = {"name": "large", "pattern": "^x", "definition": {"max-length": 2**53 + 1}, "apply-to": "queues"}
+    ui.visit("definitions")
+    into = ui.card("Import")
+    into.get_by_label("Into").select_option(vhost)
+    into.get_by_label("File").set_input_files(_file({"policies": [policy]}))
+    ui.press("Import…", into)
+    ui.confirm("Import")
+    assert api.get(f"/policies/{q(vhost)}/large")["definition"] == {"max-length": 2**53 + 1}
+
+
+def test_a_form_refuses_a_number_that_a_browser_would_change(ui: Ui, api: Api, vhost: str) -> None:
+    definition = {"max-length": 2**53 + 1}
+    api.put(f"/policies/{q(vhost)}/large", {"pattern": "^x", "definition": definition, "apply-to": "queues"})
+    ui.visit("policies", vhost=vhost)
+    ui.press("Edit…", ui.row("large"))
+    ui.press("Set policy", ui.dialog)
+    expect(ui.dialog.get_by_role("alert")).to_contain_text("max-length: browsers cannot send")
+    ui.press("Cancel", ui.dialog)
+    assert api.get(f"/policies/{q(vhost)}/large")["definition"] == definition

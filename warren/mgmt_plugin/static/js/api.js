@@ -56,7 +56,7 @@ async function send(method, apiPath, body, headers, signal) {
     return await fetch(address, {
       method,
       headers: all,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined || body instanceof Blob ? body : JSON.stringify(body),
       credentials: 'same-origin',
       cache: 'no-store',
       signal,
@@ -79,7 +79,7 @@ async function reasonOf(response) {
 
 /**
  * Ask the broker. Returns {data, location}; data is null where the answer has no body.
- * Throws ApiError with the broker's reason; status 0 means that nobody answered.
+ * `body` goes as JSON, a Blob as it is. Throws ApiError with the broker's reason; status 0 means that nobody answered.
  */
 export async function request(method, apiPath, { body, headers, signal, quiet401 = false } = {}) {
   let response = await send(method, apiPath, body, headers, signal);

@@ -79,7 +79,10 @@ function Import() {
     setError('');
     if (!given) return;
     try {
-      const definitions = JSON.parse(await given.text());
+      const text = await given.text();
+      JSON.parse(text);
+      // What was parsed is not sent: numbers beyond 2^53 would be others.
+      const definitions = new Blob([text]);
       const found = await post(into ? path`warren/definitions/dry-run/${into}` : 'warren/definitions/dry-run', definitions);
       if (turn !== latest.current) return;
       setAnswer(found);

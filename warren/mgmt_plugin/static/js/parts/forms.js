@@ -91,8 +91,11 @@ const KINDS = [
 /** Read a row of the editor. Throws Error that names the key. */
 function readRow({ key, kind, text }) {
   if (kind === 'number') {
-    const value = Number(text.trim().replaceAll('_', ''));
-    if (text.trim() === '' || !Number.isFinite(value)) throw new Error(`${key}: "${text}" is not a number`);
+    const digits = text.trim().replaceAll('_', '');
+    const value = Number(digits);
+    if (digits === '' || !Number.isFinite(value)) throw new Error(`${key}: "${text}" is not a number`);
+    if (/^[-+]?\d+$/.test(digits) && !Number.isSafeInteger(value))
+      throw new Error(`${key}: browsers cannot send ${digits} as it is, only whole numbers below 2^53; warren ctl can`);
     return value;
   }
   if (kind === 'boolean') return text === 'true';
