@@ -183,3 +183,12 @@ def test_what_is_long_and_has_no_place_to_break_fits_a_narrow_window(
     assert ui.overflow() <= 0
     api.delete(f"/users/{long}")
     api.delete(f"/vhosts/{long}")
+
+
+def test_names_that_differ_in_their_spaces_look_different(ui: Ui, api: Api, vhost: str) -> None:
+    for name in (" ", "a  b", "a b"):
+        api.put(f"/queues/{q(vhost)}/{q(name)}", {})
+    ui.visit("queues", vhost=vhost)
+    names = ui.main.locator("tbody th a")
+    expect(names).to_have_count(3)
+    assert names.all_inner_texts() == [" ", "a  b", "a b"]
