@@ -1,4 +1,4 @@
-"""What a stream reads from the log: chunks for its consumers, the age of a page, the offset of a time.
+"""What a stream reads from the log: chunks for its consumers, the offset of a time.
 
 A read belongs to its stream and tells it what came, and what is damaged; index pages that it had loaded are offered
 back when it is done. Which consumer waits for a chunk is the stream's business.
@@ -7,7 +7,7 @@ back when it is done. Which consumer waits for a chunk is the stream's business.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
@@ -19,9 +19,6 @@ from warren.streams.stamp import stamped
 
 if TYPE_CHECKING:
     from warren.streams.stream import Stream
-
-# Of so many messages at the end of a page one has to be readable to tell its age.
-AGE_PROBES: Final = 4
 
 
 class Chunk:
@@ -84,22 +81,6 @@ class ChunkRead(OffsetRead):
 
     def fetched(self, messages: list[Message | None]) -> None:
         self._stream.chunk_read(self, Chunk(self.log, self.first, messages))
-
-
-class AgeRead(OffsetRead):
-    """Reads when the last message of a page was published."""
-
-    def __init__(self, stream: Stream, index: QueueIndex, end: i64) -> None:
-        super().__init__(stream, index, end - AGE_PROBES, end)
-        self._stream = stream
-
-    def fetched(self, messages: list[Message | None]) -> None:
-        latest_ms: i64 = 0
-        for message in messages:
-            if message is not None and message.time_ms > latest_ms:
-                latest_ms = message.time_ms
-        self._stream.messages.offer_loaded(self.loaded)
-        self._stream.page_age_read(self.end, latest_ms)
 
 
 class TimeSearch:

@@ -14,8 +14,7 @@
 5. Times of messages ascend with their offsets, unless the clock was set back: an offset is found by time with a binary
    search. Filters are applied to each message; what is passed over counts against the turn, and so does what the
    looking costs.
-6. Retention removes the oldest segment whole; of what is not sealed yet, when nothing else is, whole pages of the
-   index: by bytes with a publish, by age at its time.
+6. Retention removes the oldest messages, by bytes and by age: `streams.retention`.
 7. Sealing (`Sealer`) changes nothing that anybody sees: neither offsets nor counts nor what is delivered.
 """
 
@@ -59,7 +58,8 @@ from warren.streams.consumer import (
 from warren.streams.cursor import SOUGHT, Cursor
 from warren.streams.group_serving import GroupServing
 from warren.streams.groups import Group, group_name_of
-from warren.streams.reads import AgeRead, Chunk, ChunkRead, TimeSearch
+from warren.streams.reads import Chunk, ChunkRead, TimeSearch
+from warren.streams.retention import Retention
 from warren.streams.sealed_reads import SealedReader, SealedTimeRead
 from warren.streams.sealer import SEGMENT_BYTES
 
@@ -68,9 +68,6 @@ CHUNK_MESSAGES: Final = 1024
 CHUNK_BYTES: Final = 1 << 20
 SHORT_CHUNK_MESSAGES: Final = 64
 SHORT_CHUNK_BYTES: Final = 32 << 10
-# How often age is looked at, at most and at least, while there is something that could go.
-RETENTION_MIN_MS: Final = 1_000
-RETENTION_MAX_MS: Final = 3_600_000
 # How long after a start what was not sealed before is looked at.
 SEALING_MS: Final = 1_000
 # With little to be kept a segment file is smaller than usual, but not smaller than this.
@@ -99,9 +96,8 @@ class Stream(OffsetQueue):
         self._compaction: Compaction | None = None
         self._compacted_to: i64 = 0  # since the start
         self._latest: Chunk | None = None  # that a cursor has left last: who comes next finds it here
-        self._oldest_bytes: i64 = 0  # of the page that retention would forget next
         self._lost_chunks: set[int] = set()  # offsets from which sealed messages were reported
-        self._retention: Timer = _Retention(self)
+        self._retention = Retention(self, host)
         self._sealing: Timer = _Sealing(self)
         host.log.sealed_streams[store_id] = _Sealed(self)
         sealed = host.log.sealed.pop(store_id, None)
@@ -176,8 +172,8 @@ class Stream(OffsetQueue):
         if self._cursors:
             self._await_commit()
         limit_bytes: i64 = self.rules.max_length_bytes
-        if limit_bytes >= 0 and ready.body_bytes - self._oldest_bytes >= limit_bytes:
-            self._keep_bytes(limit_bytes)
+        if limit_bytes >= 0 and ready.body_bytes - self._retention.oldest_bytes >= limit_bytes:
+            self._retention.keep_bytes(limit_bytes)
         return kept
 
     def _await_commit(self) -> None:
@@ -216,7 +212,7 @@ class Stream(OffsetQueue):
             self._sealed_lost(sealed_end)  # a chunk that is damaged at the end of a file looks like a torn one
         self.messages.delivered_before = 0  # every delivery may have been made before
         self._visible_end = self.messages.next_number
-        self._plan_retention()
+        self._retention.follow_rules()
         self._host.timers.at(self._log.now_ms + SEALING_MS, self._sealing)
 
     def _restore_sealed(self, table: SealedTable) -> None:
@@ -235,7 +231,7 @@ class Stream(OffsetQueue):
         """What is before offset `end` is sealed."""
         self.messages.sealed(end)
         if self.rules.max_length_bytes >= 0:
-            self._keep_bytes(self.rules.max_length_bytes)
+            self._retention.keep_bytes(self.rules.max_length_bytes)
 
     def segment_completed(self) -> None:
         """A segment is full, and another one begun: compact what is sealed, if that is wanted and worth it."""
@@ -565,8 +561,8 @@ class Stream(OffsetQueue):
         if rules.dedup:
             self.need_keeper()
         if rules.max_length_bytes >= 0:
-            self._keep_bytes(rules.max_length_bytes)
-        self._plan_retention()
+            self._retention.keep_bytes(rules.max_length_bytes)
+        self._retention.follow_rules()
 
     def need_keeper(self) -> RuleKeeper:
         """Return the keeper of what is delayed and of what was seen. No other rule of a stream is its business."""
@@ -583,10 +579,9 @@ class Stream(OffsetQueue):
 
     def close(self) -> None:
         """Let go of everything: the stream is deleted."""
-        self._host.timers.cancel(self._retention)
+        self._retention.close()
         self._host.timers.cancel(self._sealing)
         # They have us, and we have them: nothing must be left for the cyclic collector.
-        self._retention = Timer()
         self._sealing = Timer()
         self._log.sealed_streams.pop(self.store_id, None)
         self.messages.sealer.close(self.store_id)
@@ -603,76 +598,6 @@ class Stream(OffsetQueue):
         self._keep_latest(None)
         self._commit = None
         super().close()
-
-    # --- retention ------------------------------------------------------------------------------------------------
-
-    def _keep_bytes(self, limit_bytes: i64) -> None:
-        messages = self.messages
-        sealer = messages.sealer
-        while sealer.table.segments:
-            self._oldest_bytes = sealer.table.segments[0].body_bytes
-            if self.ready.body_bytes - self._oldest_bytes < limit_bytes or not sealer.may_drop_oldest():
-                return
-            self._drop_segment()
-        while True:
-            end: i64 = messages.droppable_to()
-            if end == 0:
-                self._oldest_bytes = 0
-                return
-            self._oldest_bytes = messages.oldest_page_bytes()
-            if self.ready.body_bytes - self._oldest_bytes < limit_bytes:
-                return
-            self._drop_to(end)
-
-    def _drop_to(self, end: i64) -> None:
-        count, body_bytes = self.messages.drop_to(end)
-        self.ready.lost(count, body_bytes)
-
-    def _drop_segment(self) -> None:
-        segment = self.messages.sealer.drop_oldest(self.store_id)
-        self.ready.lost(int(segment.count), int(segment.body_bytes))
-        self.messages.removed_below(self.messages.first_number())
-
-    def _plan_retention(self) -> None:
-        if self.rules.max_age_ms >= 0:
-            self._host.timers.at(self._log.now_ms + RETENTION_MIN_MS, self._retention)
-        else:
-            self._host.timers.cancel(self._retention)
-
-    def keep_age(self) -> None:
-        """Look whether the oldest page has become too old."""
-        index = self.messages.index
-        if self.deleted or self.rules.max_age_ms < 0:
-            return
-        sealer = self.messages.sealer
-        while sealer.table.segments:
-            oldest_ms: i64 = sealer.table.segments[0].max_time_us // 1000
-            if oldest_ms + self.rules.max_age_ms > self._log.now_ms or not sealer.may_drop_oldest():
-                self._look_at_age_at(oldest_ms + self.rules.max_age_ms)
-                return
-            self._drop_segment()
-        end: i64 = self.messages.droppable_to()
-        if end == 0 or index is None:
-            self._look_at_age_at(self._log.now_ms + self.rules.max_age_ms)
-        else:
-            AgeRead(self, index, end).begin()
-
-    def page_age_read(self, end: i64, time_ms: i64) -> None:
-        """The last message of the page that ends at offset `end` is of `time_ms`, 0 when nobody can tell."""
-        max_age_ms: i64 = self.rules.max_age_ms
-        if self.deleted or max_age_ms < 0:
-            return
-        if self.messages.droppable_to() == end:
-            if time_ms + max_age_ms > self._log.now_ms:
-                self._look_at_age_at(time_ms + max_age_ms)
-                return
-            self._drop_to(end)
-        self.keep_age()
-
-    def _look_at_age_at(self, time_ms: i64) -> None:
-        now_ms: i64 = self._log.now_ms
-        at_ms: i64 = min(max(time_ms, now_ms + RETENTION_MIN_MS), now_ms + RETENTION_MAX_MS)
-        self._host.timers.at(at_ms, self._retention)
 
     # --- consumers ------------------------------------------------------------------------------------------------
 
@@ -893,14 +818,3 @@ class _Sealing(Timer):
 
     def due(self, now_ms: i64) -> None:
         self._stream.seal()
-
-
-class _Retention(Timer):
-    """When a stream looks at the age of its oldest messages."""
-
-    def __init__(self, stream: Stream) -> None:
-        super().__init__()
-        self._stream = stream
-
-    def due(self, now_ms: i64) -> None:
-        self._stream.keep_age()
