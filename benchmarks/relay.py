@@ -1,8 +1,8 @@
 """What the system takes of whoever passes messages on: a process that receives bytes, sends them, and decides nothing.
 
-    publisher --- loopback ---> relay --- loopback ---> each of its receivers
+    publisher --- loopback ---> relay --- loopback ---> receiver
 
-1. The relay receives `PIECE_BYTES` at most and sends each receiver all of that. With larger pieces a byte costs less.
+1. The relay receives `PIECE_BYTES` at most, and sends all of that. With larger pieces a byte costs less.
 2. Over loopback a sender also pays for what its peer's system does with the bytes: between machines it is less.
 
     python -m benchmarks.relay
@@ -27,35 +27,34 @@ _DEADLINE_S: Final = 60.0
 
 @dataclass(frozen=True)
 class PassedOn:
-    """How many bytes a relay has passed on, the CPU that it took, and how many receivers there were."""
+    """How many bytes a relay has passed on, and the CPU that it took."""
 
     passed_bytes: int
     cpu_s: float
-    receivers: int
 
     def cpu_us(self, message_bytes: int) -> float:
         """Return the relay's CPU for a message of that size."""
         return self.cpu_s / self.passed_bytes * message_bytes * 1e6
 
 
-def measure(seconds: float, *, receivers: int = 1, core: int | None = None) -> PassedOn:
+def measure(seconds: float, *, core: int | None = None) -> PassedOn:
     """Have bytes passed on for so long; `core`: the one to which the relay is confined, if any.
 
     Raises OSError, and RuntimeError when the relay has failed.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         told, telling = _CONTEXT.Pipe(duplex=False)
-        relay = _CONTEXT.Process(target=_relay, args=(listener.getsockname(), receivers, core, telling), daemon=True)
+        relay = _CONTEXT.Process(target=_relay, args=(listener.getsockname(), core, telling), daemon=True)
         relay.start()
         telling.close()
         listener.settimeout(_DEADLINE_S)
-        socks = [listener.accept()[0] for _ in range(1 + receivers)]  # in the order in which the relay connects
-        threads = [threading.Thread(target=_throw_away, args=(sock,), daemon=True) for sock in socks[1:]]
-        for thread in threads:
-            thread.start()
+        # In the order in which the relay connects.
+        publisher, receiver = listener.accept()[0], listener.accept()[0]
+        receiving = threading.Thread(target=_throw_away, args=(receiver,), daemon=True)
+        receiving.start()
         piece = bytes(PIECE_BYTES)
         end_s = time.monotonic() + seconds
-        with socks[0] as publisher, suppress(ConnectionError):  # of a relay that has failed
+        with publisher, suppress(ConnectionError):  # of a relay that has failed
             while time.monotonic() < end_s:
                 publisher.sendall(piece)
     try:
@@ -66,24 +65,21 @@ def measure(seconds: float, *, receivers: int = 1, core: int | None = None) -> P
         raise RuntimeError("the relay has failed") from None
     finally:
         relay.join(_DEADLINE_S)
-        for thread in threads:
-            thread.join(_DEADLINE_S)
-        for sock in socks[1:]:
-            sock.close()
-    return PassedOn(passed_bytes, cpu_s, receivers)
+        receiving.join(_DEADLINE_S)
+        receiver.close()
+    return PassedOn(passed_bytes, cpu_s)
 
 
-def _relay(address: tuple[str, int], receivers: int, core: int | None, telling: Connection) -> None:
+def _relay(address: tuple[str, int], core: int | None, telling: Connection) -> None:
     publisher = socket.create_connection(address)
-    socks = [socket.create_connection(address) for _ in range(receivers)]
+    receiver = socket.create_connection(address)
     if core is not None:
         os.sched_setaffinity(0, {core})
     buffer = memoryview(bytearray(PIECE_BYTES))
     passed = 0
     begin = os.times()
     while size := publisher.recv_into(buffer):
-        for sock in socks:
-            sock.sendall(buffer[:size])
+        receiver.sendall(buffer[:size])
         passed += size
     end = os.times()
     telling.send((passed, end.user + end.system - begin.user - begin.system))
@@ -97,10 +93,9 @@ def _throw_away(sock: socket.socket) -> None:
 
 
 def main() -> None:
-    """Print what it takes for one, two and three receivers."""
-    for receivers in (1, 2, 3):
-        found = measure(2.0, receivers=receivers)
-        print(f"{receivers} receivers: {found.cpu_us(1024):.2f} µs a KiB, {found.cpu_us(65536):.1f} µs for 64 KiB")
+    """Print what it takes."""
+    found = measure(2.0)
+    print(f"{found.cpu_us(1024):.2f} µs a KiB, {found.cpu_us(65536):.1f} µs for 64 KiB")
 
 
 if __name__ == "__main__":
