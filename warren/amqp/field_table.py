@@ -335,6 +335,15 @@ def flat_table_end(data: bytes, pos: i64, end: i64) -> i64:
     return pos if pos == end else -1
 
 
+def is_valid_table(data: bytes) -> bool:
+    """Tell whether an encoded table that was put together may be sent: neither too deep nor with too many entries."""
+    try:
+        TableWalker(data, 0, len(data)).skip_table(1)
+    except ConnectionException:
+        return False
+    return True
+
+
 def find_tag(data: bytes, wanted: str) -> str:
     """Return the type tag of the last entry named `wanted` in a valid encoded table, or ``""``."""
     walker = TableWalker(data, 4, len(data))

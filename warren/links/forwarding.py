@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from warren.amqp.errors import AmqpError
 from warren.amqp.field_table import (
     EMPTY_TABLE,
     FLAT_TABLE_BYTES,
@@ -21,6 +20,7 @@ from warren.amqp.field_table import (
     TableWalker,
     decode_table,
     encode_table,
+    is_valid_table,
     with_length,
     without_key,
 )
@@ -109,13 +109,7 @@ def array_entries(table: bytes, key: str) -> list[Table] | None:
 
 def is_sendable(table: bytes) -> bool:
     """Tell whether a table, into which something was written, has no more entries than one may have."""
-    if len(table) <= FLAT_TABLE_BYTES:
-        return True
-    try:
-        TableWalker(table, 0, len(table)).skip_table(1)
-    except AmqpError:
-        return False
-    return True
+    return len(table) <= FLAT_TABLE_BYTES or is_valid_table(table)
 
 
 def should_forward(headers: bytes | None, max_hops: int, cluster_name: str, vhost: str) -> bool:

@@ -9,13 +9,16 @@ import pytest
 
 from warren.amqp.errors import ConnectionException
 from warren.amqp.field_table import (
+    DEPTH_MAX,
     EMPTY_TABLE,
+    ENTRIES_MAX,
     TYPE_NAMES,
     Table,
     Timestamp,
     decode_table,
     encode_table,
     find_tag,
+    is_valid_table,
     maybe_value,
     with_length,
     without_key,
@@ -184,3 +187,14 @@ def test_one_value_is_found_among_others_of_every_type(field: str, value: object
     assert maybe_value(with_length(others), b"k") is None
     assert maybe_value(with_length(others + entry), b"") is None
     assert maybe_value(EMPTY_TABLE, b"k") is None
+
+
+def test_a_table_that_was_put_together_is_valid_while_it_has_neither_too_many_entries_nor_is_too_deep() -> None:
+    many: Table = {f"{number:04}": 1 for number in range(ENTRIES_MAX)}
+    assert is_valid_table(encode_table({})) and is_valid_table(encode_table(many))
+    assert not is_valid_table(encode_table({**many, "one": 1}))
+    deep: Table = {}
+    for _ in range(DEPTH_MAX - 1):
+        deep = {"x": deep}
+    assert is_valid_table(encode_table(deep))
+    assert not is_valid_table(encode_table({"x": {"x": deep}}))
