@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from warren.gateway.clients import PASSED, SHAKING, WAITING, Client, Clients
+from warren.server.beats import next_beat
 from warren.server.descriptors import raise_limit
 from warren.server.management import Following, Listening, Management, NoLeader
 from warren.server.network.admission import Admission
@@ -21,7 +22,6 @@ from warren.server.supervision import ESSENTIAL
 # How many are being connected to the leader at a time: it takes few whom it does not know yet (`NEWCOMERS_MAX`).
 CONNECTING_MAX: Final = 4
 RETRY_S: Final = 0.2
-TICK_S: Final = 0.5
 
 
 class GatewayPlugin:
@@ -53,7 +53,7 @@ class GatewayPlugin:
 
             async def tick() -> None:
                 while True:
-                    await trio.sleep(TICK_S)
+                    await next_beat()
                     clients.tick(following.leader())
 
             clients = Clients(

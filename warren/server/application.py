@@ -46,6 +46,7 @@ from warren.mqtt.sessions import restore_sessions
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.store import wall_time_ms
 from warren.queues.timers import NEVER
+from warren.server.beats import BEAT_S, next_beat
 from warren.server.catalogue.writer import CatalogueWriter, InThread
 from warren.server.catalogue.writer import Store as MetadataFiles
 from warren.server.client_of_node import AMQP, ClientOfNode
@@ -95,10 +96,9 @@ STOP_GRACE_S: Final = 2.0
 BEGIN_WITHIN_S: Final = 2.0
 RESTORED_AT_ONCE: Final = 500  # in some milliseconds; whoever else is on the loop has a turn then
 PERMISSION_CHECK_S: Final = 0.02
-TICK_S: Final = 0.5
 CLOCK_CHECK_S: Final = 1.0
-MEMORY_CHECK_S: Final = 0.2
 MEMORY_CHECK_MIN_S: Final = 0.01
+MEMORY_SHORT_CHECK_S: Final = 0.2  # until the alarm is over
 # What publishers can send at most.
 FILL_BYTES_PER_S: Final = 2 << 30
 # An alarm ends this far below the watermark, so that it does not flap.
@@ -606,7 +606,7 @@ class Application:
     async def _tick(self) -> None:
         last_collect_s = time.monotonic()
         while True:
-            await trio.sleep(TICK_S)
+            await next_beat()
             now_s = time.monotonic()
             self._clock.follow()
             self._reactor.tick(now_s)
@@ -636,10 +636,10 @@ class Application:
         total = total_memory_bytes()
         limit = self._settings.limits.memory_high_watermark.limit_bytes(total)
         pager = Pager(self._broker, min(self._settings.store.paging_watermark.limit_bytes(total), limit // 2))
-        pause_s = MEMORY_CHECK_S
+        pause_s = BEAT_S
         broker = self._broker
         while True:
-            await trio.sleep(pause_s)
+            await (next_beat() if pause_s >= BEAT_S else trio.sleep(pause_s))
             short = broker.has_alarm("memory")
             resident = resident_bytes()
             if resident > limit and not short:
@@ -651,7 +651,7 @@ class Application:
                 self._settle()
             # The nearer the watermark, the sooner it can be crossed.
             left_s = (limit - resident) / FILL_BYTES_PER_S
-            pause_s = MEMORY_CHECK_S if left_s < 0 else min(max(left_s, MEMORY_CHECK_MIN_S), MEMORY_CHECK_S)
+            pause_s = MEMORY_SHORT_CHECK_S if left_s < 0 else max(left_s, MEMORY_CHECK_MIN_S)
             if pager.relieve(resident):
                 self._settle()
                 pause_s = min(pause_s, PAGING_CHECK_S)

@@ -24,6 +24,7 @@ from typing import Final
 
 import trio
 
+from warren.server.beats import next_beat
 from warren.server.process_memory import resident_bytes
 from warren.server.threads import MEMORY, in_thread
 
@@ -35,7 +36,6 @@ GROWN_BYTES: Final = 32 << 20
 BUSY_EVERY_S: Final = 60.0
 BUSY_MOST_BYTES: Final = 256 << 20
 PAUSE_PER_S: Final = 1000.0
-SHORT_WATCH_S: Final = 0.5
 SHORT_LOOK_EVERY_S: Final = 0.02
 SHORT_EVERY_S: Final = 1.0
 SHORT_PAUSE_PER_S: Final = 10.0
@@ -104,7 +104,7 @@ async def return_freed_memory(is_short: Callable[[], bool], message_bytes: Calla
     looked_s = time.monotonic()
     while True:
         short = is_short()
-        await trio.sleep(SHORT_LOOK_EVERY_S if short else SHORT_WATCH_S)
+        await (trio.sleep(SHORT_LOOK_EVERY_S) if short else next_beat())
         began_s = time.monotonic()
         if short:
             due = freed.look_while_short(message_bytes(), began_s)

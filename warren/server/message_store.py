@@ -48,6 +48,7 @@ from warren.msgstore.log.log_position import LogPosition, call_with_position
 from warren.msgstore.log.message_log import LINGER_S, MessageLog
 from warren.msgstore.log.scrub import PIECE_BYTES as SCRUB_PIECE_BYTES
 from warren.msgstore.log.scrub import Scrubber
+from warren.server.beats import beat_after, next_beat
 from warren.server.catalogue.writer import InThread
 from warren.server.commit_pace import CommitPace
 from warren.server.histogram import Histogram
@@ -623,7 +624,8 @@ class MessageStoreService:
                     else:
                         self._housekeeper.put(job)
                 pause_s = min(pause_s, RETRY_S)
-            with trio.move_on_after(pause_s):
+            until_s = beat_after(DISK_CHECK_S) if pause_s == DISK_CHECK_S else trio.current_time() + pause_s
+            with trio.move_on_at(until_s):
                 await self._space_taken.wait()
 
     def _note_free_space(self, free: int, minimum: int) -> None:
@@ -644,14 +646,14 @@ class MessageStoreService:
         pause_s = PIECE_BYTES / self._settings.compaction_bytes_per_s
         while True:
             if self._stopping or self._log.is_congested() or self._shortages:
-                await trio.sleep(COMPACTION_IDLE_S)
+                await next_beat(COMPACTION_IDLE_S)
             elif compaction.is_busy():
                 await trio.sleep(_POLL_S)
             elif compaction.step(urgent=self._disk_is_low):
                 self._settle()
                 await trio.sleep(pause_s)
             else:
-                await trio.sleep(COMPACTION_IDLE_S)
+                await next_beat(COMPACTION_IDLE_S)
 
     async def _scrub(self) -> None:
         """Read what is sealed again, a piece at a time, for the corruption that nobody has met yet."""

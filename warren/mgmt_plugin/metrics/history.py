@@ -95,10 +95,14 @@ class Series:
 
     def take(self, tick: int, row: Sequence[float]) -> None:
         """Note the row of a tick."""
-        if self._latest and tuple(row) == tuple(self._latest) and len(self._rings) == 1:
+        row = tuple(row)
+        if row == self._latest:
+            for ring in self._rings[1:]:
+                if tick % ring.ticks_per_row == 0:
+                    ring.put(tick // ring.ticks_per_row, row)
             return
         self._previous = self._latest
-        self._latest = tuple(row)
+        self._latest = row
         self._latest_tick = tick
         for ring in self._rings:
             if tick % ring.ticks_per_row == 0 or ring.last < 0:

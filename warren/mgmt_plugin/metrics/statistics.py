@@ -30,6 +30,7 @@ from warren.mgmt_plugin.metrics.history import STEP_S, Clock, Series
 from warren.queues.activity import Lengths, changed_queues
 from warren.queues.counters import MessageCounts, Sums
 from warren.queues.queue import Queue
+from warren.server.beats import beat_after
 from warren.vhosts.topology_watcher import TopologyWatcher
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -189,10 +190,10 @@ class Statistics:
 
     async def run(self) -> None:
         """Sample for ever."""
-        next_s = trio.current_time()
+        next_s = beat_after()
         while True:
             await self.sample()
-            next_s = max(next_s + STEP_S, trio.current_time())
+            next_s = max(next_s + STEP_S, beat_after())
             await trio.sleep_until(next_s)
 
     async def sample(self) -> None:
@@ -237,8 +238,16 @@ class Statistics:
                 ):
                     self._take(queue, QUEUE_FIELDS, queue_row(queue), self._queue_rows, changed)
                 await give_way()
-            for exchange in list(vhost.exchanges.values()):
-                self._take(exchange, EXCHANGE_STATS, exchange_row(exchange), seen, changed)
+            exchanges = list(vhost.exchanges.values())
+            for start in range(0, len(exchanges), CHUNK):
+                for exchange in exchanges[start : start + CHUNK]:
+                    row = exchange_row(exchange)
+                    before = self._seen.get(exchange)
+                    if before is not None and before == row:
+                        seen[exchange] = before
+                        self._again += 1
+                    else:
+                        self._take(exchange, EXCHANGE_STATS, row, seen, changed)
                 await give_way()
             of_vhost = (int(lengths.messages), int(lengths.ready), int(lengths.unacked))
             row = self.vhost_row(vhost.name, of_vhost, sums.by_vhost.get(vhost.name, MessageCounts()))
