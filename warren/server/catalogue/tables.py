@@ -88,7 +88,7 @@ class Table:
     """A table: its columns with their types, those of the key first, and the statements about it.
 
     `index` has the columns of one more index, and the end of its name. `kept`: columns of which a put of a row that is
-    there leaves what it has.
+    there leaves what it has; `unread`: those that loading does without.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class Table:
         values: Mapping[str, str],
         index: tuple[str, tuple[str, ...]] | None = None,
         kept: frozenset[str] = frozenset(),
+        unread: frozenset[str] = frozenset(),
         order: tuple[str, ...] = (),
     ) -> None:
         self.name = name
@@ -111,7 +112,8 @@ class Table:
             f"INSERT INTO {name} ({names}) VALUES ({parameters}) "
             f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET {replaced}"
         )
-        self.select: Final = f"SELECT {names} FROM {name} ORDER BY {', '.join(order or self.key)}"
+        read = ", ".join(column for column in self._columns if column not in unread)
+        self.select: Final = f"SELECT {read} FROM {name} ORDER BY {', '.join(order or self.key)}"
         self.clear: Final = f"DELETE FROM {name}"
 
     def create(self, database: str) -> list[str]:
@@ -183,6 +185,7 @@ BINDINGS = Table(
     {"arguments": BYTES, "ordinal": BIGINT},
     index=("to", ("vhost", "destination_type", "destination")),
     kept=frozenset({"ordinal"}),
+    unread=frozenset({"arguments_digest", "ordinal"}),
     order=("ordinal",),
 )
 APPLIED = Table("warren_applied", {"store_id": BYTES}, {"changes": BIGINT})
@@ -395,7 +398,7 @@ def _queue_put(row: Row) -> QueuePut:
 
 
 def _binding_put(row: Row) -> BindingPut:
-    vhost, source, destination_type, destination, routing_key, _, arguments, _ = row
+    vhost, source, destination_type, destination, routing_key, arguments = row
     return BindingPut(vhost, source, destination, destination_type, routing_key.decode(), arguments)
 
 
