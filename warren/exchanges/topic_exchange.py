@@ -12,7 +12,7 @@ whatever the next word is, and entering a node enters its ``#`` child too, since
    to match. Each node for a word is a step of `Content.steps_left`.
 3. The bindings of a node are looked at once per message, however many of its routing keys lead there.
 4. A node with one child by word keeps it without a dict: most nodes of a large trie are links of such chains. Where
-   nothing has gone on, as at the end of most binding keys, the node is a mere `TopicLeaf`.
+   nothing has gone on, as at the end of most binding keys, there is no node but the first binding of the bucket.
 
 Source: AMQP 0-9-1 section 3.1.3.3 "the topic exchange type"; empty words as RabbitMQ 3.10.8 treats them.
 """
@@ -34,28 +34,18 @@ WORDS_MAX: Final = 128
 HASHES_MAX: Final = 2
 
 
-class TopicLeaf:
-    """The place in the trie where the words of some binding keys end; no others go on from here."""
+class TopicNode:
+    """The place in the trie where the words of some binding keys lead. ``first``: of the bindings that end here."""
 
     def __init__(self) -> None:
         self.first: Binding | None = None
-
-    def is_empty(self) -> bool:
-        return self.first is None
-
-
-class TopicNode(TopicLeaf):
-    """The place in the trie where the words of some binding keys lead."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.star: TopicLeaf | None = None
+        self.star: TopicNode | Binding | None = None
         self.hash: TopicHash | None = None
         self.only_word: str | None = None
-        self.only_child: TopicLeaf | None = None
-        self.other_children: dict[str, TopicLeaf] | None = None
+        self.only_child: TopicNode | Binding | None = None
+        self.other_children: dict[str, TopicNode | Binding] | None = None
 
-    def child(self, word: str) -> TopicLeaf | None:
+    def child(self, word: str) -> TopicNode | Binding | None:
         """Return the child that `word` of a routing key leads to, wildcards aside."""
         if self.only_word == word:
             return self.only_child
@@ -63,7 +53,7 @@ class TopicNode(TopicLeaf):
             return self.other_children.get(word)
         return None
 
-    def child_of_pattern(self, word: str) -> TopicLeaf | None:
+    def child_of_pattern(self, word: str) -> TopicNode | Binding | None:
         """Return the child that `word` of a binding key leads to."""
         if word == "*":
             return self.star
@@ -71,7 +61,7 @@ class TopicNode(TopicLeaf):
             return self.hash
         return self.child(word)
 
-    def put(self, word: str, child: TopicLeaf) -> None:
+    def put(self, word: str, child: TopicNode | Binding) -> None:
         """Have `word` of a binding key lead to `child`, in place of what it led to."""
         if word == "*":
             self.star = child
@@ -128,36 +118,36 @@ class TopicExchange(Exchange):
         self._step: i64 = 0
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
-        for node in self._reached(routing_key, content):
-            append_bucket(node.first, found)
+        for place in self._reached(routing_key, content):
+            append_bucket(_first_of(place), found)
 
     def match_keys(self, routing_keys: list[str], content: Content, found: list[Destination]) -> None:
         if len(routing_keys) == 1:
             self.match(routing_keys[0], content, found)
             return
-        nodes: dict[TopicLeaf, None] = {}
+        places: dict[TopicNode | Binding, None] = {}
         for routing_key in routing_keys:
-            for node in self._reached(routing_key, content):
-                nodes[node] = None
+            for place in self._reached(routing_key, content):
+                places[place] = None
             if content.steps_left < 0:
                 return
-        for node in nodes:
-            append_bucket(node.first, found)
+        for place in places:
+            append_bucket(_first_of(place), found)
 
-    def _reached(self, routing_key: str, content: Content) -> list[TopicLeaf]:
-        """Return the nodes that the words of `routing_key` lead to, none when there are no steps left."""
-        nodes: list[TopicLeaf] = []
+    def _reached(self, routing_key: str, content: Content) -> list[TopicNode | Binding]:
+        """Return the places that the words of `routing_key` lead to, none when there are no steps left."""
+        places: list[TopicNode | Binding] = []
         self._step += 1
-        self._enter(self._root, nodes)
+        self._enter(self._root, places)
         if routing_key:
             for word in routing_key.split("."):
-                content.steps_left -= len(nodes)
+                content.steps_left -= len(places)
                 if content.steps_left < 0:
                     return []
-                nodes = self._advance(nodes, word)
-                if not nodes:
+                places = self._advance(places, word)
+                if not places:
                     break
-        return nodes
+        return places
 
     def check_binding(self, routing_key: str, arguments: bytes) -> None:
         words = routing_key.split(".")
@@ -172,11 +162,11 @@ class TopicExchange(Exchange):
                 f"binding key '{routing_key}' has {hashes} '#' words, at most {HASHES_MAX} are allowed",
             )
 
-    def _advance(self, nodes: list[TopicLeaf], word: str) -> list[TopicLeaf]:
-        """Return the nodes that `word` leads to from `nodes`."""
-        reached: list[TopicLeaf] = []
+    def _advance(self, places: list[TopicNode | Binding], word: str) -> list[TopicNode | Binding]:
+        """Return the places that `word` leads to from `places`."""
+        reached: list[TopicNode | Binding] = []
         self._step += 1
-        for node in nodes:
+        for node in places:
             if not isinstance(node, TopicNode):
                 continue
             # Parents stand before their children: if a parent enters this node again, it has done so by now.
@@ -190,12 +180,12 @@ class TopicExchange(Exchange):
                 self._enter(star, reached)
         return reached
 
-    def _enter(self, node: TopicLeaf, reached: list[TopicLeaf]) -> None:
-        """Append `node` and the ``#`` nodes that no word at all leads to from there."""
-        reached.append(node)
-        if not isinstance(node, TopicNode):
+    def _enter(self, place: TopicNode | Binding, reached: list[TopicNode | Binding]) -> None:
+        """Append `place` and the ``#`` nodes that no word at all leads to from there."""
+        reached.append(place)
+        if not isinstance(place, TopicNode):
             return
-        below = node.hash
+        below = place.hash
         while below is not None:
             below.step = self._step
             reached.append(below)
@@ -203,39 +193,47 @@ class TopicExchange(Exchange):
 
     def _index(self, binding: Binding) -> None:
         words = _words(binding.routing_key)
+        is_at_node = not words or words[-1] == "#"
         node = self._root
-        for word in words[:-1]:
+        for word in words if is_at_node else words[:-1]:
             node = _node_below(node, word)
-        end: TopicLeaf = node
-        if words:
-            end = _leaf_below(node, words[-1])
-        end.first = chained_in_bucket(end.first, binding)
+        end = node if is_at_node else node.child_of_pattern(words[-1])
+        if isinstance(end, TopicNode):
+            end.first = chained_in_bucket(end.first, binding)
+        elif end is None:
+            node.put(words[-1], chained_in_bucket(None, binding))
+        else:
+            chained_in_bucket(end, binding)
 
     def _unindex(self, binding: Binding) -> None:
         words = _words(binding.routing_key)
         path: list[TopicNode] = []
-        end: TopicLeaf = self._root
+        end: TopicNode | Binding = self._root
         for word in words:
             assert isinstance(end, TopicNode)
             path.append(end)
             below = end.child_of_pattern(word)
             assert below is not None
             end = below
-        assert end.first is not None
-        end.first = unchained_in_bucket(end.first, binding)
+        before = _first_of(end)
+        assert before is not None
+        first = unchained_in_bucket(before, binding)
+        if isinstance(end, TopicNode):
+            end.first = first
+        elif first is not None:
+            path[-1].put(words[-1], first)
+            return
+        else:
+            end = path.pop()
+            end.remove(words[len(path)])
         while path and end.is_empty():
             end = path.pop()
-            assert isinstance(end, TopicNode)
             end.remove(words[len(path)])
 
 
-def _leaf_below(node: TopicNode, word: str) -> TopicLeaf:
-    """Return the child that `word` of a binding key leads to, a new leaf when there is none."""
-    below = node.child_of_pattern(word)
-    if below is None:
-        below = TopicHash() if word == "#" else TopicLeaf()
-        node.put(word, below)
-    return below
+def _first_of(place: TopicNode | Binding) -> Binding | None:
+    """Return the first of the bindings whose keys end at a place of the trie."""
+    return place.first if isinstance(place, TopicNode) else place
 
 
 def _node_below(node: TopicNode, word: str) -> TopicNode:
@@ -244,8 +242,7 @@ def _node_below(node: TopicNode, word: str) -> TopicNode:
     if isinstance(below, TopicNode):
         return below
     grown = TopicHash() if word == "#" else TopicNode()
-    if below is not None:
-        grown.first = below.first
+    grown.first = below
     node.put(word, grown)
     return grown
 

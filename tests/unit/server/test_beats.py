@@ -10,6 +10,7 @@ from warren.server.beats import BEAT_S, next_beat
 
 def test_tasks_that_begin_at_different_times_wake_at_the_same_ones() -> None:
     woken: dict[float, list[str]] = {}
+    began_s = 0.0
 
     async def work(name: str, begin_s: float, period_s: float) -> None:
         await trio.sleep(begin_s)
@@ -26,7 +27,6 @@ def test_tasks_that_begin_at_different_times_wake_at_the_same_ones() -> None:
             nursery.start_soon(work, "late", BEAT_S / 3, BEAT_S)
             nursery.start_soon(work, "seldom", BEAT_S / 5, 2 * BEAT_S)
 
-    began_s = 0.0
     trio.run(run, clock=MockClock(autojump_threshold=0))
     all_of_them, often = ["late", "often", "seldom"], ["late", "often"]
     assert {at_s: sorted(names) for at_s, names in woken.items()} == {
