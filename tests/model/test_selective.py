@@ -414,6 +414,21 @@ def test_any_few_commands_leave_everybody_what_is_wanted(
     _run(choices, commands)
 
 
+def test_what_came_back_at_the_place_of_a_search_on_disk_is_decided_on_once() -> None:
+    commands: list[Command] = [
+        ("attach", 4, 235, 5),
+        ("publish", 2, 177, 0),
+        ("publish", 2, 181, 47),
+        ("credit", 3, 127, 31),
+        ("write", 3, 83, 31),
+        ("drain", 2, 232, 6),
+        ("attach", 2, 75, 8),
+        ("detach", 0, 318, 26),
+        ("drain", 5, 128, 10),
+    ]
+    _run((2, 260, 25), commands)
+
+
 @pytest.mark.parametrize("runs", [8])
 def test_many_commands_leave_everybody_what_is_wanted(runs: int) -> None:
     seed = random.SystemRandom().getrandbits(32)

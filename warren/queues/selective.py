@@ -99,11 +99,15 @@ class Search:
     def passed(self, place: i64) -> None:
         """Go on behind `place`, which `next_place` has returned."""
         again = self._again
-        if again and again[0] == place:
-            while again and again[0] == place:
-                heappop(again)
-        else:
-            self._numbers[place >> LANE_SHIFT] = int(place & NUMBER_MASK) + 1
+        came_back: bool = False
+        while again and again[0] == place:
+            heappop(again)
+            came_back = True
+        lane: i64 = place >> LANE_SHIFT
+        number = int(place & NUMBER_MASK)
+        # On disk the backlog has what came back, too: it may be at this very place.
+        if not came_back or self._numbers[lane] == number:
+            self._numbers[lane] = number + 1
 
     def came(self, lane: i64) -> bool:
         """A message has come into a lane; True when it was through."""
