@@ -28,6 +28,7 @@ CONSUMERS_EACH: Final = 5
 # An exchange may have 500,000 bindings, and a queue as many.
 EXCHANGES: Final = 10
 HEARTBEAT_S: Final = 30
+BEATS: Final = 200  # portions in which heartbeats are sent
 # Descriptors that the broker, or this process, needs for anything else.
 _OTHER_FILES: Final = 2000
 _LOOK_S: Final = 0.1
@@ -145,9 +146,14 @@ class Connections(Crowd):
         self._opened = []
 
     def _beat(self) -> None:
-        while not self._done.wait(HEARTBEAT_S / 2):
-            for connection in self._opened:
-                connection.send(frames.frame(frames.HEARTBEAT, 0, b""))
+        """Send heartbeats, of all in turn: clients do not all beat at the same moment."""
+        portion = len(self._opened) // BEATS + 1
+        while True:
+            for start in range(0, len(self._opened), portion):
+                if self._done.wait(HEARTBEAT_S / 2 / BEATS):
+                    return
+                for connection in self._opened[start : start + portion]:
+                    connection.send(frames.frame(frames.HEARTBEAT, 0, b""))
 
 
 class Streams(Crowd):
