@@ -13,6 +13,7 @@ whatever the next word is, and entering a node enters its ``#`` child too, since
 3. The bindings of a node are looked at once per message, however many of its routing keys lead there.
 4. A node with one child by word keeps it without a dict: most nodes of a large trie are links of such chains. Where
    nothing has gone on, as at the end of most binding keys, there is no node but the first binding of the bucket.
+5. A word of a node is its only one or in its dict, never both.
 
 Source: AMQP 0-9-1 section 3.1.3.3 "the topic exchange type"; empty words as RabbitMQ 3.10.8 treats them.
 """
@@ -68,7 +69,11 @@ class TopicNode:
         elif word == "#":
             assert isinstance(child, TopicHash)
             self.hash = child
-        elif self.only_child is None or self.only_word == word:
+        elif self.only_word == word:
+            self.only_child = child
+        elif self.other_children is not None and word in self.other_children:
+            self.other_children[word] = child
+        elif self.only_child is None:
             self.only_word = word
             self.only_child = child
         elif self.other_children is None:
