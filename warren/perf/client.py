@@ -100,9 +100,12 @@ def closed_by_peer(where: str, buffer: bytes | bytearray, found: frames.Frame) -
 
 
 class Connection:
-    """A logged-in connection with channel 1 open. Use as a context manager or call `close`."""
+    """A logged-in connection with channel 1 open. Use as a context manager or call `close`.
 
-    def __init__(self, address: Address, *, name: str = "warren perf", heartbeat_s: int = 0) -> None:
+    `source`: the own address that it comes from, "" for the usual one.
+    """
+
+    def __init__(self, address: Address, *, name: str = "warren perf", heartbeat_s: int = 0, source: str = "") -> None:
         self.address = address
         self._heartbeat_s = heartbeat_s
         self.name = name
@@ -110,7 +113,9 @@ class Connection:
         self.server_properties: dict[str, str] = {}
         self.leftover = bytearray()
         try:
-            self.sock = socket.create_connection((address.host, address.port), timeout=REPLY_TIMEOUT_S)
+            self.sock = socket.create_connection(
+                (address.host, address.port), REPLY_TIMEOUT_S, (source, 0) if source else None
+            )
         except ConnectionRefusedError:
             raise BrokerError(f"nothing listens on {address}") from None
         except OSError as error:
@@ -411,8 +416,12 @@ HANDSHAKE: Final = (
 )
 
 
-def open_many(address: Address, count: int, *, wave: int = 100, heartbeat_s: int = 0) -> list[Connection]:
+def open_many(
+    address: Address, count: int, *, wave: int = 100, heartbeat_s: int = 0, sources: Sequence[str] = ("",)
+) -> list[Connection]:
     """Open ``count`` connections, ``wave`` at a time, each wave walking through the handshake in step.
+
+    They come from `sources` in turn, see `Connection`.
 
     Raises BrokerError, also when this process may not open so many files; what was open by then is closed.
     """
@@ -422,7 +431,8 @@ def open_many(address: Address, count: int, *, wave: int = 100, heartbeat_s: int
         while len(opened) < count:
             fresh: list[Connection] = []
             for _ in range(min(wave, count - len(opened))):
-                fresh.append(Connection(address, heartbeat_s=heartbeat_s))
+                source = sources[len(opened) % len(sources)]
+                fresh.append(Connection(address, heartbeat_s=heartbeat_s, source=source))
                 opened.append(fresh[-1])
             for step in HANDSHAKE:
                 for connection in fresh:
