@@ -174,7 +174,7 @@ def _markdown(spreads: list[_Spread], machine: results.Machine, product: str, fi
         f"**{sum(page.verdicts)} of {len(page.verdicts)} targets met.**",
         f"- Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB; {machine.system}; "
         f"load before the start {machine.load:.2f}.\n"
-        f"- {product} at {results.revision()}, engine {results.engine()}, Python {machine.python}; data directories on "
+        f"- {product} at {results.revision()}, Python {machine.python}; data directories on "
         f"{file_system}; not confined to a core.\n"
         f"- Load tool: `warren perf fill {arguments}`, then `drain`, then `through` with a tenth of the messages.",
     ]

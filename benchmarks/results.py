@@ -212,7 +212,7 @@ def _facts(measured: Measured, machine: Machine, *, rounds: int, seconds: float)
     lines = [
         f"Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB; {machine.system}; "
         f"load before the start {machine.load:.2f}.",
-        f"Versions: {versions}. Warren at {revision()}, engine {engine()}, Python {machine.python}.",
+        f"Versions: {versions}. Warren at {revision()}, Python {machine.python}.",
         f"Each load: {rounds} rounds, the brokers in turn within each round, 1 s warm-up, {seconds:g} s "
         "measured. Figures are medians, ratios are medians of the ratios within a round.",
         "Messages are transient and queues not durable, unless the load says persistent. Flat out, with at most "

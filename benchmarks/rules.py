@@ -89,7 +89,7 @@ def markdown(
         f"**{sum(page.verdicts)} of {len(page.verdicts)} targets met.**",
         f"- Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB; {machine.system}; "
         f"load before the start {machine.load:.2f}.\n"
-        f"- {product} at {results.revision()}, engine {results.engine()}, Python {machine.python}.\n"
+        f"- {product} at {results.revision()}, Python {machine.python}.\n"
         f"- {rounds} rounds of {seconds:g} s for each load, the median over them. All loads: 16 B, transient, "
         "acknowledged, prefetch 1000, at most 20,000 on their way. A ratio is that of the broker's CPU per message in "
         "the same round.",

@@ -352,7 +352,7 @@ def _markdown(
         f"**{sum(page.verdicts)} of {len(page.verdicts)} targets met.**",
         f"- Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB; {machine.system}; "
         f"load before the start {machine.load:.2f}.\n"
-        f"- {', '.join(products.values())}. Warren at {results.revision()}, engine {results.engine()}, Python "
+        f"- {', '.join(products.values())}. Warren at {results.revision()}, Python "
         f"{machine.python}; data directories on {file_system}; brokers are not confined to a core.\n"
         f'- A fresh broker for each size. "Elsewhere" is a flow of 16 B messages with acknowledgements on one queue '
         f"that is not among those counted: its CPU per message to that in a broker in which nothing else is.\n"

@@ -348,7 +348,7 @@ def markdown(
         f"**{sum(page.verdicts)} of {len(page.verdicts)} targets met.**",
         f"- Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB; {machine.system}; "
         f"load before the start {machine.load:.2f}.\n"
-        f"- {product} at {results.revision()}, engine {results.engine()}, Python {machine.python}; "
+        f"- {product} at {results.revision()}, Python {machine.python}; "
         f"PySpark {_version('pyspark')}, local[2], PyArrow {_version('pyarrow')}.\n"
         f"- {rows:,} messages of {BODY_BYTES} B in one stream; {rounds} rounds, figures are medians over them. Spark's "
         "CPU is that of the JVM and its Python workers.\n"

@@ -262,7 +262,7 @@ def markdown(
         f"**{sum(page.verdicts)} of {len(page.verdicts)} targets met.**",
         f"- Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB; {machine.system}; "
         f"load before the start {machine.load:.2f}.\n"
-        f"- {', '.join(products)}; Warren at {results.revision()}, engine {results.engine()}, "
+        f"- {', '.join(products)}; Warren at {results.revision()}, "
         f"Python {machine.python}.\n"
         f"- {rounds} rounds of {seconds:g} s for each load, the brokers in turn; figures are medians over the rounds. "
         "Messages of 100 B, persistent, 1000 unconfirmed in flight; consumers acknowledge, prefetch 1000.\n"
