@@ -46,7 +46,7 @@ from warren.mqtt.sessions import restore_sessions
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.store import wall_time_ms
 from warren.queues.timers import NEVER
-from warren.server.beats import BEAT_S, next_beat
+from warren.server.beats import BEAT_S, beat_after, next_beat
 from warren.server.catalogue.writer import CatalogueWriter, InThread
 from warren.server.catalogue.writer import Store as MetadataFiles
 from warren.server.client_of_node import AMQP, ClientOfNode
@@ -639,7 +639,7 @@ class Application:
         pause_s = BEAT_S
         broker = self._broker
         while True:
-            await (next_beat() if pause_s >= BEAT_S else trio.sleep(pause_s))
+            await trio.sleep_until(min(beat_after(), trio.current_time() + pause_s))
             short = broker.has_alarm("memory")
             resident = resident_bytes()
             if resident > limit and not short:

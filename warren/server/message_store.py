@@ -624,8 +624,7 @@ class MessageStoreService:
                     else:
                         self._housekeeper.put(job)
                 pause_s = min(pause_s, RETRY_S)
-            until_s = beat_after(DISK_CHECK_S) if pause_s == DISK_CHECK_S else trio.current_time() + pause_s
-            with trio.move_on_at(until_s):
+            with trio.move_on_at(min(beat_after(DISK_CHECK_S), trio.current_time() + pause_s)):
                 await self._space_taken.wait()
 
     def _note_free_space(self, free: int, minimum: int) -> None:

@@ -7,7 +7,8 @@
     3         30 min    30 h              totals
 
 1. All series are sampled at the same ticks, `STEP_S` apart; a row of a series is one number per field.
-2. A series that does not change costs nothing at a tick: the rows in between are filled in when it changes again.
+2. A series that does not change costs nothing at a tick of level 0: the rows in between are filled in when it changes
+   again.
 3. A rate is the difference over the last tick; an average the difference over the range asked for.
 4. A range that is asked for is told whole, as a grid of ticks: before its first row an object was as in that row, one
    without rows is as it is now. What a full ring has dropped is not told.

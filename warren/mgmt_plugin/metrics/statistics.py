@@ -241,13 +241,7 @@ class Statistics:
             exchanges = list(vhost.exchanges.values())
             for start in range(0, len(exchanges), CHUNK):
                 for exchange in exchanges[start : start + CHUNK]:
-                    row = exchange_row(exchange)
-                    before = self._seen.get(exchange)
-                    if before is not None and before == row:
-                        seen[exchange] = before
-                        self._again += 1
-                    else:
-                        self._take(exchange, EXCHANGE_STATS, row, seen, changed)
+                    self._take(exchange, EXCHANGE_STATS, exchange_row(exchange), seen, changed)
                 await give_way()
             of_vhost = (int(lengths.messages), int(lengths.ready), int(lengths.unacked))
             row = self.vhost_row(vhost.name, of_vhost, sums.by_vhost.get(vhost.name, MessageCounts()))
