@@ -47,6 +47,8 @@ PAGED_OUT_MAX: Final = 4096
 LOADED_PAGES_MAX: Final = 4096
 # From so many on messages are numbered by their times (``queues.due_pages``).
 SORTED_FROM: Final = 65536
+# How many numbers are looked at in one go, for those that are held.
+LOOKED_AT_MAX: Final = 4096
 # So many deadlines of what has left are never worth looking for.
 STALE_MIN: Final = 1024
 
@@ -590,10 +592,9 @@ class HeldMessages(IndexOwner):
 
         While `scanning` there may be earlier ones.
         """
-        self.list_numbered(self.earliest_numbers(most), told)
+        self.list_numbered(self._earliest_numbers(most), told)
 
-    def earliest_numbers(self, most: int) -> list[int]:
-        """Return the numbers of the earliest held messages, at most so many, in order. Nothing is read for it."""
+    def _earliest_numbers(self, most: int) -> list[int]:
         asked = most
         while True:
             listed = self._deadlines.earliest(asked)
@@ -601,6 +602,29 @@ class HeldMessages(IndexOwner):
             if len(numbers) >= most or len(listed) < asked:
                 return numbers[:most]
             asked *= 2
+
+    def end_number(self) -> int:
+        """Return a number that is above all that are held now."""
+        return int(self._pages.next_number)
+
+    def numbers_from(self, first: i64, most: int) -> tuple[list[int], int]:
+        """Return at most so many numbers of what may be held, from `first` on in order, and the number to go on at.
+
+        Nothing is read for it, and no more than `LOOKED_AT_MAX` numbers are looked at: there may be none of them. What
+        is parked is in the order in which it was.
+        """
+        numbers: list[int] = []
+        number: i64 = first
+        if self.index is not None and number < self.index.first_page * self.index.page_entries:
+            number = self.index.first_page * self.index.page_entries
+        end: i64 = number + LOOKED_AT_MAX
+        if end > self._pages.next_number:
+            end = self._pages.next_number
+        while number < end and len(numbers) < most:
+            if self._may_hold(number):
+                numbers.append(int(number))
+            number += 1
+        return numbers, int(number)
 
     def list_numbered(self, numbers: list[int], told: Callable[[list[HeldMessage]], None]) -> None:
         """Tell those of the messages with these numbers that are still held: at once, or after they have been read."""

@@ -9,7 +9,7 @@ import pytest
 from held_store import HeldStore, Lane
 
 from warren.msgstore.log.queue_index import IndexPage
-from warren.queues.held_messages import DEAD_LETTERED, DROPPED, PARKED_UNTIL, RELEASED, STALE_MIN
+from warren.queues.held_messages import DEAD_LETTERED, DROPPED, LOOKED_AT_MAX, PARKED_UNTIL, RELEASED, STALE_MIN
 from warren.queues.timers import NEVER
 
 
@@ -536,7 +536,7 @@ def test_messages_are_listed_by_number_and_no_others_are_read() -> None:
     store = filled(20, body=b"x" * 500, absent=True)
     store.lane.taken_max_bytes = 1200
     reads = store.disk.reads
-    numbers = store.lane.earliest_numbers(20)
+    numbers, _ = store.lane.numbers_from(0, 20)
     assert numbers == list(range(20)) and store.disk.reads == reads
     store.lane.take([17], DROPPED)
     store.rest()
@@ -546,6 +546,27 @@ def test_messages_are_listed_by_number_and_no_others_are_read() -> None:
     store.rest()
     assert told == [[16, 18, 19]]
     assert store.disk.reads <= reads + 3
+    store.check()
+
+
+def test_numbers_are_looked_for_in_pieces_whether_something_is_held_there_or_not() -> None:
+    store = filled(LOOKED_AT_MAX + 3, persistent=False)
+    store.lane.take([0, *range(2, LOOKED_AT_MAX + 1)], DROPPED)
+    end = store.lane.end_number()
+    assert end > LOOKED_AT_MAX + 2
+    assert store.lane.numbers_from(0, 1) == ([1], 2)
+    assert store.lane.numbers_from(2, 5) == ([LOOKED_AT_MAX + 1], LOOKED_AT_MAX + 2)
+    assert store.lane.numbers_from(0, 5) == ([1], LOOKED_AT_MAX)
+    assert store.lane.numbers_from(LOOKED_AT_MAX + 2, 5) == ([LOOKED_AT_MAX + 2], end)
+    assert store.lane.numbers_from(end, 5) == ([], end)
+
+
+def test_what_went_in_front_is_not_looked_at_by_number() -> None:
+    store = filled(40, absent=True)
+    size = store.page_entries
+    store.lane.take(list(range(3 * size + 1)), DROPPED)
+    store.rest()
+    assert store.lane.numbers_from(0, 1) == ([3 * size + 1], 3 * size + 2)
     store.check()
 
 

@@ -185,10 +185,9 @@ class Transfer:
 
     async def _run_parked(self, broker: Broker, settle: Callable[[], None]) -> None:
         held = self.queue.held(PARKED)
-        numbers = [] if held is None else held.earliest_numbers(self.total)
-        for start in range(0, len(numbers), self._piece):
-            if held is None or self.queue.deleted or not self._goes_on():
-                break
+        number, end = 0, 0 if held is None else held.end_number()
+        while held is not None and number < end and not self.queue.deleted and self._goes_on():
+            numbers, number = held.numbers_from(number, self._piece)
             done = trio.Event()
 
             def told(listed: list[HeldMessage], held: HeldMessages = held, done: trio.Event = done) -> None:
@@ -204,7 +203,7 @@ class Transfer:
                     done.set()
 
             async with self._paced(broker):
-                held.list_numbered(numbers[start : start + self._piece], told)
+                held.list_numbered(numbers, told)
                 settle()
                 await done.wait()
         self._note_deletion()
