@@ -113,6 +113,26 @@ def test_the_scrubber_reads_every_chunk_once_in_a_pass_and_reports_what_is_damag
     assert len(s.log.damages) == 2, "a reader does not say it again"
 
 
+def test_the_scrubber_looks_at_so_many_streams_in_a_step_whether_it_finds_a_chunk_or_not() -> None:
+    s = Sealing(arguments=ONE_CHUNK_EACH)
+    s.publish(15)
+    (size,) = {int(chunk.stored_bytes) for segment in s.table.segments for chunk in segment.chunks}
+    for n in range(4):
+        s.publisher.declare(f"nothing sealed {n}", durable=True, arguments={"x-queue-type": "stream"})
+    s.publisher.declare("last", durable=True, arguments={"x-queue-type": "stream"})
+    s.publisher.feed(b"".join(publish_frames("", "last", bytes(range(256))) for _ in range(11)))
+    s.publisher.take()
+    last = s.harness.queue("last")
+    assert isinstance(last, Stream)
+    last.seal()
+    s.harness.settle()
+    scrubber = Scrubber(s.log)
+    scrubber.looked_at_max = 2
+    begun = scrub(s, scrubber)
+    assert begun[0] == size and begun[1:4] == [0, 0, begun[3]] and begun[3] > 0 and begun[-1] == 0
+    assert scrub(s, scrubber) == begun
+
+
 def test_the_scrubber_finds_what_comes_and_misses_nothing_that_goes() -> None:
     s = Sealing(arguments=ONE_CHUNK_EACH)
     scrubber = Scrubber(s.log)

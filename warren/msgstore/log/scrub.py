@@ -28,6 +28,8 @@ from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
 from warren.msgstore.log.segments import Segment
 
 PIECE_BYTES: Final = 1 << 20
+# In so many streams a chunk is looked for in one step; what a new scrubber begins with.
+LOOKED_AT_MAX: Final = 1000
 
 
 class ScrubRead(ReadJob):
@@ -61,6 +63,7 @@ class Scrubber:
         self.log = log
         self.read_bytes: i64 = 0  # since the start
         self.passes: i64 = 0
+        self.looked_at_max: i64 = LOOKED_AT_MAX
         self._begun_bytes: i64 = 0  # in this pass
         self._segment: Segment | None = None
         self._passed: i64 = 0  # number of the last segment of this pass that was looked at
@@ -69,13 +72,16 @@ class Scrubber:
         self._frame_lsn: i64 = 0
         self._crc: int = 0
         self._expected_crc: int = 0
-        self._stream_id: int = 0  # of the last chunk of this pass
-        self._offset: i64 = 0  # and where it ends
+        self._streams: list[int] | None = None  # those that are left of this pass; None: the log is not done yet
+        self._offset: i64 = 0  # where the last chunk ends of the last one of them
         self._busy: bool = False
         self._reported: set[int] = set()
 
     def step(self) -> int:
-        """Begin to read what is next; return how many bytes, 0 while the last is not here, or when a pass is over."""
+        """Begin to read what is next; return how many bytes.
+
+        0: the last is not here yet, the pass is over, or there was nothing in the streams that were looked at.
+        """
         if self._busy:
             return 0
         length: i64 = self._begin_piece()
@@ -84,12 +90,12 @@ class Scrubber:
         if length > 0:
             self._busy = True
             self._begun_bytes += length
-        elif self._begun_bytes > 0:
-            self.passes += 1
+        elif not self._streams:
+            if self._begun_bytes > 0:
+                self.passes += 1
             self._begun_bytes = 0
             self._passed = 0
-            self._stream_id = 0
-            self._offset = 0
+            self._streams = None
         return int(length)
 
     def is_busy(self) -> bool:
@@ -127,17 +133,23 @@ class Scrubber:
 
     def _begin_chunk(self) -> i64:
         streams = self.log.sealed_streams
-        for stream_id in sorted(streams):
-            if stream_id < self._stream_id:
-                continue
-            offset: i64 = self._offset if stream_id == self._stream_id else 0
-            table = streams[stream_id].sealed()
-            if table.segments and offset < table.end:
-                segment, chunk = table.place(offset)
-                self._stream_id = stream_id
-                self._offset = chunk.end
-                self.log.read_jobs.append(ChunkScrub(self, stream_id, segment, chunk))
-                return chunk.stored_bytes
+        left = self._streams
+        if left is None:
+            left = self._streams = list(reversed(streams))
+        looks: i64 = self.looked_at_max
+        while left and looks > 0:
+            stream_id = left[-1]
+            stream = streams.get(stream_id)
+            if stream is not None:
+                table = stream.sealed()
+                if table.segments and self._offset < table.end:
+                    segment, chunk = table.place(self._offset)
+                    self._offset = chunk.end
+                    self.log.read_jobs.append(ChunkScrub(self, stream_id, segment, chunk))
+                    return chunk.stored_bytes
+            left.pop()
+            self._offset = 0
+            looks -= 1
         return 0
 
     def chunk_read(self, job: ChunkScrub) -> None:
