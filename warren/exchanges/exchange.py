@@ -54,6 +54,7 @@ class Exchange(Destination):
         # What channels have published here; how many more went to queues than came in, negative: fewer.
         self.published_in: i64 = 0
         self.spread: i64 = 0
+        self.seen_activity: i64 = -1  # of `queues.activity`
         self.bindings: dict[Binding, Binding] = {}
         self.binding_bytes: i64 = 0  # of their arguments
         self.by_destination: dict[Destination, Binding] = {}

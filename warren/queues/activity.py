@@ -1,6 +1,6 @@
-"""In which of many queues something has happened since they were looked at last.
+"""In which of many queues and exchanges something has happened since they were looked at last.
 
-Most queues are idle. To build a row of counters of each of 100,000 of them every few seconds takes 4 % of a core; to
+Most are idle. To build a row of counters of each of 100,000 queues every few seconds takes 4 % of a core; to
 compare one number of each takes a twentieth of that.
 """
 
@@ -10,6 +10,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from warren.exchanges.exchange import Exchange
 from warren.queues.queue import Queue
 
 # Any odd number: what makes one thing go up while another goes down come to another sum.
@@ -45,4 +46,15 @@ def changed_queues(queues: list[Queue], lengths: Lengths) -> list[Queue]:
         if activity != queue.seen_activity:
             queue.seen_activity = activity
             changed.append(queue)
+    return changed
+
+
+def changed_exchanges(exchanges: list[Exchange]) -> list[Exchange]:
+    """Return those of which anything that is counted has changed since the last call, or that are new."""
+    changed: list[Exchange] = []
+    for exchange in exchanges:
+        activity: i64 = exchange.published_in * _MIX + exchange.spread
+        if activity != exchange.seen_activity:
+            exchange.seen_activity = activity
+            changed.append(exchange)
     return changed

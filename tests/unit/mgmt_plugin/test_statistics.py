@@ -166,6 +166,26 @@ def test_exchanges_channels_and_connections_are_sampled_too(watched: Watched) ->
         assert len(fields) == len(row) and all(type(value) is int for value in row)
 
 
+def test_an_exchange_that_rests_keeps_its_row_until_it_goes(watched: Watched) -> None:
+    client = watched.client
+    client.call(1, m.ExchangeDeclare(0, "x", "fanout", False, False, False, False, False, b"\0\0\0\0"))
+    exchange = watched.harness.broker.vhosts["/"].exchanges["x"]
+    statistics = watched.statistics
+    watched.tick()
+    client.publish("x", "k", b"x")
+    for rate in (1 / STEP_S, 0.0, 0.0):
+        watched.tick()
+        assert statistics.rate(exchange, "publish_in") == rate
+        assert statistics._seen[exchange] == exchange_row(exchange)
+    client.publish("x", "k", b"x")
+    watched.tick()
+    assert statistics.rate(exchange, "publish_in") == 1 / STEP_S
+    client.call(1, m.ExchangeDelete(0, "x", False, False))
+    watched.tick()
+    assert exchange not in statistics._seen and exchange not in statistics._changed_ms
+    assert exchange not in statistics._kept
+
+
 @pytest.mark.parametrize(
     "end",
     [

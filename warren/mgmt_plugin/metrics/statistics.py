@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Any, Final
 
 import trio
@@ -27,7 +28,7 @@ from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import PAGE_SIZE_MAX
 from warren.mgmt_plugin.metrics.history import STEP_S, Clock, Series
-from warren.queues.activity import Lengths, changed_queues
+from warren.queues.activity import Lengths, changed_exchanges, changed_queues
 from warren.queues.counters import MessageCounts, Sums
 from warren.queues.queue import Queue
 from warren.server.beats import beat_after
@@ -240,7 +241,12 @@ class Statistics:
                 await give_way()
             exchanges = list(vhost.exchanges.values())
             for start in range(0, len(exchanges), CHUNK):
-                for exchange in exchanges[start : start + CHUNK]:
+                chunk = exchanges[start : start + CHUNK]
+                active = changed_exchanges(chunk)
+                # Of those that rest; of the others it follows.
+                seen.update(zip(chunk, map(self._seen.get, chunk, repeat(())), strict=True))
+                self._again += len(chunk) - len(active)
+                for exchange in active:
                     self._take(exchange, EXCHANGE_STATS, exchange_row(exchange), seen, changed)
                 await give_way()
             of_vhost = (int(lengths.messages), int(lengths.ready), int(lengths.unacked))
