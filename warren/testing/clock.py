@@ -27,7 +27,7 @@ class MovableClock:
 
     def steady(self) -> SteadyClock:
         """Return what a broker that starts now goes by."""
-        return SteadyClock(self._wall_ns, self._steady_ns)
+        return _UnfollowedClock(self._wall_ns, self._steady_ns)
 
     def now_ms(self) -> int:
         """Return the time in ms since the epoch."""
@@ -68,5 +68,15 @@ class MovableClock:
         return (passed_ns() if stopped_ns is None else stopped_ns) + ahead_ns
 
     def _wall_ns(self) -> int:
-        # What makes one of the two differ from this machine's makes the other: there is nothing to follow.
         return time.time_ns() + self._steady_ns() - passed_ns()
+
+
+class _UnfollowedClock(SteadyClock):
+    """What makes one of its two clocks differ from this machine's makes the other: there is nothing to follow.
+
+    Whoever looked would take for a difference that it was interrupted between the two, and an hour that is passed over
+    would be seconds too long.
+    """
+
+    def follow(self) -> None:
+        return

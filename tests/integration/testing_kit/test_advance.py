@@ -11,6 +11,7 @@ import pika.exceptions
 import pytest
 
 from warren.testing import Broker, Properties
+from warren.testing.clock import MovableClock
 
 from .conftest import Open
 
@@ -31,6 +32,21 @@ def test_a_message_expires_when_its_time_has_passed_and_not_before(broker: Broke
         assert [message.text for message in queue.messages()] == ["by the queue"]
         broker.advance(0.001)
         assert queue.messages() == []
+
+
+def test_an_hour_is_an_hour_though_somebody_was_interrupted_while_looking_at_the_clocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = MovableClock()
+    time_of_broker = clock.steady()
+    late_ns = time.time_ns() - 20_000_000
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(time, "time_ns", lambda: late_ns)
+        time_of_broker.follow()
+    clock.stop()
+    began_ms = time_of_broker.now_ms()
+    clock.advance(HOUR_MS * 1_000_000)
+    assert time_of_broker.now_ms() == began_ms + HOUR_MS
 
 
 def test_what_one_thing_leads_to_has_its_time_as_well(broker: Broker) -> None:
