@@ -72,6 +72,7 @@ from warren.server.settings import DEFAULT_ORIGIN, Settings
 GIVE_UP_S: Final = 5.0
 WATCH_S: Final = 0.25
 REPEAT_S: Final = 60.0  # what is wrong is said again
+REASONS_MAX: Final = 4  # that are said at once when they come
 # So many requests in a row for each member of etcd that fail are no passing trouble.
 FAILURES: Final = 3
 # For etcd to have what an administrator asks for: a little longer than the member wants it.
@@ -360,7 +361,8 @@ class Election:
     ) -> None:
         self._traffic = traffic or Traffic()
         self._counts = ElectionCounts(passed_s())
-        self._said: dict[str, float] = {}
+        # What is wrong, by what it is about: when each of the reasons was said last.
+        self._said: dict[str, dict[str, float]] = {}
         self._settings = settings
         self._registry = registry
         self._restart = restart
@@ -439,13 +441,21 @@ class Election:
             log.error("another process has the name of this node", at=namesake)
 
     def _is_news(self, about: str, reason: str) -> bool:
-        """Tell whether what is wrong is to be said: when it begins, each minute, and when it is over."""
-        now_s = passed_s()
-        said = self._said.pop(about, None)
+        """Tell whether what is wrong is to be said: when it begins or has another reason, each minute, when it is over.
+
+        Which member of etcd gives the reason makes it no other one.
+        """
         if not reason:
-            return said is not None
-        is_news = said is None or now_s - said >= REPEAT_S
-        self._said[about] = now_s if is_news or said is None else said
+            return self._said.pop(about, None) is not None
+        now_s = passed_s()
+        said = self._said.setdefault(about, {})
+        words = reason.partition(": ")[2] or reason
+        is_new = words not in said and len(said) < REASONS_MAX
+        is_news = is_new or now_s - max(said.values()) >= REPEAT_S
+        if is_news:
+            said[words] = now_s
+            if len(said) > REASONS_MAX:
+                del said[next(iter(said))]
         return is_news
 
     def describe(self, status: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import trio.testing
 
 from warren.cluster.events import DiskWaits, Event
 from warren.cluster.record import Replica
-from warren.replication.elected_node import GIVE_UP_S, REPEAT_S, ElectedNode, Election
+from warren.replication.elected_node import GIVE_UP_S, REASONS_MAX, REPEAT_S, ElectedNode, Election
 from warren.replication.handshake import Node
 from warren.server.replication import ClusterRefusal
 
@@ -124,7 +124,7 @@ def test_the_member_knows_since_when_the_disk_of_a_follower_works_and_that_of_a_
     assert place.driver.told == [DiskWaits(7.0)] * 5 + [DiskWaits(None)]
 
 
-def test_what_is_wrong_is_said_when_it_begins_each_minute_and_when_it_is_over(
+def test_what_is_wrong_is_said_when_it_begins_for_each_reason_each_minute_and_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     election = Election.__new__(Election)
@@ -138,6 +138,13 @@ def test_what_is_wrong_is_said_when_it_begins_each_minute_and_when_it_is_over(
     now_s = REPEAT_S
     assert election._is_news("etcd", "refused")
     assert not election._is_news("etcd", "refused")
-    assert not election._is_news("etcd", "no answer in time"), "each member of etcd has its own"
+    assert election._is_news("etcd", "http://one:1: no answer in time"), "another reason"
+    assert not election._is_news("etcd", "http://two:2: no answer in time"), "another member of etcd"
+    assert not election._is_news("etcd", "refused")
+    reasons = [f"http://one:1: reason {n}" for n in range(REASONS_MAX)]
+    assert [election._is_news("etcd", reason) for reason in reasons] == [True] * (REASONS_MAX - 2) + [False] * 2
+    now_s = 2 * REPEAT_S
+    assert election._is_news("etcd", "the last of many")
+    assert len(election._said["etcd"]) == REASONS_MAX
     assert election._is_news("etcd", "")
     assert not election._is_news("etcd", "")
