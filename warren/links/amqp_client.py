@@ -31,6 +31,7 @@ from warren.amqp.properties import MIN_HEADER_BYTES, scan_properties
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_uri import BrokerUri, redact
 from warren.links.client_tls import client_context
+from warren.links.starts import Ends
 
 INBOX_BYTES: Final = 8 << 20
 OUTBOX_BYTES: Final = 1 << 20
@@ -420,7 +421,7 @@ def _name(method: Any) -> str:
 class Connection:
     """A connection that is open, or was. Made by `connect`."""
 
-    def __init__(self, stream: trio.abc.Stream, where: str, max_message_bytes: int) -> None:
+    def __init__(self, stream: trio.abc.Stream, where: str, max_message_bytes: int, ends: Ends) -> None:
         self.where = where
         self.max_message_bytes = max_message_bytes
         self.frame_max_bytes = methods.FRAME_MIN_BYTES
@@ -443,6 +444,7 @@ class Connection:
         self.is_closing = False
         self._closed = trio.Event()
         self._tasks: list[trio.CancelScope] = []
+        self._ends = ends
 
     # --- sending ------------------------------------------------------------------------------------------------
 
@@ -466,6 +468,12 @@ class Connection:
         self._work.set()
         self._room.wake()
         self.changed.wake()
+
+    async def _lose(self, error: LinkError) -> None:
+        """Fail for what the peer has done, when it is the turn of this connection."""
+        if not self.is_closing:
+            await self._ends.wait()
+        self._fail(error)
 
     def send(self, data: bytes) -> None:
         self._out.append(data)
@@ -506,7 +514,7 @@ class Connection:
                 self._sending_bytes = 0
                 self._room.wake()
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):
-            self._fail(LinkError(f"the connection to {self.where} was lost"))
+            await self._lose(LinkError(f"the connection to {self.where} was lost"))
 
     async def _beat(self) -> None:
         """Send a heartbeat after half an interval of silence; give up after two intervals of hearing nothing."""
@@ -520,7 +528,7 @@ class Connection:
             if self.inbox_bytes > INBOX_BYTES:
                 self._last_received = now
             elif now - self._last_received > 2 * self.heartbeat_s:
-                self._fail(LinkError(f"{self.where} was silent for {2 * self.heartbeat_s} s: missed heartbeats"))
+                await self._lose(LinkError(f"{self.where} was silent for {2 * self.heartbeat_s} s: missed heartbeats"))
 
     # --- receiving ----------------------------------------------------------------------------------------------
 
@@ -540,13 +548,13 @@ class Connection:
                     self._last_received = trio.current_time()
                 await self._receive_more()
         except _Nonsense as error:
-            self._fail(LinkError(f"{self.where} {error}"))
+            await self._lose(LinkError(f"{self.where} {error}"))
         except AmqpError as error:
-            self._fail(LinkError(f"{self.where} sent something malformed: {error.explanation}"))
+            await self._lose(LinkError(f"{self.where} sent something malformed: {error.explanation}"))
         except LinkError as error:
-            self._fail(error)
+            await self._lose(error)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):
-            self._fail(LinkError(f"the connection to {self.where} was lost"))
+            await self._lose(LinkError(f"the connection to {self.where} was lost"))
 
     async def _receive_more(self) -> None:
         data = bytes(await self._stream.receive_some(READ_BYTES))
@@ -609,7 +617,7 @@ class Connection:
     def _on_method(self, method: Any) -> None:
         if isinstance(method, methods.ConnectionClose):
             self.send(method_frame(0, methods.ConnectionCloseOk()))
-            self._fail(PeerClosed(self.where, "connection", method.reply_code, method.reply_text))
+            raise PeerClosed(self.where, "connection", method.reply_code, method.reply_text)
         elif isinstance(method, methods.ConnectionCloseOk):
             self._closed.set()
             self._fail(LinkError(f"the connection to {self.where} is closed"))
@@ -807,9 +815,11 @@ async def connect(
     settings: ClientSettings,
     connection_name: str,
     open_local: Callable[[], Any] | None = None,
+    ends: Ends | None = None,
 ) -> Connection:
     """Open a connection; its tasks run in `nursery` until `Connection.close`, which has to be called.
 
+    `ends`: those of all connections that may be lost with it, if there are others.
     `open_local`: asynchronous, returns the stream to this broker; used for a URI without host, which then has its
     credentials in it.
 
@@ -844,7 +854,7 @@ async def connect(
                 if uri.tls:
                     stream = await _secure(stream, uri, where)
             assert stream is not None
-            connection = Connection(stream, where, settings.max_message_bytes)
+            connection = Connection(stream, where, settings.max_message_bytes, ends or Ends())
             await connection.handshake(uri, properties)
     except BaseException as error:
         if stream is not None:

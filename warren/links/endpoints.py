@@ -15,6 +15,7 @@ from warren.amqp.numbers import count_of
 from warren.links.amqp_client import ClientSettings, Connection, LinkError, PeerClosed, connect
 from warren.links.amqp_uri import BrokerUri, UriError, parse_uri, redact_uri
 from warren.links.host import Host
+from warren.links.starts import Ends
 
 SHORT_MAX: Final = 0xFFFF
 
@@ -45,6 +46,7 @@ class Endpoints:
     def __init__(self, host: Host, settings: ClientSettings) -> None:
         self.host = host
         self._settings = settings
+        self._ends = Ends()
 
     async def open(self, nursery: trio.Nursery, uris: Sequence[BrokerUri], name: str) -> tuple[Connection, BrokerUri]:
         """Connect to the first of `uris` that can be; return which.
@@ -69,11 +71,11 @@ class Endpoints:
 
     async def _connect(self, nursery: trio.Nursery, uri: BrokerUri, name: str) -> Connection:
         if not uri.is_local:
-            return await connect(nursery, uri, self._settings, name)
+            return await connect(nursery, uri, self._settings, name, ends=self._ends)
         if uri.user is None:
             user, password = self.host.local_login()
             uri = dataclasses.replace(uri, user=user, password=password)
-        return await connect(nursery, uri, self._settings, name, self.host.open_local)
+        return await connect(nursery, uri, self._settings, name, self.host.open_local, self._ends)
 
 
 async def ensure_queue(

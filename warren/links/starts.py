@@ -1,7 +1,8 @@
-"""When links may begin an attempt: one after the other, however many of them fail over and over.
+"""When links may begin an attempt, and take in that it has failed: one after the other, however many there are.
 
-An attempt costs a millisecond or more, wherever it ends. Vhosts take turns, so that the links of one that has thousands
-delay those of another by one attempt each.
+Either costs a millisecond or more. Of starts vhosts take turns, so that the links of one that has thousands delay those
+of another by one attempt each. Connections that are lost with one upstream, all at once, are given up in the order in
+which that was noticed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Final
 import trio
 
 START_EVERY_S: Final = 0.005
+END_EVERY_S: Final = 0.005
 
 
 class Starts:
@@ -49,3 +51,18 @@ class Starts:
                 self._lines[vhost] = line  # behind all others
             turn.set()
             await trio.sleep(START_EVERY_S)
+
+
+class Ends:
+    """The connections that are lost. One that is lost alone is given up at once."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+
+    async def wait(self) -> None:
+        """Wait until the next one may be given up."""
+        now_s = trio.current_time()
+        turn_s = max(now_s, self._next_s)
+        self._next_s = turn_s + END_EVERY_S
+        if turn_s > now_s:
+            await trio.sleep_until(turn_s)
