@@ -570,6 +570,15 @@ def test_what_went_in_front_is_not_looked_at_by_number() -> None:
     store.check()
 
 
+def test_none_listed_by_number_is_told_too() -> None:
+    store = filled(20, absent=True)
+    told: list[list[int]] = []
+    store.lane.list_numbered([], lambda listed: told.append([each.number for each in listed]))
+    store.rest()
+    assert told == [[]]
+    store.check()
+
+
 def test_transient_messages_that_left_are_not_listed_by_number() -> None:
     store = filled(3, persistent=False)
     store.lane.take([1], DROPPED)
