@@ -31,6 +31,8 @@ from warren.ctl.words import counted, size_text
 CRC_HEADER: Final = "X-Warren-CRC32"
 DEFAULT_RATE: Final = "50MB"
 _POLL_S: Final = 0.5
+# How long a piece may take at a low rate: the broker lets go of who is silent for a minute.
+_PIECE_S: Final = 10
 _MAKING: Final = "making"
 _UNITS: Final = {
     "": 1,
@@ -115,6 +117,10 @@ class Pace:
         self._sleep = sleep
         self._due_s = clock()
 
+    def piece(self, most: int) -> int:
+        """Return how many bytes to move at once: `most`, or fewer where those would take long."""
+        return min(most, max(1, int(self._rate * _PIECE_S))) if self._rate else most
+
     def moved(self, size: int) -> None:
         """Wait as long as so many bytes may take."""
         if not self._rate:
@@ -176,7 +182,7 @@ class _Run:
     def _pieces(self, name: str, size: int) -> Iterator[bytes]:
         offset = 0
         while offset < size:
-            length = min(PIECE_BYTES, size - offset)
+            length = min(self._pace.piece(PIECE_BYTES), size - offset)
             query = {"name": name, "offset": str(offset), "length": str(length)}
             data, headers = self._client.get_bytes("warren", "backups", self._held["backup"], "data", query=query)
             if len(data) != length or headers.get(CRC_HEADER) != f"{crc32(data):08x}":

@@ -42,6 +42,15 @@ def test_without_a_rate_nothing_waits() -> None:
     assert clock.now == 100
 
 
+@pytest.mark.parametrize(("rate", "size"), [(0, 1 << 20), (10**9, 1 << 20), (20_000, 200_000), (1, 10)])
+def test_no_piece_takes_so_long_that_the_broker_lets_go(rate: int, size: int) -> None:
+    clock = Clock()
+    pace = Pace(rate, clock, clock.sleep)
+    assert pace.piece(1 << 20) == size
+    pace.moved(size)
+    assert clock.now <= 110
+
+
 @pytest.mark.parametrize(
     ("text", "rate"), [("0", 0), ("50MB", 50_000_000), ("1 GiB", 1 << 30), ("5kb", 5000), ("7", 7), ("100mb", 10**8)]
 )

@@ -157,5 +157,5 @@ class BackupHandlers(Handlers):
 
 def _gone() -> HttpError:
     return HttpError(
-        404, "no_backup", "no such backup: nobody has read it for a while, the disk is low, or it has ended"
+        404, "no_backup", "this backup is over: nobody has read it for a while, the disk is low, or it was ended"
     )
