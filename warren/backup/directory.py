@@ -20,6 +20,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -255,10 +256,10 @@ class BackupDirectory:
             stored = StoredFile(name, size, identity, digest.hexdigest())
             part.rename(self._content_path(stored.sha256))
         except OSError as error:
-            part.unlink(missing_ok=True)
+            _discard(part)
             raise BackupError(f"{self.path}: {_reason(error)}; the backups that were there before are whole") from None
         except BaseException:
-            part.unlink(missing_ok=True)
+            _discard(part)
             raise
         return stored
 
@@ -341,6 +342,12 @@ def _write(path: Path, content: bytes) -> None:
         os.close(target)
     new.rename(path)
     _sync_directory(path.parent)
+
+
+def _discard(part: Path) -> None:
+    """Remove what came in part, if it can be: a disk that fails may be read-only by now. `writing` does so, too."""
+    with suppress(OSError):
+        part.unlink()
 
 
 def _write_all(target: int, data: bytes) -> None:

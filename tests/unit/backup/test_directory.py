@@ -178,3 +178,11 @@ def test_a_file_that_comes_in_part_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / FILES / "1.part").write_bytes(b"of a process that was killed")
     BackupDirectory.writing(tmp_path, STORE).close()
     assert os.listdir(tmp_path / FILES) == []
+
+
+def test_what_came_in_part_and_cannot_be_removed_does_not_hide_why(tmp_path: Path) -> None:
+    with BackupDirectory.writing(tmp_path, STORE) as directory:
+        # Neither to be written nor to be unlinked, as everything is on a disk that has become read-only.
+        (tmp_path / FILES / "1.part").mkdir()
+        with pytest.raises(BackupError, match="the backups that were there before are whole"):
+            directory.put(LOG, 1, "x", [b"x"])
