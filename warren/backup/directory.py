@@ -34,6 +34,8 @@ PIECE_BYTES: Final = 1 << 20
 _MANIFEST: Final = re.compile(r"[0-9]{10}\.json")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _PART: Final = ".part"
+# What a directory may have that becomes one of backups; the marker: somebody began to make it one.
+_NOBODYS: Final = frozenset({MARKER, "lost+found"})
 # What a data directory may have.
 _NAME: Final = re.compile(
     r"catalogue\.db"
@@ -105,11 +107,12 @@ class BackupDirectory:
         """
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not (path / MARKER).exists():
-                if foreign := next((name for name in os.listdir(path) if name != "lost+found"), None):
-                    raise BackupError(f"{path}: it holds other files ({foreign}): name an empty directory")
-                _write(path / MARKER, _encoded({"format": FORMAT, "store_id": store_id}))
-            directory = cls._locked(path, os.O_RDWR, fcntl.LOCK_EX)
+            # Listed first: whoever makes it one of backups meanwhile marks it before anything else is there.
+            foreign = next((name for name in os.listdir(path) if name not in _NOBODYS), None)
+            is_new = _is_unmarked(path)
+            if is_new and foreign is not None:
+                raise BackupError(f"{path}: it holds other files ({foreign}): name an empty directory")
+            directory = cls._locked(path, os.O_RDWR, fcntl.LOCK_EX, store_id if is_new else None)
         except OSError as error:
             raise BackupError(f"{path}: {_reason(error)}") from None
         if directory.store_id != store_id:
@@ -125,14 +128,24 @@ class BackupDirectory:
         return directory
 
     @classmethod
-    def _locked(cls, path: Path, flags: int, how: int) -> Self:
+    def _locked(cls, path: Path, flags: int, how: int, new_store_id: str | None = None) -> Self:
+        """Lock the directory; `new_store_id`: whose it becomes if it is nobody's yet."""
+        if new_store_id is not None:
+            flags |= os.O_CREAT
         try:
-            lock = os.open(path / MARKER, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+            lock = os.open(path / MARKER, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise BackupError(f"{path / MARKER}: {_reason(error)}") from None
         try:
             fcntl.flock(lock, how | fcntl.LOCK_NB)
-            found = _decoded(os.read(lock, PIECE_BYTES))
+            marker = os.read(lock, PIECE_BYTES)
+            if not marker and new_store_id is not None:
+                # In place: a file that took its name from somebody else's would be locked beside that.
+                marker = _encoded({"format": FORMAT, "store_id": new_store_id})
+                _write_all(lock, marker)
+                os.fsync(lock)
+                _sync_directory(path)
+            found = _decoded(marker)
             if found.get("format") != FORMAT:
                 raise BackupError(f"{path}: a newer Warren has written it (format {found.get('format')})")
             return cls(path, lock, str(found["store_id"]))
@@ -315,6 +328,14 @@ def check(
     for file in files:
         for piece in directory.read(file):
             pace(len(piece))
+
+
+def _is_unmarked(path: Path) -> bool:
+    """Tell whether nobody's marker is there, or an empty one. Raises OSError."""
+    try:
+        return not (path / MARKER).stat().st_size
+    except FileNotFoundError:
+        return True
 
 
 def _encoded(document: Any) -> bytes:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -75,6 +77,39 @@ def test_one_writes_at_a_time_and_nobody_while_one_is_read(tmp_path: Path) -> No
         pytest.raises(BackupError, match="or one is being restored"),
     ):
         BackupDirectory.writing(tmp_path, STORE)
+
+
+def test_of_two_that_begin_in_a_new_directory_one_writes(tmp_path: Path) -> None:
+    together = Barrier(2)
+
+    def maybe_writing(path: Path) -> BackupDirectory | str:
+        together.wait()
+        try:
+            return BackupDirectory.writing(path, STORE)
+        except BackupError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(20):
+            path = tmp_path / str(number)
+            answers = list(threads.map(maybe_writing, [path, path]))
+            (writer,) = (answer for answer in answers if isinstance(answer, BackupDirectory))
+            writer.close()
+            (refusal,) = (answer for answer in answers if isinstance(answer, str))
+            assert "another backup is being written" in refusal
+
+
+def test_a_directory_whose_marker_was_never_written_is_new(tmp_path: Path) -> None:
+    (tmp_path / MARKER).touch()
+    written(tmp_path, b"x")
+    with BackupDirectory.reading(tmp_path) as directory:
+        assert (directory.store_id, directory.numbers()) == (STORE, [1])
+    # With backups in it an empty marker is damage: nobody knows whose they are.
+    (tmp_path / MARKER).write_bytes(b"")
+    with pytest.raises(BackupError, match="it holds other files"):
+        BackupDirectory.writing(tmp_path, STORE)
+    with pytest.raises(BackupError, match="it is damaged"):
+        BackupDirectory.reading(tmp_path)
 
 
 @pytest.mark.parametrize(
