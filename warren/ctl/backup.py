@@ -6,7 +6,8 @@ on another machine, as whoever keeps the backups. The broker holds its files sti
 1. A file that a backup in the directory has already, by what the broker tells it by, is not copied again.
 2. What was copied is read back from the disk and compared before the backup counts. Files of earlier backups are there
    with their size; `warren store backups --verify` reads them all.
-3. Whatever goes wrong, the backups that were there stay, and the broker is told to hold nothing any more; if it cannot
+3. The broker holds nothing any more from when all is copied: reading it back needs only the directory.
+4. Whatever goes wrong, the backups that were there stay, and the broker is told to hold nothing any more; if it cannot
    be told, it finds out after a minute.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Final
 from zlib import crc32
@@ -65,8 +66,7 @@ def backup(
     current = session(context)
     pace = Pace(_bytes_per_s(rate))
     try:
-        with _held(current.client) as held:
-            done = _Run(current.client, directory, held, pace, incremental=incremental).run()
+        done = _Run(current.client, directory, pace, incremental=incremental).run()
         removed = _cleared(directory, done.manifest, keep)
     except BackupError as error:
         raise CtlError(str(error)) from None
@@ -135,35 +135,24 @@ class Pace:
 class _Run:
     """The copying of one backup."""
 
-    def __init__(self, client: Client, path: Path, held: Object, pace: Pace, *, incremental: bool) -> None:
+    def __init__(self, client: Client, path: Path, pace: Pace, *, incremental: bool) -> None:
         self.copied = 0
         self.copied_bytes = 0
         self.manifest: Manifest
         self._client = client
         self._path = path
-        self._held = held
         self._pace = pace
         self._incremental = incremental
 
     def run(self) -> _Run:
         """Copy, check and note it. Raises BackupError, CtlError."""
-        held = self._held
-        with BackupDirectory.writing(self._path, str(held["store_id"])) as directory:
-            numbers = directory.numbers()
-            if numbers and not self._incremental:
-                raise usage_error(f"{self._path}: there are backups in it: --incremental adds another one")
-            known = _known(directory, numbers)
-            files: list[StoredFile] = []
-            new: list[StoredFile] = []
-            for entry in self._client.get_list("warren", "backups", held["backup"], "files"):
-                name, size, identity = str(entry["name"]), int(entry["bytes"]), str(entry["identity"])
-                found = known.get((name, size, identity)) if identity else None
-                if found is None:
-                    found = directory.put(name, size, identity, self._pieces(name, size))
-                    new.append(found)
-                    self.copied += 1
-                    self.copied_bytes += size
-                files.append(found)
+        with ExitStack() as stack:
+            with _held(self._client) as held:
+                directory = stack.enter_context(BackupDirectory.writing(self._path, str(held["store_id"])))
+                numbers = directory.numbers()
+                if numbers and not self._incremental:
+                    raise usage_error(f"{self._path}: there are backups in it: --incremental adds another one")
+                files, new = self._copy(directory, numbers, held["backup"])
             check(directory, new, self._pace.moved)
             self.manifest = Manifest(
                 number=max(numbers, default=0) + 1,
@@ -179,12 +168,30 @@ class _Run:
             directory.add(self.manifest)
         return self
 
-    def _pieces(self, name: str, size: int) -> Iterator[bytes]:
+    def _copy(
+        self, directory: BackupDirectory, numbers: list[int], identifier: str
+    ) -> tuple[list[StoredFile], list[StoredFile]]:
+        """Copy what is not there yet; return all files of the backup, and those that are new."""
+        known = _known(directory, numbers)
+        files: list[StoredFile] = []
+        new: list[StoredFile] = []
+        for entry in self._client.get_list("warren", "backups", identifier, "files"):
+            name, size, identity = str(entry["name"]), int(entry["bytes"]), str(entry["identity"])
+            found = known.get((name, size, identity)) if identity else None
+            if found is None:
+                found = directory.put(name, size, identity, self._pieces(identifier, name, size))
+                new.append(found)
+                self.copied += 1
+                self.copied_bytes += size
+            files.append(found)
+        return files, new
+
+    def _pieces(self, identifier: str, name: str, size: int) -> Iterator[bytes]:
         offset = 0
         while offset < size:
             length = min(self._pace.piece(PIECE_BYTES), size - offset)
             query = {"name": name, "offset": str(offset), "length": str(length)}
-            data, headers = self._client.get_bytes("warren", "backups", self._held["backup"], "data", query=query)
+            data, headers = self._client.get_bytes("warren", "backups", identifier, "data", query=query)
             if len(data) != length or headers.get(CRC_HEADER) != f"{crc32(data):08x}":
                 raise CtlError(f"{name} arrived other than the broker had read it")
             yield data

@@ -278,7 +278,7 @@ def test_only_administrators_may_and_each_backup_has_a_line_of_audit(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own can only be mounted by root")
 def test_a_full_target_is_said_and_earlier_backups_stay(broker: WarrenProcess, tmp_path: Path) -> None:
-    """ctl (3)"""
+    """ctl (4)"""
     fill(broker)
     small = tmp_path / "small"
     small.mkdir()

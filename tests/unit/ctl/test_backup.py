@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from zlib import crc32
+
 import pytest
 
-from warren.ctl.backup import Pace, _bytes_per_s
+from warren.backup.directory import FILES
+from warren.ctl.backup import CRC_HEADER, Pace, _bytes_per_s
 from warren.ctl.errors import CtlError
+
+from .conftest import Ctl
+from .fake_api import FakeApi, Reply
 
 
 class Clock:
@@ -62,3 +69,35 @@ def test_a_rate_is_a_number_with_a_unit(text: str, rate: int) -> None:
 def test_another_text_is_no_rate(text: str) -> None:
     with pytest.raises(CtlError, match="--rate"):
         _bytes_per_s(text)
+
+
+class DamagingApi(FakeApi):
+    """An API of a broker with a backup of one file, which damages the copy as soon as it is to let go of its own."""
+
+    def __init__(self, copies: Path) -> None:
+        super().__init__()
+        self._copies = copies
+        position = {"lsn": 4096, "crc": 7, "segment": 1, "epoch": 1, "taken_at": 1000}
+        held = {"backup": "b", "state": "ready", "warren": "0.1.0", "store_id": "0123456789abcdef" * 2, **position}
+        self.answer("POST", "warren/backups", held, 201)
+        self.answer("GET", "warren/backups/b/files", [{"name": "catalogue.db", "bytes": 7, "identity": ""}])
+        self.answer("GET", "warren/backups/b/data", b"content", headers=((CRC_HEADER, f"{crc32(b'content'):08x}"),))
+        self.answer("DELETE", "warren/backups/b", None, 204)
+
+    def reply_to(self, method: str, path: str) -> Reply:
+        if method == "DELETE":
+            for copy in (self._copies / FILES).iterdir():
+                copy.write_bytes(b"cOntent")
+        return super().reply_to(method, path)
+
+
+def test_the_broker_lets_go_before_what_was_copied_is_read_back(ctl: Ctl, tmp_path: Path) -> None:
+    """(3)"""
+    api = DamagingApi(tmp_path / "backups")
+    try:
+        ended = ctl("--url", api.url, "backup", str(tmp_path / "backups"))
+    finally:
+        api.close()
+    assert ended.exit_code == 1
+    assert "is damaged: it is catalogue.db" in ended.err
+    assert not list((tmp_path / "backups").glob("0*.json"))
