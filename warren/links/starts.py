@@ -57,12 +57,12 @@ class Ends:
     """The connections that are lost. One that is lost alone is given up at once."""
 
     def __init__(self) -> None:
+        self._line = trio.Lock()  # first come, first served; who is cancelled leaves no gap behind
         self._next_s = 0.0
 
     async def wait(self) -> None:
         """Wait until the next one may be given up."""
-        now_s = trio.current_time()
-        turn_s = max(now_s, self._next_s)
-        self._next_s = turn_s + END_EVERY_S
-        if turn_s > now_s:
-            await trio.sleep_until(turn_s)
+        async with self._line:
+            if self._next_s > trio.current_time():
+                await trio.sleep_until(self._next_s)
+            self._next_s = trio.current_time() + END_EVERY_S
