@@ -443,6 +443,7 @@ class Connection:
         self._last_sent = self._last_received = 0.0
         self.is_closing = False
         self._closed = trio.Event()
+        self._written = trio.Event()
         self._tasks: list[trio.CancelScope] = []
         self._ends = ends
 
@@ -500,7 +501,8 @@ class Connection:
 
     async def _write(self) -> None:
         try:
-            while self.failure is None:
+            # To a peer that has closed the connection, close-ok is still to be said.
+            while self.failure is None or (self._out and isinstance(self.failure, PeerClosed)):
                 if not self._out:
                     self._work = trio.Event()
                     await self._work.wait()
@@ -515,6 +517,8 @@ class Connection:
                 self._room.wake()
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):
             await self._lose(LinkError(f"the connection to {self.where} was lost"))
+        finally:
+            self._written.set()
 
     async def _beat(self) -> None:
         """Send a heartbeat after half an interval of silence; give up after two intervals of hearing nothing."""
@@ -718,12 +722,8 @@ class Connection:
             if self.failure is None:
                 self.send(method_frame(0, methods.ConnectionClose(REPLY_SUCCESS, "done", 0, 0)))
                 await self._closed.wait()
-            elif isinstance(self.failure, PeerClosed) and self._out:
-                # The writer stops at once; close-ok should still reach the peer.
-                try:
-                    await self._stream.send_all(b"".join(self._out))
-                except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
-                    pass
+            if isinstance(self.failure, PeerClosed) and self._tasks:
+                await self._written.wait()
         self._fail(LinkError(f"the connection to {self.where} is closed"))
         for scope in self._tasks:
             scope.cancel()

@@ -62,10 +62,6 @@ class Ends:
 
     async def wait(self) -> None:
         """Wait until the next one may be given up."""
-        now_s = trio.current_time()
-        if not self._line.locked() and self._next_s <= now_s:
-            self._next_s = now_s + END_EVERY_S
-            return  # without a checkpoint: what is to be said to the peer is still in the outbox for `close`
         async with self._line:
             await trio.sleep_until(self._next_s)
             self._next_s = trio.current_time() + END_EVERY_S

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair
+from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from warren.amqp import methods
 from warren.amqp.codec import decode_method, frame, method_frame
@@ -421,6 +421,39 @@ def test_the_close_of_the_connection_reaches_every_call_with_code_and_text() -> 
         await connection.close()
 
     play(script, client)
+
+
+def test_what_is_being_sent_and_close_ok_reach_a_peer_that_closes_and_reads_late() -> None:
+    async def main() -> None:
+        ours, theirs = lockstep_stream_pair()  # what is sent waits for its reader
+
+        async def open_local() -> trio.abc.Stream:
+            return ours
+
+        async def serve() -> None:
+            peer = Peer(theirs)
+            await peer.log_in()
+            await peer.serve_channel()
+            await peer.send(0, methods.ConnectionClose(320, "gone", 0, 0))
+            await trio.testing.wait_all_tasks_blocked()
+            await peer.expect(methods.BasicPublish)
+            for kind in (methods.FRAME_HEADER, methods.FRAME_BODY):
+                assert (await peer.frame())[0] == kind
+            await peer.expect(methods.ConnectionCloseOk)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            async with trio.open_nursery() as link:
+                connection = await connect(link, parse_uri("amqp://"), SETTINGS, "test", open_local)
+                channel = await connection.open_channel()
+                channel.publish("", "q", NO_PROPERTIES, b"body")
+                while connection.failure is None:
+                    await connection.changed.wait()
+                assert isinstance(connection.failure, PeerClosed)
+                await connection.close()
+                link.cancel_scope.cancel()
+
+    trio.run(main)
 
 
 def test_a_link_that_is_cancelled_sends_its_acks_and_says_goodbye() -> None:
