@@ -3,10 +3,10 @@
 For each kind (`crowds`) and each size a fresh broker; RabbitMQ beside it as far as it goes in reasonable time:
 
   make             the crowd is made; resident memory above that of before, by its number
-  change           200 times one more of the kind, made and taken away: the 99th percentile
+  change           1,000 times one more of the kind, made and taken away: the 99th percentile
   page             50 times the first page of its list in the management API: the 99th percentile
   idle             CPU while nothing is asked
-  flow             CPU per message on one queue, 16 B, to that in another broker in which nothing else is
+  flow             CPU per message on one queue, 16 B, to that in another broker in which nothing else is; by turns
   start            stopped in order; from exec to the first open channel
 
 and for one queue with a backlog of 1 GiB, of bodies of 1 KiB to 16 MiB: how fast it fills and drains, and its memory.
@@ -44,7 +44,7 @@ from warren.perf.client import BrokerError, Connection
 from warren.perf.footprint import settled_sample
 from warren.perf.process_stats import sample
 
-_CHANGES: Final = 200
+_CHANGES: Final = 1000
 _PAGES: Final = 50
 _FLOW: Final = ("flow", "--size", "16", "--ack", "--prefetch", "1000", "--ack-batch", "100", "--prefix", "measured")
 _START_MOST_S: Final = 5.0
@@ -86,10 +86,19 @@ class Measured:
     failure: str = ""
 
 
-def measure(crowd: Crowd, broker: Broker, size: int, seconds: float, rounds: int) -> dict[str, float]:
-    """Return the figures of `size` in a broker just started. Raises BrokerError, OSError, ToolError.
+class _Effort(NamedTuple):
+    """How often and how long is measured."""
 
-    `seconds`: how long a flow is measured; the idle broker is five times as long.
+    rounds: int = 3
+    seconds: float = 2.0
+    # What a broker does once a minute, and a collection that comes every so many, belong to what it takes idle.
+    idle_seconds: float = 60.0
+
+
+def measure(crowd: Crowd, broker: Broker, empty: Broker, size: int, effort: _Effort) -> dict[str, float]:
+    """Return the figures of `size` in a broker just started, and `empty` beside it is started when it is needed.
+
+    Raises BrokerError, OSError, ToolError.
     """
     before = settled_sample(broker.pid)
     begin = time.monotonic()
@@ -104,9 +113,10 @@ def measure(crowd: Crowd, broker: Broker, size: int, seconds: float, rounds: int
         if isinstance(broker, WarrenBroker):
             found["page_ms"] = _p99_ms(waits_of_pages(broker, crowd.page, _PAGES))
         first = settled_sample(broker.pid)
-        time.sleep(5 * seconds)
-        found["idle_percent"] = (sample(broker.pid).cpu_us - first.cpu_us) / (5 * seconds) / 1e4
-        found["flow_us"] = flow_us(broker, seconds, rounds)
+        time.sleep(effort.idle_seconds)
+        found["idle_percent"] = (sample(broker.pid).cpu_us - first.cpu_us) / effort.idle_seconds / 1e4
+        with started(empty):
+            found["flow"] = _flow_to_that_of(empty, broker, effort)
     finally:
         crowd.leave()
     if crowd.stays:
@@ -126,10 +136,15 @@ def _p99_ms(waits_s: Iterable[float]) -> float:
     return statistics.quantiles(waits_s, n=100, method="inclusive")[98] * 1000
 
 
-def flow_us(broker: Broker, seconds: float, rounds: int) -> float:
-    """Return the CPU per message of a flow on one queue: the median of so many runs. Raises ToolError."""
-    arguments = [*_FLOW, "--duration", f"{seconds:g}", "--warmup", "0.5"]
-    return statistics.median(float(perf(broker, arguments)["broker_cpu_us_per_received"]) for _ in range(rounds))
+def _flow_to_that_of(empty: Broker, broker: Broker, effort: _Effort) -> float:
+    """Return CPU per message of a flow on one queue to that in `empty`: of the medians of so many runs by turns."""
+    arguments = [*_FLOW, "--duration", f"{effort.seconds:g}", "--warmup", "0.5"]
+    taken_us: tuple[list[float], list[float]] = ([], [])
+    for _ in range(effort.rounds):
+        for each, one in zip(taken_us, (broker, empty), strict=True):
+            each.append(float(perf(one, arguments)["broker_cpu_us_per_received"]))
+    ours_us, empty_us = map(statistics.median, taken_us)
+    return ours_us / empty_us
 
 
 def measure_bodies(broker: Broker, size_bytes: int, total_bytes: int) -> dict[str, float]:
@@ -258,6 +273,7 @@ def scale(
     share: Annotated[float, typer.Option(min=0.0001, max=1.0, help="This part of each size")] = 1.0,
     rounds: Annotated[int, typer.Option(min=1, help="How often each flow is measured")] = 3,
     seconds: Annotated[float, typer.Option(min=0.2, help="Seconds measured of each flow")] = 2.0,
+    idle_seconds: Annotated[float, typer.Option(min=1, help="Seconds measured of each idle broker")] = 60.0,
     warren_only: Annotated[bool, typer.Option("--warren-only", help="Leave RabbitMQ out")] = False,
     checkout: Annotated[Path, typer.Option(help="The checkout of Warren, built")] = ROOT,
     directory: Annotated[
@@ -276,54 +292,56 @@ def scale(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     program = None if warren_only else rabbitmq.maybe_install()
     machine = results.Machine.look()
+    effort = _Effort(rounds, seconds, idle_seconds)
     crowds: dict[str, list[Measured]] = {}
     bodies: list[Measured] = []
     products: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="warren-scale-", dir=directory) as below:
         file_system = disk.file_system(Path(below))
 
-        def brokers(size: int, rabbit_sizes: tuple[int, ...]) -> Iterator[Broker]:
+        def pairs(size: int, rabbit_sizes: tuple[int, ...]) -> Iterator[tuple[Broker, Broker]]:
+            """Yield the broker that is measured and one that stays empty, of each product."""
             fresh = Path(tempfile.mkdtemp(dir=below))
-            yield WarrenBroker(results.WARREN, fresh / "warren", checkout, core=None)
+            warrens = [
+                WarrenBroker(results.WARREN, fresh / name, checkout, core=None) for name in ("warren", "warren2")
+            ]
+            yield warrens[0], warrens[1]
             if program is not None and size in rabbit_sizes:
-                yield RabbitBroker(results.RABBIT, fresh / "rabbit", program, core=None)
+                rabbits = [
+                    RabbitBroker(results.RABBIT, fresh / name, program, core=None) for name in ("rabbit", "rabbit2")
+                ]
+                yield rabbits[0], rabbits[1]
             shutil.rmtree(fresh)
 
         for kind, crowd in CROWDS.items():
             if only and kind not in only:
                 continue
             rows = crowds[kind] = []
-            empty_us: dict[str, float] = {}
-            for broker in brokers(0, (0,)):
-                with started(broker):
-                    empty_us[broker.name] = flow_us(broker, seconds, rounds)
             for size in crowd.sizes:
-                for broker in brokers(size, crowd.rabbit_sizes):
+                for broker, empty in pairs(size, crowd.rabbit_sizes):
                     count = max(10, round(size * share))
                     if crowd is Connections:
                         count = connections_that_fit(count)
                     row = Measured(broker.name, count)
                     rows.append(row)
-                    _attempt(row, crowd.title, broker, partial(measure, crowd(), broker, count, seconds, rounds))
-                    if "flow_us" in row.figures:
-                        row.figures["flow"] = row.figures["flow_us"] / empty_us[broker.name]
+                    _attempt(row, crowd.title, broker, partial(measure, crowd(), broker, empty, count, effort))
                     products[broker.name] = broker.product
             rows.sort(key=lambda row: (row.broker != results.WARREN, row.size))
         if not only or "bodies" in only:
             for size in _BODIES_BYTES:
-                for broker in brokers(size, _BODIES_BYTES):
+                for broker, _ in pairs(size, _BODIES_BYTES):
                     row = Measured(broker.name, size)
                     bodies.append(row)
                     total = round(_BACKLOG_BYTES * share)
                     _attempt(row, "bodies", broker, partial(measure_bodies, broker, size, total))
                     products[broker.name] = broker.product
             bodies.sort(key=lambda row: (row.broker != results.WARREN, row.size))
-    usual = not only and (share, rounds, seconds) == (1.0, 3, 2.0) and not warren_only and checkout == ROOT
+    usual = not only and share == 1.0 and effort == _Effort() and not warren_only and checkout == ROOT
     target = output or (ROOT / "benchmarks" / "SCALE.md" if usual else None)
     picture = target.with_suffix(".png") if target is not None else None
     if picture is not None:
         plot(crowds, picture)
-    text = _markdown(crowds, bodies, machine, products, file_system, picture)
+    text = _markdown(crowds, bodies, machine, products, file_system, picture, effort)
     if target is None:
         print(text)
     else:
@@ -340,6 +358,7 @@ def _markdown(
     products: dict[str, str],
     file_system: str,
     picture: Path | None,
+    effort: _Effort,
 ) -> str:
     page = results.Page()
     for kind, rows in crowds.items():
@@ -355,7 +374,8 @@ def _markdown(
         f"- {', '.join(products.values())}. Warren at {results.revision()}, Python "
         f"{machine.python}; data directories on {file_system}; brokers are not confined to a core.\n"
         f'- A fresh broker for each size. "Elsewhere" is a flow of 16 B messages with acknowledgements on one queue '
-        f"that is not among those counted: its CPU per message to that in a broker in which nothing else is.\n"
+        f"that is not among those counted: its CPU per message to that in a broker beside it in which nothing else "
+        f"is, by turns. CPU idle is that of {effort.idle_seconds:g} seconds.\n"
         f"- RabbitMQ has no plugins: its pages are not measured, nor streams and vhosts.",
     ]
     if picture is not None:

@@ -66,6 +66,8 @@ def test_very_many_of_a_kind_are_measured_written_down_and_drawn(tmp_path: Path)
         "1",
         "--seconds",
         "0.2",
+        "--idle-seconds",
+        "1",
         "--directory",
         str(tmp_path),
         "--output",
