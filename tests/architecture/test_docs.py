@@ -191,3 +191,10 @@ def test_the_list_of_decisions_has_each_of_them() -> None:
     decisions = DOCS / "decisions"
     listed = re.findall(r"\]\(([^)]+)\)", (decisions / "README.md").read_text())
     assert listed == sorted(path.name for path in decisions.glob("[0-9]*.md"))
+
+
+@pytest.mark.parametrize("package", sorted(path.parent.name for path in (ROOT / "warren").glob("*/__init__.py")))
+def test_every_package_says_what_is_in_it_and_is_in_both_tours(package: str) -> None:
+    assert ast.get_docstring(ast.parse((ROOT / "warren" / package / "__init__.py").read_text()))
+    assert f"`warren/{package}/`" in (ROOT / "README.md").read_text()
+    assert f"`{package}/" in text_of("architecture.md")

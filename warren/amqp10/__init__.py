@@ -1,0 +1,12 @@
+"""AMQP 1.0 for clients of the same exchanges and queues.
+
+    peer            a connection, and its states            session         links, windows and credit
+    values          types: bytes to values and back         links           a link of either kind
+    performatives   frames                                  attaching       what a client asks for with an attach
+    addresses       what an address means                   source          where a receiver begins, and what it wants
+    conversion      messages of 0-9-1 and back              filters, selectors, expressions    which messages
+    originals       what 0-9-1 cannot say                   ledger, dispositions    deliveries and their outcomes
+    management      the node `/management`
+
+`docs/amqp10.md` says what clients may expect, `docs/amqp10-conformance.md` which test shows it.
+"""
