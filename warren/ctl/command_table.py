@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -317,6 +318,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command and return the exit code; mistakes on the command line are one line, too."""
     _have_streams()
     group: Any = typer.main.get_command(ctl_app)
+    # Who is told to stop ends as by Ctrl-C: what it holds in the broker is let go, the terminal is as it was.
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         ended = _run(group, list(arguments))
         # At exit it would be too late to say that this fails.
@@ -337,6 +340,8 @@ def main(arguments: Sequence[str]) -> int:
         if reason := " ".join(message().split()):
             print(f"warren ctl: {shown(reason[:1].lower() + reason[1:])}", file=sys.stderr)
         return ExitCode.USAGE
+    finally:
+        signal.signal(signal.SIGTERM, previous)
     return ended
 
 

@@ -197,14 +197,17 @@ def test_a_damaged_manifest_keeps_nobody_from_making_a_backup(broker: WarrenProc
     assert back_up(broker, tmp_path / "backups", "--incremental", "--keep", "1")["removed"] == [1, 2]
 
 
-def test_a_second_backup_at_the_same_time_is_refused(broker: WarrenProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_backup_at_the_same_time_is_refused(
+    broker: WarrenProcess, tmp_path: Path, stop: signal.Signals
+) -> None:
     """backups (1)"""
     fill(broker)
     running = begin(broker, tmp_path / "backups")
     other = run_warren("ctl", "--url", url_of(broker), "backup", tmp_path / "others")
     assert other.returncode == 1
     assert "user 'guest' is making a backup" in other.stderr
-    running.send_signal(signal.SIGINT)
+    running.send_signal(stop)
     assert running.wait(30) == 130
     assert "stopped; there is no new backup" in (running.stderr.read() if running.stderr else "")
     wait_until(lambda: not pins_of(broker), "the broker to let go")
