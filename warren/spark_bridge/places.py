@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from warren.spark_bridge.errors import BridgeError, UsageError
 
@@ -31,6 +31,9 @@ OWN: Final = "_manifest/"
 TEMPORARY: Final = "_tmp"
 # Schemes of pyarrow, and what their first part is called.
 _SCHEMES: Final = {"s3": "bucket", "gs": "bucket", "gcs": "bucket", "abfs": "container", "abfss": "container"}
+# Which store has the bucket, where it is not that of the scheme: in the query of a URL, and in the environment.
+_ENDPOINT_OPTIONS: Final = ("endpoint_override", "blob_storage_authority", "dfs_storage_authority")
+_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "CLOUD_STORAGE_EMULATOR_ENDPOINT")
 # Google's client goes on asking for a quarter of an hour when nobody answers.
 _GS_RETRY_S: Final = 60
 
@@ -316,11 +319,18 @@ class ObjectPrefix:
 
     @contextmanager
     def only_one(self) -> Iterator[None]:
-        name = f"warren-export-{os.getuid()}-{sha256(self.identity.encode()).hexdigest()[:16]}"
+        # The same bucket of another store is another place.
+        text = "\0".join((self.identity, *self._endpoints()))
+        name = f"warren-export-{os.getuid()}-{sha256(text.encode()).hexdigest()[:16]}"
         directory = Path(tempfile.gettempdir()) / name
         directory.mkdir(exist_ok=True)
         with _locked(directory, str(self)):
             yield
+
+    def _endpoints(self) -> list[str]:
+        query = parse_qs(urlsplit(self._url).query)
+        told = [query[name][0] for name in _ENDPOINT_OPTIONS if name in query]
+        return told + [os.environ[name] for name in _ENDPOINT_VARIABLES if name in os.environ]
 
     def scratch(self) -> Path:
         self.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,17 @@ def test_only_one_exports_to_a_place(tmp_path: Path) -> None:
             pass
         with second.only_one():
             pass
+
+
+def test_the_same_bucket_of_another_store_is_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = f"s3://lake/{os.getpid()}"
+    first, second = place_of(f"{prefix}?endpoint_override=one:9000"), place_of(f"{prefix}?endpoint_override=two:9000")
+    with first.only_one(), second.only_one():
+        pass
+    with ExitStack() as stack:
+        for port in (9000, 9001):
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+            stack.enter_context(place_of(prefix).only_one())
 
 
 def test_names_that_readers_pass_over_are_no_files_of_a_directory(tmp_path: Path) -> None:
