@@ -15,8 +15,9 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,12 +91,14 @@ class Query:
         self._skip_lost = skip_lost
         self._datasets: dict[str, ds.Dataset] = {}
         self._connection: duckdb.DuckDBPyConnection | None = None
+        # A connection that is closed, or just being closed, cannot be interrupted.
+        self._open = threading.Lock()
 
     def interrupt(self) -> None:
         """Have the query end with an error, if it runs. Any thread."""
-        connection = self._connection
-        if connection is not None:
-            connection.interrupt()
+        with self._open:
+            if self._connection is not None:
+                self._connection.interrupt()
 
     @contextmanager
     def run(self, query: str) -> Iterator[pa.RecordBatchReader]:
@@ -115,8 +118,7 @@ class Query:
                 "TimeZone": "UTC",
             }
             try:
-                with closing(duckdb.connect(":memory:", config=config)) as connection:
-                    self._connection = connection
+                with self._connected(duckdb.connect(":memory:", config=config)) as connection:
                     for name, dataset in self._datasets.items():
                         connection.register(name, dataset)
                     found = connection.sql(text)
@@ -125,8 +127,17 @@ class Query:
                     yield found.to_arrow_reader(BATCH_ROWS)
             except (duckdb.Error, pa.ArrowException, OSError, RuntimeError) as error:
                 raise self._reason(error) from None
-            finally:
+
+    @contextmanager
+    def _connected(self, connection: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Have `connection` interrupted by whoever interrupts the query, until it is closed."""
+        self._connection = connection
+        try:
+            yield connection
+        finally:
+            with self._open:
                 self._connection = None
+            connection.close()
 
     def _reason(self, error: Exception) -> BaseException:
         """Return what is really wrong: what a scan has failed with, or what DuckDB says of the query."""

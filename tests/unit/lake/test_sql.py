@@ -10,6 +10,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from unit.spark_bridge.chunks import Sent
 from unit.spark_bridge.export_broker import ExportBroker
 from warren.lake import commands, sql_commands
+from warren.lake.sql import Query
 from warren.spark_bridge import commands as bridge
 from warren.spark_bridge.commands import Connection, ExitCode
 
@@ -255,6 +257,34 @@ def test_who_interrupts_it_is_told_so(
     assert sql(query, "--to", tmp_path / "rows.csv") == ExitCode.INTERRUPTED
     assert capsys.readouterr().err == "warren sql: interrupted\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_query_that_is_interrupted_when_it_has_just_ended_has_ended(
+    broker: ExportBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(broker, pytest.fail)
+    closed = MagicMock()
+
+    class Connection:
+        """One of DuckDB that is interrupted while it is closed, and after it."""
+
+        def __init__(self, real: Any) -> None:
+            self._real = real
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        def close(self) -> None:
+            query.interrupt()
+            self._real.close()
+            query.interrupt()
+            closed()
+
+    real = duckdb.connect
+    monkeypatch.setattr(duckdb, "connect", lambda *arguments, **more: Connection(real(*arguments, **more)))
+    with query.run("SELECT 1 AS one") as rows:
+        assert rows.read_all().to_pylist() == [{"one": 1}]
+    closed.assert_called_once_with()
 
 
 def test_without_its_library_it_says_how_to_install_it(
