@@ -5,7 +5,6 @@ The numbers in parentheses are the invariants in the header of ``warren/server/m
 
 from __future__ import annotations
 
-import threading
 from unittest.mock import patch
 
 import pytest
@@ -145,8 +144,7 @@ def test_a_clean_stop_ends_with_a_clean_checkpoint_and_closed_files() -> None:
         assert f.files.diary[-2:] == ["checkpoint clean", "close"]
         assert f.files.diary.count("checkpoint clean") == 1
         assert f.log.durable_lsn == f.log.next_lsn == f.log.checkpoints.lsn
-        names = {thread.name for thread in threading.enumerate()}
-        assert not names & {"committer", "reader"}
+        assert f.service.join(0), "its threads are over"
 
     run(test, tasks=True)
 
@@ -180,7 +178,7 @@ def test_a_stop_without_space_gives_up_too_and_the_threads_end(monkeypatch: pyte
         f.publish()
         assert not await f.service.stop(trio.current_time() + 1)
         f.service.end()
-        await f.until(lambda: "committer" not in {thread.name for thread in threading.enumerate()})
+        await f.until(lambda: f.service.join(0))
         assert f.failures == 0
 
     run(test, tasks=True)
@@ -206,7 +204,7 @@ def test_threads_that_are_left_behind_wake_nobody() -> None:
         await trio.to_thread.run_sync(f.files.committing.wait)
         f.service.end()
         f.files.commit_gate.set()
-        await f.until(lambda: "committer" not in {thread.name for thread in threading.enumerate()})
+        await f.until(lambda: f.service.join(0))
         await trio.sleep(0.05)
         assert f.wakes == set()
         assert f.engine.told == []
