@@ -47,6 +47,7 @@ class Crowd(ABC):
     page: str
     most_bytes_each: float | None = None
     most_idle_percent: float = 0.5
+    idle_size: int | None = None  # for which size that is the target; None: the largest
     stays: bool = True  # over a restart
 
     @abstractmethod
@@ -113,6 +114,7 @@ class Connections(Crowd):
     rabbit_sizes = (1_000, 10_000)
     page = "/api/connections"
     most_idle_percent = 3.0
+    idle_size = 10_000
     stays = False
 
     def __init__(self) -> None:

@@ -198,7 +198,9 @@ def _targets(crowd: type[Crowd], ours: list[Measured]) -> list[tuple[str, str, f
     found.append(("page of the API, p99, ms", f"{_PAGE_MOST_MS:g}", _PAGE_MOST_MS, largest.get("page_ms")))
     found.append(("CPU per message elsewhere, ratio", f"{_FLOW_MOST:g}", _FLOW_MOST, largest.get("flow")))
     idle = crowd.most_idle_percent
-    found.append(("CPU idle, % of a core", f"{idle:g}", idle, largest.get("idle_percent")))
+    row = ours[-1 if crowd.idle_size is None else crowd.sizes.index(crowd.idle_size)]
+    title = "CPU idle, % of a core" + ("" if row is ours[-1] else f", with {row.size:,}")
+    found.append((title, f"{idle:g}", idle, row.figures.get("idle_percent")))
     if crowd.stays:
         found.append(("start, s", f"{_START_MOST_S:g}", _START_MOST_S, largest.get("start_s")))
     return found
