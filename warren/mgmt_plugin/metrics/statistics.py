@@ -234,9 +234,7 @@ class Statistics:
             lengths = Lengths()
             queues = list(vhost.queues.values())
             for start in range(0, len(queues), CHUNK):
-                for queue in changed_queues(
-                    [each for each in queues[start : start + CHUNK] if not each.deleted], lengths
-                ):
+                for queue in changed_queues(queues[start : start + CHUNK], lengths):
                     self._take(queue, QUEUE_FIELDS, queue_row(queue), self._queue_rows, changed)
                 await give_way()
             exchanges = list(vhost.exchanges.values())
