@@ -92,11 +92,11 @@ class Query:
         self._datasets: dict[str, ds.Dataset] = {}
         self._connection: duckdb.DuckDBPyConnection | None = None
         # A connection that is closed, or just being closed, cannot be interrupted.
-        self._open = threading.Lock()
+        self._closing = threading.Lock()
 
     def interrupt(self) -> None:
         """Have the query end with an error, if it runs. Any thread."""
-        with self._open:
+        with self._closing:
             if self._connection is not None:
                 self._connection.interrupt()
 
@@ -135,7 +135,7 @@ class Query:
         try:
             yield connection
         finally:
-            with self._open:
+            with self._closing:
                 self._connection = None
             connection.close()
 
