@@ -6,7 +6,8 @@ For each kind (`crowds`) and each size a fresh broker; RabbitMQ beside it as far
   change           1,000 times one more of the kind, made and taken away: the 99th percentile
   page             50 times the first page of its list in the management API: the 99th percentile
   idle             CPU while nothing is asked
-  flow             CPU per message on one queue, 16 B, to that in another broker in which nothing else is; by turns
+  flow             CPU per message on one queue, 16 B, to that in another broker in which nothing else is:
+                   the median of pairs of runs
   start            stopped in order; from exec to the first open channel
 
 and for one queue with a backlog of 1 GiB, of bodies of 1 KiB to 16 MiB: how fast it fills and drains, and its memory.
@@ -89,8 +90,8 @@ class Measured:
 class _Effort(NamedTuple):
     """How often and how long is measured."""
 
-    rounds: int = 3
-    seconds: float = 2.0
+    rounds: int = 9
+    seconds: float = 1.0
     # What a broker does once a minute, and a collection that comes every so many, belong to what it takes idle.
     idle_seconds: float = 60.0
 
@@ -137,14 +138,18 @@ def _p99_ms(waits_s: Iterable[float]) -> float:
 
 
 def _flow_to_that_of(empty: Broker, broker: Broker, effort: _Effort) -> float:
-    """Return CPU per message of a flow on one queue to that in `empty`: of the medians of so many runs by turns."""
+    """Return CPU per message of a flow on one queue to that in `empty`: the median of so many pairs, one after another.
+
+    Which of the two is first changes with each pair: what the machine does besides grows and falls.
+    """
     arguments = [*_FLOW, "--duration", f"{effort.seconds:g}", "--warmup", "0.5"]
-    taken_us: tuple[list[float], list[float]] = ([], [])
-    for _ in range(effort.rounds):
-        for each, one in zip(taken_us, (broker, empty), strict=True):
-            each.append(float(perf(one, arguments)["broker_cpu_us_per_received"]))
-    ours_us, empty_us = map(statistics.median, taken_us)
-    return ours_us / empty_us
+    ratios: list[float] = []
+    for number in range(effort.rounds):
+        taken_us: dict[Broker, float] = {}
+        for one in (broker, empty) if number % 2 == 0 else (empty, broker):
+            taken_us[one] = float(perf(one, arguments)["broker_cpu_us_per_received"])
+        ratios.append(taken_us[broker] / taken_us[empty])
+    return statistics.median(ratios)
 
 
 def measure_bodies(broker: Broker, size_bytes: int, total_bytes: int) -> dict[str, float]:
@@ -273,8 +278,8 @@ def _attempt(row: Measured, title: str, broker: Broker, run: Callable[[], dict[s
 def scale(
     only: Annotated[list[str] | None, typer.Option(help=f"Only these, of: {', '.join(CROWDS)}, bodies")] = None,
     share: Annotated[float, typer.Option(min=0.0001, max=1.0, help="This part of each size")] = 1.0,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each flow is measured")] = 3,
-    seconds: Annotated[float, typer.Option(min=0.2, help="Seconds measured of each flow")] = 2.0,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each flow is measured")] = 9,
+    seconds: Annotated[float, typer.Option(min=0.2, help="Seconds measured of each flow")] = 1.0,
     idle_seconds: Annotated[float, typer.Option(min=1, help="Seconds measured of each idle broker")] = 60.0,
     warren_only: Annotated[bool, typer.Option("--warren-only", help="Leave RabbitMQ out")] = False,
     checkout: Annotated[Path, typer.Option(help="The checkout of Warren, built")] = ROOT,
@@ -377,7 +382,7 @@ def _markdown(
         f"{machine.python}; data directories on {file_system}; brokers are not confined to a core.\n"
         f'- A fresh broker for each size. "Elsewhere" is a flow of 16 B messages with acknowledgements on one queue '
         f"that is not among those counted: its CPU per message to that in a broker beside it in which nothing else "
-        f"is, by turns. CPU idle is that of {effort.idle_seconds:g} seconds.\n"
+        f"is, the median of {effort.rounds} pairs of runs. CPU idle is that of {effort.idle_seconds:g} seconds.\n"
         f"- RabbitMQ has no plugins: its pages are not measured, nor streams and vhosts.",
     ]
     if picture is not None:
