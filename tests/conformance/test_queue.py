@@ -569,6 +569,33 @@ def test_consumers_of_a_deleted_queue_are_told(client: Client, other: Client, ha
     assert other.consume("q", "mine") == "mine", "the tag is free again"
 
 
+@rule("rabbitmq.queue.delete", "Who deletes a queue hears of consumers of its own behind delete-ok.")
+@pytest.mark.parametrize("durable", [False, True])
+def test_own_consumers_of_a_deleted_queue_are_told_behind_the_reply(
+    client: Client, harness: Harness, durable: bool
+) -> None:
+    client.open(2)
+    client.declare("q", durable=durable)
+    client.consume("q", "one")
+    client.consume("q", "another", number=2)
+    harness.hold_commits = durable
+    client.send(1, queue_delete("q"))
+    if durable:
+        client.nothing()
+    harness.hold_commits = False
+    harness.settle()
+    assert [(received.channel, received.method) for received in client.take()] == [
+        (1, m.QueueDeleteOk(0)),
+        (1, m.BasicCancel("one", True)),
+        (2, m.BasicCancel("another", True)),
+    ]
+    client.declare("q", durable=durable)
+    client.consume("q", "one")
+    client.send(1, queue_delete("q")._replace(no_wait=True))
+    assert client.expect(m.BasicCancel, 1) == m.BasicCancel("one", True)
+    client.nothing()
+
+
 @rule("rabbitmq.queue.declare", "With no_wait nothing is answered, and errors are told all the same.")
 def test_no_wait_is_silent_but_for_errors(client: Client) -> None:
     client.send(1, queue_declare("q")._replace(no_wait=True))

@@ -22,8 +22,8 @@ from warren.amqp.errors import NOT_ALLOWED, ConnectionException
 from warren.amqp.outbox import Outbox
 from warren.channels.access import AccessControl
 from warren.channels.audit_trail import AuditTrail
+from warren.channels.cancel_notices import CancelNotices, tell_lost
 from warren.channels.connection import Connection
-from warren.channels.consuming import consumer_lost
 from warren.channels.direct import DirectConnection
 from warren.channels.events import Events
 from warren.channels.inbound import Inbound
@@ -40,7 +40,6 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.counters import Churn, DeathTable, MessageCounts, Sums
-from warren.queues.delivery import Consumer
 from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, METADATA, VHOST_RECORDS
 from warren.queues.long_work import LongWork
 from warren.queues.queue import Queue
@@ -113,12 +112,6 @@ class Limits:
         self.outbox_hard_bytes: int = 1 << 25
         self.mqtt_qos0_outbox_bytes: int = 1 << 22
         self.inbound_max_bytes: int = 1 << 29
-
-
-def _consumer_lost(consumer: Consumer) -> None:
-    channel = consumer.owner
-    if isinstance(channel, Session):
-        consumer_lost(channel, consumer)
 
 
 def _always(vhost: str) -> bool:
@@ -643,21 +636,24 @@ class Broker:
 
     # --- administration ---------------------------------------------------------------------------------------------
 
-    def delete_queue(self, vhost: VirtualHost, queue: Queue, by: str = INTERNAL_USER, asked: Peer | None = None) -> int:
+    def delete_queue(
+        self, vhost: VirtualHost, queue: Queue, by: str = INTERNAL_USER, asked: CancelNotices | None = None
+    ) -> int:
         """Delete `queue` as `by` asked, cancel its consumers, and return the ticket to wait for.
 
-        `asked`: the connection that waits until the bindings are gone, too.
+        `asked`: those of the connection that waits until the bindings are gone, too.
         """
         if vhost.queues.get(queue.name) is not queue:
             return 0
         owner = queue.owner
         if isinstance(owner, Peer):
             owner.exclusive_queues.pop(queue.name, None)
-        end = QueueEnd(vhost, queue, by, _consumer_lost)
         if asked is None:
+            end = QueueEnd(vhost, queue, by, tell_lost)
             self.work.begin(end)
         else:
-            asked.begin(end)
+            end = QueueEnd(vhost, queue, by, asked.lost)
+            asked.connection.begin(end)
         return end.ticket
 
     def restore(self, change: MetadataChange) -> None:

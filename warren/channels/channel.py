@@ -57,9 +57,9 @@ class Channel(FastChannel):
         self.ledger.write_content(message)
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """Write basic.cancel to a client that understands it."""
+        """Write basic.cancel to a client that understands it, behind the replies that wait for the disk."""
         if self._sender.consumer_cancel_notify:
-            self._sender.send_event(int(self.number), m.BasicCancel(consumer.tag, True))
+            self._sender.send_method(int(self.number), m.BasicCancel(consumer.tag, True), 0)
 
     def _recover(self, requeue: bool) -> None:
         if not requeue:

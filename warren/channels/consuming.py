@@ -154,12 +154,17 @@ def _leave_queue(channel: Session, consumer: Consumer) -> None:
 
 def consumer_lost(channel: Session, consumer: Consumer) -> None:
     """The queue of `consumer` is gone, or the right to read it: tell a client that understands."""
+    if lose(channel, consumer) and channel.is_open():
+        channel.consumer_cancelled(consumer)
+
+
+def lose(channel: Session, consumer: Consumer) -> bool:
+    """Take a consumer off the channel whose queue is gone, or the right to read it; False: it had left."""
     if consumer.tag not in channel.ledger.consumers:
-        return
+        return False
     _forget(channel, consumer)
     consumer.owner = None
-    if channel.is_open():
-        channel.consumer_cancelled(consumer)
+    return True
 
 
 def recheck(channel: Session, consumer: Consumer) -> None:

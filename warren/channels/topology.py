@@ -15,6 +15,7 @@ from warren.amqp.errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, C
 from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
 from warren.channels.access import CONFIGURE, READ, WRITE
 from warren.channels.audit_trail import NOT_OF_MESSAGES
+from warren.channels.cancel_notices import CancelNotices
 from warren.channels.consuming import REPLY_TO_NAME
 from warren.channels.session import Session
 from warren.channels.topology_growth import binding_growth_bytes
@@ -474,10 +475,12 @@ def _queue_delete(channel: Session, method: m.QueueDelete) -> None:
     vhost = channel.vhost
     name = channel.queue_name(_stripped(method.queue))
     channel.authorize(CONFIGURE, "queue", name)
+    connection = channel.connection
+    notices = CancelNotices(connection)
     count = 0
     ticket = 0
     if name in vhost.queues:
-        queue = vhost.queue(name, channel.connection)
+        queue = vhost.queue(name, connection)
         if isinstance(queue, ClaimQueue) and queue.ready_count:
             raise queue.refusal()  # whoever drains has them, and nobody else
         if method.if_unused and queue.consumers:
@@ -485,9 +488,9 @@ def _queue_delete(channel: Session, method: m.QueueDelete) -> None:
         if method.if_empty and queue.ready_count:
             raise ChannelException(PRECONDITION_FAILED, f"queue '{name}' in vhost '{vhost.name}' not empty")
         count = int(queue.ready_count)
-        connection = channel.connection
-        ticket = connection.broker.delete_queue(vhost, queue, connection.user_name, connection)
+        ticket = connection.broker.delete_queue(vhost, queue, connection.user_name, notices)
         if _outlives_clients(queue):
             _note_change(channel, f"queue.delete {name}", count)
     if not method.no_wait:
         channel.reply_when_done(m.QueueDeleteOk(count), ticket)
+    connection.begin(notices)

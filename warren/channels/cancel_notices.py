@@ -1,0 +1,55 @@
+"""What clients are told of the consumers of a queue that is deleted.
+
+1. Whoever deletes it is told of consumers of its own behind the reply to that, as by RabbitMQ: a client that waits for
+   the reply need not expect anything else. (py-amqp, and so Celery, raises from the delete then.)
+2. All others are told at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from warren.channels.consuming import consumer_lost, lose
+from warren.channels.session import Session
+from warren.queues.delivery import Consumer
+from warren.queues.long_work import Job, Steps
+
+if TYPE_CHECKING:
+    from warren.channels.peer import Peer
+
+
+def tell_lost(consumer: Consumer) -> None:
+    """The queue of `consumer` is gone: tell its channel."""
+    channel = consumer.owner
+    if isinstance(channel, Session):
+        consumer_lost(channel, consumer)
+
+
+class CancelNotices(Job):
+    """What `connection` is to be told of consumers of its own, of a queue that it deletes.
+
+    It is to begin when the reply has.
+    """
+
+    def __init__(self, connection: Peer) -> None:
+        self.connection = connection
+        self._lost: deque[tuple[Session, Consumer]] = deque()
+
+    def lost(self, consumer: Consumer) -> None:
+        """The queue of `consumer` is gone."""
+        channel = consumer.owner
+        if not isinstance(channel, Session) or channel.connection is not self.connection:
+            tell_lost(consumer)
+        elif lose(channel, consumer):
+            self._lost.append((channel, consumer))
+
+    def go_on(self, steps: Steps) -> bool:
+        while self._lost:
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            channel, consumer = self._lost.popleft()
+            if channel.is_open():
+                channel.consumer_cancelled(consumer)
+        return True
