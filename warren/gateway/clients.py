@@ -451,24 +451,30 @@ class Clients:
         start_s = self._clock()
         while self._handshakes.due_count:
             client = self._clients[self._handshakes.take_next()]
-            end = client.end
-            assert isinstance(end, ClientTlsEnd)
             try:
-                done = end.handshake()
+                self._shake_hand(client)
             except OSError as error:
                 log.warning("the TLS handshake with a client has failed", peer=client.facts.peer, reason=str(error))
                 self._close(client)
-                continue
-            if done:
-                self._handshakes.end(end.fd)
-                client.facts = self._named(client.facts, end.session)
-                client.state = WAITING
-                self._watch(end, ENDED)
-                self._begin(client)
-            else:
-                self._watch(end, READABLE)
+            except Exception as error:
+                # A defect of ours, met by one client: the others go on.
+                log.error("internal error, the connection is closed", peer=client.facts.peer, exception=error)
+                self._close(client)
             if self._clock() - start_s > HANDSHAKE_BUDGET_S:
                 return
+
+    def _shake_hand(self, client: Client) -> None:
+        """Do a step of a handshake. Raises OSError: it has failed, or the connection is gone."""
+        end = client.end
+        assert isinstance(end, ClientTlsEnd)
+        if not end.handshake():
+            self._watch(end, READABLE)
+            return
+        client.facts = self._named(client.facts, end.session)
+        self._handshakes.end(end.fd)
+        client.state = WAITING
+        self._watch(end, ENDED)
+        self._begin(client)
 
     def _named(self, facts: ClientOfNode, session: TlsSession) -> ClientOfNode:
         certificate = session.peer_certificate()

@@ -33,6 +33,7 @@ class Gateway:
         self.now_s = 100.0
         self.begun: list[Client] = []
         self.users: list[dict[str, object]] = []
+        self.user_fault: Exception | None = None
         self.clients = Clients(
             Admission(waiting_max, waiting_max, 10_000, below),
             Handshakes(5.0),
@@ -48,6 +49,8 @@ class Gateway:
         self._nodes = socket.create_server(("127.0.0.1", 0))
 
     def _user(self, certificate: dict[str, object]) -> str:
+        if self.user_fault is not None:
+            raise self.user_fault
         self.users.append(certificate)
         return "robot"
 
@@ -384,6 +387,36 @@ def test_tls_of_a_client_ends_here_and_its_certificate_names_a_user() -> None:
             leader.close()
             assert b"connect again" in await stream.receive_some()
             assert await stream.receive_some() == b""
+
+        run(work, served)
+
+
+def test_a_client_whose_certificate_is_met_by_a_fault_of_ours_is_hung_up_on_and_the_others_go_on() -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    anonymous = ssl.create_default_context()
+    authority.configure_trust(anonymous)
+    named = ssl.create_default_context()
+    authority.configure_trust(named)
+    authority.issue_cert("robot").configure_cert(named)
+    with gateway(context) as served:
+        served.user_fault = ZeroDivisionError()
+
+        async def connected(client: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
+            plain = await trio.open_tcp_stream(*served.address)
+            stream = trio.SSLStream(plain, client, server_hostname="localhost", https_compatible=True)
+            await stream.do_handshake()
+            return stream
+
+        async def work() -> None:
+            unlucky = await connected(named)
+            assert await unlucky.receive_some() == b""
+            assert served.clients.count(SHAKING, WAITING, LEAVING) == 0
+            await connected(anonymous)
+            await until(lambda: served.begun)
 
         run(work, served)
 
