@@ -106,6 +106,12 @@ class TlsSession:
             pass
 
     def peer_certificate(self) -> dict[str, object] | None:
-        """Return the verified certificate of the peer as `ssl.SSLObject.getpeercert` gives it."""
-        certificate = self._tls.getpeercert()
+        """Return the verified certificate of the peer as `ssl.SSLObject.getpeercert` gives it, None without one.
+
+        One with a name that is not UTF-8 cannot be read, which is no reason to turn its owner away: it names nobody.
+        """
+        try:
+            certificate = self._tls.getpeercert()
+        except UnicodeDecodeError:
+            return None
         return dict(certificate) if certificate else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import ssl
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 import trustme
+from latin_certificate import configure_latin_certificate
 
 from warren.server.network.tls import ServerTls, TlsError, maybe_user_of_certificate, server_context
+from warren.server.network.tls_session import TlsSession
 from warren.server.settings import CertLoginFrom, ClientCertificates, TlsSettings
 
 SUBJECT = ((("countryName", "DE"),), (("organizationName", "Acme, Inc."),), (("commonName", "alice"),))
@@ -119,6 +122,20 @@ def test_a_certificate_of_another_authority_is_refused_even_when_optional(issued
     trustme.CA().issue_cert("client", common_name="alice").configure_cert(client)
     with pytest.raises(ssl.SSLError):
         handshake(server, client)
+
+
+def test_a_certificate_with_a_name_that_is_not_utf_8_lets_its_owner_in_and_names_nobody(issued_files: Files) -> None:
+    client = client_context(issued_files)
+    configure_latin_certificate(issued_files.authority, client)
+    session = TlsSession(server_context(issued_files.settings(client_certificates="required")))
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    connecting = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    while not session.is_handshaken:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            connecting.do_handshake()
+        session.handshake(to_server.read())
+        to_client.write(session.outgoing())
+    assert session.peer_certificate() is None
 
 
 def test_the_key_may_be_in_the_certificates_file(files: Files) -> None:
