@@ -772,6 +772,8 @@ async def _dial(uri: BrokerUri, settings: ClientSettings, where: str) -> trio.So
         found = await trio.socket.getaddrinfo(uri.host, uri.port, type=trio.socket.SOCK_STREAM)
     except OSError as error:
         raise LinkError(f"cannot resolve {where}: {error.strerror or error}") from None
+    except UnicodeError:
+        raise LinkError(f"cannot resolve {where}: that is no host name") from None
     permitted = [entry for entry in found if settings.guard.permits(str(entry[4][0]))]
     if not permitted:
         raise LinkError(f"links may not connect to {where}: a loopback, link-local or reserved address")
@@ -799,7 +801,10 @@ async def _secure(stream: trio.SocketStream, uri: BrokerUri, where: str) -> trio
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise LinkError(f"the certificate files for {where} cannot be used: {type(error).__name__}") from None
     name = uri.server_name if uri.server_name not in (None, "disable") else uri.host
-    secured = trio.SSLStream(stream, context, server_hostname=name, https_compatible=True)
+    try:
+        secured = trio.SSLStream(stream, context, server_hostname=name, https_compatible=True)
+    except (OSError, ValueError):
+        raise LinkError(f"no TLS with {where}: its server name is no host name") from None
     try:
         await secured.do_handshake()
     except trio.BrokenResourceError as error:

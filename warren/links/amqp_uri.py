@@ -19,8 +19,9 @@ PORT: Final = 5672
 TLS_PORT: Final = 5671
 DEFAULT_HEARTBEAT_S: Final = 10
 DEFAULT_TIMEOUT_MS: Final = 60_000
-# Of the domain name system. Some interpreters take quadratic time for what is longer.
+# Of the domain name system. What turns names into ASCII takes quadratic time for what is longer.
 HOST_MAX_CHARACTERS: Final = 253
+SHORT_MAX_BYTES: Final = 255  # of a name on the wire
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
 _ENTITY = re.compile(r"%(.{0,2})", re.DOTALL)
 # Greedy up to the last @ before white space or a quote: a password may hold a raw @, / or ?.
@@ -110,12 +111,22 @@ def _split_authority(authority: str) -> tuple[str | None, str | None, str, int |
     return user, password, host, port
 
 
+def _check_name(what: str, name: str) -> None:
+    if len(name) > HOST_MAX_CHARACTERS:
+        raise UriError(f"{what} has more than {HOST_MAX_CHARACTERS} characters")
+    if "\0" in name:
+        raise UriError(f"{what} contains a NUL")
+
+
 def _vhost(path: str, default: str) -> str:
     if not path:
         return default
     if "/" in path[1:]:
         raise UriError("invalid_vhost")
-    return _unquote(path[1:])
+    vhost = _unquote(path[1:])
+    if len(vhost.encode()) > SHORT_MAX_BYTES:
+        raise UriError("invalid_vhost")
+    return vhost
 
 
 def _number(name: str, text: str) -> int:
@@ -143,9 +154,11 @@ def parse_uri(text: str, default_vhost: str = "/") -> BrokerUri:
     user, password, host, port = _split_authority(authority)
     if port is not None and not host:
         raise UriError("{unable_to_parse_uri,malformed_uri}")
-    if len(host) > HOST_MAX_CHARACTERS:
-        raise UriError(f"the host name has more than {HOST_MAX_CHARACTERS} characters")
+    _check_name("the host name", host)
     parameters = dict(parse_qsl(query, keep_blank_values=True))
+    server_name = parameters.get("server_name_indication")
+    if server_name is not None:
+        _check_name("server_name_indication", server_name)
     numbers = {name: _number(name, parameters[name]) for name in _NUMBERS if name in parameters}
     tls = scheme == "amqps"
     mechanisms = tuple(
@@ -168,7 +181,7 @@ def parse_uri(text: str, default_vhost: str = "/") -> BrokerUri:
         key_file=parameters.get("keyfile"),
         key_password=parameters.get("password"),
         verify=parameters.get("verify", "verify_peer") != "verify_none",
-        server_name=parameters.get("server_name_indication"),
+        server_name=server_name,
     )
 
 

@@ -16,7 +16,7 @@ from warren.amqp.codec import decode_method, frame, method_frame
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, ENTRIES_MAX, encode_table
 from warren.amqp.properties import BasicProperties
-from warren.links.address_guard import AddressGuard
+from warren.links.address_guard import AddressGuard, networks
 from warren.links.amqp_client import (
     INBOX_BYTES,
     NO_PROPERTIES,
@@ -204,6 +204,29 @@ def test_a_handshake_that_goes_wrong_ends_with_a_reason(answer: bytes, text: str
         handshake(script)
     assert text in str(failure.value)
     assert "s3cret" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("amqp://a..b", "cannot resolve a..b:5672: that is no host name"),
+        ("amqp://" + "%C3%A9" * 64, "that is no host name"),
+        ("amqps://127.0.0.1:{port}?server_name_indication=", "its server name is no host name"),
+        ("amqps://127.0.0.1:{port}?server_name_indication=.h", "its server name is no host name"),
+        ("amqps://127.0.0.1:{port}?server_name_indication=" + "%C3%A9" * 64, "its server name is no host name"),
+    ],
+)
+def test_a_name_that_is_none_is_an_error_of_that_uri_and_no_fault_of_the_link(uri: str, text: str) -> None:
+    settings = ClientSettings(AddressGuard(networks(["127.0.0.0/8"])))
+
+    async def main() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        async with listener, trio.open_nursery() as nursery:
+            port = listener.socket.getsockname()[1]
+            with pytest.raises(LinkError, match=text):
+                await connect(nursery, parse_uri(uri.format(port=port)), settings, "test")
+
+    trio.run(main)
 
 
 def test_a_peer_that_says_nothing_is_given_up_after_the_connection_timeout() -> None:
