@@ -24,9 +24,8 @@ HOST_MAX_CHARACTERS: Final = 253
 SHORT_MAX_BYTES: Final = 255  # of a name on the wire
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
 _ENTITY = re.compile(r"%(.{0,2})", re.DOTALL)
-# Greedy up to the last @ before white space or a quote: a password may hold a raw @, / or ?.
-_USERINFO = re.compile(r"(?i)\b(amqps?://)[^\s\"'<>]*@")
-_QUERY = re.compile(r"(?i)(\bamqps?://[^\s\"'<>?]*)\?[^\s\"'<>]*")
+# Up to white space or a quote: a password may hold a raw @, / or ?.
+_URI = re.compile(r"(?i)\bamqps?://[^\s\"'<>]*")
 _NUMBERS: Final = ("heartbeat", "connection_timeout", "channel_max", "frame_max", "depth")
 _WHITESPACE = re.compile(r"\s+")
 
@@ -190,12 +189,21 @@ def redact_uri(text: str) -> str:
     found = _SCHEME.fullmatch(text)
     if found is None:
         # Whoever forgot the scheme may still have written the password.
-        return _WHITESPACE.sub("", text.rpartition("@")[2].partition("?")[0])
-    rest = found[2].rpartition("@")[2].partition("?")[0]
+        return _WHITESPACE.sub("", _place(text))
+    rest = _place(found[2])
     slashes = "" if rest.startswith("//") else "//"
     return f"{found[1]}:{slashes}{rest}"
 
 
+def _place(text: str) -> str:
+    """Return what is behind user and password and before the query, nothing where that cannot be told.
+
+    A ? before an @ begins the query that the @ is in, or stands in the password: either would be shown with the other.
+    """
+    userinfo, _, rest = text.rpartition("@")
+    return "" if "?" in userinfo else rest.partition("?")[0]
+
+
 def redact(text: str) -> str:
     """Return any text with the AMQP URIs in it redacted: for reasons and log lines made by others."""
-    return _QUERY.sub(r"\1", _USERINFO.sub(r"\1", text))
+    return _URI.sub(lambda found: redact_uri(found[0]), text)
