@@ -167,7 +167,9 @@ def test_over_tls_requests_know_that_they_are(authority: trustme.CA, server_cont
     trio.run(main)
 
 
-def test_who_sends_tls_records_without_data_is_hung_up_on(server_context: ssl.SSLContext) -> None:
+def test_who_sends_tls_records_without_data_is_hung_up_on(
+    server_context: ssl.SSLContext, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each KeyUpdate takes the broker thirty microseconds, and asks for one in return."""
 
     def attack(address: tuple[str, int]) -> None:
@@ -189,6 +191,7 @@ def test_who_sends_tls_records_without_data_is_hung_up_on(server_context: ssl.SS
                 assert len(server.requests) == 1
 
     trio.run(main)
+    assert not caplog.records
 
 
 def test_peers_without_tls_and_peers_that_say_nothing_do_not_hold_others_up(

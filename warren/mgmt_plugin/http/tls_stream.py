@@ -25,7 +25,8 @@ class _Counted(trio.abc.Stream):
             received = await self._plain.receive_some(self._records.receive_bytes)
             self._records.received(bytes(received))
         except ConnectionAbortedError as error:
-            raise trio.BrokenResourceError from error
+            # Without the cause: trio reads that of what it is told, and takes it for one of the system's.
+            raise trio.BrokenResourceError(str(error)) from None
         return received
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
