@@ -1,4 +1,4 @@
-"""A TLS client that can ask for new keys, which Python's `ssl` cannot: OpenSSL through ctypes, over memory buffers.
+"""A TLS peer that can ask for new keys, which Python's `ssl` cannot: OpenSSL through ctypes, over memory buffers.
 
 It has what the attacks need: a handshake over a socket, records of any size, and KeyUpdate messages by the thousand.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import socket
+from pathlib import Path
 from typing import Any, Final
 
-_TLS_CLIENT_CONNECTED: Final = 1
+_DONE: Final = 1
+_PEM: Final = 1
 _READ_BYTES: Final = 1 << 16
 _UPDATE_REQUESTED: Final = 1
 
@@ -19,11 +21,15 @@ def _library() -> Any:
     crypto = ctypes.CDLL("libcrypto.so.3")
     for library, name, result, arguments in (
         (ssl, "TLS_client_method", ctypes.c_void_p, []),
+        (ssl, "TLS_server_method", ctypes.c_void_p, []),
         (ssl, "SSL_CTX_new", ctypes.c_void_p, [ctypes.c_void_p]),
         (ssl, "SSL_CTX_free", None, [ctypes.c_void_p]),
+        (ssl, "SSL_CTX_use_certificate_chain_file", ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p]),
+        (ssl, "SSL_CTX_use_PrivateKey_file", ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]),
         (ssl, "SSL_new", ctypes.c_void_p, [ctypes.c_void_p]),
         (ssl, "SSL_free", None, [ctypes.c_void_p]),
         (ssl, "SSL_set_bio", None, [ctypes.c_void_p] * 3),
+        (ssl, "SSL_accept", ctypes.c_int, [ctypes.c_void_p]),
         (ssl, "SSL_connect", ctypes.c_int, [ctypes.c_void_p]),
         (ssl, "SSL_do_handshake", ctypes.c_int, [ctypes.c_void_p]),
         (ssl, "SSL_key_update", ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),
@@ -41,21 +47,32 @@ def _library() -> Any:
 
 
 class TlsPeer:
-    """A TLS connection over `sock`; what it makes is returned, not sent, once the handshake is done."""
+    """A TLS connection over `sock`; what it makes is returned, not sent, once the handshake is done.
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._openssl = _library()
+    It is the client, or with the PEM file of a `certificate` and its key the server.
+    """
+
+    def __init__(self, sock: socket.socket, certificate: Path | None = None) -> None:
+        self._openssl = openssl = _library()
         self.sock = sock
-        self._context = self._openssl.SSL_CTX_new(self._openssl.TLS_client_method())
+        if certificate is None:
+            self._context = openssl.SSL_CTX_new(openssl.TLS_client_method())
+            step = openssl.SSL_connect
+        else:
+            self._context = openssl.SSL_CTX_new(openssl.TLS_server_method())
+            file = bytes(certificate)
+            assert openssl.SSL_CTX_use_certificate_chain_file(self._context, file) == _DONE
+            assert openssl.SSL_CTX_use_PrivateKey_file(self._context, file, _PEM) == _DONE
+            step = openssl.SSL_accept
         self._tls = self._openssl.SSL_new(self._context)
         self._incoming = self._openssl.BIO_new(self._openssl.BIO_s_mem())
         self._outgoing = self._openssl.BIO_new(self._openssl.BIO_s_mem())
         self._openssl.SSL_set_bio(self._tls, self._incoming, self._outgoing)
-        while self._openssl.SSL_connect(self._tls) != _TLS_CLIENT_CONNECTED:
+        while step(self._tls) != _DONE:
             self.sock.sendall(self._made())
             received = self.sock.recv(_READ_BYTES)
             if not received:
-                raise ConnectionError("the broker hung up")
+                raise ConnectionError("the other side hung up")
             self._openssl.BIO_write(self._incoming, received, len(received))
         self.sock.sendall(self._made())
 

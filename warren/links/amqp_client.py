@@ -30,7 +30,7 @@ from warren.amqp.field_table import EMPTY_TABLE, FLAT_TABLE_BYTES, Table
 from warren.amqp.properties import MIN_HEADER_BYTES, scan_properties
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_uri import BrokerUri, redact
-from warren.links.client_tls import client_context
+from warren.links.client_tls import client_context, client_stream
 from warren.links.starts import Ends
 
 INBOX_BYTES: Final = 8 << 20
@@ -800,9 +800,8 @@ async def _secure(stream: trio.SocketStream, uri: BrokerUri, where: str) -> trio
         context = await client_context(uri)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise LinkError(f"the certificate files for {where} cannot be used: {type(error).__name__}") from None
-    name = uri.server_name if uri.server_name not in (None, "disable") else uri.host
     try:
-        secured = trio.SSLStream(stream, context, server_hostname=name, https_compatible=True)
+        secured = client_stream(stream, context, uri)
     except (OSError, ValueError):
         raise LinkError(f"no TLS with {where}: its server name is no host name") from None
     try:

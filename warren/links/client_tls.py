@@ -1,4 +1,4 @@
-"""The TLS settings of a link's connection, made from files that its URI names.
+"""TLS of a link's connection, and its settings, made from files that its URI names.
 
 Whoever may set a parameter chooses the names: which files are read, and by how many threads at a time, is the rule of
 the whole process (``server/regular_files.py``, ``server/threads.py``).
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ssl
 
+import trio
+
 from warren.links.amqp_uri import BrokerUri
+from warren.server.network.tls_stream import TlsStream
 from warren.server.regular_files import copied, read_regular
 from warren.server.threads import LINKS, in_thread
 
@@ -20,6 +23,16 @@ async def client_context(uri: BrokerUri) -> ssl.SSLContext:
         OSError, ValueError: a file cannot be read or used.
     """
     return await in_thread(LINKS, _make, uri, abandon=True)
+
+
+def client_stream(plain: trio.SocketStream, context: ssl.SSLContext, uri: BrokerUri) -> TlsStream:
+    """Return TLS over `plain`, before the handshake.
+
+    Raises:
+        OSError, ValueError: the name that the server is to have is no host name.
+    """
+    name = uri.host if uri.server_name in (None, "disable") else uri.server_name
+    return TlsStream(plain, context, name)
 
 
 def _make(uri: BrokerUri) -> ssl.SSLContext:

@@ -16,7 +16,6 @@ from warren.mgmt_plugin.data_tokens import DataTokens, key_of
 from warren.mgmt_plugin.follower_api import FollowerApi
 from warren.mgmt_plugin.http.server import HttpTraffic, Load, Port, converse_through_node, serve_http
 from warren.mgmt_plugin.http.static_files import StaticFiles
-from warren.mgmt_plugin.http.tls_stream import TlsStream
 from warren.mgmt_plugin.local_listener import LocalListener
 from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsHandlers, MetricsPort
 from warren.mgmt_plugin.metrics.statistics import Statistics
@@ -63,6 +62,7 @@ from warren.server.data_dir import MESSAGES
 from warren.server.draining.drains import Drains
 from warren.server.management import Following, Listening, Management
 from warren.server.network.tls import ServerTls
+from warren.server.network.tls_stream import TlsStream
 from warren.server.settings import Settings
 from warren.server.staging.stages import Stages
 

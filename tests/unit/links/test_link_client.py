@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from struct import pack
 from typing import Any
 
 import pytest
 import trio
+import trustme
+from tls_peer import TlsPeer
 from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from warren.amqp import methods
@@ -28,6 +33,7 @@ from warren.links.amqp_client import (
     connect,
 )
 from warren.links.amqp_uri import parse_uri
+from warren.server.network.tls_records import EMPTY_MAX
 
 SETTINGS = ClientSettings(AddressGuard(), max_message_bytes=100_000)
 START = methods.ConnectionStart(0, 9, {"cluster_name": "peer"}, b"AMQPLAIN PLAIN", b"en_US")
@@ -232,6 +238,33 @@ def test_a_name_that_is_none_is_an_error_of_that_uri_and_no_fault_of_the_link(ur
 def test_a_peer_that_says_nothing_is_given_up_after_the_connection_timeout() -> None:
     with pytest.raises(LinkError, match="did not accept a connection in 1500 ms"):
         handshake(silence, "amqp://?connection_timeout=1500")
+
+
+def test_a_peer_that_asks_for_new_keys_again_and_again_is_given_up(tmp_path: Path) -> None:
+    certificate = tmp_path / "server.pem"
+    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
+    settings = ClientSettings(AddressGuard(networks(["127.0.0.0/8"])))
+    listening = socket.create_server(("127.0.0.1", 0))
+    left = threading.Event()
+
+    def serve() -> None:
+        peer = TlsPeer(listening.accept()[0], certificate)
+        peer.sock.sendall(peer.key_updates(2 * EMPTY_MAX))
+        left.wait()
+        peer.close()
+
+    async def main() -> None:
+        uri = parse_uri(f"amqps://127.0.0.1:{listening.getsockname()[1]}?verify=verify_none&connection_timeout=20000")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, serve)
+            try:
+                with pytest.raises(LinkError, match="was lost"):
+                    await connect(nursery, uri, settings, "test")
+            finally:
+                left.set()
+
+    with listening:
+        trio.run(main)
 
 
 def test_a_message_in_many_frames_is_put_together_and_acked() -> None:

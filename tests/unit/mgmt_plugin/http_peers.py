@@ -22,7 +22,7 @@ from warren.mgmt_plugin.http.server import (
     Response,
     serve_http,
 )
-from warren.mgmt_plugin.http.tls_stream import TlsStream
+from warren.server.network.tls_stream import TlsStream
 
 GET = b"GET /any HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /any HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

@@ -1,4 +1,4 @@
-"""TLS around a stream of the HTTP port, for which no peer can have the broker work without saying anything.
+"""TLS around a stream, of HTTP or of a link, for which no peer can have the broker work without saying anything.
 
 The records that come are counted, and of small ones few are decrypted at a time (`server.network.tls_records`).
 """
@@ -40,12 +40,22 @@ class _Counted(trio.abc.Stream):
 
 
 class TlsStream(trio.abc.Stream):
-    """The stream above it. `context` is that of a server."""
+    """The stream above it. `context` is that of a server, or that of a client for the server called `server_name`.
 
-    def __init__(self, plain: trio.SocketStream, context: ssl.SSLContext) -> None:
+    Raises:
+        OSError, ValueError: that is no host name.
+    """
+
+    def __init__(self, plain: trio.SocketStream, context: ssl.SSLContext, server_name: str | None = None) -> None:
         self._records = TlsRecords()
         counted = _Counted(plain, self._records)
-        self._tls = trio.SSLStream(counted, context, server_side=True, https_compatible=True)
+        self._tls = trio.SSLStream(
+            counted,
+            context,
+            server_hostname=server_name,
+            server_side=server_name is None,
+            https_compatible=True,
+        )
 
     async def do_handshake(self) -> None:
         """Wait until the handshake is done.
