@@ -13,17 +13,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 PORT: Final = 5672
 TLS_PORT: Final = 5671
 DEFAULT_HEARTBEAT_S: Final = 10
 DEFAULT_TIMEOUT_MS: Final = 60_000
+URI_MAX_CHARACTERS: Final = 16 << 10  # a password may be a token of some kilobytes
 # Of the domain name system. What turns names into ASCII takes quadratic time for what is longer.
 HOST_MAX_CHARACTERS: Final = 253
 SHORT_MAX_BYTES: Final = 255  # of a name on the wire
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
-_ENTITY = re.compile(r"%(.{0,2})", re.DOTALL)
+_NO_ENTITY = re.compile("%(?![0-9A-Fa-f]{2})")
 # Up to white space or a quote: a password may hold a raw @, / or ?.
 _URI = re.compile(r"(?i)\bamqps?://[^\s\"'<>]*")
 _NUMBERS: Final = ("heartbeat", "connection_timeout", "channel_max", "frame_max", "depth")
@@ -62,24 +63,11 @@ class BrokerUri:
 
 
 def _unquote(text: str) -> str:
-    for entity in _ENTITY.finditer(text):
-        digits = entity[1]
-        if len(digits) < 2:
-            raise UriError("unterminated_entity")
-        if not re.fullmatch("[0-9A-Fa-f]{2}", digits):
-            raise UriError("invalid_entity")
-    raw = bytearray()
-    at = 0
-    encoded = text.encode()
-    while at < len(encoded):
-        if encoded[at] == 0x25:
-            raw.append(int(encoded[at + 1 : at + 3], 16))
-            at += 3
-        else:
-            raw.append(encoded[at])
-            at += 1
+    wrong = _NO_ENTITY.search(text)
+    if wrong is not None:
+        raise UriError("unterminated_entity" if len(text) - wrong.start() < 3 else "invalid_entity")
     try:
-        return raw.decode()
+        return unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
         raise UriError("a part is not UTF-8") from None
 
@@ -140,6 +128,8 @@ def parse_uri(text: str, default_vhost: str = "/") -> BrokerUri:
     Raises:
         UriError: not an AMQP URI. Parameters nobody knows are ignored, as RabbitMQ does.
     """
+    if len(text) > URI_MAX_CHARACTERS:
+        raise UriError(f"it has more than {URI_MAX_CHARACTERS} characters")
     found = _SCHEME.fullmatch(text)
     if found is None:
         raise UriError("{unable_to_parse_uri,no_scheme}")
@@ -154,15 +144,14 @@ def parse_uri(text: str, default_vhost: str = "/") -> BrokerUri:
     if port is not None and not host:
         raise UriError("{unable_to_parse_uri,malformed_uri}")
     _check_name("the host name", host)
-    parameters = dict(parse_qsl(query, keep_blank_values=True))
+    given = parse_qsl(query, keep_blank_values=True)
+    parameters = dict(given)
     server_name = parameters.get("server_name_indication")
     if server_name is not None:
         _check_name("server_name_indication", server_name)
     numbers = {name: _number(name, parameters[name]) for name in _NUMBERS if name in parameters}
     tls = scheme == "amqps"
-    mechanisms = tuple(
-        value.upper() for name, value in parse_qsl(query, keep_blank_values=True) if name == "auth_mechanism"
-    )
+    mechanisms = tuple(value.upper() for name, value in given if name == "auth_mechanism")
     return BrokerUri(
         tls=tls,
         host=host,

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from warren.amqp.field_table import encode_table
 from warren.amqp.numbers import is_long, is_number
 from warren.links.amqp_uri import UriError, parse_uri, redact_uri
 
+URIS_MAX: Final = 100  # they are looked at in one go
 Json = object
 Validator = Callable[[str, Json], list[str]]
 Field = tuple[str, Validator, bool]
@@ -90,6 +92,8 @@ def uris(may_use: Callable[[str], str | None] = lambda uri: None) -> Validator:
 
     def validate(name: str, value: Json) -> list[str]:
         if isinstance(value, list):
+            if len(value) > URIS_MAX:
+                return [f"{name} has more than {URIS_MAX} URIs"]
             return [problem for one in value for problem in validate_one(name, one)]
         return validate_one(name, value)
 

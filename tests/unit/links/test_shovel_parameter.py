@@ -30,6 +30,15 @@ def test_what_rabbitmq_takes_is_valid(changes: dict[str, Any]) -> None:
     parse("t", VALID | changes)
 
 
+def test_uris_are_bounded_in_number_and_length_for_they_are_looked_at_in_one_go() -> None:
+    assert validate("t", VALID | {"src-uri": ["amqp://h"] * 100}) == []
+    assert validate("t", VALID | {"src-uri": ["amqp://h"] * 101}) == ["src-uri has more than 100 URIs"]
+    token = "t" * ((16 << 10) - len("amqp://u:@h"))
+    assert validate("t", VALID | {"src-uri": f"amqp://u:{token}@h"}) == []
+    (problem,) = validate("t", VALID | {"src-uri": f"amqp://u:{token}t@h"})
+    assert problem == '"amqp://h" not a valid URI: {it has more than 16384 characters,"amqp://h"}'
+
+
 def test_what_is_missing_is_named() -> None:
     nothing = [
         "Must specify 'src-exchange' or 'src-queue'",
