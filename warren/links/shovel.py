@@ -47,15 +47,8 @@ def _small_number(limit: int) -> validation.Validator:
     return validate
 
 
-def _short_text(name: str, value: Json) -> list[str]:
-    problems = validation.binary(name, value)
-    if isinstance(value, str) and len(value.encode()) > 255:
-        return [f"{name} is longer than 255 bytes"]
-    return problems
-
-
 _PROPERTIES: Final = tuple(
-    optional(name, _small_number(_NUMERIC_PROPERTIES[name]) if name in _NUMERIC_PROPERTIES else _short_text)
+    optional(name, _small_number(_NUMERIC_PROPERTIES[name]) if name in _NUMERIC_PROPERTIES else validation.short_text)
     for name in (
         "content_type",
         "content_encoding",
@@ -96,9 +89,9 @@ def validate(name: str, value: Json, *, user: str = "", may_connect: Callable[[s
         optional("ack-mode", validation.choice(*ACK_MODES)),
         optional("src-protocol", validation.choice(*PROTOCOLS)),
         required("src-uri", uris),
-        optional("src-exchange", validation.binary),
-        optional("src-exchange-key", validation.binary),
-        optional("src-queue", validation.binary),
+        optional("src-exchange", validation.short_text),
+        optional("src-exchange-key", validation.short_text),
+        optional("src-queue", validation.short_text),
         optional("src-queue-args", validation.table),
         optional("src-consumer-args", validation.table),
         optional("src-predeclared", validation.boolean),
@@ -108,9 +101,9 @@ def validate(name: str, value: Json, *, user: str = "", may_connect: Callable[[s
         optional("src-delete-after", validation.delete_after),
         optional("dest-protocol", validation.choice(*PROTOCOLS)),
         required("dest-uri", uris),
-        optional("dest-exchange", validation.binary),
-        optional("dest-exchange-key", validation.binary),
-        optional("dest-queue", validation.binary),
+        optional("dest-exchange", validation.short_text),
+        optional("dest-exchange-key", validation.short_text),
+        optional("dest-queue", validation.short_text),
         optional("dest-queue-args", validation.table),
         optional("dest-predeclared", validation.boolean),
         optional("add-forward-headers", validation.boolean),

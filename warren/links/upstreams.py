@@ -33,9 +33,9 @@ ALL: Final = "all"
 RECONNECT_DELAY_S: Final = 5.0
 HOPS_MAX: Final = 0x7FFF  # what the binding of a federation link has room for
 _SETTINGS: Final = (
-    optional("exchange", validation.binary),
-    optional("queue", validation.binary),
-    optional("consumer-tag", validation.binary),
+    optional("exchange", validation.short_text),
+    optional("queue", validation.short_text),
+    optional("consumer-tag", validation.short_text),
     optional("prefetch-count", validation.number),
     optional("reconnect-delay", validation.number),
     optional("max-hops", validation.number),

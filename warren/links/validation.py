@@ -15,7 +15,7 @@ from typing import Final
 
 from warren.amqp.field_table import encode_table
 from warren.amqp.numbers import is_long, is_number
-from warren.links.amqp_uri import UriError, parse_uri, redact_uri
+from warren.links.amqp_uri import SHORT_MAX_BYTES, UriError, parse_uri, redact_uri
 
 URIS_MAX: Final = 100  # they are looked at in one go
 Json = object
@@ -50,6 +50,13 @@ def number(name: str, value: Json) -> list[str]:
 
 def binary(name: str, value: Json) -> list[str]:
     return [] if isinstance(value, str) else [f"{name} should be binary, actually was {term(value)}"]
+
+
+def short_text(name: str, value: Json) -> list[str]:
+    """Accept a string that is not too long for a name on the wire."""
+    if isinstance(value, str) and len(value.encode()) > SHORT_MAX_BYTES:
+        return [f"{name} is longer than {SHORT_MAX_BYTES} bytes"]
+    return binary(name, value)
 
 
 def boolean(name: str, value: Json) -> list[str]:

@@ -153,6 +153,12 @@ def test_each_mistake_has_its_sentence(changes: dict[str, Any], sentences: list[
         parse("t", VALID | changes)
 
 
+@pytest.mark.parametrize("name", ["src-exchange-key", "dest-queue", "src-queue"])
+def test_names_have_room_on_the_wire(name: str) -> None:
+    assert validate("t", VALID | {name: "n" * 255}) == []
+    assert validate("t", VALID | {name: "n" * 256}) == [f"{name} is longer than 255 bytes"]
+
+
 def test_no_sentence_repeats_a_password() -> None:
     value = VALID | {"src-uri": "amqp://u:s3cret@h/a/b", "dest-uri": ["amqp://u:s3cret@h?heartbeat=x"]}
     sentences = validate("t", value)

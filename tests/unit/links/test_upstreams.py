@@ -48,6 +48,12 @@ def test_an_upstream_with_everything_wrong_gets_the_sentences_of_rabbitmq() -> N
     assert validate_upstream("t", {}) == ['Key "uri" not found in t']
 
 
+@pytest.mark.parametrize("name", ["exchange", "queue", "consumer-tag"])
+def test_names_upstream_have_room_on_the_wire(name: str) -> None:
+    assert validate_upstream("t", {"uri": "amqp://h", name: "n" * 255}) == []
+    assert validate_upstream("t", {"uri": "amqp://h", name: "n" * 256}) == [f"{name} is longer than 255 bytes"]
+
+
 def test_a_set_is_a_list_of_members_that_name_an_upstream() -> None:
     assert validate_upstream_set("t", [{"upstream": "nope"}]) == []
     assert validate_upstream_set("t", []) == []
