@@ -40,6 +40,7 @@ REPLY_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 3.0
 FRAME_MAX_BYTES: Final = 131072
 MAX_MESSAGE_BYTES: Final = 134_217_728
+SHOWN_CHARACTERS: Final = 200  # of what a peer offers, which may be a frame full of it
 CONTENT_HEAD_BYTES: Final = 12  # of a content header, before its properties
 _DELIVER: Final = 60 << 16 | 60
 _ACK: Final = 60 << 16 | 80
@@ -751,8 +752,9 @@ def _credentials(uri: BrokerUri, offered: Sequence[str], where: str) -> tuple[st
     if not wanted:
         certified = uri.certificate_file is not None and uri.user is None
         wanted = ("EXTERNAL", "PLAIN") if certified else ("PLAIN",)
+    known = set(offered)  # which may be tens of thousands
     for mechanism in wanted:
-        if mechanism not in offered:
+        if mechanism not in known:
             continue
         if mechanism == "EXTERNAL":
             return mechanism, b""
@@ -760,7 +762,8 @@ def _credentials(uri: BrokerUri, offered: Sequence[str], where: str) -> tuple[st
             user = "guest" if uri.user is None else uri.user
             password = "guest" if uri.password is None and uri.user is None else uri.password or ""
             return mechanism, b"\0" + user.encode() + b"\0" + password.encode()
-    raise LinkError(f"{where} offers {' '.join(offered)} to log in with, the URI asks for {' or '.join(wanted)}")
+    theirs, ours = " ".join(offered)[:SHOWN_CHARACTERS], " or ".join(wanted)[:SHOWN_CHARACTERS]
+    raise LinkError(f"{where} offers {theirs} to log in with, the URI asks for {ours}")
 
 
 # --- connecting -----------------------------------------------------------------------------------------------------

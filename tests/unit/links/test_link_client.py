@@ -235,6 +235,16 @@ def test_a_name_that_is_none_is_an_error_of_that_uri_and_no_fault_of_the_link(ur
     trio.run(main)
 
 
+def test_of_very_many_mechanisms_a_reason_names_a_few() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.stream.receive_some()
+        await peer.send(0, methods.ConnectionStart(0, 9, {}, b" ".join([b"STRANGE"] * 10_000), b"en_US"))
+
+    with pytest.raises(LinkError, match=r"offers STRANGE STRANGE .* the URI asks for PLAIN") as refusal:
+        handshake(script)
+    assert len(str(refusal.value)) < 300
+
+
 def test_a_peer_that_says_nothing_is_given_up_after_the_connection_timeout() -> None:
     with pytest.raises(LinkError, match="did not accept a connection in 1500 ms"):
         handshake(silence, "amqp://?connection_timeout=1500")
