@@ -15,7 +15,7 @@ from typing import Final
 
 from warren.amqp.field_table import encode_table
 from warren.amqp.numbers import is_long, is_number
-from warren.links.amqp_uri import SHORT_MAX_BYTES, UriError, parse_uri, redact_uri
+from warren.links.amqp_uri import SHORT_MAX_BYTES, UriError, parse_uri, redact, redact_uri
 
 URIS_MAX: Final = 100  # they are looked at in one go
 Json = object
@@ -24,7 +24,7 @@ Field = tuple[str, Validator, bool]
 
 
 def term(value: Json) -> str:
-    """Return a JSON value as Erlang prints it."""
+    """Return a JSON value as Erlang prints it, its URIs redacted."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -32,7 +32,8 @@ def term(value: Json) -> str:
     if isinstance(value, str):
         if not value:
             return "<<>>"
-        return f"<<{json.dumps(value, ensure_ascii=False)}{'' if value.isascii() else '/utf8'}>>"
+        shown = redact(value)
+        return f"<<{json.dumps(shown, ensure_ascii=False)}{'' if shown.isascii() else '/utf8'}>>"
     if isinstance(value, dict):
         inner = ",".join(f"{term(key)} => {term(entry)}" for key, entry in value.items())
         return f"#{{{inner}}}"

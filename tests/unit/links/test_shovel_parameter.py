@@ -166,6 +166,21 @@ def test_no_sentence_repeats_a_password() -> None:
     assert "s3cret" not in repr(sentences)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        VALID | {"scr-uri": "amqp://u:s3cret@h/v"},
+        VALID | {"src-uri": {"uri": "amqp://u:s3cret@h/v"}},
+        VALID | {"prefetch-count": "amqp://u:s3cret@h/v"},
+        "amqp://u:s3cret@h/v",
+    ],
+)
+def test_no_sentence_repeats_a_password_that_is_in_the_wrong_place(value: object) -> None:
+    (problem,) = validate("t", value)
+    assert "s3cret" not in problem
+    assert '<<"amqp://h/v">>' in problem
+
+
 def test_who_sets_a_shovel_needs_the_vhost_of_a_uri_without_host() -> None:
     value = VALID | {"src-uri": ["amqp:///mine", "amqp:///theirs"], "dest-uri": "amqp://h/theirs"}
     assert validate("t", value, user="guest", may_connect=lambda vhost: vhost == "mine") == [
