@@ -35,7 +35,9 @@ from warren.links.starts import Ends
 
 INBOX_BYTES: Final = 8 << 20
 OUTBOX_BYTES: Final = 1 << 20
-READ_BYTES: Final = 256 << 10
+READ_MIN_BYTES: Final = 32 << 10
+READ_MAX_BYTES: Final = 256 << 10
+SMALL_FRAME_BYTES: Final = 512
 REPLY_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 3.0
 FRAME_MAX_BYTES: Final = 131072
@@ -436,6 +438,7 @@ class Connection:
         self._channels: dict[int, Channel] = {}
         self._next_channel = 1
         self._carry = b""
+        self._read_bytes = READ_MIN_BYTES
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._sending_bytes = 0
@@ -562,16 +565,16 @@ class Connection:
             await self._lose(LinkError(f"the connection to {self.where} was lost"))
 
     async def _receive_more(self) -> None:
-        data = bytes(await self._stream.receive_some(READ_BYTES))
+        data = bytes(await self._stream.receive_some(self._read_bytes))
         if not data:
             raise LinkError(f"{self.where} closed the connection without giving a reason")
         self._last_received = trio.current_time()
         self._carry = self._carry + data if self._carry else data
 
     def _feed(self) -> None:
-        """Walk the whole frames of what was read."""
+        """Walk the whole frames of what was read, and read less at a time where they are small."""
         data = self._carry
-        pos = 0
+        pos = frames = 0
         end = len(data)
         while end - pos >= 7:
             kind, number, size = _HEAD.unpack_from(data, pos)
@@ -585,7 +588,12 @@ class Connection:
                 raise _Nonsense("sent a frame without its end octet")
             self._frame(kind, number, data, start, stop)
             pos = stop + 1
+            frames += 1
         self._carry = data[pos:] if pos else data
+        if frames * SMALL_FRAME_BYTES > end:
+            self._read_bytes = READ_MIN_BYTES
+        elif end >= self._read_bytes:
+            self._read_bytes = min(2 * self._read_bytes, READ_MAX_BYTES)
 
     def _frame(self, kind: int, number: int, data: bytes, start: int, stop: int) -> None:
         if kind == methods.FRAME_HEARTBEAT:

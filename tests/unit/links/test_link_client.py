@@ -25,6 +25,8 @@ from warren.links.address_guard import AddressGuard, networks
 from warren.links.amqp_client import (
     INBOX_BYTES,
     NO_PROPERTIES,
+    READ_MAX_BYTES,
+    READ_MIN_BYTES,
     Channel,
     ClientSettings,
     Connection,
@@ -449,6 +451,67 @@ def test_no_more_is_read_than_fits_until_deliveries_are_taken() -> None:
 
     play(script, client)
     assert sent == count
+
+
+class Measured(trio.abc.Stream):
+    """A stream that remembers how much was asked for at a time."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self.asked: list[int] = []
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        assert max_bytes is not None
+        self.asked.append(max_bytes)
+        return await self._stream.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def test_of_small_frames_less_is_read_at_a_time_for_each_takes_a_while() -> None:
+    async def main() -> None:
+        plain, theirs = memory_stream_pair()
+        ours = Measured(plain)
+
+        async def open_local() -> trio.abc.Stream:
+            return ours
+
+        peer = Peer(theirs)
+        peer.frame_max = 131072
+        settings = ClientSettings(AddressGuard())
+
+        async def log_in() -> None:
+            await peer.log_in()
+            await peer.serve_channel()
+
+        async def delivered(channel: Channel) -> None:
+            while not channel.take_deliveries():
+                await channel.changed.wait()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log_in)
+            connection = await connect(nursery, parse_uri("amqp://u:p@?heartbeat=0"), settings, "test", open_local)
+            channel = await connection.open_channel()
+            assert set(ours.asked) == {READ_MIN_BYTES}
+            await peer.deliver(1, bytes(1 << 20))
+            await delivered(channel)
+            assert ours.asked[-1] == READ_MAX_BYTES
+            await theirs.send_all(methods.HEARTBEAT_FRAME * (1 << 16))
+            await peer.deliver(2, b"")
+            await delivered(channel)
+            assert ours.asked[-1] == READ_MIN_BYTES
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(ours)
+
+    trio.run(main)
 
 
 def test_publishing_waits_while_the_peer_is_blocked() -> None:
