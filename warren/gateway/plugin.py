@@ -16,7 +16,7 @@ from warren.server.network.admission import Admission
 from warren.server.network.handshakes import Handshakes
 from warren.server.network.listening import open_sockets
 from warren.server.network.reactor import Listener
-from warren.server.network.tls import ServerTls, maybe_user_of_certificate
+from warren.server.network.tls import maybe_user_of_certificate
 from warren.server.supervision import ESSENTIAL
 
 # How many are being connected to the leader at a time: it takes few whom it does not know yet (`NEWCOMERS_MAX`).
@@ -51,6 +51,10 @@ class GatewayPlugin:
             async def connect(client: Client) -> None:
                 await _connect(client, clients, following, at_once, limits.handshake_timeout_s)
 
+            def user_of(certificate: dict[str, object]) -> str | None:
+                assert following.tls is not None
+                return maybe_user_of_certificate(certificate, following.tls.settings.cert_login_from)
+
             async def tick() -> None:
                 while True:
                     await next_beat()
@@ -65,7 +69,7 @@ class GatewayPlugin:
                 ),
                 Handshakes(limits.tls_handshake_timeout_s),
                 descriptors.clients_below,
-                partial(maybe_user_of_certificate, login_from=settings.tls.cert_login_from),
+                user_of,
                 begin,
             )
             try:
@@ -94,7 +98,8 @@ def _listen(following: Following, clients: Clients) -> list[Listening]:
             clients.listen(Listener(sock, None))
             opened.append(Listening("amqp", *sock.getsockname()[:2]))
     if settings.amqps is not None:
-        tls = ServerTls(settings.tls)
+        tls = following.tls
+        assert tls is not None
         for sock in open_sockets("amqps", settings.amqps):
             clients.listen(Listener(sock, lambda: tls.context))
             opened.append(Listening("amqps", *sock.getsockname()[:2]))

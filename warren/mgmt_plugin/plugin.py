@@ -61,7 +61,6 @@ from warren.server.copies.snapshots import Snapshots
 from warren.server.data_dir import MESSAGES
 from warren.server.draining.drains import Drains
 from warren.server.management import Following, Listening, Management
-from warren.server.network.tls import ServerTls
 from warren.server.network.tls_stream import TlsStream
 from warren.server.settings import Settings
 from warren.server.staging.stages import Stages
@@ -218,12 +217,12 @@ class ManagementPlugin:
                     host, port = endpoint.host, endpoint.port
                     place = await nursery.start(begin, name, serve_http, name, host, port, respond, None, load, tasks)
                     opened.append(Listening(name, *place))
-            tls = ServerTls(settings.tls) if settings.https is not None else None
-            if settings.https is not None and tls is not None:
-                context = tls.context
+            if settings.https is not None:
+                tls = following.tls
 
                 def wrap(stream: trio.SocketStream) -> TlsStream:
-                    return TlsStream(stream, context)
+                    assert tls is not None
+                    return TlsStream(stream, tls.context)
 
                 host, port = settings.https.host, settings.https.port
                 place = await nursery.start(

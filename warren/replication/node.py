@@ -43,7 +43,9 @@ from warren.server.errors import StartError
 from warren.server.logs import get_logger
 from warren.server.management import FollowerPlugin, Following, Listening, Plugin
 from warren.server.message_store import EXIT_CODE
+from warren.server.network.tls import maybe_server_tls
 from warren.server.recovered_messages import messages_directory
+from warren.server.reloading import reloaded
 from warren.server.service_manager import ServiceManager
 from warren.server.setting_kinds import Endpoint
 from warren.server.settings import Settings
@@ -56,9 +58,23 @@ log = get_logger("replication")
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """A follower has ended to be a leader, of that epoch."""
+    """A follower has ended to be a leader, of that epoch and with the settings that are in force."""
 
     epoch: int
+    settings: Settings
+
+
+class _InForce:
+    """The settings of a follower, with those that SIGHUP has changed (`server.reloading`)."""
+
+    def __init__(self, settings: Settings, read_again: Callable[[], Settings] | None) -> None:
+        self.settings = settings
+        self.tls = maybe_server_tls(settings)
+        self._read_again = read_again
+
+    def reload(self) -> None:
+        settings = self.settings
+        self.settings = reloaded(settings, self._read_again or (lambda: settings), self.tls)
 
 
 async def serve(
@@ -78,11 +94,11 @@ async def serve(
         if settings.etcd:
             return await _take_part(settings, own, plugins, read_again)
         if settings.follow is not None:
-            ended = await _follow(settings, settings.follow, own, plugins)
+            ended = await _follow(settings, settings.follow, own, plugins, read_again)
             if not isinstance(ended, Promoted):
                 return ended
             epoch = ended.epoch
-            settings = _of_leader(settings)
+            settings = _of_leader(ended.settings)
             read = read_again
             if read is not None:
                 read_again = lambda: _of_leader(read())  # noqa: E731
@@ -113,8 +129,9 @@ async def _take_part(
             nursery.start_soon(tasks.keep, "registration", election.announce)
             nursery.start_soon(tasks.keep, "members", election.look)
             nursery.start_soon(tasks.keep, "election counts", election.count)
-            ended = await _run(settings, "whom the nodes elect", follower, plugins, election.describe)
+            ended = await _run(settings, "whom the nodes elect", follower, plugins, election.describe, read_again)
             if isinstance(ended, Promoted):
+                settings = ended.settings
                 replica.promote(force=True)  # it is recorded as in sync: it has everything that was confirmed
                 replica.close()
                 metadata.close()
@@ -168,7 +185,13 @@ def _write(directory: Path, state: ClusterState) -> None:
 # --- as a follower ----------------------------------------------------------------------------------------------------
 
 
-async def _follow(settings: Settings, endpoint: Endpoint, own: Identity, plugins: Sequence[Plugin]) -> int | Promoted:
+async def _follow(
+    settings: Settings,
+    endpoint: Endpoint,
+    own: Identity,
+    plugins: Sequence[Plugin],
+    read_again: Callable[[], Settings] | None,
+) -> int | Promoted:
     """Follow until told to stop, or promoted; return the exit code, or that."""
     state = cluster_state.read(settings.data_dir)
     _write(settings.data_dir, state)
@@ -176,7 +199,7 @@ async def _follow(settings: Settings, endpoint: Endpoint, own: Identity, plugins
     try:
         follower = Follower(endpoint, own, _name(settings), settings.data_dir, state, replica, metadata)
         follower.urls = readable_at(settings, socket.getfqdn())
-        ended = await _run(settings, str(endpoint), follower, plugins, _with_members)
+        ended = await _run(settings, str(endpoint), follower, plugins, _with_members, read_again)
         if isinstance(ended, Promoted):
             # Whoever asked has been told what this may lack.
             replica.promote(force=True)
@@ -217,10 +240,12 @@ async def _run(
     follower: Follower,
     plugins: Sequence[Plugin],
     describe: Callable[[dict[str, Any]], dict[str, Any]],
+    read_again: Callable[[], Settings] | None,
 ) -> int | Promoted:
     """Follow until told to stop, or promoted. `describe` adds what is known of the cluster to the status."""
     tasks = Supervision()
     manager = ServiceManager.from_environment(os.environ)
+    in_force = _InForce(settings, read_again)
     following = Following(
         settings,
         tasks,
@@ -232,10 +257,11 @@ async def _run(
         follower.to_leader,
         recover=follower.recover,
         readable=follower.readable,
+        tls=in_force.tls,
     )
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
-            obey = partial(_obey, signals, follower.over, manager)
+            obey = partial(_obey, signals, follower.over, manager, in_force.reload)
             nursery.start_soon(tasks.keep, "signals", obey, ESSENTIAL)
             nursery.start_soon(tasks.keep, "watchdog", manager.keep_alive)
             places: list[Listening] = []
@@ -255,13 +281,16 @@ async def _run(
     if follower.failure:
         log.error("the message store has failed; the broker stops", reason=follower.failure)
         return EXIT_CODE
-    return Promoted(follower.next_epoch()) if follower.is_promoted else 0
+    return Promoted(follower.next_epoch(), in_force.settings) if follower.is_promoted else 0
 
 
-async def _obey(signals: AsyncIterator[int], over: trio.Event, manager: ServiceManager) -> None:
+async def _obey(
+    signals: AsyncIterator[int], over: trio.Event, manager: ServiceManager, reload: Callable[[], None]
+) -> None:
     async for number in signals:
         if number == signal.SIGHUP:
-            log.warning("signal ignored: a follower reads its settings at its start", signal="SIGHUP")
+            with manager.reloading():
+                reload()
         elif over.is_set():
             os._exit(1)  # asked once more: whatever hangs
         else:

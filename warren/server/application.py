@@ -67,7 +67,7 @@ from warren.server.message_store import EXIT_CODE, MessageStoreService, end_proc
 from warren.server.network.admission import Admission
 from warren.server.network.listening import open_sockets
 from warren.server.network.reactor import Listener, Reactor
-from warren.server.network.tls import ServerTls, maybe_user_of_certificate
+from warren.server.network.tls import maybe_server_tls, maybe_user_of_certificate
 from warren.server.network.web_rules import Origins, WebRules
 from warren.server.paging import Pager
 from warren.server.process_memory import resident_bytes, total_memory_bytes
@@ -76,7 +76,7 @@ from warren.server.reloading import reloaded
 from warren.server.replication import Host, Replication
 from warren.server.service_manager import ServiceManager
 from warren.server.setting_kinds import Endpoint
-from warren.server.settings import DEFAULT_ORIGIN, WAYS, WITH_TLS, Settings
+from warren.server.settings import DEFAULT_ORIGIN, WAYS, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, STORE, in_thread, threads
 from warren.server.tracing.span_export import maybe_span_export
@@ -280,8 +280,7 @@ class Application:
         self._settings = settings
         self._plugins = plugins
         self.tasks = Supervision()
-        uses_tls = any(getattr(settings, each) is not None for each in WITH_TLS)
-        self._tls = ServerTls(settings.tls) if uses_tls else None
+        self._tls = maybe_server_tls(settings)
         self._catalogue = catalogue
         found = recovered or recover_messages(settings, files, descriptors.store_handles)
         store, message_log = found.store, found.log

@@ -223,7 +223,7 @@ class Following:
     `leader` returns who leads as far as is known, `to_leader` connects a client to it, or raises `NoLeader`. `gauges`
     are numbers that plugins add to the metrics, by name: what each is, and how it is read. `recover` has what is here
     be the truth for all nodes, and is called as `promote` is. `readable` returns what this node can serve to readers
-    itself, None while it is not in sync.
+    itself, None while it is not in sync. `tls` has the context of all its listeners, if any speaks TLS.
     """
 
     settings: Settings
@@ -237,6 +237,7 @@ class Following:
     gauges: dict[str, tuple[str, Callable[[], int]]] = field(default_factory=dict)
     recover: Callable[[bool], Awaitable[dict[str, Any]]] = _not_recovered
     readable: Callable[[], ReadableCopy | None] = _nothing_readable
+    tls: ServerTls | None = None
 
 
 @runtime_checkable

@@ -26,16 +26,22 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 class Node:
-    """One node. It leads, unless it is started with `follow`."""
+    """One node, with the `listeners`. It leads, unless it is started with `follow`."""
 
     def __init__(
-        self, directory: Path, name: str, settings: Mapping[str, object] | None = None, *, secret: str = SECRET
+        self,
+        directory: Path,
+        name: str,
+        settings: Mapping[str, object] | None = None,
+        *,
+        secret: str = SECRET,
+        listeners: Sequence[str] = ("amqp", "http"),
     ) -> None:
         self.name = f"rabbit@{name}"
         self.directory = directory / name
         self.directory.mkdir(parents=True, exist_ok=True)
         self.cluster_port = free_port()
-        self._ports = {listener: f"127.0.0.1:{free_port()}" for listener in ("amqp", "http")}
+        self._ports = {listener: f"127.0.0.1:{free_port()}" for listener in listeners}
         self.settings = dict(settings or {})
         self.wrapper: Sequence[str] = ()
         self._secret_path = self.directory / "secret"

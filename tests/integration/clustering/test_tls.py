@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,40 @@ def test_clients_are_passed_on_through_tls_between_the_nodes(tmp_path: Path, aut
     assert len(follower.ask("GET", "/api/queues/%2F")[1]) == 1001
     follower.process.stop()
     leader.process.stop()
+
+
+def test_a_follower_takes_renewed_files_of_tls_while_it_runs(tmp_path: Path, authority: Authority) -> None:
+    """Clients of AMQP and HTTP connect to it as they do to the leader."""
+    shown = authority.issue("/CN=first", "IP:127.0.0.1")
+    files = {"tls.certificate": shown.certificate, "tls.private_key": shown.key}
+    leader = Node(tmp_path, "one")
+    follower = Node(tmp_path, "two", files, listeners=("amqp", "http", "amqps", "https"))
+    trusting = ssl.create_default_context(cafile=authority.certificate)
+
+    def names() -> list[str]:
+        return [name_on(port) for port in (follower.process.amqps_port, follower.process.https_port)]
+
+    def name_on(port: int) -> str:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
+            trusting.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+        ):
+            certificate = secured.getpeercert()
+            assert certificate is not None
+            return str(certificate["subject"][0][0][1])
+
+    leader.lead()
+    follower.follow(leader)
+    assert names() == ["first", "first"]
+    renewed = authority.issue("/CN=renewed", "IP:127.0.0.1")
+    shown.certificate.write_bytes(renewed.certificate.read_bytes())
+    shown.key.write_bytes(renewed.key.read_bytes())
+    follower.process.signal(signal.SIGHUP)
+    follower.await_log("TLS certificate reloaded")
+    assert names() == ["renewed", "renewed"]
+    shown.key.write_text("not a key")
+    follower.process.signal(signal.SIGHUP)
+    follower.await_log("TLS reload failed")
+    assert names() == ["renewed", "renewed"]
+    for node in (follower, leader):
+        node.process.stop()

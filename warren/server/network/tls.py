@@ -18,7 +18,7 @@ from typing import Any, Final
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
 from warren.server.regular_files import copied, read_regular
-from warren.server.settings import CertLoginFrom, TlsSettings
+from warren.server.settings import WITH_TLS, CertLoginFrom, Settings, TlsSettings
 
 log = get_logger("tls")
 
@@ -74,6 +74,11 @@ class ServerTls:
         self.settings = wanted
         log.info("TLS certificate reloaded", certificate=wanted.certificate)
         return True
+
+
+def maybe_server_tls(settings: Settings) -> ServerTls | None:
+    """Return what the listeners of a node share, if one of them speaks TLS. Raises TlsError."""
+    return ServerTls(settings.tls) if any(getattr(settings, each) is not None for each in WITH_TLS) else None
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
