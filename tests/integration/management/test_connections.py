@@ -180,6 +180,20 @@ def test_a_session_begun_while_a_hash_is_upgraded_goes_on(api: Api, broker: Warr
     api.delete("/users/upgraded")
 
 
+def test_a_user_who_may_not_log_in_any_more_is_shown_no_session(api: Api) -> None:
+    """The page asks for it, to know whether there is anything to be shown."""
+    api.put("/users/dismissed", {"password": "x", "tags": "administrator"})
+    browser = api.as_user(None)
+    browser.headers["Cookie"] = log_in(api, "dismissed", "x").headers["set-cookie"].partition(";")[0]
+    assert browser.get("/warren/session")["tags"] == ["administrator"]
+    hashed = api.get("/users/dismissed")["password_hash"]
+    api.put("/users/dismissed", {"password_hash": hashed, "hashing_algorithm": "scrypt", "tags": "management"})
+    assert browser.get("/warren/session")["tags"] == ["management"]
+    api.put("/users/dismissed", {"password_hash": hashed, "hashing_algorithm": "scrypt", "tags": ""})
+    assert browser.ask("GET", "/warren/session").status == 401
+    api.delete("/users/dismissed")
+
+
 def _sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 

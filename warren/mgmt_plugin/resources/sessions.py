@@ -80,7 +80,10 @@ class SessionHandlers(Handlers):
 
     async def show_session(self, call: Call) -> dict[str, object]:
         _, session = self._the_session(call)
-        return _describe(session, self._doorkeeper.operator_called(session.user).tags)
+        operator = self._doorkeeper.operator_called(session.user)
+        if not operator.is_manager:
+            raise not_authorised(Access.USER.value)
+        return _describe(session, operator.tags)
 
     async def end_session(self, call: Call) -> Response:
         identifier, session = self._the_session(call)
