@@ -818,10 +818,14 @@ async def _secure(stream: trio.SocketStream, uri: BrokerUri, where: str) -> trio
     try:
         await secured.do_handshake()
     except trio.BrokenResourceError as error:
-        cause = error.__cause__
-        reason = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or "the handshake failed"
-        raise LinkError(f"no TLS with {where}: {reason}") from None
+        raise LinkError(f"no TLS with {where}: {_said_by_tls(error) or 'the handshake failed'}") from None
     return secured
+
+
+def _said_by_tls(error: BaseException) -> str:
+    """Return what TLS says of a connection that is lost, such as the alert of the peer; empty where it says nothing."""
+    cause = error.__cause__
+    return getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or ""
 
 
 async def connect(
@@ -879,7 +883,10 @@ async def connect(
         if isinstance(error, AmqpError):
             raise LinkError(f"{where} sent something malformed: {error.explanation}") from None
         if isinstance(error, OSError | trio.BrokenResourceError | trio.ClosedResourceError | ssl.SSLError):
-            raise LinkError(f"the connection to {where} was lost during the handshake") from None
+            # With TLS 1.3 a peer refuses our certificate when for us the handshake of TLS is done.
+            reason = _said_by_tls(error)
+            because = f": {reason}" if reason else ""
+            raise LinkError(f"the connection to {where} was lost during the handshake{because}") from None
         raise
     connection.start(nursery)
     return connection

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable
@@ -36,6 +38,7 @@ from warren.links.amqp_client import (
 )
 from warren.links.amqp_uri import parse_uri
 from warren.server.network.tls_records import EMPTY_MAX
+from warren.server.network.tls_session import TlsSession
 
 SETTINGS = ClientSettings(AddressGuard(), max_message_bytes=100_000)
 START = methods.ConnectionStart(0, 9, {"cluster_name": "peer"}, b"AMQPLAIN PLAIN", b"en_US")
@@ -250,6 +253,37 @@ def test_of_very_many_mechanisms_a_reason_names_a_few() -> None:
 def test_a_peer_that_says_nothing_is_given_up_after_the_connection_timeout() -> None:
     with pytest.raises(LinkError, match="did not accept a connection in 1500 ms"):
         handshake(silence, "amqp://?connection_timeout=1500")
+
+
+def test_a_peer_that_wants_a_certificate_of_the_link_is_quoted() -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    settings = ClientSettings(AddressGuard(networks(["127.0.0.0/8"])))
+
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        session = TlsSession(context)
+        with listening.accept()[0] as sock:
+            with contextlib.suppress(ssl.SSLError):
+                while not session.handshake(sock.recv(1 << 16)):
+                    sock.sendall(session.outgoing())
+            sock.sendall(session.outgoing())
+            while sock.recv(1 << 16):
+                pass
+
+    async def main() -> None:
+        uri = parse_uri(f"amqps://127.0.0.1:{listening.getsockname()[1]}?verify=verify_none")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, serve)
+            with pytest.raises(LinkError, match=r"was lost during the handshake: .*CERTIFICATE_REQUIRED"):
+                await connect(nursery, uri, settings, "test")
+
+    with listening:
+        trio.run(main)
 
 
 def test_a_peer_that_asks_for_new_keys_again_and_again_is_given_up(tmp_path: Path) -> None:
