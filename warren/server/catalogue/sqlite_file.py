@@ -2,7 +2,7 @@
 
 1. The file and those that SQLite puts beside it belong to their owner only.
 2. A commit is on the disk when it returns: in WAL mode only ``synchronous = FULL`` does that.
-3. A copy is one file, and whole.
+3. A copy is one file, and whole. It has what is in the file, page by page, with any damage: `check` finds that.
 4. It is locked as long as it is open (``flock``, of which SQLite's own locks know nothing): two brokers with one file
    would each forget what the other has applied. Others may read it.
 """
@@ -118,6 +118,21 @@ class SqliteTransaction:
     def rows(self, statement: str, parameters: Mapping[str, object] | None = None) -> Iterator[Row]:
         """See `Transaction.rows`."""
         return self._connection.execute(statement, parameters or {})
+
+
+def check(path: Path) -> None:
+    """Look at all of a copy, whatever that takes: a second for about 100,000 bindings. Nothing else does (3).
+
+    Raises:
+        DatabaseError: it is damaged.
+    """
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    except sqlite3.Error as error:
+        raise DatabaseError(_one_line(error)) from None
+    if found != "ok":
+        raise DatabaseError(" ".join(str(found).split()))
 
 
 def _create_private(path: Path) -> None:

@@ -1,7 +1,7 @@
 """Images: all that is durable of a running broker, at one position of its log, held still for whoever copies it.
 
     stages linked -> changes of the metadata stop -> position -> files pinned -> metadata copied -> changes go on
-                     on their way to SQL                                                            -> stages linked
+                     on their way to SQL                                              -> copy checked -> stages linked
 
     data directory
         images/<holder>/
@@ -17,6 +17,7 @@
    was stored, published and removed while the image was being made may be missing.
 4. An image costs the space of what the broker has let go of since, and that of the metadata. It ends with `release`, or
    with the process: what a crash leaves is removed at the next start.
+5. The metadata in it are whole: while a broker runs nobody reads all of its file of SQLite, and a copy has any damage.
 
 Reading is for one range at a time, in a thread; no more of a file is in memory.
 """
@@ -38,6 +39,8 @@ from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.identities import identity_of
 from warren.msgstore.files.pins import PinError, PinnedFile, Pins
 from warren.msgstore.log.log_position import LogPosition
+from warren.server.catalogue import sqlite_file
+from warren.server.catalogue.database import DatabaseError
 from warren.server.catalogue.writer import CatalogueWriter, InThread
 from warren.server.data_dir import MESSAGES
 from warren.server.errors import CatalogueError
@@ -130,6 +133,7 @@ class Images:
                     await self._in_thread(CATALOGUE, copy)
             if patience.cancelled_caught:
                 raise ImageError(f"the message store or the metadata store does not answer within {BEGIN_WITHIN_S:g} s")
+            await self._in_thread(IMAGES, partial(_check_metadata, directory / CATALOGUE_FILE))
             await self._in_thread(IMAGES, partial(self._link_stages, directory))
             found = await self._in_thread(IMAGES, partial(self._described, holder, directory, pinned))
             is_made = True
@@ -192,6 +196,13 @@ class Images:
         with (self._directory / holder / name).open("rb") as file:
             file.seek(offset)
             return file.read(max(0, min(length, size - offset)))
+
+
+def _check_metadata(copy: Path) -> None:
+    try:
+        sqlite_file.check(copy)
+    except DatabaseError as error:
+        raise ImageError(f"the metadata store is damaged: {error}") from None
 
 
 def _files_below(directory: Path) -> Iterator[Path]:

@@ -1,7 +1,7 @@
 """Restoring a backup: its files into an empty data directory, checked while they are copied, then tried out.
 
     empty -> marked as unfinished -> files, each compared with its checksum -> cut (`until`) -> metadata elsewhere
-          -> the log is recovered as a start would do it -> the mark is removed
+          -> the log is recovered and the metadata are read as a start would do it -> the mark is removed
 
 1. No broker starts on a directory that is marked (``data_dir.UNFINISHED_RESTORE``): half a restore never serves.
 2. What goes wrong is said with the file that it is about. The directory is left marked, to be emptied.
@@ -12,17 +12,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from warren.backup.directory import BackupDirectory, BackupError, Manifest, StoredFile
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.msgstore.files.syncing import sync_all
 from warren.msgstore.tools.lines import Line, UnreadableStore, problem, time_text
 from warren.server.data_dir import MESSAGES, UNFINISHED_RESTORE, DataDir
+from warren.server.errors import CatalogueError
+
+if TYPE_CHECKING:
+    from warren.server.catalogue.catalogue import Catalogue
 
 CATALOGUE_FILE: Final = "catalogue.db"
 _NOBODYS: Final = frozenset({"lost+found"})
@@ -74,7 +78,10 @@ def restore(
     """
     _require_empty(data_dir)
     mark = data_dir / UNFINISHED_RESTORE
-    with DataDir.open(data_dir):
+    with ExitStack() as stack:
+        # First of all: what cannot be used is to be said before hours of copying, and nothing is to be removed then.
+        target = None if database is None else stack.enter_context(_empty_database(database))
+        stack.enter_context(DataDir.open(data_dir))
         try:
             mark.touch(mode=0o600)
             _sync_directory(data_dir)
@@ -82,11 +89,11 @@ def restore(
                 _copy(directory, file, data_dir)
             for made in sorted({parent for file in manifest.files for parent in _parents(file)}):
                 _sync_directory(data_dir / made)
-            yield from _checked(data_dir, manifest, until)
-            if database is not None:
-                _fill_database(data_dir / CATALOGUE_FILE, database, manifest)
+            summary = yield from _checked(data_dir, manifest, until)
+            _restore_metadata(data_dir / CATALOGUE_FILE, target, manifest)
             mark.unlink()
             _sync_directory(data_dir)
+            yield summary
         except OSError as error:
             raise RestoreError(f"{data_dir}: {os.strerror(error.errno or 0)}; empty it, and restore again") from None
         except BackupError as error:
@@ -125,8 +132,8 @@ def _parents(file: StoredFile) -> Iterator[Path]:
     return iter(Path(file.name).parents)
 
 
-def _checked(data_dir: Path, manifest: Manifest, until: Until) -> Iterator[Line]:
-    """Cut the log if it is to be, then recover it as a start would; yield what is wrong, and a summary.
+def _checked(data_dir: Path, manifest: Manifest, until: Until) -> Generator[Line, None, Line]:
+    """Cut the log if it is to be, then recover it as a start would; yield what is wrong, and return a summary.
 
     Raises:
         RestoreError: a broker would not start with it.
@@ -158,7 +165,7 @@ def _checked(data_dir: Path, manifest: Manifest, until: Until) -> Iterator[Line]
             yield problem(event.text, **event.fields)
     if until == Until() and not recovery.damaged and int(state.log.last_crc) != manifest.crc:
         yield problem("the log does not end where the backup was made", lsn=manifest.lsn)
-    yield {
+    return {
         "type": "summary",
         "backup": manifest.number,
         "store_id": manifest.store_id,
@@ -179,22 +186,47 @@ def _belongs(until: Until) -> Callable[[Any], bool]:
     return lambda frame: bool(frame.time_ms <= time_ms)
 
 
-def _fill_database(copy: Path, url: str, manifest: Manifest) -> None:
-    """Bring the metadata into an empty database, and remove them from the directory."""
-    from warren.server.catalogue.catalogue import Catalogue, fill
+@contextmanager
+def _empty_database(url: str) -> Iterator[Catalogue]:
+    """Hold the database that the metadata go into.
+
+    Raises:
+        RestoreError: something is in it. CatalogueError: it cannot be used.
+    """
+    from warren.server.catalogue.catalogue import Catalogue
     from warren.server.catalogue.schema import DEFINITIONS_HASH
-    from warren.server.catalogue.sqlite_url import sqlite_url
     from warren.vhosts.metadata import GlobalParameterPut
 
-    store_id = bytes.fromhex(manifest.store_id)
     with closing(Catalogue.open(url, first_contents=False)) as database:
         for change in database.load():
             if not (isinstance(change, GlobalParameterPut) and change.name == DEFINITIONS_HASH):
                 raise RestoreError("the database is not empty: restore into a new one")
-        with closing(Catalogue.open(sqlite_url(copy), first_contents=False)) as source:
-            fill(database, source.load(), store_id, source.applied(store_id))
-    for path in copy.parent.glob(f"{copy.name}*"):
-        path.unlink()
+        yield database
+
+
+def _restore_metadata(copy: Path, database: Catalogue | None, manifest: Manifest) -> None:
+    """Read the metadata as a start would; with a `database` bring them there, and remove them from the directory.
+
+    Raises:
+        RestoreError: a broker would not start with them. CatalogueError: the database cannot be written.
+    """
+    from warren.server.catalogue.catalogue import Catalogue, fill
+    from warren.server.catalogue.sqlite_url import sqlite_url
+
+    store_id = bytes.fromhex(manifest.store_id)
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(closing(Catalogue.open(sqlite_url(copy), first_contents=False)))
+            applied = source.applied(store_id)
+            for _ in source.load():
+                pass
+        except CatalogueError as error:
+            raise RestoreError(f"a broker would not start with this backup: {error}") from None
+        if database is not None:
+            fill(database, source.load(), store_id, applied)
+    if database is not None:
+        for path in copy.parent.glob(f"{copy.name}*"):
+            path.unlink()
 
 
 def _sync_directory(path: Path) -> None:

@@ -6,8 +6,10 @@ The numbers in parentheses are the invariants in the header of ``warren/server/c
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,25 @@ def test_what_a_killed_process_has_left_is_removed_at_the_next_start(broker: Bro
     broker.start()
     assert not os.listdir(tmp_path / "data" / "messages" / "pins")
     assert not (tmp_path / "data" / DIRECTORY / "copy").exists()
+
+
+def test_damaged_metadata_are_found_while_the_broker_still_has_them(broker: Broker, tmp_path: Path) -> None:
+    """(5)"""
+    broker.declare_queue("orders", durable=True)
+    lane = broker.engine.journal.lane
+    broker.wait_until(lambda: not broker.on_loop(lane.is_behind))
+    with closing(sqlite3.connect(tmp_path / "data" / "catalogue.db")) as damager:
+        damager.execute("PRAGMA writable_schema = ON")
+        # An index that is not that of its table any more.
+        damager.execute(
+            "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'warren_users') "
+            "WHERE name = 'warren_bindings_to'"
+        )
+        damager.commit()
+    with pytest.raises(ImageError, match="the metadata store is damaged"):
+        take(broker)
+    assert not (tmp_path / "data" / DIRECTORY / "copy").exists()
+    broker.declare_queue("later", durable=True)
 
 
 def test_the_copy_of_the_metadata_is_one_file_that_a_catalogue_opens(broker: Broker, tmp_path: Path) -> None:

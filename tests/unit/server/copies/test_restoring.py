@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 import typer.testing
 from image_copies import back_up
 
+from warren.backup.directory import BackupDirectory
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.data_dir import UNFINISHED_RESTORE, DataDir
 from warren.server.errors import StartError
@@ -194,6 +197,41 @@ def test_a_directory_with_anything_in_it_is_left_alone(broker: Broker, tmp_path:
     assert not (tmp_path / "new").exists()
 
 
+def test_metadata_that_no_broker_would_start_with_are_not_restored(broker: Broker, tmp_path: Path) -> None:
+    """restoring (1) (2)"""
+    manifest = back_up(broker, tmp_path / "backups")
+    restored(tmp_path / "backups", tmp_path / "old")
+    with closing(sqlite3.connect(tmp_path / "old" / "catalogue.db")) as database:
+        database.execute("UPDATE warren_schema SET version = 99")
+        database.commit()
+    newer = (tmp_path / "old" / "catalogue.db").read_bytes()
+    contents = {
+        "written by a newer Warren": newer,
+        "malformed": newer[: len(newer) // 2],
+    }
+    with BackupDirectory.writing(tmp_path / "backups", manifest.store_id) as directory:
+        for number, content in enumerate(contents.values(), start=2):
+            stored = directory.put("catalogue.db", len(content), "", [content])
+            others = [file for file in manifest.files if file.name != stored.name]
+            directory.add(replace(manifest, number=number, files=(stored, *others)))
+    for number, reason in enumerate(contents, start=2):
+        new = tmp_path / f"new{number}"
+        code, lines, told = run("restore", tmp_path / "backups", "--data-dir", new, "--backup", number)
+        assert (code, lines) == (2, [])
+        assert "a broker would not start with this backup: metadata store" in told
+        assert reason in told
+        with pytest.raises(StartError, match="restored into it in part only"):
+            DataDir.open(new)
+
+
+def test_a_database_that_cannot_be_used_is_told_before_anything_is_copied(broker: Broker, tmp_path: Path) -> None:
+    back_up(broker, tmp_path / "backups")
+    url = f"sqlite:///{tmp_path / 'missing' / 'elsewhere.db'}"
+    code, lines, _ = run("restore", tmp_path / "backups", "--data-dir", tmp_path / "new", "--database", url)
+    assert (code, lines) == (2, [])
+    assert not (tmp_path / "new").exists()
+
+
 def test_the_metadata_of_a_directory_with_any_name_go_into_another_database(broker: Broker, tmp_path: Path) -> None:
     """Beside one that is meant when the name is taken for a URL."""
     broker.declare_queue("orders", durable=True)
@@ -222,3 +260,4 @@ def test_the_metadata_go_into_another_database_that_is_empty(broker: Broker, tmp
         assert catalogue.applied(bytes.fromhex(manifest.store_id)) > 0
     code, _, told = run("restore", tmp_path / "backups", "--data-dir", tmp_path / "other", "--database", url)
     assert (code, "the database is not empty" in told) == (2, True)
+    assert not (tmp_path / "other").exists()
