@@ -259,6 +259,26 @@ def test_a_postgresql_database_serves_one_broker(postgres: PostgresServer, monke
     Catalogue.open(url).close()
 
 
+def test_a_table_of_postgresql_that_somebody_locks_is_unavailable_not_waited_for(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """postgresql (4)"""
+    import psycopg
+
+    url = postgres.fresh_url()
+    monkeypatch.setattr("warren.server.catalogue.postgresql._LOCK_WAIT_MS", 50)
+    catalogue = Catalogue.open(url)
+    with psycopg.connect(postgres.conninfo(url.rsplit("/", 1)[1])) as intruder:
+        intruder.execute("LOCK TABLE warren_queues IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(CatalogueError, match="lock timeout"):
+            catalogue.commit([QueuePut("/", "q", False, EMPTY, 1)])
+        with pytest.raises(CatalogueError, match="lock timeout"):
+            queues_of(catalogue)
+    catalogue.commit([QueuePut("/", "q", False, EMPTY, 1)])
+    assert queues_of(catalogue) == ["q"]
+    catalogue.close()
+
+
 def test_a_database_in_another_encoding_is_refused(postgres: PostgresServer) -> None:
     with pytest.raises(CatalogueError, match="must be encoded in UTF8, not SQL_ASCII"):
         Catalogue.open(postgres.fresh_url(encoding="SQL_ASCII"))

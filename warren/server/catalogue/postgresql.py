@@ -3,6 +3,8 @@
 1. A commit is durable when it returns, whatever the database is set to.
 2. One broker at a time has the database: it holds an advisory lock as long as its connection lives.
 3. A server that has vanished without a word is noticed within seconds. The next transaction connects anew.
+4. Nobody waits for the locks of others for longer than `_LOCK_WAIT_MS`: a table that somebody holds, to alter or to
+   rewrite it, is a database that refuses, which is said, and keeps no broker from ending.
 """
 
 from __future__ import annotations
@@ -120,7 +122,7 @@ def _check_and_lock(cursor: Any) -> None:
     cursor.execute("SHOW synchronous_commit")
     if cursor.fetchone() == ("off",):
         cursor.execute("SET synchronous_commit = on")
-    # Waiting covers the moment in which the server has not yet noticed that a killed broker is gone.
+    # See (4). It covers the moment in which the server has not yet noticed that a killed broker is gone.
     cursor.execute(f"SET lock_timeout = {_LOCK_WAIT_MS}")
     try:
         cursor.execute(f"SELECT pg_advisory_lock({_ADVISORY_LOCK})")
@@ -128,7 +130,6 @@ def _check_and_lock(cursor: Any) -> None:
         if getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
             raise CatalogueError("another broker uses this database") from None
         raise
-    cursor.execute("SET lock_timeout = 0")
 
 
 def _one_line(error: SQLAlchemyError) -> str:
