@@ -8,6 +8,7 @@
             <number>.part       one that is being written
 
 1. A manifest is written last, when all of its files are synced and were read back: where it is, the backup is whole.
+   It says which one it is, and whose: one that was brought here from elsewhere is none.
 2. A file has the name of its content and is never changed. So each says by itself whether it is damaged.
 3. Nothing is removed but what no manifest refers to. Where a manifest cannot be read nothing is.
 4. Names of files come from a list of forms; whatever a manifest says, nothing is written outside of its directory.
@@ -179,7 +180,7 @@ class BackupDirectory:
         """Return a manifest.
 
         Raises:
-            BackupError: there is none, or it is damaged.
+            BackupError: there is none, or it is damaged, or that of something else.
         """
         path = self._manifest_path(number)
         try:
@@ -197,6 +198,10 @@ class BackupDirectory:
             raise BackupError(
                 f"{path}: the manifest is damaged, or of a newer Warren; a damaged one is lost: remove the file"
             ) from None
+        if (found.number, found.store_id) != (number, self.store_id):
+            raise BackupError(
+                f"{path}: it is the manifest of backup {found.number} of store {found.store_id}: remove the file"
+            )
         for file in files:
             if not _NAME.fullmatch(file.name) or not _SHA256.fullmatch(file.sha256):
                 raise BackupError(f"{path}: it names a file that no data directory has: {file.name!a}")

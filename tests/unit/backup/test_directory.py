@@ -170,6 +170,21 @@ def test_a_manifest_that_names_something_else_is_refused(tmp_path: Path, name: s
             directory.manifest(3)
 
 
+def test_a_manifest_that_is_of_something_else_is_refused(tmp_path: Path) -> None:
+    """(1)"""
+    (tmp_path / "other").mkdir()
+    written(tmp_path / "mine", b"x")
+    with BackupDirectory.writing(tmp_path / "other", "f" * 32) as directory:
+        stored = directory.put(LOG, 1, "x", [b"y"])
+        directory.add(replace(manifest(1, stored), number=3, store_id="f" * 32))
+    own = (tmp_path / "mine" / "0000000001.json").read_bytes()
+    foreign = (tmp_path / "other" / "0000000003.json").read_bytes()
+    for content, told in ((own, f"of backup 1 of store {STORE}"), (foreign, f"of backup 3 of store {'f' * 32}")):
+        (tmp_path / "mine" / "0000000003.json").write_bytes(content)
+        with BackupDirectory.reading(tmp_path / "mine") as directory, pytest.raises(BackupError, match=told):
+            directory.manifest(3)
+
+
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     written(tmp_path, b"x")
     (tmp_path / MARKER).write_text(json.dumps({"format": 2, "store_id": STORE}))
