@@ -10,7 +10,8 @@
 1. A manifest is written last, when all of its files are synced and were read back: where it is, the backup is whole.
    It says which one it is, and whose: one that was brought here from elsewhere is none.
 2. A file has the name of its content and is never changed. So each says by itself whether it is damaged.
-3. Nothing is removed but what no manifest refers to. Where a manifest cannot be read nothing is.
+3. No content is removed but what no manifest refers to. Where a manifest is that cannot be read none is: nobody knows
+   what that has. It does not count among the backups that are to be kept.
 4. Names of files come from a list of forms; whatever a manifest says, nothing is written outside of its directory.
 """
 
@@ -77,6 +78,14 @@ class Manifest:
     def size(self) -> int:
         """How many bytes all files have."""
         return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """What `BackupDirectory.clear` has removed, by number, and what is wrong with manifests that are there still."""
+
+    removed: list[int]
+    faults: list[str]
 
 
 class BackupDirectory:
@@ -295,25 +304,33 @@ class BackupDirectory:
         except OSError as error:
             raise BackupError(f"{self.path}: {_reason(error)}; the backups that were there before are whole") from None
 
-    def clear(self, keep: int | None) -> list[int]:
-        """Remove all backups but the newest `keep`, and contents that no backup has; return their numbers.
+    def clear(self, keep: int | None) -> Cleared:
+        """Remove all backups older than the newest `keep` that can be read, and contents that no backup has (3).
 
         Raises:
-            BackupError: a manifest cannot be read, or something cannot be removed.
+            BackupError: something cannot be removed.
         """
-        numbers = self.numbers()
-        over = [] if keep is None else numbers[: max(0, len(numbers) - keep)]
-        kept = {file.sha256 for number in numbers if number not in over for file in self.manifest(number).files}
+        found: dict[int, Manifest] = {}
+        faults: dict[int, str] = {}
+        for number in self.numbers():
+            try:
+                found[number] = self.manifest(number)
+            except BackupError as error:
+                faults[number] = str(error)
+        oldest = 0 if keep is None else min(list(found)[-keep:], default=0)
+        over = sorted(number for number in (*found, *faults) if number < oldest)
+        left = [fault for number, fault in faults.items() if number not in over]
+        kept = {file.sha256 for number, manifest in found.items() if number not in over for file in manifest.files}
         try:
             for number in over:
                 self._manifest_path(number).unlink()
             _sync_directory(self.path)
-            for name in os.listdir(self.path / FILES):
+            for name in () if left else os.listdir(self.path / FILES):
                 if _SHA256.fullmatch(name) and name not in kept:
                     (self.path / FILES / name).unlink()
         except OSError as error:
             raise BackupError(f"{self.path}: {_reason(error)}") from None
-        return over
+        return Cleared(over, left)
 
     def _manifest_path(self, number: int) -> Path:
         return self.path / f"{number:010d}.json"

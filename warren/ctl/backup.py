@@ -14,6 +14,7 @@ on another machine, as whoever keeps the backups. The broker holds its files sti
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,7 +24,7 @@ from zlib import crc32
 
 import typer
 
-from warren.backup.directory import PIECE_BYTES, BackupDirectory, BackupError, Manifest, StoredFile, check
+from warren.backup.directory import PIECE_BYTES, BackupDirectory, BackupError, Cleared, Manifest, StoredFile, check
 from warren.ctl.client import Client, Object
 from warren.ctl.errors import CtlError, ExitCode, usage_error
 from warren.ctl.session import session
@@ -67,12 +68,17 @@ def backup(
     pace = Pace(_bytes_per_s(rate))
     try:
         done = _Run(current.client, directory, pace, incremental=incremental).run()
-        removed = _cleared(directory, done.manifest, keep)
+        cleared = _cleared(directory, done.manifest, keep)
     except BackupError as error:
         raise CtlError(str(error)) from None
     except KeyboardInterrupt:
         raise CtlError("stopped; there is no new backup", ExitCode.INTERRUPTED) from None
     manifest = done.manifest
+    # The new backup is whole whatever became of an older one: that does not make it a failure.
+    for fault in cleared.faults:
+        print(
+            f"warren ctl: backup {manifest.number} is whole, but no old files can be removed: {fault}", file=sys.stderr
+        )
     if current.out.is_json:
         current.out.document(
             {
@@ -84,7 +90,8 @@ def backup(
                 "bytes": manifest.size,
                 "copied_files": done.copied,
                 "copied_bytes": done.copied_bytes,
-                "removed": removed,
+                "removed": cleared.removed,
+                "faults": cleared.faults,
             }
         )
         return
@@ -94,8 +101,8 @@ def backup(
     )
 
 
-def _cleared(path: Path, manifest: Manifest, keep: int | None) -> list[int]:
-    """Remove what is too old, and return the numbers of those backups. Raises BackupError."""
+def _cleared(path: Path, manifest: Manifest, keep: int | None) -> Cleared:
+    """Remove what is too old. Raises BackupError."""
     try:
         with BackupDirectory.writing(path, manifest.store_id) as directory:
             return directory.clear(keep)

@@ -13,7 +13,7 @@ from threading import Barrier
 
 import pytest
 
-from warren.backup.directory import FILES, MARKER, BackupDirectory, BackupError, Manifest, StoredFile, check
+from warren.backup.directory import FILES, MARKER, BackupDirectory, BackupError, Cleared, Manifest, StoredFile, check
 
 STORE = "0123456789abcdef" * 2
 LOG = "messages/log/0000000001"
@@ -200,21 +200,32 @@ def test_only_what_no_backup_has_is_removed(tmp_path: Path) -> None:
     first, second, third = written(tmp_path, b"first", b"second", b"third")
     with BackupDirectory.writing(tmp_path, STORE) as directory:
         directory.put(LOG, 4, "x", [b"left"])  # of a backup that came to no end
-        assert directory.clear(None) == []
+        assert directory.clear(None) == Cleared([], [])
         assert sorted(os.listdir(tmp_path / FILES)) == sorted([first.sha256, second.sha256, third.sha256])
-        assert directory.clear(1) == [1, 2]
+        assert directory.clear(1) == Cleared([1, 2], [])
         assert os.listdir(tmp_path / FILES) == [third.sha256]
         assert directory.numbers() == [3]
 
 
-def test_nothing_is_removed_while_a_manifest_cannot_be_read(tmp_path: Path) -> None:
+def test_no_content_is_removed_while_a_manifest_cannot_be_read(tmp_path: Path) -> None:
     """(3)"""
-    written(tmp_path, b"first", b"second")
+    written(tmp_path, b"first", b"second", b"third")
     (tmp_path / "0000000002.json").write_bytes(b"?")
-    with BackupDirectory.writing(tmp_path, STORE) as directory, pytest.raises(BackupError, match="damaged"):
-        directory.clear(1)
-    assert len(os.listdir(tmp_path / FILES)) == 2
-    assert (tmp_path / "0000000001.json").exists()
+    with BackupDirectory.writing(tmp_path, STORE) as directory:
+        # It is none of the two that are kept.
+        cleared = directory.clear(2)
+        assert (cleared.removed, directory.numbers()) == ([], [1, 2, 3])
+        assert ["0000000002.json: the manifest is damaged" in fault for fault in cleared.faults] == [True]
+        (tmp_path / "0000000002.json").rename(tmp_path / "0000000004.json")
+        cleared = directory.clear(1)
+        assert (cleared.removed, len(cleared.faults), directory.numbers()) == ([1], 1, [3, 4])
+        assert len(os.listdir(tmp_path / FILES)) == 3
+        (tmp_path / "0000000004.json").rename(tmp_path / "0000000002.json")
+        assert directory.clear(1) == Cleared([2], [])
+        assert len(os.listdir(tmp_path / FILES)) == 1
+        (tmp_path / "0000000003.json").write_bytes(b"?")
+        assert directory.clear(1).removed == []
+        assert (directory.numbers(), len(os.listdir(tmp_path / FILES))) == ([3], 1)
 
 
 def test_a_file_that_comes_in_part_leaves_nothing(tmp_path: Path) -> None:
