@@ -164,7 +164,10 @@ class BackupDirectory:
             raise BackupError(f"{path}: another backup is being written into it, or one is being restored") from None
         except (ValueError, KeyError):
             os.close(lock)
-            raise BackupError(f"{path / MARKER}: it is damaged") from None
+            raise BackupError(
+                f'{path / MARKER}: it is damaged; write {{"format": {FORMAT}, "store_id": …}} into it, with the '
+                "store_id of any manifest beside it"
+            ) from None
         except BaseException:
             os.close(lock)
             raise

@@ -47,6 +47,8 @@ class Until:
 def choose(directory: BackupDirectory, number: int | None, until: Until) -> Manifest:
     """Return the backup with a number; without one the newest, or that which was made next behind `until`.
 
+    With `until` one whose manifest is damaged is passed over: a later one has the same log, or that is found out.
+
     Raises:
         BackupError: there is none, or its manifest is damaged.
     """
@@ -58,7 +60,12 @@ def choose(directory: BackupDirectory, number: int | None, until: Until) -> Mani
     if until == Until():
         return directory.manifest(numbers[-1])
     for each in numbers:
-        manifest = directory.manifest(each)
+        try:
+            manifest = directory.manifest(each)
+        except BackupError:
+            if each == numbers[-1]:
+                raise
+            continue
         if until.lsn is not None and manifest.lsn >= until.lsn:
             return manifest
         if until.time_ms is not None and manifest.taken_ms >= until.time_ms:

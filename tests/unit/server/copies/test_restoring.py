@@ -154,6 +154,15 @@ def test_the_next_backup_behind_a_place_is_taken_unless_one_is_named(broker: Bro
     assert restored(source, tmp_path / "b", "--until-lsn", second.lsn)[-1]["backup"] == 2
     assert restored(source, tmp_path / "c")[-1]["backup"] == 2
     assert restored(source, tmp_path / "d", "--backup", 1)[-1]["lsn"] == first.lsn
+    manifests = [source / "0000000001.json", source / "0000000002.json"]
+    contents = [path.read_bytes() for path in manifests]
+    manifests[0].write_bytes(b"?")
+    assert restored(source, tmp_path / "g", "--until-lsn", first.lsn)[-1]["backup"] == 2
+    manifests[0].write_bytes(contents[0])
+    manifests[1].write_bytes(b"?")
+    code, _, told = run("restore", source, "--data-dir", tmp_path / "h", "--until-lsn", second.lsn)
+    assert (code, "0000000002.json: the manifest is damaged" in told) == (2, True)
+    manifests[1].write_bytes(contents[1])
     code, _, told = run("restore", source, "--data-dir", tmp_path / "e", "--backup", 7)
     assert (code, "there is no backup 7" in told) == (2, True)
     assert run("restore", source, "--data-dir", tmp_path / "f", "--until-time", "yesterday")[0] == 2
