@@ -104,7 +104,11 @@ class BackupDirectory:
         Raises:
             BackupError: it is none, or one that this Warren cannot read.
         """
-        if not (path / MARKER).is_file():
+        try:
+            is_one = (path / MARKER).is_file()
+        except OSError as error:
+            raise BackupError(f"{path}: {_reason(error)}") from None
+        if not is_one:
             raise BackupError(f"{path}: there are no backups here ({MARKER} is missing)")
         return cls._locked(path, os.O_RDONLY, fcntl.LOCK_SH)
 
@@ -185,8 +189,15 @@ class BackupDirectory:
     # --- what there is ----------------------------------------------------------------------------------------------
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all backups, ascending."""
-        return sorted(int(name[:10]) for name in os.listdir(self.path) if _MANIFEST.fullmatch(name))
+        """Return the numbers of all backups, ascending.
+
+        Raises:
+            BackupError: the directory cannot be read.
+        """
+        try:
+            return sorted(int(name[:10]) for name in os.listdir(self.path) if _MANIFEST.fullmatch(name))
+        except OSError as error:
+            raise BackupError(f"{self.path}: {_reason(error)}") from None
 
     def manifest(self, number: int) -> Manifest:
         """Return a manifest.

@@ -59,6 +59,16 @@ def test_a_directory_with_other_files_is_not_touched(tmp_path: Path) -> None:
         BackupDirectory.reading(tmp_path)
 
 
+def test_a_directory_that_cannot_be_looked_into_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BackupError, match="File name too long"):
+        BackupDirectory.reading(tmp_path / ("x" * 300))
+    written(tmp_path / "gone", b"x")
+    with BackupDirectory.reading(tmp_path / "gone") as directory:
+        (tmp_path / "gone").rename(tmp_path / "elsewhere")
+        with pytest.raises(BackupError, match="gone: No such file or directory"):
+            directory.numbers()
+
+
 def test_a_directory_of_another_broker_is_refused(tmp_path: Path) -> None:
     written(tmp_path, b"x")
     with pytest.raises(BackupError, match="backups of another broker"):
