@@ -1,6 +1,7 @@
 """Commands for definitions: everything that is configured, as one JSON file.
 
-A file with password hashes is created readable by its owner only.
+A file with password hashes is readable by its owner only. It takes the place of an earlier one when it is whole: an
+export that fails leaves that. Files are in UTF-8, whatever the locale says.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -33,12 +35,30 @@ def export_definitions(context: typer.Context, file: _Out = "-") -> None:
         current.out.document(found)
         return
     try:
-        # Not write_text: hashes of passwords are nobody else's business.
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as target:
-            target.write(json_text(found, indent=2) + "\n")
+        _write(file, json_text(found, indent=2).encode() + b"\n")
     except OSError as error:
         raise CtlError(f"{file}: {error.strerror}") from None
     current.out.say(f"Exported definitions to {file}")
+
+
+def _write(file: str, content: bytes) -> None:
+    """Write a file in one step. Raises OSError."""
+    if os.path.exists(file) and not os.path.isfile(file):
+        Path(file).write_bytes(content)  # a pipe, a terminal
+        return
+    path = os.path.realpath(file)  # a link stays one
+    new = f"{path}.{os.getpid()}.new"
+    target = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(target, "wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(target)
+        os.replace(new, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(new)
+        raise
 
 
 def import_definitions(
@@ -79,7 +99,7 @@ def _conflict(count: int) -> CtlError:
 
 def _read(file: str) -> dict[str, Any]:
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise usage_error(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from None
     return json_object(text, "standard input" if file == "-" else file)

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,38 @@ def test_a_bar_is_drawn_for_a_terminal_only(api: FakeApi, ctl: Ctl, monkeypatch:
 def test_exported_hashes_are_for_their_owner_only(api: FakeApi, ctl: Ctl, tmp_path: Path) -> None:
     api.answer("GET", "definitions", {"users": [{"name": "é"}]})
     file = tmp_path / "d.json"
-    assert ctl("export_definitions", str(file)).out == f"Exported definitions to {file}\n"
-    assert json.loads(file.read_text()) == {"users": [{"name": "é"}]}
-    assert os.stat(file).st_mode & 0o777 == 0o600
+    for _ in range(2):
+        assert ctl("export_definitions", str(file)).out == f"Exported definitions to {file}\n"
+        assert json.loads(file.read_text(encoding="utf-8")) == {"users": [{"name": "é"}]}
+        assert os.stat(file).st_mode & 0o777 == 0o600
+        file.chmod(0o644)  # as of a file that was there before
+    assert os.listdir(tmp_path) == ["d.json"]
+
+
+def test_an_export_that_fails_leaves_the_one_before(api: FakeApi, ctl: Ctl, tmp_path: Path) -> None:
+    api.answer("GET", "definitions", {"users": [{"name": "x" * 100_000}]})
+    file = tmp_path / "d.json"
+    file.write_text("before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        ended = ctl("export_definitions", str(file))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert ended == (1, "", f"warren ctl: {file}: File too large\n")
+    assert (os.listdir(tmp_path), file.read_text()) == (["d.json"], "before")
+
+
+def test_a_pipe_and_a_link_stay_what_they_are(api: FakeApi, ctl: Ctl, tmp_path: Path) -> None:
+    api.answer("GET", "definitions", {})
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert ctl("export_definitions", str(tmp_path / "pipe")).exit_code == 0
+    assert os.read(reading, 100) == b"{}\n"
+    os.close(reading)
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    assert ctl("export_definitions", str(tmp_path / "link")).exit_code == 0
+    assert ((tmp_path / "link").is_symlink(), (tmp_path / "there").read_text()) == (True, "{}\n")
 
 
 def test_definitions_of_one_vhost_go_to_standard_output(api: FakeApi, ctl: Ctl) -> None:
