@@ -8,11 +8,13 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 import trio
+from broker_process import wait_until
 from journalled_log import STORE_ID, JournalledLog
 
 from warren.server.catalogue.catalogue import Catalogue, CatalogueError
@@ -274,6 +276,31 @@ def test_a_table_of_postgresql_that_somebody_locks_is_unavailable_not_waited_for
             catalogue.commit([QueuePut("/", "q", False, EMPTY, 1)])
         with pytest.raises(CatalogueError, match="lock timeout"):
             queues_of(catalogue)
+    catalogue.commit([QueuePut("/", "q", False, EMPTY, 1)])
+    assert queues_of(catalogue) == ["q"]
+    catalogue.close()
+
+
+def test_a_call_that_takes_long_is_ended_by_who_does_not_want_to_wait(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    url = postgres.fresh_url()
+    monkeypatch.setattr("warren.server.catalogue.postgresql._LOCK_WAIT_MS", 3_600_000)
+    catalogue = Catalogue.open(url)
+    catalogue.interrupt()  # nothing is under way
+    with psycopg.connect(postgres.conninfo(url.rsplit("/", 1)[1]), autocommit=True) as intruder:
+        intruder.execute("BEGIN")
+        intruder.execute("LOCK TABLE warren_queues IN ACCESS EXCLUSIVE MODE")
+        with ThreadPoolExecutor(1) as threads:
+            committed = threads.submit(catalogue.commit, [QueuePut("/", "q", False, EMPTY, 1)])
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            wait_until(lambda: intruder.execute(waiting).fetchone() == (1,), "the commit to wait for the table")
+            catalogue.interrupt()
+            with pytest.raises(CatalogueError):
+                committed.result()
+        intruder.execute("ROLLBACK")
     catalogue.commit([QueuePut("/", "q", False, EMPTY, 1)])
     assert queues_of(catalogue) == ["q"]
     catalogue.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import sqlite3
 import struct
@@ -506,6 +507,30 @@ def test_while_postgresql_is_away_declarations_are_answered_and_messages_flow(tm
         with connect(process) as again:
             again.channel().queue_declare("meanwhile", passive=True)
             again.channel().queue_declare("meanwhile too", passive=True)
+
+
+def test_a_postgresql_that_does_not_answer_keeps_no_broker_from_stopping(tmp_path: Path) -> None:
+    with running_postgres() as server:
+        url = server.fresh_url()
+        process = WarrenProcess(tmp_path, flags={"metadata-url": url})
+        process.start()
+        with psycopg.connect(server.conninfo("postgres"), autocommit=True) as other:
+            found = other.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = %s", (url.rsplit("/", 1)[1],)
+            ).fetchall()
+        assert len(found) == 1
+        os.kill(found[0][0], signal.SIGSTOP)
+        try:
+            with open_wire(process) as client:
+                client.send(1, spec.Queue.Declare(queue="meanwhile", durable=True))
+                client.expect(spec.Queue.DeclareOk, 1)
+            process.stop()
+        finally:
+            os.kill(found[0][0], signal.SIGCONT)
+        process.start()
+        with connect(process) as again:
+            again.channel().queue_declare("meanwhile", passive=True)
+        process.stop()
 
 
 def test_a_broker_that_stops_while_postgresql_is_away_knows_at_its_next_start_what_was_declared(tmp_path: Path) -> None:

@@ -251,6 +251,7 @@ def _first_user(settings: Settings) -> str:
 class MetadataStore(MetadataFiles, CopiedMetadata, Protocol):
     """What the application needs of a catalogue."""
 
+    def interrupt(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -417,6 +418,8 @@ class Application:
                 self._tell_started(restored)
                 await self._asked_to_stop.wait()
                 await self._stop()
+                # What it does not have is in the log: a database that does not answer keeps no process.
+                self._catalogue.interrupt()
                 nursery.cancel_scope.cancel()
             return self._exit_code
         finally:

@@ -65,6 +65,9 @@ class MemoryCatalogue:
 
         write_copy(path, self.load(), store_id, self.applied(store_id))
 
+    def interrupt(self) -> None:
+        """Do nothing: no call takes long."""
+
     def close(self) -> None:
         """Do nothing: there is nothing to give back."""
 

@@ -169,6 +169,10 @@ class Catalogue:
         forgotten: list[tuple[str, list[RowValues]]] = [(table.clear, []) for table, _ in LOADING_ORDER]
         self._carry_out([*forgotten, *self._plan(changes)], store_id, applied)
 
+    def interrupt(self) -> None:
+        """Have the call fail that is under way in another thread, if one is."""
+        self._database.interrupt()
+
     def close(self) -> None:
         """Close the connection and give the store free."""
         self._database.close()

@@ -44,5 +44,8 @@ class Database(Protocol):
         Raises DatabaseError, also for what is carried out in it.
         """
 
+    def interrupt(self) -> None:
+        """Have the transaction fail that is under way in another thread, if one is; it is done or undone as a whole."""
+
     def close(self) -> None:
         """Close it, and give it free."""

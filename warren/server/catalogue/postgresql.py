@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final
 
@@ -67,15 +68,29 @@ class PostgreSQL:
         except ImportError as error:
             raise CatalogueError(NOT_INSTALLED.format(error.name)) from None
         event.listen(self._engine, "connect", _prepare)
+        self._used: Any = None  # psycopg's connection, while a transaction is under way
 
     @contextmanager
     def transaction(self) -> Iterator[_Transaction]:
         """See `Database.transaction`."""
         try:
             with self._engine.begin() as connection:
+                self._used = connection.connection.driver_connection
                 yield _Transaction(connection)
         except SQLAlchemyError as error:
             raise DatabaseError(_one_line(error)) from error
+        finally:
+            self._used = None
+
+    def interrupt(self) -> None:
+        """See `Database.interrupt`. The connection is lost: a server that hangs hears no request to cancel."""
+        used = self._used
+        if used is not None:
+            with (
+                suppress(OSError, used.OperationalError),
+                socket.fromfd(used.fileno(), socket.AF_UNSPEC, socket.SOCK_STREAM) as connected,
+            ):
+                connected.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """See `Database.close`."""

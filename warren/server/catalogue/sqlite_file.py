@@ -81,6 +81,10 @@ class SqliteFile:
         except sqlite3.Error as error:
             raise DatabaseError(_one_line(error)) from None
 
+    def interrupt(self) -> None:
+        """See `Database.interrupt`. What waits for the disk goes on."""
+        self._connection.interrupt()
+
     def keep(self, ending: str) -> None:
         """Keep a copy beside it, durably, under the same name with this ending. Raises DatabaseError, OSError."""
         kept = self._path.with_name(self._path.name + ending)

@@ -8,7 +8,7 @@
    begins where it says (`catch_up`), before the catalogue is loaded.
 3. A commit that fails is repeated until it succeeds. The state changes of the store, not the attempts, are logged. A
    fault of ours ends `run`, which begins with the same changes when it is called again.
-4. A commit that has begun is finished even when the task is cancelled.
+4. A commit that has begun is waited for even when the task is cancelled; who stops the process may interrupt it.
 5. A change that cannot be read is lost, and said so. What comes behind it is applied, but for what refers to something
    that is not there then: such rows would keep the broker from starting.
 6. SQL stands still for whoever copies it (`standing_still`); changes wait in the log meanwhile.
