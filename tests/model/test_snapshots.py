@@ -347,10 +347,11 @@ def test_so_many_are_made_at_a_time_and_kept_and_no_more(tmp_path: Path, monkeyp
             with pytest.raises(TooMany):
                 place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False)
             place.snapshots.delete(made[0])
-            await place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False).over.wait()
+            made.append(place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False))
+            await made[2].over.wait()
+            assert {*place.directory.iterdir()} == {each.path for each in made[1:]}
 
     trio.run(begin)
-    assert sorted(path.name for path in place.directory.iterdir()) == ["2", "3"]
 
 
 def test_a_user_has_a_share_of_the_snapshots_and_an_administrator_always(
@@ -406,3 +407,15 @@ def test_what_an_earlier_process_left_is_removed_and_all_at_the_end(tmp_path: Pa
 
     trio.run(live)
     assert list(place.directory.iterdir()) == []
+
+
+def test_who_noted_a_snapshot_before_a_restart_does_not_find_a_later_one(tmp_path: Path) -> None:
+    before, after = Place(tmp_path), Place(tmp_path)
+    noted, _ = before.make()
+    made, _ = after.make()
+
+    async def find(identifier: str) -> Snapshot | None:
+        return after.snapshots.maybe_find(made.vhost, made.queue, identifier)
+
+    assert trio.run(find, made.id) is made
+    assert trio.run(find, noted.id) is None

@@ -1,13 +1,14 @@
 """Snapshots: what waits in a queue at one time, copied into a file that can be read as often as need be.
 
-    queue --look--> chunks of columns --thread--> snapshots/<number>     rows 0, 1, ... as they would leave the queue
+    queue --look--> chunks of columns --thread--> snapshots/<id>         rows 0, 1, ... as they would leave the queue
 
 1. Nothing happens to the queue: neither counts nor order nor `redelivered`. Consumers and publishers go on meanwhile.
 2. In it is what was ready when it began, as far as nobody takes it before it is come to; what comes later is not. With
    `unacked` what clients have, or had then, comes first, flagged as redelivered.
 3. A message that returns to its queue meanwhile may be in it or not, and never twice.
 4. A file lives until its time is over, at the longest until the broker stops: files that are found at a start are of a
-   process that was killed, and removed.
+   process that was killed, and removed. Ids are never given again: who noted one before a restart does not find, and
+   read, what somebody else has made since.
 5. Memory: about two chunks for each of at most `MAKING_QUOTA` that are being made, and what a look reads.
 6. No file is made while the disk is short (`store.disk_free_min_bytes`), and one that would make it so is given up.
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import time
 from dataclasses import dataclass, field
 from heapq import merge
@@ -112,6 +114,7 @@ class Snapshots:
         self._management = management
         self._directory = data_dir / DIRECTORY
         self._snapshots: dict[str, Snapshot] = {}
+        self._run = secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._changed = trio.Event()
 
@@ -151,15 +154,15 @@ class Snapshots:
             raise TooMany(f"{refusal}: delete some")
         if unacked and queue.unacked_count > UNACKED_MAX:
             raise TooMany(f"more than {UNACKED_MAX} messages are unacknowledged")
-        number = next(self._numbers)
+        identifier = f"{self._run}-{next(self._numbers)}"
         now_ms = wall_time_ms()
         snapshot = Snapshot(
-            str(number),
+            identifier,
             queue.vhost_name,
             queue.name,
             queue_id,
             user,
-            self._directory / str(number),
+            self._directory / identifier,
             now_ms,
             trio.current_time() + ttl_s,
             now_ms + round(1000 * ttl_s),
