@@ -111,6 +111,7 @@ class FileTarget:
             raise UsageError("columns: besides the one that files are divided by there must be another")
         self._id = state.id
         self._open: dict[str | None, _Open] = {}
+        self._made: list[FileEntry] = []  # complete, and not committed
         self._next = len(state.files)
         self._temporary = place.scratch()
         self._verified: set[str] = {entry.path for entry in state.files}  # by the run that wrote them
@@ -127,6 +128,8 @@ class FileTarget:
         for value, rows in divided(batch, self._partition_by):
             held = self._open.get(value)
             if held is None:
+                if len(self._open) >= OPEN_FILES_MAX:  # one piece may have any number of values
+                    self._complete()
                 held = self._open[value] = self._begun(value)
             held.file.write(rows.select(self._schema.names))
             held.first.setdefault(name, first)
@@ -147,19 +150,25 @@ class FileTarget:
         """Tell whether a file is large enough, or all together are too much."""
         sizes = [held.file.bytes for held in self._open.values()]
         return bool(sizes) and (
-            max(sizes) >= most_bytes or sum(sizes) >= _FULL_FACTOR * most_bytes or len(sizes) >= OPEN_FILES_MAX
+            max(sizes) >= most_bytes
+            or sum(sizes) >= _FULL_FACTOR * most_bytes
+            or len(sizes) + len(self._made) >= OPEN_FILES_MAX
         )
+
+    def _complete(self) -> None:
+        """Complete the files that are open."""
+        for held in self._open.values():
+            made = held.file.close()
+            self._made.append(
+                FileEntry(held.path, made.rows, made.bytes, made.crc32, held.partition, held.first, held.end)
+            )
+        self._open.clear()
 
     def commit(self, after: Manifest) -> list[FileEntry]:
         """Complete the files and give them their names."""
-        entries = []
-        for held in self._open.values():
-            made = held.file.close()
-            entries.append(
-                FileEntry(held.path, made.rows, made.bytes, made.crc32, held.partition, held.first, held.end)
-            )
+        self._complete()
+        entries, self._made = self._made, []
         self._named(entries)
-        self._open.clear()
         return entries
 
     def _named(self, entries: list[FileEntry]) -> None:

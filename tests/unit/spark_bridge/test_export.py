@@ -19,9 +19,10 @@ from warren.spark_bridge.export import Export, ExportOptions, Planned
 from warren.spark_bridge.manifest import Manifest
 from warren.spark_bridge.places import note_at
 from warren.spark_bridge.spark_export import SparkExport
+from warren.spark_bridge.table_files import TableFile, Written
 from warren.spark_bridge.table_readers import SourceFile, read_pieces
 
-from .broker_in_memory import MemoryQueue
+from .broker_in_memory import CHUNK_ROWS, MemoryQueue
 from .chunks import Sent
 from .export_broker import ExportBroker, Watched
 from .killing import Killed, Killer, killed_everywhere
@@ -237,6 +238,35 @@ def test_too_many_open_files_are_completed_early(
         stream.add(1, routing_key=str(number))
     run(broker, tmp_path, partition_by=partition_by)
     assert Counter(bodies(tmp_path)) == Counter(numbers(0, 20))
+
+
+def test_a_piece_with_any_number_of_values_has_only_so_many_files_open(
+    broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_targets, "OPEN_FILES_MAX", 2)
+    most = 0
+
+    class Counted(TableFile):
+        opened = 0
+
+        def __init__(self, *arguments: Any) -> None:
+            nonlocal most
+            super().__init__(*arguments)
+            Counted.opened += 1
+            most = max(most, Counted.opened)
+
+        def close(self) -> Written:
+            Counted.opened -= 1
+            return super().close()
+
+    monkeypatch.setattr(export_targets, "TableFile", Counted)
+    stream = broker.stream()
+    for number in range(CHUNK_ROWS):
+        stream.add(1, routing_key=str(number))
+    state = run(broker, tmp_path, partition_by="routing_key")
+    assert most == 2 < len(state.files) == CHUNK_ROWS
+    assert state.commits == 1
+    assert Counter(bodies(tmp_path)) == Counter(numbers(0, CHUNK_ROWS))
 
 
 @pytest.mark.parametrize(
