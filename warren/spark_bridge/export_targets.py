@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from warren.spark_bridge.errors import BridgeError, UsageError
 from warren.spark_bridge.manifest import FileEntry, Manifest
 from warren.spark_bridge.places import Directory, Note, Place
-from warren.spark_bridge.table_files import TableFile, count_rows, crc_of, ending
+from warren.spark_bridge.table_files import TableFile, count_rows, crc_of, delta_errors, ending
 
 DATE: Final = "date"
 NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -238,9 +238,10 @@ class DeltaTarget:
 
     def _maybe_table(self) -> Any:
         """Return the table; None: there is none yet."""
-        if not self._delta.DeltaTable.is_deltatable(str(self._directory)):
-            return None
-        return self._delta.DeltaTable(str(self._directory))
+        with delta_errors(self._directory):
+            if not self._delta.DeltaTable.is_deltatable(str(self._directory)):
+                return None
+            return self._delta.DeltaTable(str(self._directory))
 
     def clean(self, state: Manifest) -> None:
         """Find out whether what was being committed was committed."""
@@ -284,14 +285,15 @@ class DeltaTarget:
         writer = delta.WriterProperties(
             compression={"none": "UNCOMPRESSED"}.get(self._compression, self._compression.upper())
         )
-        delta.write_deltalake(
-            str(self._directory),
-            pa.Table.from_batches(self._waiting, self._schema),
-            mode="append",
-            partition_by=None if self._partition_by is None else [self._partition_by],
-            commit_properties=properties,
-            writer_properties=writer,
-        )
+        with delta_errors(self._directory):
+            delta.write_deltalake(
+                str(self._directory),
+                pa.Table.from_batches(self._waiting, self._schema),
+                mode="append",
+                partition_by=None if self._partition_by is None else [self._partition_by],
+                commit_properties=properties,
+                writer_properties=writer,
+            )
         table = self._maybe_table()
         written = table.history(1)[0].get("operationMetrics", {}).get("num_added_rows", self._rows)
         if int(written) != self._rows:

@@ -303,9 +303,9 @@ class ObjectPrefix:
             bucket = path.partition("/")[0]
             is_there = system.get_file_info(bucket).type != fs.FileType.NotFound
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise UsageError(f"{self}: {_first_line(error)}") from None
+            raise UsageError(f"{self}: {first_line(error)}") from None
         except OSError as error:
-            raise UsageError(f"{self}: the {self._what} cannot be used: {_first_line(error)}") from None
+            raise UsageError(f"{self}: the {self._what} cannot be used: {first_line(error)}") from None
         if not is_there:
             raise UsageError(f"{self}: there is no {self._what}, or it may not be seen: make it first")
         return system, path.rstrip("/")
@@ -408,8 +408,9 @@ def _errors(place: ObjectPrefix, name: str) -> Iterator[None]:
         raise
     except OSError as error:
         where = f"{place}/{name}" if name else str(place)
-        raise PlaceError(f"{where}: {_first_line(error)}") from None
+        raise PlaceError(f"{where}: {first_line(error)}") from None
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what an error says, without a trace that its library has put behind it."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.errors import BridgeError, UsageError
+from warren.spark_bridge.places import first_line
 from warren.spark_bridge.text_rows import csv_rows, json_lines
 
 PARQUET: Final = "parquet"
@@ -256,3 +259,14 @@ def crc_of(path: Path) -> int:
         while block := file.read(1 << 20):
             crc = zlib.crc32(block, crc)
     return crc
+
+
+@contextmanager
+def delta_errors(directory: Path) -> Iterator[None]:
+    """Say of errors of deltalake, which has its own for disks, which table they are about."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except DeltaError as error:
+        raise BridgeError(f"{directory}: {first_line(error)}") from None

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from warren.spark_bridge.errors import BridgeError, UsageError
 from warren.spark_bridge.schema import MAP, PROPERTY_COLUMNS, TIMESTAMP_TYPE, TYPED, arrow_type
-from warren.spark_bridge.table_files import ARROW, CSV, DELTA, JSON, PARQUET
+from warren.spark_bridge.table_files import ARROW, CSV, DELTA, JSON, PARQUET, delta_errors
 from warren.spark_bridge.text_rows import BODY_BASE64
 
 PIECE_BYTES: Final = 8 << 20
@@ -92,15 +92,19 @@ def delta_pieces(directory: Path, version: int | None, wanted: frozenset[str]) -
         import deltalake
     except ImportError:
         raise UsageError(f"format {DELTA} needs the package deltalake: pip install deltalake") from None
-    table = deltalake.DeltaTable(str(directory), version=version)
-    dataset = table.to_pyarrow_dataset()
+    with delta_errors(directory):
+        table = deltalake.DeltaTable(str(directory), version=version)
+        dataset = table.to_pyarrow_dataset()
 
     def pieces() -> Iterator[pa.RecordBatch]:
         names = [name for name in dataset.schema.names if name in wanted]
         source = SourceFile(directory, DELTA)
         for fragment in sorted(dataset.get_fragments(), key=lambda found: str(found.path)):
-            for group in fragment.split_by_row_group():
-                yield from _cut(group.to_table(schema=dataset.schema, columns=names), source, wanted)
+            try:
+                for group in fragment.split_by_row_group():
+                    yield from _cut(group.to_table(schema=dataset.schema, columns=names), source, wanted)
+            except pa.ArrowException as error:
+                raise DamagedFile(f"{directory}/{fragment.path}: {error}") from None
 
     return int(table.version()), pieces()
 

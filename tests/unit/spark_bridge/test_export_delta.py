@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.errors import BridgeError, UsageError
 from warren.spark_bridge.export import Export, ExportOptions
 from warren.spark_bridge.import_files import Import, ImportOptions
 
@@ -53,6 +53,19 @@ def test_a_stream_becomes_a_table_and_goes_on_in_it(tmp_path: Path, partition_by
     state = Import(broker, ImportOptions(tmp_path, exchange=""), Watched()).run()
     assert state.published == 13
     assert Counter(each.body for each in broker.published) == Counter(b"%d" % number for number in range(13))
+
+
+def test_what_deltalake_says_is_told_with_the_table(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    broker = stream(2)
+    export(broker, tmp_path)
+    (log,) = (tmp_path / "_delta_log").glob("*.json")
+    log.write_text("no log")
+    broker.queues["orders"].add(1, routing_key="k0")
+    with pytest.raises(BridgeError, match=str(tmp_path)):
+        export(broker, tmp_path)
+    with pytest.raises(BridgeError, match=str(tmp_path)):
+        Import(broker, ImportOptions(tmp_path, exchange=""), Watched()).run()
 
 
 def test_killed_anywhere_every_row_is_in_the_table_once(tmp_path: Path) -> None:
