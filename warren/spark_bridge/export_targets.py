@@ -4,7 +4,8 @@
    and have the id of their export in them: those that the manifest does not name are known for what they are.
 2. A Delta table takes all rows of a commit in one transaction, numbered within this export: the manifest says before
    what is to be committed, and the table afterwards whether it was. So it is committed once.
-3. Rows are put into directories ``column=value`` when that is wanted; the column is not in those files then.
+3. Rows are put into directories ``column=value`` when that is wanted; the column is not in those files then. A Delta
+   table knows no empty text in the column that it is divided by, and has null there.
 """
 
 from __future__ import annotations
@@ -229,7 +230,7 @@ class DeltaTarget:
         self._partition_by = partition_by
         names = [*schema.names, *([DATE] if partition_by == DATE else [])]
         fields = [schema.field(name) if name != DATE else pa.field(DATE, pa.string()) for name in names]
-        self._schema = pa.schema(fields)
+        self._schema = pa.schema([each.with_nullable(each.nullable or each.name == partition_by) for each in fields])
         self._state = state
         self._note = note
         self._waiting: list[pa.RecordBatch] = []
@@ -265,9 +266,16 @@ class DeltaTarget:
         if self._partition_by == DATE:
             dates = pc.cast(pc.cast(batch.column("timestamp"), pa.date32(), safe=False), pa.string())
             batch = batch.append_column(pa.field(DATE, pa.string()), dates)
-        self._waiting.append(batch.select(self._schema.names))
+        columns = [self._as_kept(name, batch.column(name)) for name in self._schema.names]
+        self._waiting.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         self._bytes += batch.nbytes
         self._rows += batch.num_rows
+
+    def _as_kept(self, name: str, values: pa.Array) -> pa.Array:
+        """Return values as the table keeps them: see (3)."""
+        if name != self._partition_by or not pa.types.is_string(values.type):
+            return values
+        return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
 
     def is_full(self, most_bytes: int) -> bool:
         """Tell whether there is enough in memory."""

@@ -36,6 +36,7 @@ _ENDINGS: Final = {
     ".ndjson": JSON,
     ".csv": CSV,
 }
+_NEVER_NULL: Final = ("exchange", "routing_key")
 _STRADDLES: Final = "straddl"
 _BLOCK_BYTES_MAX: Final = (1 << 31) - 1
 _COMPRESSED: Final = (".gz", ".zst")
@@ -251,6 +252,8 @@ def _as_messages(batch: pa.RecordBatch, source: SourceFile, wanted: frozenset[st
                 found = _column(name, pa.repeat(value, batch.num_rows), source.headers)
             else:
                 continue
+            if found is not None and name in _NEVER_NULL and (source.form == DELTA or name in source.partition):
+                found = found.fill_null("")  # directories of Spark and Delta do not tell an empty text from nothing
         except (ValueError, TypeError, pa.ArrowException) as error:
             raise DamagedFile(f"{source.path}, behind row {at}: column {name}: {error}") from None
         if found is not None:

@@ -55,6 +55,21 @@ def test_a_stream_becomes_a_table_and_goes_on_in_it(tmp_path: Path, partition_by
     assert Counter(each.body for each in broker.published) == Counter(b"%d" % number for number in range(13))
 
 
+def test_an_empty_text_that_a_table_is_divided_by_is_null_there_and_comes_back_empty(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    broker = ExportBroker()
+    made = broker.stream()
+    for key in ("", "k", ""):
+        made.add(1, routing_key=key, exchange="to")
+    export(broker, tmp_path, partition_by="routing_key", columns=("exchange", "routing_key", "body"))
+    rows = deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table().select(["routing_key", "body"]).to_pylist()
+    assert {row["body"]: row["routing_key"] for row in rows} == {b"0": None, b"1": "k", b"2": None}
+    Import(broker, ImportOptions(tmp_path), Watched()).run()
+    assert Counter((each.routing_key, each.body) for each in broker.published) == Counter(
+        [("", b"0"), ("k", b"1"), ("", b"2")]
+    )
+
+
 def test_what_deltalake_says_is_told_with_the_table(tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
     broker = stream(2)
