@@ -4,8 +4,8 @@
    and have the id of their export in them: those that the manifest does not name are known for what they are.
 2. A Delta table takes all rows of a commit in one transaction, numbered within this export: the manifest says before
    what is to be committed, and the table afterwards whether it was. So it is committed once.
-3. Rows are put into directories ``column=value`` when that is wanted; the column is not in those files then. A Delta
-   table knows no empty text in the column that it is divided by, and has null there.
+3. Rows are put into directories ``column=value`` when that is wanted; the column is not in those files then. Neither
+   directories nor Delta tables have an empty text there: it is as null, and only the manifest tells them apart.
 """
 
 from __future__ import annotations
@@ -77,6 +77,17 @@ def divided(batch: pa.RecordBatch, partition_by: str | None) -> Iterator[tuple[s
         yield name, ordered.slice(first, end - first)
 
 
+def directory_of(value: str | None) -> str:
+    """Return a value as the names of directories have it, for all readers of them.
+
+    As with Spark, which reads no empty one, and takes each escape for a character where others take it for an octet:
+    what is not ASCII is there as it is.
+    """
+    if not value:
+        return NULL_VALUE
+    return "".join(quote(each, safe=" ") if each.isascii() else each for each in value)
+
+
 class _Open:
     """A file in the making, and what it holds."""
 
@@ -143,7 +154,7 @@ class FileTarget:
         path = name
         if self._partition_by is not None:
             partition[self._partition_by] = value
-            path = f"{self._partition_by}={NULL_VALUE if value is None else quote(value, safe=' ')}/{name}"
+            path = f"{self._partition_by}={directory_of(value)}/{name}"
         file = TableFile(self._temporary / name, self._form, self._schema, self._compression)
         return _Open(file, path, partition)
 

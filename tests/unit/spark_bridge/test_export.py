@@ -204,6 +204,24 @@ def test_files_are_divided_by_a_column_whatever_is_in_it(broker: ExportBroker, t
             assert set(piece.column("routing_key").to_pylist()) == {entry.partition["routing_key"]}
 
 
+@pytest.mark.parametrize(
+    ("key", "directory"),
+    [
+        ("", "routing_key=__HIVE_DEFAULT_PARTITION__"),
+        ("ü" * 120, f"routing_key={'ü' * 120}"),
+        ("€/%=\0", "routing_key=€%2F%25%3D%00"),
+    ],
+    ids=["empty", "letters", "signs"],
+)
+def test_directories_are_named_as_spark_reads_them(
+    broker: ExportBroker, tmp_path: Path, key: str, directory: str
+) -> None:
+    broker.stream().add(1, routing_key=key)
+    (entry,) = run(broker, tmp_path, partition_by="routing_key").files
+    assert (tmp_path / directory / entry.path.rpartition("/")[2]).is_file()
+    assert entry.partition == {"routing_key": key}
+
+
 def test_rows_keep_their_order_when_they_are_divided() -> None:
     keys = [str(number * 7 % 5) for number in range(1000)]
     batch = pa.RecordBatch.from_pydict({"routing_key": keys, "offset": list(range(1000))})
