@@ -244,11 +244,17 @@ class Export:
             raise UsageError(f"mode {mode}: a consumer name is for draining")
         return mode
 
-    def _consumer(self) -> str:
-        """Return the name of the session that is drained with: the same for the same queue and directory."""
+    def _consumer(self, state: Manifest | None) -> str:
+        """Return the name of the session that is drained with: what its claims are found by in the next run.
+
+        As long as there may be claims that is what the manifest says, wherever the place is by now, and however earlier
+        versions made names. Else it is the same for the same queue and place.
+        """
         if self._options.consumer is not None:
             return self._options.consumer
-        text = f"{self._client.vhost}\0{self._options.queue}\0{self.place.identity}"
+        if state is not None and state.state != manifest.COMPLETE and state.source.get("consumer") is not None:
+            return str(state.source["consumer"])
+        text = "\0".join((self._client.vhost, self._options.queue, *self.place.identity))
         return f"export-{sha256(text.encode()).hexdigest()[:12]}"
 
     def _settings(self) -> dict[str, Any]:
@@ -261,21 +267,23 @@ class Export:
             "compression": self._compression,
         }
 
-    def _source_document(self, mode: str) -> dict[str, Any]:
+    def _source_document(self, mode: str, state: Manifest | None) -> dict[str, Any]:
         return {
             "vhost": self._client.vhost,
             "queue": self._options.queue,
             "mode": mode,
-            "consumer": self._consumer() if mode == DRAIN else None,
+            "consumer": self._consumer(state) if mode == DRAIN else None,
             "snapshot": None,
         }
 
     def _check_same(self, state: Manifest, mode: str) -> None:
         """Make sure that the directory has the same export as is asked for."""
-        wanted = {**self._source_document(mode), **self._settings()}
+        wanted = {**self._source_document(mode, state), **self._settings()}
         had = {**state.source, **state.settings}
+        # Of an export that is complete the session was deleted, whatever its name was.
+        others = ("snapshot", "consumer") if state.state == manifest.COMPLETE else ("snapshot",)
         for key in {**had, **wanted}:
-            if key != "snapshot" and had.get(key) != wanted.get(key):
+            if key not in others and had.get(key) != wanted.get(key):
                 raise UsageError(
                     f"{self._note} is of an export with {key} {had.get(key)!r}, not {wanted.get(key)!r}: "
                     "use another directory"
@@ -288,12 +296,13 @@ class Export:
         if state is not None:
             self._check_same(state, mode)
             if mode != SNAPSHOT:  # of which there is no more than there was
+                state.source = self._source_document(mode, state)
                 state.state = manifest.RUNNING
             return state
         if self._options.form != DELTA and not self.place.is_empty:
             raise UsageError(f"{self.place} is not empty, and has no {manifest.NAME}: use another one")
         kind = CLAIMS if mode == DRAIN else STREAMS
-        return Manifest(self._source_document(mode), self._settings(), kind)
+        return Manifest(self._source_document(mode, None), self._settings(), kind)
 
     def _made_target(self, state: Manifest) -> Target:
         kind: type[DeltaTarget] | type[FileTarget] = DeltaTarget if self._options.form == DELTA else FileTarget
@@ -390,9 +399,11 @@ class Export:
         self._commit()
 
     def _drain(self) -> None:
-        _, after = self._now()
-        name, consumer, client = self._options.queue, self._consumer(), self._client
-        session = client.open_drain(name, consumer, f"warren export to {self.place.identity}")
+        state, after = self._now()
+        name, consumer, client = self._options.queue, str(state.source["consumer"]), self._client
+        session = client.open_drain(name, consumer, f"warren export to {self.place.identity[0]}")
+        state.save(self._note)  # by which its claims are found again
+        self._is_noted = True
         position = after.positions.get(name)
         if position is None or position.id != session.id:
             position = Position(session.id, session.first, base=session.first, claims=session.queue)

@@ -69,8 +69,8 @@ class Place(Protocol):
     """Files by their names; see the header."""
 
     @property
-    def identity(self) -> str:
-        """The same for the same place, however it is written."""
+    def identity(self) -> tuple[str, ...]:
+        """The same for the same place, however it is written; first what can be shown of it."""
 
     @property
     def is_empty(self) -> bool:
@@ -144,9 +144,8 @@ class Directory:
         return str(self.path)
 
     @property
-    def identity(self) -> str:
-        """The same for the same directory, however it is written."""
-        return str(self.path.resolve())
+    def identity(self) -> tuple[str, ...]:
+        return (str(self.path.resolve()),)
 
     @property
     def is_empty(self) -> bool:
@@ -274,9 +273,11 @@ class ObjectPrefix:
         return self._shown
 
     @property
-    def identity(self) -> str:
-        """The same for the same prefix."""
-        return self._shown
+    def identity(self) -> tuple[str, ...]:
+        # The same bucket of another store is another place.
+        query = parse_qs(urlsplit(self._url).query)
+        told = [query[name][0] for name in _ENDPOINT_OPTIONS if name in query]
+        return (self._shown, *told, *(os.environ[name] for name in _ENDPOINT_VARIABLES if name in os.environ))
 
     @property
     def _fs(self) -> Any:
@@ -319,18 +320,12 @@ class ObjectPrefix:
 
     @contextmanager
     def only_one(self) -> Iterator[None]:
-        # The same bucket of another store is another place.
-        text = "\0".join((self.identity, *self._endpoints()))
+        text = "\0".join(self.identity)
         name = f"warren-export-{os.getuid()}-{sha256(text.encode()).hexdigest()[:16]}"
         directory = Path(tempfile.gettempdir()) / name
         directory.mkdir(exist_ok=True)
         with _locked(directory, str(self)):
             yield
-
-    def _endpoints(self) -> list[str]:
-        query = parse_qs(urlsplit(self._url).query)
-        told = [query[name][0] for name in _ENDPOINT_OPTIONS if name in query]
-        return told + [os.environ[name] for name in _ENDPOINT_VARIABLES if name in os.environ]
 
     def scratch(self) -> Path:
         self.end()

@@ -119,6 +119,25 @@ def test_draining_takes_the_messages_out_and_leaves_no_session(broker: ExportBro
     assert bodies(tmp_path) == numbers(0, 9)
 
 
+def test_a_drain_is_gone_on_with_by_the_session_that_its_manifest_names(broker: ExportBroker, tmp_path: Path) -> None:
+    """Wherever its directory is by then: the name of the session is made of the place where it was begun."""
+    queue = broker.queue("orders", 6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker, "read", None)  # it has claimed, and ends
+        with pytest.raises(TypeError):
+            run(broker, tmp_path / "here", mode="drain")
+    (session,) = broker.sessions
+    (tmp_path / "here").rename(tmp_path / "there")
+    run(broker, tmp_path / "there", mode="drain")
+    assert (bodies(tmp_path / "there"), broker.sessions) == (numbers(0, 6), {})
+    queue.add(2)
+    named: list[str] = []
+    broker.acked = lambda _: named.extend(broker.sessions)
+    run(broker, tmp_path / "there", mode="drain")
+    assert bodies(tmp_path / "there") == numbers(0, 8)
+    assert session not in named, "an export that was complete has the name of where it is now"
+
+
 def test_draining_ends_although_producers_go_on(broker: ExportBroker, tmp_path: Path) -> None:
     queue = broker.queue("orders", 6)
     broker.acked = lambda bodies: queue.add(2)

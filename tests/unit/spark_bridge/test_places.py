@@ -26,7 +26,7 @@ from warren.spark_bridge.places import Directory, ObjectPrefix, place_of
 def test_a_url_is_shown_without_passwords_and_nobody_is_asked(url: str, shown: str) -> None:
     place = place_of(url)
     assert isinstance(place, ObjectPrefix)
-    assert (str(place), place.identity) == (shown, shown)
+    assert (str(place), place.identity[0]) == (shown, shown)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,14 @@ def test_the_same_bucket_of_another_store_is_another_place(monkeypatch: pytest.M
     first, second = place_of(f"{prefix}?endpoint_override=one:9000"), place_of(f"{prefix}?endpoint_override=two:9000")
     with first.only_one(), second.only_one():
         pass
+    identities = {first.identity, second.identity}
     with ExitStack() as stack:
         for port in (9000, 9001):
             monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
             stack.enter_context(place_of(prefix).only_one())
+            identities.add(place_of(prefix).identity)
+    assert len(identities) == 4
+    assert {shown for shown, *_ in identities} == {prefix}
 
 
 def test_names_that_readers_pass_over_are_no_files_of_a_directory(tmp_path: Path) -> None:
