@@ -290,7 +290,7 @@ class Import:
             properties = encode_properties(columns, piece.num_rows)
             # Whether what goes to no queue matters is said with the commit.
             return encode_publishes(exchange, key, properties, piece.column("body"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DamagedFile(f"{self.place}: a row cannot be published: {error}") from None
 
     def _commit(self, state: ImportState, messages: list[pa.Array], rows: int, size: int) -> None:

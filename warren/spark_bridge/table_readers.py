@@ -81,9 +81,10 @@ def read_pieces(source: SourceFile, wanted: frozenset[str]) -> Iterator[pa.Recor
             made = _as_messages(batch, source, wanted, at)
             at += batch.num_rows
             yield made
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+    except FileNotFoundError:
+        raise
+    # A name that two columns have is a KeyError of Arrow.
+    except (OSError, pa.ArrowException, UnicodeError, RecursionError, KeyError) as error:
         raise DamagedFile(f"{source.path}, behind row {at}: {error}") from None
 
 
@@ -134,6 +135,7 @@ def _arrow(path: Path, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
         names = [name for name in file.schema.names if name in wanted]
         for number in range(file.num_record_batches):
             batch = file.get_batch(number).select(names)
+            batch.validate(full=True)  # it is the file as it lies there, and others would read beyond it
             rows = max(1, min(PIECE_ROWS, batch.num_rows * PIECE_BYTES // max(1, batch.nbytes)))
             for first in range(0, batch.num_rows, rows):
                 yield batch.slice(first, rows)
@@ -187,7 +189,7 @@ def _json_lines(path: Path, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
                 row = json.loads(line)
                 if not isinstance(row, dict):
                     raise ValueError("no JSON object")
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DamagedFile(f"{path}, row {number}: {error}") from None
             rows.append(row)
             size += len(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import struct
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -335,7 +336,11 @@ def test_texts_of_others_are_read(broker: ExportBroker, tmp_path: Path) -> None:
         ("a.json", '{"body": "x", "headers": "["}\n', "column headers"),
         ("a.json", '{"body": "x", "headers": [1]}\n', "no JSON object"),
         ("a.json", '{"body": "x", "message_timestamp": "soon"}\n', "column message_timestamp"),
+        ("a.json", '{"body": "\\ud800"}\n', "a.json"),
+        ("a.json", '{"body": ' + "[" * 100_000, "row 0"),
+        ("a.json", '{"body": "x", "headers": {"h": {"t": "A", "json": "' + "[" * 100_000 + '"}}}', "a row cannot"),
         ("a.csv", "body,app_id\nx\n", "a.csv"),
+        ("a.csv", "body,body\nx,y\n", "exists 2 times"),
         ("a.parquet", "PAR1 or not", "a.parquet"),
         ("a.arrow", "ARROW1 or not", "a.arrow"),
         ("a.json.gz", "no gzip", "a.json.gz"),
@@ -346,6 +351,18 @@ def test_what_cannot_be_read_is_told_and_nothing_of_it_published(
 ) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DamagedFile, match=reason):
+        publish(broker, tmp_path, exchange="", routing_key="q")
+    assert broker.published == []
+
+
+def test_an_arrow_file_whose_lengths_are_wrong_is_not_read_beyond_its_end(broker: ExportBroker, tmp_path: Path) -> None:
+    with pa.ipc.new_file(tmp_path / "a.arrow", pa.schema([("body", pa.binary())])) as file:
+        file.write_table(pa.table({"body": pa.array([b"one", b"two", b""], pa.binary())}))
+    written = (tmp_path / "a.arrow").read_bytes()
+    bounds = struct.pack("<4i", 0, 3, 6, 6)
+    assert written.count(bounds) == 1
+    (tmp_path / "a.arrow").write_bytes(written.replace(bounds, struct.pack("<4i", 0, 3, 9, 6)))
+    with pytest.raises(DamagedFile, match=r"a\.arrow"):
         publish(broker, tmp_path, exchange="", routing_key="q")
     assert broker.published == []
 
