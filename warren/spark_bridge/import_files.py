@@ -8,6 +8,7 @@
 2. What was decoded without loss becomes the same message again: body, properties and typed headers octet by octet. Not
    what the broker gives a message: offset, time, redelivered.
 3. Counts are compared: rows read, messages that the broker says it published, rows that the manifest of an export has.
+4. One import at a time, of one machine, goes on by a state.
 """
 
 from __future__ import annotations
@@ -175,8 +176,13 @@ class Import:
 
         Raises:
             DamagedFile: a file is not what it should be. BrokerError: as the broker says.
-            UsageError: the files, or where they go, are not those of the run before.
+            UsageError: the files, or where they go, are not those of the run before; or another run is under way.
         """
+        # Two that begin at once would not know each other's messages.
+        with self._note.only_one(f"another import is publishing what is in {self.place} to the same target"):
+            return self._run()
+
+    def _run(self) -> ImportState:
         state = self._begun()
         if self._note.maybe_content() is None:
             state.save(self._note)

@@ -18,8 +18,8 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, Protocol
@@ -54,6 +54,10 @@ class Note(NamedTuple):
     def maybe_content(self) -> bytes | None:
         """Return what is in it; None: it is not there."""
         return self.place.maybe_content(self.name)
+
+    def only_one(self, refusal: str) -> AbstractContextManager[None]:
+        """Return a context in which nobody else on this machine goes on by it: who comes meanwhile is refused so."""
+        return _locked(_lock_of("import", (*self.place.identity, self.name)), refusal)
 
 
 def note_at(path: Path) -> Note:
@@ -156,7 +160,7 @@ class Directory:
 
     @contextmanager
     def only_one(self) -> Iterator[None]:
-        with _locked(self.path, str(self)):
+        with _locked(self.path, _another_export(self)):
             yield
 
     def scratch(self) -> Path:
@@ -231,14 +235,26 @@ def sync_directory(path: Path) -> None:
         os.close(held)
 
 
+def _another_export(place: Place) -> str:
+    return f"another export is writing into {place}"
+
+
+def _lock_of(kind: str, identity: Sequence[str]) -> Path:
+    """Return a directory of this machine that stands for what has no place on it to be locked."""
+    digest = sha256("\0".join(identity).encode()).hexdigest()[:16]
+    directory = Path(tempfile.gettempdir()) / f"warren-{kind}-{os.getuid()}-{digest}"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
 @contextmanager
-def _locked(directory: Path, what: str) -> Iterator[None]:
+def _locked(directory: Path, refusal: str) -> Iterator[None]:
     held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"another export is writing into {what}") from None
+            raise UsageError(refusal) from None
         yield
     finally:
         os.close(held)
@@ -320,11 +336,7 @@ class ObjectPrefix:
 
     @contextmanager
     def only_one(self) -> Iterator[None]:
-        text = "\0".join(self.identity)
-        name = f"warren-export-{os.getuid()}-{sha256(text.encode()).hexdigest()[:16]}"
-        directory = Path(tempfile.gettempdir()) / name
-        directory.mkdir(exist_ok=True)
-        with _locked(directory, str(self)):
+        with _locked(_lock_of("export", self.identity), _another_export(self)):
             yield
 
     def scratch(self) -> Path:

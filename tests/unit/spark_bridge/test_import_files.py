@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import struct
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,23 @@ def test_an_import_to_somewhere_else_begins_anew(broker: ExportBroker, tmp_path:
             exchange="third",
             checkpoint=next((directory / "_manifest").glob("import-*")),
         )
+
+
+def test_two_imports_of_the_same_to_the_same_do_not_meet(broker: ExportBroker, tmp_path: Path) -> None:
+    directory = exported(broker, tmp_path, some(5))
+    refused: list[str] = []
+
+    class Second(Watched):
+        def planned(self, rows: int, bytes: int) -> None:
+            with pytest.raises(UsageError, match="another import") as caught:
+                publish(broker, directory, routing_key="q")
+            refused.append(str(caught.value))
+            publish(broker, directory, routing_key="elsewhere")
+
+    Import(broker, ImportOptions(directory, routing_key="q"), Second()).run()
+    assert len(refused) == 1
+    assert Counter(each.routing_key for each in broker.published) == {"q": 5, "elsewhere": 5}
+    assert publish(broker, directory, routing_key="q").before == 5
 
 
 def test_a_full_queue_is_waited_for_and_a_refusal_is_not(
