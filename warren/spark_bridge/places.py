@@ -19,7 +19,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, Protocol
@@ -57,7 +57,7 @@ class Note(NamedTuple):
 
     def only_one(self, refusal: str) -> AbstractContextManager[None]:
         """Return a context in which nobody else on this machine goes on by it: who comes meanwhile is refused so."""
-        return _locked(_lock_of("import", (*self.place.identity, self.name)), refusal)
+        return _locked_by_name("import", (*self.place.identity, self.name), refusal)
 
 
 def note_at(path: Path) -> Note:
@@ -239,12 +239,18 @@ def _another_export(place: Place) -> str:
     return f"another export is writing into {place}"
 
 
-def _lock_of(kind: str, identity: Sequence[str]) -> Path:
-    """Return a directory of this machine that stands for what has no place on it to be locked."""
+@contextmanager
+def _locked_by_name(kind: str, identity: Sequence[str], refusal: str) -> Iterator[None]:
+    """Lock what has no place on this machine: a directory stands for it, as long as somebody has the lock."""
     digest = sha256("\0".join(identity).encode()).hexdigest()[:16]
     directory = Path(tempfile.gettempdir()) / f"warren-{kind}-{os.getuid()}-{digest}"
     directory.mkdir(exist_ok=True)
-    return directory
+    with _locked(directory, refusal):
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                directory.rmdir()
 
 
 @contextmanager
@@ -253,8 +259,11 @@ def _locked(directory: Path, refusal: str) -> Iterator[None]:
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(refusal) from None
+            is_there = os.path.samestat(os.fstat(held), directory.stat())
+        except (BlockingIOError, FileNotFoundError):
+            is_there = False
+        if not is_there:  # or whoever had it has removed it just now
+            raise UsageError(refusal)
         yield
     finally:
         os.close(held)
@@ -336,7 +345,7 @@ class ObjectPrefix:
 
     @contextmanager
     def only_one(self) -> Iterator[None]:
-        with _locked(_lock_of("export", self.identity), _another_export(self)):
+        with _locked_by_name("export", self.identity, _another_export(self)):
             yield
 
     def scratch(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -60,13 +61,17 @@ def test_paths_and_file_urls_are_directories(tmp_path: Path) -> None:
     assert isinstance(place_of(Path("s3://lake")), Directory), "a path is a path, whatever it looks like"
 
 
-def test_only_one_exports_to_a_place(tmp_path: Path) -> None:
+def test_only_one_exports_to_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(locks))
     prefix = f"s3://lake/{os.getpid()}"
     for first, second in ((place_of(tmp_path), place_of(f"{tmp_path}/")), (place_of(prefix), place_of(f"{prefix}/"))):
         with first.only_one(), pytest.raises(UsageError, match="another export"), second.only_one():
             pass
         with second.only_one():
             pass
+    assert list(locks.iterdir()) == []
 
 
 def test_the_same_bucket_of_another_store_is_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
