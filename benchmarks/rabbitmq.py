@@ -60,6 +60,7 @@ def environment(
         "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq"),
         "RABBITMQ_CONF_ENV_FILE": str(directory / "rabbitmq-env.conf"),
         "RABBITMQ_PID_FILE": str(directory / "pid"),
+        "ERL_CRASH_DUMP": str(directory / "erl_crash.dump"),
         "ERL_EPMD_PORT": str(epmd_port),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
     }
