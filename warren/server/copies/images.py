@@ -39,7 +39,6 @@ from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.identities import identity_of
 from warren.msgstore.files.pins import PinError, PinnedFile, Pins
 from warren.msgstore.log.log_position import LogPosition
-from warren.server.catalogue import sqlite_file
 from warren.server.catalogue.database import DatabaseError
 from warren.server.catalogue.writer import CatalogueWriter, InThread
 from warren.server.data_dir import MESSAGES
@@ -199,6 +198,8 @@ class Images:
 
 
 def _check_metadata(copy: Path) -> None:
+    from warren.server.catalogue import sqlite_file  # with it comes SQLite, which a broker in memory does without
+
     try:
         sqlite_file.check(copy)
     except DatabaseError as error:
