@@ -90,7 +90,7 @@ class Measured:
 class _Effort(NamedTuple):
     """How often and how long is measured."""
 
-    rounds: int = 9
+    rounds: int = 7
     seconds: float = 1.0
     # What a broker does once a minute, and a collection that comes every so many, belong to what it takes idle.
     idle_seconds: float = 60.0
@@ -278,7 +278,7 @@ def _attempt(row: Measured, title: str, broker: Broker, run: Callable[[], dict[s
 def scale(
     only: Annotated[list[str] | None, typer.Option(help=f"Only these, of: {', '.join(CROWDS)}, bodies")] = None,
     share: Annotated[float, typer.Option(min=0.0001, max=1.0, help="This part of each size")] = 1.0,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each flow is measured")] = 9,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each flow is measured")] = 7,
     seconds: Annotated[float, typer.Option(min=0.2, help="Seconds measured of each flow")] = 1.0,
     idle_seconds: Annotated[float, typer.Option(min=1, help="Seconds measured of each idle broker")] = 60.0,
     warren_only: Annotated[bool, typer.Option("--warren-only", help="Leave RabbitMQ out")] = False,
