@@ -641,7 +641,7 @@ class Broker:
     ) -> int:
         """Delete `queue` as `by` asked, cancel its consumers, and return the ticket to wait for.
 
-        `asked`: those of the connection that waits until the bindings are gone, too.
+        `asked`: collects the consumers of the connection that asked, which waits until the bindings are gone, too.
         """
         if vhost.queues.get(queue.name) is not queue:
             return 0
