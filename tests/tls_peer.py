@@ -33,6 +33,7 @@ def _library() -> Any:
         (ssl, "SSL_connect", ctypes.c_int, [ctypes.c_void_p]),
         (ssl, "SSL_do_handshake", ctypes.c_int, [ctypes.c_void_p]),
         (ssl, "SSL_key_update", ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),
+        (ssl, "SSL_renegotiate", ctypes.c_int, [ctypes.c_void_p]),
         (ssl, "SSL_write", ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]),
         (crypto, "BIO_s_mem", ctypes.c_void_p, []),
         (crypto, "BIO_new", ctypes.c_void_p, [ctypes.c_void_p]),
@@ -99,6 +100,12 @@ class TlsPeer:
             self._openssl.SSL_do_handshake(self._tls)
             made.append(self._made())
         return b"".join(made)
+
+    def renegotiation(self) -> bytes:
+        """Return the wish to negotiate anew, of a server and with TLS 1.2."""
+        assert self._openssl.SSL_renegotiate(self._tls) == 1
+        self._openssl.SSL_do_handshake(self._tls)
+        return self._made()
 
     def _made(self) -> bytes:
         buffer = ctypes.create_string_buffer(_READ_BYTES)

@@ -1,4 +1,4 @@
-"""The server's side of TLS with one peer, by way of memory buffers: bytes in, bytes out, no socket.
+"""TLS with one peer, by way of memory buffers: bytes in, bytes out, no socket.
 
 1. Nothing is buffered across calls: what can be decrypted of what has arrived is returned at once.
 2. Records are counted (``tls_records.py``), in the handshake as well.
@@ -17,19 +17,34 @@ READ_BYTES: Final = 262144
 
 
 class TlsSession:
-    """TLS with one peer. `units`: what the last `decrypted` has cost."""
+    """The server's side, or that of a client of the server called `server_name`, which begins the handshake.
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    `units`: what the last `decrypted` has cost; `is_ended`: the peer says no more than has been returned.
+
+    Raises:
+        OSError, ValueError: `server_name` is no host name.
+    """
+
+    def __init__(self, context: ssl.SSLContext, server_name: str | None = None) -> None:
+        self.is_client: bool = server_name is not None
         self.is_handshaken: bool = False
+        self.is_ended: bool = False
         self.units: i64 = 0
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, not self.is_client, server_name)
         self._records = TlsRecords()
 
     def receive_bytes(self) -> int:
         """Return how much is to be read at a time."""
         return self._records.receive_bytes
+
+    def begin(self) -> None:
+        """Begin the handshake as a client: `outgoing` is to be sent."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
 
     def handshake(self, data: bytes) -> bool:
         """Go on with the handshake; True when it is done. `outgoing` is to be sent, also when it fails.
@@ -85,6 +100,7 @@ class TlsSession:
                 break
             parts.append(part)
             self._records.with_data += 1
+        self.is_ended = ended
         if parts:
             return b"".join(parts)
         return b"" if ended else None
@@ -97,6 +113,10 @@ class TlsSession:
     def outgoing(self) -> bytes:
         """Return what TLS itself has to say: handshakes, alerts."""
         return self._outgoing.read()
+
+    def has_own_words(self) -> bool:
+        """Tell whether `outgoing` has anything."""
+        return self._outgoing.pending > 0
 
     def end(self) -> None:
         """Say that nothing more comes; the peer's half of the closing handshake is not waited for."""

@@ -1,61 +1,38 @@
-"""TLS around a stream, of HTTP or of a link, for which no peer can have the broker work without saying anything.
+"""TLS around a stream, of HTTP or of a link: the broker's own session (``tls_session.py``) and a stream below it.
 
-The records that come are counted, and of small ones few are decrypted at a time (`server.network.tls_records`).
+1. A read decrypts all that has arrived, of however many records, and no more than `TlsRecords.receive_bytes` at once.
+2. One thing is sent at a time, in the order in which it was encrypted. What TLS itself has to say (an answer to a
+   request for new keys) goes out when nothing else is being sent, or behind that.
+3. No peer can have the broker work without saying anything: see ``tls_records.py``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ssl
+from typing import Final
 
 import trio
 
-from warren.server.network.tls_records import TlsRecords
+from warren.server.network.tls_session import TlsSession
 
-
-class _Counted(trio.abc.Stream):
-    """The stream below: what is decrypted comes from here, when all that came before has been read."""
-
-    def __init__(self, plain: trio.SocketStream, records: TlsRecords) -> None:
-        self._plain = plain
-        self._records = records
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        try:
-            self._records.check()
-            received = await self._plain.receive_some(self._records.receive_bytes)
-            self._records.received(bytes(received))
-        except ConnectionAbortedError as error:
-            # Without the cause: trio reads that of what it is told, and takes it for one of the system's.
-            raise trio.BrokenResourceError(str(error)) from None
-        return received
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._plain.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._plain.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        await self._plain.aclose()
+WRITE_BYTES: Final = 262144  # encrypted at a time
 
 
 class TlsStream(trio.abc.Stream):
-    """The stream above it. `context` is that of a server, or that of a client for the server called `server_name`.
+    """The stream above. `context` is that of a server, or that of a client for the server called `server_name`.
 
     Raises:
         OSError, ValueError: that is no host name.
     """
 
-    def __init__(self, plain: trio.SocketStream, context: ssl.SSLContext, server_name: str | None = None) -> None:
-        self._records = TlsRecords()
-        counted = _Counted(plain, self._records)
-        self._tls = trio.SSLStream(
-            counted,
-            context,
-            server_hostname=server_name,
-            server_side=server_name is None,
-            https_compatible=True,
-        )
+    def __init__(self, plain: trio.abc.Stream, context: ssl.SSLContext, server_name: str | None = None) -> None:
+        self._plain = plain
+        self._session = TlsSession(context, server_name)
+        self._said: bytes = b""  # decrypted, and more than was asked for
+        self._sending = trio.Lock()
+        self._failed = False
+        self._closed = False
 
     async def do_handshake(self) -> None:
         """Wait until the handshake is done.
@@ -63,19 +40,89 @@ class TlsStream(trio.abc.Stream):
         Raises:
             trio.BrokenResourceError: it failed.
         """
-        await self._tls.do_handshake()
-        self._records.is_handshaken = True
+        session = self._session
+        try:
+            if session.is_client:
+                session.begin()
+                await self._send_own_words()
+            while not session.is_handshaken:
+                session.handshake(bytes(await self._plain.receive_some(session.receive_bytes())))
+                await self._send_own_words()
+            # Of what came right behind it nothing waits below.
+            self._said = session.decrypted(None) or b""
+        except OSError as error:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await self._send_own_words()  # why it failed
+            raise self._broken(error) from error
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        received = await self._tls.receive_some(max_bytes)
-        self._records.with_data += 1
-        return received
+        if max_bytes is not None and max_bytes < 1:
+            raise ValueError("max_bytes must be at least 1")
+        self._check_open()
+        if self._said:
+            await trio.lowlevel.checkpoint()
+            return self._up_to(max_bytes)
+        session = self._session
+        while not session.is_ended:
+            data = await self._plain.receive_some(session.receive_bytes())
+            try:
+                self._said = session.decrypted(bytes(data)) or b""
+            except OSError as error:
+                raise self._broken(error) from error
+            if session.has_own_words() and not self._sending.locked():
+                await self._send_own_words()
+            if self._said:
+                return self._up_to(max_bytes)
+        return b""
+
+    def _up_to(self, max_bytes: int | None) -> bytes:
+        """Take `max_bytes` of what was decrypted."""
+        said = self._said
+        if max_bytes is None or len(said) <= max_bytes:
+            self._said = b""
+            return said
+        self._said = said[max_bytes:]
+        return said[:max_bytes]
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._tls.send_all(data)
+        async with self._sending:
+            self._check_open()
+            try:
+                with memoryview(data) as view:
+                    for start in range(0, len(view), WRITE_BYTES):
+                        await self._plain.send_all(self._session.encrypted(bytes(view[start : start + WRITE_BYTES])))
+                if self._session.has_own_words():
+                    await self._plain.send_all(self._session.outgoing())
+            except OSError as error:
+                raise self._broken(error) from error
+            except trio.Cancelled:
+                self._failed = True  # a part of a record may be under way
+                raise
 
     async def wait_send_all_might_not_block(self) -> None:
-        await self._tls.wait_send_all_might_not_block()
+        await self._plain.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
-        await self._tls.aclose()
+        """Say that nothing more comes, unless something is being sent, and close without waiting for an answer."""
+        sound = self._session.is_handshaken and not self._failed and not self._closed and not self._sending.locked()
+        self._closed = True
+        try:
+            if sound:
+                self._session.end()
+                with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    await self._send_own_words()
+        finally:
+            await self._plain.aclose()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this stream was closed")
+
+    async def _send_own_words(self) -> None:
+        """Send what TLS itself has to say."""
+        async with self._sending:
+            await self._plain.send_all(self._session.outgoing())
+
+    def _broken(self, error: OSError) -> trio.BrokenResourceError:
+        self._failed = True
+        return trio.BrokenResourceError(str(error))
