@@ -26,13 +26,15 @@ class Lengths:
         self.unacked: i64 = 0
 
 
-def changed_queues(queues: list[Queue], lengths: Lengths) -> list[Queue]:
-    """Return those of which anything that is counted has changed since the last call; add what is in all of them.
+def changed_queues(queues: list[Queue], start: i64, stop: i64, lengths: Lengths) -> list[Queue]:
+    """Return those from `start` to `stop` of which anything that is counted has changed since the last call.
 
-    A queue that is seen for the first time has changed; one that was deleted is left out.
+    What is in all of them is added to `lengths`. A queue that is seen for the first time has changed; one that was
+    deleted is left out.
     """
     changed: list[Queue] = []
-    for queue in queues:
+    for at in range(start, min(stop, i64(len(queues)))):
+        queue = queues[at]
         if queue.deleted:
             continue
         ready: i64 = queue.ready.count

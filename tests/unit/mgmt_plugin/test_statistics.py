@@ -254,6 +254,23 @@ def test_idle_queues_cost_less_than_a_call_each(watched: Watched, monkeypatch: p
     assert watched.statistics.rate(watched.queue("q7"), "publish") == 1 / STEP_S
 
 
+def test_a_queue_in_the_place_of_one_that_has_gone_is_sampled(watched: Watched) -> None:
+    client = watched.client
+    client.declare("gone")
+    client.publish("", "gone", b"x")
+    watched.tick()
+    client.call(1, m.QueueDelete(0, "gone", False, False, False))
+    for name in ("new", "gone"):
+        client.declare(name)
+        watched.tick()
+        client.publish("", name, b"x")
+        watched.tick()
+        assert watched.statistics.rate(watched.queue(name), "publish") == 1 / STEP_S
+        client.call(1, m.QueueDelete(0, name, False, False, False))
+    watched.tick()
+    assert watched.statistics._queue_rows == {}
+
+
 def test_vhosts_come_and_go(watched: Watched) -> None:
     broker = watched.harness.broker
     broker.administer(VhostPut("other"), "")

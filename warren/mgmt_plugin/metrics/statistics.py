@@ -182,6 +182,7 @@ class Statistics:
         self._seen: dict[object, tuple[int, ...]] = {}  # the last row of everything but queues
         self._again = 0  # how many of these have been seen again in this tick
         self._queue_rows: dict[object, tuple[int, ...]] = {}  # the last row of every queue
+        self._queue_lists: dict[str, list[Queue]] = {}  # of vhosts, as long as no queue goes
         self._before: dict[object, tuple[int, ...]] = {}  # the row before that, of what has changed in the last tick
         self._octets: dict[str, list[int]] = {}  # received from and sent to all clients of a vhost, ever
         self._changed_ms: dict[object, int] = {}  # when a row was last another one
@@ -232,9 +233,9 @@ class Statistics:
         sums = broker.sums()
         for vhost in list(broker.vhosts.values()):
             lengths = Lengths()
-            queues = list(vhost.queues.values())
+            queues = self._queues_of(vhost)
             for start in range(0, len(queues), CHUNK):
-                for queue in changed_queues(queues[start : start + CHUNK], lengths):
+                for queue in changed_queues(queues, start, start + CHUNK, lengths):
                     self._take(queue, QUEUE_FIELDS, queue_row(queue), self._queue_rows, changed)
                 await give_way()
             exchanges = list(vhost.exchanges.values())
@@ -256,6 +257,13 @@ class Statistics:
         self._take_watched()
         self._before = changed
         self._forget_gone(seen)
+
+    def _queues_of(self, vhost: VirtualHost) -> list[Queue]:
+        """Return the queues of a vhost, the same list until they are others: a copy takes as long as the comparison."""
+        queues = self._queue_lists.get(vhost.name, [])
+        if len(queues) != len(vhost.queues):
+            queues = self._queue_lists[vhost.name] = list(vhost.queues.values())
+        return queues
 
     def _count_octets(self, connection: Peer, row: tuple[int, ...]) -> None:
         """Add what a connection has received and sent since the last tick to its vhost: sums must not go back."""
@@ -310,6 +318,7 @@ class Statistics:
 
     def forget_queue(self, queue: Queue) -> None:
         """A queue is gone."""
+        self._queue_lists.pop(queue.vhost_name, None)
         self._queue_rows.pop(queue, None)
         self._changed_ms.pop(queue, None)
         self._kept.pop(queue, None)

@@ -231,9 +231,9 @@ def test_a_server_that_negotiates_anew_is_answered_though_nothing_else_is_to_be_
             await connecting.receive_some()
 
     async def main() -> None:
-        async with trio.SocketStream(trio.socket.from_stdlib_socket(ours)) as below:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(hear, TlsStream(below, client_context, "localhost"))
-                assert await trio.to_thread.run_sync(ask) == HANDSHAKE_RECORD
+        below = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        async with below, trio.open_nursery() as nursery:
+            nursery.start_soon(hear, TlsStream(below, client_context, "localhost"))
+            assert await trio.to_thread.run_sync(ask) == HANDSHAKE_RECORD
 
     trio.run(main)
