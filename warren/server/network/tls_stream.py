@@ -50,6 +50,7 @@ class TlsStream(trio.abc.Stream):
                 await self._send_own_words()
             # Of what came right behind it nothing waits below.
             self._said = session.decrypted(None) or b""
+            await self._send_own_words()
         except OSError as error:
             with contextlib.suppress(trio.BrokenResourceError):
                 await self._send_own_words()  # why it failed
@@ -69,7 +70,7 @@ class TlsStream(trio.abc.Stream):
                 self._said = session.decrypted(bytes(data)) or b""
             except OSError as error:
                 raise self._broken(error) from error
-            if session.has_own_words() and not self._sending.locked():
+            if not self._sending.locked():
                 await self._send_own_words()
             if self._said:
                 return self._up_to(max_bytes)
@@ -91,7 +92,7 @@ class TlsStream(trio.abc.Stream):
                 with memoryview(data) as view:
                     for start in range(0, len(view), WRITE_BYTES):
                         await self._plain.send_all(self._session.encrypted(bytes(view[start : start + WRITE_BYTES])))
-                if self._session.has_own_words():
+                while self._session.has_own_words():
                     await self._plain.send_all(self._session.outgoing())
             except OSError as error:
                 raise self._broken(error) from error
@@ -119,9 +120,10 @@ class TlsStream(trio.abc.Stream):
             raise trio.ClosedResourceError("this stream was closed")
 
     async def _send_own_words(self) -> None:
-        """Send what TLS itself has to say."""
-        async with self._sending:
-            await self._plain.send_all(self._session.outgoing())
+        """Send what TLS itself has to say, if that is anything."""
+        if self._session.has_own_words():
+            async with self._sending:
+                await self._plain.send_all(self._session.outgoing())
 
     def _broken(self, error: OSError) -> trio.BrokenResourceError:
         self._failed = True
