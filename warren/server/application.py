@@ -44,7 +44,6 @@ from warren.channels.login import LoginRequest
 from warren.mqtt.peer import MqttPeer
 from warren.mqtt.sessions import restore_sessions
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
-from warren.msgstore.files.store import wall_time_ms
 from warren.queues.timers import NEVER
 from warren.server.beats import BEAT_S, beat_after, next_beat
 from warren.server.catalogue.writer import CatalogueWriter, InThread
@@ -347,7 +346,7 @@ class Application:
             self._settle,
             self._health,
             self._tls,
-            wall_time_ms(),
+            self._clock.now_ms(),
             settings.limits.memory_high_watermark.limit_bytes(total_memory_bytes()),
             self.tasks,
             descriptors,

@@ -86,10 +86,11 @@ def _hang_up(sock: socket.socket, _client: ClientOfNode) -> None:
 
 @dataclass(slots=True)
 class Management:
-    """One running broker, as its plugins see it. Times are of the wall clock, in ms since the epoch.
+    """One running broker, as its plugins see it. Times are in ms since the epoch.
 
-    `clock_ms` is the time that everything which expires goes by (`clock`). `cluster` describes the followers of this
-    node, and `replication` is what takes commands about them; both are None for a single node.
+    `clock_ms` is the time that everything which expires goes by (`clock`), and `started_ms` what it was at the start.
+    `cluster` describes the followers of this node, and `replication` is what takes commands about them; both are None
+    for a single node.
     """
 
     broker: Broker

@@ -49,6 +49,13 @@ def test_it_tells_and_changes_what_is_in_the_broker(broker: Broker) -> None:
     assert [message.text for message in broker.queue("over http").messages()] == ["hello"]
 
 
+def test_what_has_run_for_an_hour_says_so_whatever_the_system_clock_was_set_to(broker: Broker) -> None:
+    before_ms = ask(broker, "GET", "/api/nodes")[0]["uptime"]
+    broker.advance(3600)
+    assert before_ms >= 0
+    assert ask(broker, "GET", "/api/nodes")[0]["uptime"] - before_ms >= 3_600_000
+
+
 def published(queue: str) -> dict[str, object]:
     return {"properties": {}, "routing_key": queue, "payload": "hello", "payload_encoding": "string"}
 

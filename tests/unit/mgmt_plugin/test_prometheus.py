@@ -47,6 +47,7 @@ class Node:
         self.harness = Harness()
         self.load = Load()
         self.health = Health(True)
+        self.now_ms = 1000
         messages = SimpleNamespace(
             commit_times=Histogram(),
             batches=7,
@@ -71,6 +72,7 @@ class Node:
             reactor=reactor,
             settings=settings,
             started_ms=0,
+            clock_ms=lambda: self.now_ms,
             memory_limit_bytes=1000,
             health=lambda: self.health,
             tasks=Supervision(),
@@ -161,6 +163,12 @@ def test_any_text_survives_as_the_value_of_a_label(parse: Callable[[str], list[M
     page.samples("", Described("x", GAUGE, "X"), [(labels(("a", HOSTILE), ("b", "")), 1)])
     (family,) = parse(whole(page))
     assert family.samples[0].labels == {"a": HOSTILE, "b": ""}
+
+
+def test_uptime_goes_by_the_clock_that_nobody_can_set() -> None:
+    node = Node()
+    node.now_ms = 7_500
+    assert node.samples("/metrics")["rabbitmq_erlang_uptime_seconds", ()] == 7.5
 
 
 def test_names_that_differ_in_bytes_that_are_not_utf_8_stay_two() -> None:

@@ -342,7 +342,7 @@ class Metrics:
             yield Metric(name, GAUGE, text), _one(value)
 
     def _uptime_s(self) -> float:
-        return max(0.0, time.time() - self._management.started_ms / 1000)
+        return (self._management.clock_ms() - self._management.started_ms) / 1000
 
     def _persister(self) -> Rows:
         messages = self._management.messages

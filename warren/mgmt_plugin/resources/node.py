@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import time
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -126,7 +125,7 @@ class NodeHandlers(Handlers):
             "running": True,
             "being_drained": False,
             **self._role(),
-            "uptime": int(time.time() * 1000) - management.started_ms,
+            "uptime": management.clock_ms() - management.started_ms,
             "os_pid": str(os.getpid()),
             "fd_total": descriptors,
             "sockets_total": descriptors,

@@ -10,7 +10,6 @@ What a stage is, and what a commit promises, is in ``server.staging.stages``.
 from __future__ import annotations
 
 import re
-import time
 from typing import ClassVar, Final
 
 import msgspec
@@ -169,7 +168,7 @@ class StageHandlers(Handlers):
     async def list_stages(self, call: Call) -> Rows:
         names = {vhost.name for vhost in visible_vhosts(call)}
         user = None if call.operator.is_monitor else call.operator.name
-        now_ms = int(time.time() * 1000)
+        now_ms = self._stages.now_ms()
         return Rows(await self._stages.listed(names, user), lambda stage: _describe(stage, now_ms))
 
     async def list_commits(self, call: Call) -> Rows:

@@ -140,6 +140,10 @@ class Stages:
         self._noted = 0  # commits since the last sweep
         self._sweep_due = trio.Event()
 
+    def now_ms(self) -> int:
+        """Return the time in ms since the epoch that stages age by."""
+        return self._management.clock_ms()
+
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
