@@ -460,6 +460,25 @@ def test_deadlines_hold_over_a_restart(clean: bool, arguments: Table) -> None:
     assert counts == [3, 3, 2, 2, 1, 1, 0]
 
 
+@rule("warren.queue.expiry.restart", "When the clock was set back before a start, messages age from it at the latest.")
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("memory_bytes", [None, 0])
+@pytest.mark.parametrize("arguments", [{"x-message-ttl": 1000}, {"x-message-ttl": 1000, "x-max-priority": 3}, {}])
+def test_messages_of_a_clock_that_was_ahead(clean: bool, memory_bytes: int | None, arguments: Table) -> None:
+    harness, client = durable(arguments)
+    publish(client, b"of later", 1000, mode=2)
+    publish(client, b"of later", None if arguments else 1000, mode=2)
+    harness.write()
+    harness = harness.restart(clean=clean, down_s=-3600, memory_bytes=memory_bytes)
+    harness.pass_time(0.5)
+    publish(harness.channel(), b"behind them", None if arguments else 1000, mode=2)
+    counts = []
+    for seconds in (0.499, 0.001, 0.499, 0.001):
+        harness.pass_time(seconds)
+        counts.append(ready(harness))
+    assert counts == [3, 1, 1, 0]
+
+
 @rule("warren.queue.expiry.restart", "The deadline of a message that stands behind live ones on disk is found again.")
 @pytest.mark.parametrize("clean", [False, True])
 def test_deadlines_on_disk_are_found_again(clean: bool) -> None:

@@ -10,7 +10,8 @@
    when it is due.
 2. What has expired dies, as ``queues.message_deaths`` says, `LEAVE_MAX` in one turn, the rest when the timers run
    again. It is not delivered meanwhile.
-3. What a policy's time to live finds waiting begins to age when the policy comes.
+3. What a policy's time to live finds waiting begins to age when the policy comes, and what is of a time that has yet to
+   come, since the clock was set back before a start, with that start: it keeps nothing behind it alive.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Expiry:
         self._early = Deadlines()  # of places
         self._fetching: bool = False
         self._since_ms: i64 = log.now_ms  # the time of messages that have none
+        self._came_ms: i64 = log.now_ms  # no message that has come into this process is later
         # The queue's time to live counts from here at the earliest.
         has_messages = queue.published > 0 or queue.ready.count > 0 or queue.unacked_count > 0
         self._aging_from_ms: i64 = log.now_ms if has_messages or self._ttl_ms < 0 else 0
@@ -80,6 +82,8 @@ class Expiry:
         """A message comes into the queue: give it its time, if one holds for it."""
         if message.time_ms == 0 and (self._ttl_ms >= 0 or message.expiration_ms >= 0):
             message.time_ms = self.log.now_ms
+        if self.log.now_ms > self._came_ms:
+            self._came_ms = self.log.now_ms
         if self._ttl_ms >= 0 and message.time_ms > self._latest_ms:
             self._latest_ms = message.time_ms
 
@@ -155,9 +159,7 @@ class Expiry:
         at_ms: i64 = NEVER
         ttl: i64 = self._ttl_ms
         own: i64 = message.expiration_ms
-        since: i64 = message.time_ms
-        if since == 0:
-            since = self._since_ms
+        since: i64 = self.since_ms(message)
         if own >= 0:
             at_ms = since + own
         if ttl >= 0:
@@ -166,6 +168,14 @@ class Expiry:
             if since + ttl < at_ms:
                 at_ms = since + ttl
         return at_ms
+
+    def since_ms(self, message: Message) -> i64:
+        """Return from when on `message` ages."""
+        since: i64 = message.time_ms
+        # What is of a time to come was stored by an earlier process, whose clock was ahead: it waits since the start.
+        if since == 0 or (since > self.log.now_ms and since > self._came_ms):
+            return self._since_ms
+        return since
 
     def is_expired(self, message: Message) -> bool:
         """Tell whether a message that is about to be delivered is too old for it."""
@@ -296,7 +306,7 @@ class _EarlyScan(TimeScan):
         message = self.log.maybe_message(self.index, number, data, 0, len(data))
         if message is not None and message.expiration_ms >= 0:
             place: i64 = self.index.lane << LANE_SHIFT | number
-            self._expiry.early_found(time_ms + message.expiration_ms, place)
+            self._expiry.early_found(self._expiry.since_ms(message) + message.expiration_ms, place)
 
     def ended(self) -> None:
         pass
