@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from durable_harness import DurableHarness
 from engine_harness import Client, Harness, Refusal, body_of, exchange_declare, publish_frames, queue_declare
 
 from warren.amqp import methods as m
@@ -114,6 +115,23 @@ def test_header_size_and_time_are_arguments(client: Client, harness: Harness) ->
     assert not publish("a")
     harness.pass_time(0.001)
     assert publish("a")
+
+
+@rule("warren.dedup.queue", "After a start with the clock set back a key is remembered for x-cache-ttl at most.")
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_key_of_a_clock_that_was_ahead(clean: bool) -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    declare(client, cache_ttl=1000)
+    client.publish("", "q", b"first", **keyed("a"))
+    harness.write()
+    harness = harness.restart(clean=clean, down_s=-3600)
+    client = harness.channel()
+    harness.pass_time(0.999)
+    client.publish("", "q", b"again", **keyed("a"))
+    harness.pass_time(0.001)
+    client.publish("", "q", b"another", **keyed("a"))
+    assert bodies(client) == [b"first", b"another"]
 
 
 @rule("warren.dedup.producer", "A number that is not larger than the highest accepted of x-producer is a repetition.")

@@ -60,9 +60,12 @@ Keys = tuple[str | None, tuple[str, int] | None]  # key, producer and number
 
 @dataclass
 class Key:
+    """`batch`: which has it, 0: it is not stored. `stored_ms`: until when it is remembered, as its record says."""
+
     key: str
     until_ms: int
-    batch: int  # which has it, 0: it is not stored
+    batch: int
+    stored_ms: int
 
 
 @dataclass
@@ -100,7 +103,8 @@ class Window:
         key, numbered = keys
         if key is not None:
             self.keys = [seen for seen in self.keys if seen.key != key]
-            self.keys.append(Key(key, now_ms + self.ttl_ms if self.ttl_ms else int(NEVER), batch))
+            until_ms = now_ms + self.ttl_ms if self.ttl_ms else int(NEVER)
+            self.keys.append(Key(key, until_ms, batch, until_ms))
             self.keys = self.keys[-SIZE:]
         if numbered is not None:
             name, sequence = numbered
@@ -115,13 +119,19 @@ class Window:
 
     def after_restart(self) -> Window:
         stored = {producer.name: producer.stored for producer in self.producers}
-        restored = Window(self.ttl_ms, [Key(seen.key, seen.until_ms, 1) for seen in self.keys if seen.batch])
+        kept = [Key(seen.key, seen.stored_ms, 1, seen.stored_ms) for seen in self.keys if seen.batch]
+        restored = Window(self.ttl_ms, kept)
         for name in self.stored_order:
             sequence = stored[name]
             assert sequence is not None
             restored.producers.append(Producer(name, sequence, sequence, 1))
         restored.stored_order = list(self.stored_order)
         return restored
+
+    def begin(self, now_ms: int) -> None:
+        """A process begins with what was restored: no key has more than its time from then on."""
+        for seen in self.keys if self.ttl_ms else ():
+            seen.until_ms = min(seen.stored_ms, now_ms + self.ttl_ms)
 
     def shown(self, later_than_ms: int) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
         keys = [(seen.key, seen.until_ms) for seen in self.keys if seen.until_ms > later_than_ms]
@@ -145,6 +155,10 @@ class Model:
     def after_restart(self) -> Model:
         q, r = ({number: True for number, stored in held.items() if stored} for held in (self.q, self.r))
         return Model(self.of_queue.after_restart(), self.of_exchange.after_restart(), q, r)
+
+    def begin(self, now_ms: int) -> None:
+        self.of_queue.begin(now_ms)
+        self.of_exchange.begin(now_ms)
 
     def shown(self, later_than_ms: int) -> tuple[object, ...]:
         windows = (self.of_queue.shown(later_than_ms), self.of_exchange.shown(later_than_ms))
@@ -392,9 +406,11 @@ class Life:
         """Return which of the `allowed` states from `promised` on came back."""
         self.judged += 1
         found = Restarted(state, self.shape, self.now_ms, self.ttls_ms).shown(self.latest_ms)
-        for batch, model in allowed.items():
+        for batch, written in allowed.items():
+            model = deepcopy(written)
+            model.begin(self.now_ms)
             if batch >= promised and model.shown(self.latest_ms) == found:
-                return deepcopy(model)
+                return model
         expected = "\n".join(f"{batch}: {model.shown(self.latest_ms)}" for batch, model in allowed.items())
         raise AssertionError(f"came back: {found}\npromised: {promised}\n{expected}")
 

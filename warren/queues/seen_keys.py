@@ -24,7 +24,8 @@
    nothing: it was accepted once, and may come back to where it was. What a delayed message exchange has held is new to
    the queues that it comes to. On an exchange only publishes to it count, not what comes over a binding or to an
    alternate.
-6. After a restart nothing may be published before `is_restoring` is False.
+6. After a restart a key is remembered for its time from then on at most, whatever the clock was before. Nothing may be
+   published before `is_restoring` is False.
 7. Neither a purge nor a delivery forgets a key.
 8. A message on its way to very many queues is accepted when the last of them has it, or none refused it. Until then its
    key and its producer are claimed: a publish with one of them waits, and is looked at when that is decided. Whoever
@@ -358,6 +359,8 @@ class KeyLane(RecordLane):
 
     def found(self, number: i64, body: bytes, time_ms: i64) -> None:
         until_ms: i64 = NEVER if time_ms == 0 else time_ms
+        if self._ttl_ms >= 0 and until_ms > self.log.now_ms + self._ttl_ms:
+            until_ms = self.log.now_ms + self._ttl_ms  # the clock of an earlier process was ahead
         seen = self.keys.get(body)
         if until_ms <= self.log.now_ms or (seen is not None and seen.number > number):
             self.drop(number)
