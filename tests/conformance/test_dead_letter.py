@@ -715,6 +715,21 @@ def test_waiting_letters_survive(clean: bool) -> None:
     assert undelivered(harness.restart(clean=clean).queue("q")) == 0
 
 
+@rule("warren.dead-letter.at-least-once.restart", "After a start with the clock set back a letter is tried in 5 s.")
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_letter_of_a_clock_that_was_ahead_is_tried_again(clean: bool) -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    quorum(client, "", "dead")
+    reject(client)
+    harness.write()
+    harness = harness.restart(clean=clean, down_s=-3600, memory_bytes=0)
+    client = harness.channel()
+    client.declare("dead", durable=True)
+    harness.pass_time(RETRY_S)
+    assert bodies(client, "dead") == [b"x"]
+
+
 @rule("warren.dead-letter.at-least-once.memory", "Who has taken a letter does not get it again, wherever that waits.")
 def test_a_letter_that_has_left_memory_knows_who_has_it() -> None:
     harness = DurableHarness(memory_bytes=0)

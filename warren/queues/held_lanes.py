@@ -210,6 +210,11 @@ class HeldLane(HeldMessages):
                 self._last_takers = takers
             self._takers[number] = self._last_takers
 
+    def known(self, number: i64, time_ms: i64) -> None:
+        if self.code == UNDELIVERED and time_ms > self.log.now_ms + UNDELIVERED_RETRY_MS:
+            time_ms = self.log.now_ms + UNDELIVERED_RETRY_MS  # the clock of an earlier process was ahead
+        HeldMessages.known(self, number, time_ms)
+
     def decide(self, number: int, message: Message, purpose: i64) -> i64:
         if self.code != UNDELIVERED:
             return HeldMessages.decide(self, number, message, purpose)
