@@ -196,8 +196,8 @@ class Sealing:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def restart(self, *, clean: bool, memory_bytes: int | None = None) -> None:
-        self._begin(self.harness.restart(clean=clean, memory_bytes=memory_bytes))
+    def restart(self, *, clean: bool, down_s: float = 0, memory_bytes: int | None = None) -> None:
+        self._begin(self.harness.restart(clean=clean, down_s=down_s, memory_bytes=memory_bytes))
         end = self.stream.next_offset()
         assert end == len(self.bodies), "all was confirmed"
 

@@ -302,6 +302,24 @@ def test_retention_by_age() -> None:
     assert everything(client) == numbers(3 * PAGE, first=2 * PAGE)
 
 
+@rule("rabbitmq.stream.retention", "After a start with the clock set back messages age from it at the latest.")
+@pytest.mark.parametrize("clean", [True, False])
+def test_retention_by_age_after_a_clock_that_was_ahead(clean: bool) -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    declare(client, max_age="1m")
+    fill(client, 2 * PAGE)
+    harness.write()
+    harness = harness.restart(clean=clean, down_s=-3600)
+    client = harness.channel()
+    fill(client, 2 * PAGE)
+    harness.write()
+    harness.pass_time(58)
+    assert len(everything(client)) == 4 * PAGE
+    harness.pass_time(4)
+    assert [offset for offset, _ in everything(client)] == list(range(2 * PAGE, 4 * PAGE))
+
+
 @rule("rabbitmq.stream.retention", "The last page stays, and no offset is given twice.")
 @pytest.mark.parametrize("count", [1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE])
 @pytest.mark.parametrize("limit", [{"max_length_bytes": 0}, {"max_age": "1s"}])

@@ -3,7 +3,8 @@
 1. The oldest segment goes whole, and never the last one. When nothing is sealed, whole pages of the index go of what is
    not.
 2. By bytes it goes with the publish, or when what came before is sealed. By age it goes at its time: while there is
-   something that could go, age is looked at between `LOOK_MIN_MS` and `LOOK_MAX_MS` from now.
+   something that could go, age is looked at between `LOOK_MIN_MS` and `LOOK_MAX_MS` from now. What is of a time that
+   has yet to come, since the clock was set back before a start, ages from that start: it keeps nothing behind it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Retention(Timer):
         self._stream: Stream | None = stream
         self._log = host.log
         self._timers = host.timers
+        self._since_ms: i64 = host.log.now_ms
 
     def follow_rules(self) -> None:
         """The stream has other rules, or messages of before a restart."""
@@ -90,7 +92,7 @@ class Retention(Timer):
         messages = stream.messages
         sealer = messages.sealer
         while sealer.table.segments:
-            oldest_ms: i64 = sealer.table.segments[0].max_time_us // 1000
+            oldest_ms: i64 = self._came_ms(sealer.table.segments[0].max_time_us // 1000)
             if oldest_ms + max_age_ms > self._log.now_ms or not sealer.may_drop_oldest():
                 self._look_at(oldest_ms + max_age_ms)
                 return
@@ -108,12 +110,18 @@ class Retention(Timer):
         if stream is None or stream.rules.max_age_ms < 0:
             return
         max_age_ms: i64 = stream.rules.max_age_ms
+        time_ms = self._came_ms(time_ms)
         if stream.messages.droppable_to() == end:
             if time_ms + max_age_ms > self._log.now_ms:
                 self._look_at(time_ms + max_age_ms)
                 return
             self._drop_to(stream, end)
         self.keep_age()
+
+    def _came_ms(self, time_ms: i64) -> i64:
+        """Return when what is of `time_ms` came, as far as this process can tell."""
+        # What is of a time to come was stored by an earlier process, whose clock was ahead: it is older than this one.
+        return self._since_ms if time_ms > self._log.now_ms else time_ms
 
     def _look_at(self, time_ms: i64) -> None:
         now_ms: i64 = self._log.now_ms

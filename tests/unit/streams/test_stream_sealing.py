@@ -431,6 +431,20 @@ def test_retention_by_age_removes_whole_segments_and_never_the_last() -> None:
     s.check()
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_segments_of_a_clock_that_was_ahead_go_by_age_after_a_start_with_it_set_back(clean: bool) -> None:
+    """``retention.py`` (2)"""
+    s = Sealing(arguments=ONE_CHUNK_EACH | {"x-max-age": "10s"})
+    s.publish(2 * CHUNK)
+    s.restart(clean=clean, down_s=-3600)
+    s.publish(2 * CHUNK)
+    s.harness.pass_time(9)
+    assert len(s.bounds()) == 4
+    s.harness.pass_time(3)
+    assert s.bounds() == [[(30, 40)]]
+    s.check()
+
+
 def test_what_retention_removes_while_its_chunk_is_written_does_not_come_back() -> None:
     """(5)"""
     s = Sealing(chunk=3 * PAGE, arguments=ONE_CHUNK_EACH)
