@@ -19,7 +19,7 @@ from mypy_extensions import i64
 
 from warren.amqp import methods as m
 from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
-from warren.amqp.numbers import number_text
+from warren.amqp.numbers import milliseconds_of, number_text
 from warren.amqp10.addresses import target_of
 from warren.amqp10.attaching import TAG_PREFIX
 from warren.amqp10.conversion import Body, Sections
@@ -465,7 +465,7 @@ class Amqp10Session(Session):
                     outcome = REJECTED  # as RabbitMQ: a dead letter, where the queue has them
                 due = fields.table(2).get("x-opt-delivery-time")
                 if isinstance(due, int):
-                    delay_ms = max(0, int(due) - int(self.shared.log.now_ms))
+                    delay_ms = milliseconds_of(int(due) - int(self.shared.log.now_ms)) or 0
         elif state not in (0, RECEIVED, RELEASED):
             raise SessionError(INVALID_FIELD, "a delivery state that is no outcome")
         answer = b""

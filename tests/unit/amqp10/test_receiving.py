@@ -12,6 +12,7 @@ from warren.amqp.field_table import Timestamp as Seconds
 from warren.amqp.field_table import encode_table
 from warren.amqp10.performatives import ACCEPTED, MODIFIED, RECEIVED, REJECTED, RELEASED
 from warren.amqp10.values import Described, Symbol, Timestamp, UInt, ULong, Uuid
+from warren.queues.delay import DELAY_MAX_MS
 
 from .test_publishing import error_of
 
@@ -157,6 +158,26 @@ def test_a_modified_delivery_may_ask_for_a_time(harness: Harness) -> None:
     assert client.take() == []
     harness.pass_time(6)
     assert bodies(client.take()) == [b"0"]
+
+
+@pytest.mark.parametrize("due", [Timestamp((1 << 63) - 1), ULong((1 << 64) - 1), Timestamp(1 << 62)])
+def test_a_modified_delivery_is_back_in_ten_years_whatever_time_it_asks_for(harness: Harness, due: int) -> None:
+    fill(harness, 1)
+    client = receiving(harness)
+    client.credit(0, 2)
+    assert client.settle(0, 0, MODIFIED, fields=[False, False, {Symbol("x-opt-delivery-time"): due}]) == []
+    keeper = harness.queue("q").keeper
+    assert keeper is not None
+    assert keeper.lanes.first_ms() == harness.broker.log.now_ms + DELAY_MAX_MS
+
+
+@pytest.mark.parametrize("due", [Timestamp(-(1 << 63)), Timestamp(0), Timestamp(-1)])
+def test_a_modified_delivery_that_asks_for_a_time_that_has_been_is_back_at_once(harness: Harness, due: int) -> None:
+    fill(harness, 1)
+    client = receiving(harness)
+    client.credit(0, 2)
+    found = client.settle(0, 0, MODIFIED, fields=[False, False, {Symbol("x-opt-delivery-time"): due}])
+    assert bodies(found) == [b"0"]
 
 
 def test_a_delivery_settled_without_an_outcome_is_released(harness: Harness) -> None:
