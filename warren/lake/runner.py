@@ -43,7 +43,11 @@ _FINAL: Final = (
 
 
 class Runner:
-    """One table. `make`: returns what follows; `say`: where people read what happens; `clock`: of tests."""
+    """One table. `make`: returns what follows; `say`: where people read what happens.
+
+    `wall_s`: the wall clock, for times that are told, and for the ages of files; `steady_s`: nobody can set it, and
+    waits go by it. Tests have their own.
+    """
 
     def __init__(
         self,
@@ -53,7 +57,8 @@ class Runner:
         stop: threading.Event,
         say: Callable[[str], None],
         *,
-        clock: Callable[[], float] = time.time,
+        wall_s: Callable[[], float] = time.time,
+        steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job = job
         self._make = make
@@ -61,11 +66,12 @@ class Runner:
         self._meter = meter
         self._stop = stop
         self._say = say
-        self._clock = clock
+        self._wall_s = wall_s
+        self._steady_s = steady_s
         self._is_open = False
         self._has_end = False
         self._failures = 0
-        self._maintained_at_s = clock()
+        self._maintained_at_s = steady_s()
         self._commits_since = 0
 
     def prepare(self) -> None:
@@ -111,7 +117,7 @@ class Runner:
         if once and not self._has_end:
             self._following().stop_here()
             self._has_end = True
-        began_s = self._clock()
+        began_s = self._steady_s()
         step = self._following().step()
         self._meter.problem = ""
         self._note(step, began_s)
@@ -125,7 +131,7 @@ class Runner:
         return False
 
     def _note(self, step: Step, began_s: float) -> None:
-        meter, now_s = self._meter, self._clock()
+        meter, now_s = self._meter, self._wall_s()
         meter.waiting = step.waiting
         if not step.waiting:
             meter.caught_up_at_s = now_s
@@ -137,7 +143,7 @@ class Runner:
         meter.lost += step.lost
         meter.commits += 1
         meter.committed_at_s = now_s
-        meter.step_s = now_s - began_s
+        meter.step_s = self._steady_s() - began_s
         self._commits_since += 1
         refused = f", {step.refused} refused" if step.refused else ""
         lost = f", {step.lost} lost" if step.lost else ""
@@ -145,20 +151,20 @@ class Runner:
 
     def _wait(self, until_s: float) -> None:
         """Wait for the next step, or until there is enough for one."""
-        while (rest_s := until_s - self._clock()) > 0 and not self._stop.wait(min(rest_s, LOOK_S)):
+        while (rest_s := until_s - self._steady_s()) > 0 and not self._stop.wait(min(rest_s, LOOK_S)):
             self._meter.waiting = self._following().waiting()
             if self._meter.waiting >= self._following().rows_max:
                 return
 
     def _is_due(self) -> bool:
-        is_late = self._clock() - self._maintained_at_s >= MAINTAIN_S
+        is_late = self._steady_s() - self._maintained_at_s >= MAINTAIN_S
         return self._commits_since >= self._job.table.compact_files or is_late
 
     def _maintain(self) -> None:
-        self._maintained_at_s = self._clock()
+        self._maintained_at_s = self._steady_s()
         self._commits_since = 0
         try:
-            done = self._following().maintain(self._clock())
+            done = self._following().maintain(self._wall_s())
         except Conflict:
             return  # another program commits; the next time will do
         if any(done):

@@ -25,6 +25,7 @@ class Stop(threading.Event):
     def __init__(self, most: int) -> None:
         super().__init__()
         self.now_s = 1000.0
+        self.set_by_s = 0.0  # the wall clock, after the first wait
         self.waits: list[float] = []
         self._most = most
 
@@ -74,7 +75,8 @@ JOB = Job("shop.orders", stream="orders", interval_s=10.0, table=TableOptions(co
 def runner(follower: Scripted, stop: Stop) -> tuple[Runner, Meter, list[str]]:
     meter, said = Meter("shop.orders", "orders"), list[str]()
     clock: Callable[[], float] = lambda: stop.now_s  # noqa: E731
-    made = Runner(JOB, lambda: cast(Follower, follower), meter, stop, said.append, clock=clock)
+    wall: Callable[[], float] = lambda: stop.now_s + (stop.set_by_s if stop.waits else 0)  # noqa: E731
+    made = Runner(JOB, lambda: cast(Follower, follower), meter, stop, said.append, wall_s=wall, steady_s=clock)
     return made, meter, said
 
 
@@ -94,6 +96,16 @@ def test_a_step_follows_the_other_at_once_while_there_is_more_and_else_after_the
     made.run(once=False)
     assert follower.steps == 3
     assert sum(stop.waits[:10]) == 10.0
+
+
+@pytest.mark.parametrize("set_by_s", [-3600.0, 3600.0])
+def test_an_interval_is_as_long_as_it_is_though_the_wall_clock_is_set_meanwhile(set_by_s: float) -> None:
+    follower, stop = Scripted(Step(5, moved=True), Step(3, moved=True)), Stop(15)
+    stop.set_by_s = set_by_s
+    made, meter, _ = runner(follower, stop)
+    made.run(once=False)
+    assert follower.steps == 2 and sum(stop.waits[:10]) == 10.0
+    assert (meter.committed_at_s, meter.step_s) == (1010.0 + set_by_s, 0.0)
 
 
 def test_an_interval_ends_early_when_there_is_enough_for_a_commit() -> None:
@@ -173,7 +185,7 @@ def test_a_registry_that_is_away_at_the_beginning_is_waited_for() -> None:
         return cast(Follower, found)
 
     meter, said, stop = Meter("shop.orders", "orders"), list[str](), Stop(100)
-    made = Runner(JOB, make, meter, stop, said.append, clock=lambda: stop.now_s)
+    made = Runner(JOB, make, meter, stop, said.append, wall_s=lambda: stop.now_s, steady_s=lambda: stop.now_s)
     made.prepare()
     made.run(once=True)
     assert said[0] == "shop.orders: no registry: tries again in 0.5 s"
