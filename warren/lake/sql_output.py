@@ -2,7 +2,8 @@
 
 1. Rows are written as they come; a table to look at has at most `TABLE_ROWS` of them, as its columns are as wide as
    what is in them.
-2. A file is there when all of it is: it is written beside its place, and renamed.
+2. A file is there when all of it is: it is written beside its place, and renamed. What is no file, as /dev/stdout or a
+   named pipe, is written into, and stays what it is; so does a link, of which the file it leads to is replaced.
 3. In text, bytes are UTF-8 where they can be, and else `\\x` and hexadecimal digits; lists, maps and structures are
    JSON. Parquet has all values as they are.
 4. Days and moments are ISO 8601, those too that Python does not know: 57878-05-28T00:00:00.000000Z.
@@ -84,6 +85,11 @@ def write(rows: pa.RecordBatchReader, form: str, to: Path | None) -> int:
 @contextmanager
 def _file(path: Path) -> Iterator[IO[bytes]]:
     """Open what becomes the file `path` when all goes well."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        with path.open("wb") as opened:
+            yield opened
+        return
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("xb") as opened:

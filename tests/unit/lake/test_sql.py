@@ -133,6 +133,22 @@ def test_rows_are_csv_json_and_parquet(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
 
 
+def test_only_files_are_replaced(broker: ExportBroker, tmp_path: Path) -> None:
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert sql("SELECT 1 AS one", "--format", "csv", "--to", pipe) == 0
+        assert os.read(reading, 100) == b"one\n1\n"
+    finally:
+        os.close(reading)
+    assert sql("SELECT 2 AS two", "--format", "csv", "--to", link) == 0
+    assert pipe.is_fifo() and link.is_symlink() and file.read_text() == "two\n2\n"
+    assert sql("SELECT 1", "--format", "csv", "--to", tmp_path) == ExitCode.FAILED
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "pipe"]
+
+
 def test_a_table_shows_control_characters_as_such_and_is_not_endless(
     broker: ExportBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
