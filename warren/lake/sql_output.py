@@ -7,7 +7,9 @@
 3. In text, bytes are UTF-8 where they can be, and else `\\x` and hexadecimal digits; lists, maps and structures are
    JSON. Parquet has all values as they are.
 4. Days and moments are ISO 8601, those too that Python does not know: 57878-05-28T00:00:00.000000Z.
-5. A table to look at shows control characters as such, since nobody knows who has published them.
+5. A terminal gets no control characters, since nobody knows who has published them, be it in a value or, as of a PIVOT,
+   in the name of a column: a table shows them as such, and so does CSV on a terminal, but for tabs and newlines.
+6. JSON is JSON: a number that is not finite is a text, "NaN" or "Infinity", and so is the key of a map.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -38,6 +41,8 @@ PARQUET: Final = "parquet"
 FORMATS: Final = (TABLE, CSV, JSON, PARQUET)
 TABLE_ROWS: Final = 1000
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NOT_IN_CSV: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_RAW_IN_JSON: Final = re.compile(r"[\x7f-\x9f]")
 _NO_WIDTH: Final = 1_000_000
 
 
@@ -111,9 +116,26 @@ def _parquet(rows: pa.RecordBatchReader, opened: IO[bytes]) -> int:
 
 
 def _csv(rows: pa.RecordBatchReader, text: IO[str]) -> int:
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(rows.schema.names)
-    return _each(rows, lambda values: writer.writerows([_texts(row) for row in values]))
+    # With the lines of csv's default: what ends a line for it is what it puts into quotes.
+    writer = csv.writer(_Lines(text))
+    is_looked_at = text.isatty()
+
+    def texts(row: Iterable[Any]) -> list[str]:
+        return [_NOT_IN_CSV.sub(_escaped, each) for each in _texts(row)] if is_looked_at else _texts(row)
+
+    writer.writerow(texts(rows.schema.names))
+    return _each(rows, lambda values: writer.writerows(map(texts, values)))
+
+
+class _Lines:
+    """Takes lines that end in CR and LF, and writes them with LF."""
+
+    def __init__(self, text: IO[str]) -> None:
+        self._text = text
+
+    def write(self, line: str) -> int:
+        """Write one line."""
+        return self._text.write(line.removesuffix("\r\n") + "\n")
 
 
 def _json(rows: pa.RecordBatchReader, text: IO[str]) -> int:
@@ -121,7 +143,7 @@ def _json(rows: pa.RecordBatchReader, text: IO[str]) -> int:
 
     def some(values: Iterable[tuple[Any, ...]]) -> None:
         for row in values:
-            text.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, default=_text) + "\n")
+            text.write(_json_text(dict(zip(names, row, strict=True))) + "\n")
 
     return _each(rows, some)
 
@@ -137,7 +159,7 @@ def _table(rows: pa.RecordBatchReader, text: IO[str]) -> int:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for field in rows.schema:
         is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        table.add_column(Text(field.name), justify="right" if is_number else "left")
+        table.add_column(Text(_CONTROL.sub(_escaped, field.name)), justify="right" if is_number else "left")
     for row in first:
         table.add_row(*[Text(_CONTROL.sub(_escaped, each)) for each in _texts(row)])
     Console(file=text, width=None if text.isatty() else _NO_WIDTH).print(table)
@@ -159,7 +181,7 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     columns = []
     for field, values in zip(batch.schema, batch.columns, strict=True):
         found = _values(field, values)
-        columns.append([None if each is None else dict(each) for each in found] if _is_map(field.type) else found)
+        columns.append([None if each is None else _map(each) for each in found] if _is_map(field.type) else found)
     if not columns:
         return iter([()] * int(batch.num_rows))
     return zip(*columns, strict=True)
@@ -185,6 +207,10 @@ def _values(field: pa.Field, values: pa.Array) -> list[Any]:
     return [text + zone if there else None for text, there in zip(texts, values.is_valid().to_pylist(), strict=True)]
 
 
+def _map(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    return {_text(key): value for key, value in pairs}
+
+
 def _is_map(kind: pa.DataType) -> bool:
     return bool(pa.types.is_map(kind))
 
@@ -208,8 +234,25 @@ def _text(value: Any) -> str:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, dict | list | tuple):
-        return json.dumps(value, ensure_ascii=False, default=_text)
+        return _json_text(value)
     return str(value)
+
+
+def _json_text(value: Any) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_text)
+    except ValueError:
+        text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=_text)
+    return _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _finite(value: Any) -> Any:
+    """Return `value` with texts for the numbers that JSON does not know."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _escaped(found: re.Match[str]) -> str:

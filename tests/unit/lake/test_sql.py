@@ -1,4 +1,4 @@
-"""What `warren sql` answers. sql (1) to (3), sql_output (1) to (5)."""
+"""What `warren sql` answers. sql (1) to (3), sql_output (1) to (6)."""
 
 from __future__ import annotations
 
@@ -158,6 +158,44 @@ def test_a_table_shows_control_characters_as_such_and_is_not_endless(
     shown, said = capsys.readouterr()
     assert shown.count("\\x1b[31m[red]\\n") == 2 and "\x1b" not in shown
     assert "only the first 2 rows are shown" in said
+
+
+def test_names_of_columns_may_come_from_messages(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.stream().messages += [Sent(0, b"\x1b[31m\xc2\x9b")]
+    query = "PIVOT (SELECT body::VARCHAR AS b FROM (SELECT decode(body) AS body FROM stream('orders'))) ON b"
+    assert sql(query) == 0
+    assert "\\x1b[31m\\x9b" in capsys.readouterr().out
+    assert sql(query, "--format", "csv") == 0
+    assert "\x1b[31m\x9b" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for form in ("csv", "json"):
+        assert sql(query, "--format", form) == 0
+        assert not {"\x1b", "\x9b"} & set(capsys.readouterr().out)
+
+
+def test_csv_has_a_carriage_return_in_quotes(broker: ExportBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sql("SELECT 'a' || chr(13) || 'b' AS x, 'c' AS y", "--format", "csv") == 0
+    assert capsys.readouterr().out == 'x,y\n"a\rb",c\n'
+
+
+def test_json_is_json_whatever_the_values_are(broker: ExportBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    query = """SELECT 'nan'::DOUBLE AS a, ['inf'::DOUBLE, -('inf'::DOUBLE)] AS b, {'n': 'nan'::FLOAT} AS c,
+               MAP {[1]: 1.5::DOUBLE} AS d, MAP {'x'::BLOB: 2} AS e, MAP {true: 3} AS f"""
+    expected = {
+        "a": "NaN",
+        "b": ["Infinity", "-Infinity"],
+        "c": {"n": "NaN"},
+        "d": {"[1]": 1.5},
+        "e": {"x": 2},
+        "f": {"true": 3},
+    }
+    assert sql(query, "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == expected
+    assert sql(query, "--format", "csv") == 0
+    [_, row] = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert json.loads(row[1]) == expected["b"] and json.loads(row[3]) == expected["d"]
 
 
 def test_days_and_moments_that_python_does_not_know_are_shown(
