@@ -2,7 +2,8 @@
 
 1. Exit codes are for scripts: see `ExitCode`. A run that was stopped, or killed, is gone on with by the same command.
 2. Progress is drawn on a terminal only, on standard error; with ``--json`` there are lines of JSON on standard output.
-3. This module alone of the package needs typer and rich, which come with the broker; what does the work is imported
+3. A reason may be a peer's words, or a name: no control characters of it reach a terminal.
+4. This module alone of the package needs typer and rich, which come with the broker; what does the work is imported
    when it is wanted. Where the broker is and who asks is found out by whoever starts a command (`Connect`).
 """
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 INSTALL: Final = "pip install 'warren-broker[spark]'"
 INTERRUPTED: Final = "interrupted: the same command goes on where it stopped"
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -138,7 +140,8 @@ def _ended_badly(name: str, error: Exception, install: str) -> int:
 def _fail(name: str, reason: str, code: ExitCode) -> int:
     if _run.as_json:
         print(json.dumps({"event": "failed", "reason": reason, "exit_code": int(code)}), flush=True)
-    print(f"warren {name}: {reason}", file=sys.stderr)
+    shown = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), reason)
+    print(f"warren {name}: {shown}", file=sys.stderr)
     return code
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -162,6 +163,14 @@ def test_each_kind_of_failure_has_its_code(
         "warren export: not you\n",
         "warren export: /disk: No space left on device\n",
     )
+
+
+def test_a_peer_does_not_write_to_the_terminal(
+    broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(broker, "describe", Mock(side_effect=Unreachable("\x1b]0;title\x07\n\x9b31m")))
+    assert run("export", "orders", "--to", tmp_path / "out") == commands.ExitCode.UNREACHABLE
+    assert capsys.readouterr().err == "warren export: \\x1b]0;title\\x07\\n\\x9b31m\n"
 
 
 def test_lost_messages_end_with_3_unless_they_may_be_skipped(
