@@ -95,7 +95,10 @@ def main(
     app.command(name)(function or COMMANDS[name])
     command = typer.main.get_command(app)
     _run.connect = connect
-    previous = signal.signal(signal.SIGTERM, _interrupted)
+    previous = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    for each, handler in previous.items():
+        if handler is not signal.SIG_IGN:  # as by nohup
+            signal.signal(each, _interrupted)
     try:
         ended = command.main(args=list(arguments), prog_name=f"warren {name}", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -103,7 +106,8 @@ def main(
     except Exception as error:
         return _ended_badly(name, error, install)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for each, handler in previous.items():
+            signal.signal(each, handler)
     if ended == ExitCode.INTERRUPTED:  # typer makes that of KeyboardInterrupt
         return _fail(name, interrupted, ExitCode.INTERRUPTED)
     return ended if isinstance(ended, int) else ExitCode.OK

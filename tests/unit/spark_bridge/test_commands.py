@@ -184,7 +184,7 @@ def test_lost_messages_end_with_3_unless_they_may_be_skipped(
     assert capsys.readouterr().out.endswith(", 2 of them by earlier runs, 2 lost\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_with_130_and_the_same_command_goes_on(
     broker: ExportBroker,
     tmp_path: Path,
@@ -204,6 +204,18 @@ def test_a_signal_ends_with_130_and_the_same_command_goes_on(
     assert capsys.readouterr().err == "warren export: interrupted: the same command goes on where it stopped\n"
     assert run(*arguments) == 0
     assert capsys.readouterr().out == f"orders: 6 rows in 2 files in {tmp_path}, 4 of them by earlier runs\n"
+
+
+def test_who_ignores_a_closed_terminal_goes_on(
+    broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        monkeypatch.setattr(commands._Progress, "committed", lambda self, state: os.kill(os.getpid(), signal.SIGHUP))
+        assert run("export", "orders", "--to", tmp_path) == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_fault_of_ours_is_not_hidden(broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
