@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -44,6 +45,7 @@ class ExitCode(IntEnum):
     DATA_LOSS = 3  # messages that should be there are gone
     UNREACHABLE = 4  # no broker, or it does not answer as one
     INTERRUPTED = 130  # the same command goes on
+    UNREAD = 141  # whoever reads the output has gone, as `head` does: what SIGPIPE makes of other programs
 
 
 class Connection(NamedTuple):
@@ -95,6 +97,8 @@ def main(
     app.command(name)(function or COMMANDS[name])
     command = typer.main.get_command(app)
     _run.connect = connect
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what its encoding does not have is no reason to fail
     previous = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
     for each, handler in previous.items():
         if handler is not signal.SIG_IGN:  # as by nohup
@@ -103,6 +107,8 @@ def main(
         ended = command.main(args=list(arguments), prog_name=f"warren {name}", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         ended = ExitCode.INTERRUPTED
+    except SystemExit:  # so typer and rich end when a pipe is closed, with the code of a command that failed
+        return ExitCode.UNREAD
     except Exception as error:
         return _ended_badly(name, error, install)
     finally:

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -173,6 +175,29 @@ def test_names_of_columns_may_come_from_messages(
     for form in ("csv", "json"):
         assert sql(query, "--format", form) == 0
         assert not {"\x1b", "\x9b"} & set(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_who_reads_may_go_and_may_not_know_all_characters(form: str) -> None:
+    program = """
+import sys
+from warren.lake.sql_commands import main
+from warren.spark_bridge.commands import Connection
+sys.exit(main(sys.argv[1:], lambda flags: Connection("http://127.0.0.1:1", "u", "p", "/", None, False, 1.0)))
+"""
+    query = "SELECT '€' AS x, range AS y FROM range(100000)"
+    arguments = [sys.executable, "-c", program, query, "--format", form]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None and process.stderr is not None
+        found = b""
+        while b"u20ac" not in found and (line := process.stdout.readline()):
+            found += line
+        process.stdout.close()
+        said = process.stderr.read()
+        # A table has 1,000 rows, which a pipe may take before it is closed.
+        assert b"\\u20ac" in found and b"Traceback" not in said
+        assert process.wait() == ExitCode.UNREAD or form == "table"
 
 
 def test_csv_has_a_carriage_return_in_quotes(broker: ExportBroker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -344,8 +369,6 @@ def test_a_query_that_is_interrupted_when_it_has_just_ended_has_ended(
 def test_without_its_library_it_says_how_to_install_it(
     broker: ExportBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "duckdb", None)
     assert sql("SELECT 1") == ExitCode.USAGE
     assert "duckdb is not installed: pip install 'warren-broker[sql,lake]'" in capsys.readouterr().err
