@@ -34,6 +34,7 @@ def _library() -> Any:
         (ssl, "SSL_do_handshake", ctypes.c_int, [ctypes.c_void_p]),
         (ssl, "SSL_key_update", ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),
         (ssl, "SSL_renegotiate", ctypes.c_int, [ctypes.c_void_p]),
+        (ssl, "SSL_read", ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]),
         (ssl, "SSL_write", ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]),
         (crypto, "BIO_s_mem", ctypes.c_void_p, []),
         (crypto, "BIO_new", ctypes.c_void_p, [ctypes.c_void_p]),
@@ -106,6 +107,15 @@ class TlsPeer:
         assert self._openssl.SSL_renegotiate(self._tls) == 1
         self._openssl.SSL_do_handshake(self._tls)
         return self._made()
+
+    def heard(self, received: bytes) -> tuple[bytes, bytes]:
+        """Return what `received` says, and what is to be sent for that."""
+        self._openssl.BIO_write(self._incoming, received, len(received))
+        buffer = ctypes.create_string_buffer(_READ_BYTES)
+        said = b""
+        while (size := self._openssl.SSL_read(self._tls, buffer, _READ_BYTES)) > 0:
+            said += buffer.raw[:size]
+        return said, self._made()
 
     def _made(self) -> bytes:
         buffer = ctypes.create_string_buffer(_READ_BYTES)

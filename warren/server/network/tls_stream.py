@@ -3,7 +3,11 @@
 1. A read decrypts all that has arrived, of however many records, and no more than `TlsRecords.receive_bytes` at once.
 2. One thing is sent at a time, in the order in which it was encrypted. What TLS itself has to say (an answer to a
    request for new keys) goes out when nothing else is being sent, or behind that.
-3. No peer can have the broker work without saying anything: see ``tls_records.py``.
+3. A server of TLS 1.2 may negotiate anew: until that is done nothing can be encrypted, so who sends waits for what is
+   received, and receives when nobody else does. Of what comes meanwhile and nobody asks for, `UNASKED_BYTES_MAX` are
+   kept at most.
+4. When a send is cancelled a part of a record may be under way: after that, or when TLS has failed, everything fails.
+5. No peer can have the broker work without saying anything: see ``tls_records.py``.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import trio
 from warren.server.network.tls_session import TlsSession
 
 WRITE_BYTES: Final = 262144  # encrypted at a time
+UNASKED_BYTES_MAX: Final = 1 << 20
 
 
 class TlsStream(trio.abc.Stream):
@@ -31,6 +36,9 @@ class TlsStream(trio.abc.Stream):
         self._session = TlsSession(context, server_name)
         self._said: bytes = b""  # decrypted, and more than was asked for
         self._sending = trio.Lock()
+        self._is_receiving = False
+        self._receives = 0
+        self._waiting = trio.lowlevel.ParkingLot()  # for what another task receives
         self._failed = False
         self._closed = False
 
@@ -59,22 +67,33 @@ class TlsStream(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         if max_bytes is not None and max_bytes < 1:
             raise ValueError("max_bytes must be at least 1")
-        self._check_open()
-        if self._said:
+        self._check_usable()
+        if self._said or self._session.is_ended:
             await trio.lowlevel.checkpoint()
-            return self._up_to(max_bytes)
-        session = self._session
-        while not session.is_ended:
-            data = await self._plain.receive_some(session.receive_bytes())
-            try:
-                self._said = session.decrypted(bytes(data)) or b""
-            except OSError as error:
-                raise self._broken(error) from error
+        while not self._said and not self._session.is_ended:
+            await self._hear()
             if not self._sending.locked():
                 await self._send_own_words()
-            if self._said:
-                return self._up_to(max_bytes)
-        return b""
+        return self._up_to(max_bytes)
+
+    async def _hear(self) -> None:
+        """Wait until something was received, by this task or the one that does so already."""
+        if self._is_receiving:
+            await self._waiting.park()
+            self._check_usable()
+            return
+        self._is_receiving = True
+        try:
+            data = await self._plain.receive_some(self._session.receive_bytes())
+            said = self._session.decrypted(bytes(data))
+        except OSError as error:
+            raise self._broken(error) from error
+        finally:
+            self._is_receiving = False
+            self._receives += 1
+            self._waiting.unpark_all()
+        if said:
+            self._said = self._said + said if self._said else said
 
     def _up_to(self, max_bytes: int | None) -> bytes:
         """Take `max_bytes` of what was decrypted."""
@@ -87,18 +106,35 @@ class TlsStream(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         async with self._sending:
-            self._check_open()
+            self._check_usable()
+            with memoryview(data) as view:
+                for start in range(0, len(view), WRITE_BYTES):
+                    await self._send(await self._encrypted(bytes(view[start : start + WRITE_BYTES])))
+            while self._session.has_own_words():
+                await self._send(self._session.outgoing())
+
+    async def _encrypted(self, plain: bytes) -> bytes:
+        """Return what is to be sent for `plain`, when TLS is not being negotiated."""
+        while True:
             try:
-                with memoryview(data) as view:
-                    for start in range(0, len(view), WRITE_BYTES):
-                        await self._plain.send_all(self._session.encrypted(bytes(view[start : start + WRITE_BYTES])))
-                while self._session.has_own_words():
-                    await self._plain.send_all(self._session.outgoing())
+                return self._session.encrypted(plain)
+            except ssl.SSLWantReadError:
+                before = self._receives
+                await self._send(self._session.outgoing())
+                if self._receives != before:
+                    continue  # what was waited for may have come while that was sent
+                if self._session.is_ended or len(self._said) > UNASKED_BYTES_MAX:
+                    raise self._broken(ConnectionAbortedError("the peer does not go on with TLS")) from None
+                await self._hear()
             except OSError as error:
                 raise self._broken(error) from error
-            except trio.Cancelled:
-                self._failed = True  # a part of a record may be under way
-                raise
+
+    async def _send(self, encrypted: bytes) -> None:
+        try:
+            await self._plain.send_all(encrypted)
+        except trio.Cancelled:
+            self._failed = True
+            raise
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._plain.wait_send_all_might_not_block()
@@ -115,15 +151,17 @@ class TlsStream(trio.abc.Stream):
         finally:
             await self._plain.aclose()
 
-    def _check_open(self) -> None:
+    def _check_usable(self) -> None:
         if self._closed:
             raise trio.ClosedResourceError("this stream was closed")
+        if self._failed:
+            raise trio.BrokenResourceError("this stream is broken")
 
     async def _send_own_words(self) -> None:
         """Send what TLS itself has to say, if that is anything."""
         if self._session.has_own_words():
             async with self._sending:
-                await self._plain.send_all(self._session.outgoing())
+                await self._send(self._session.outgoing())
 
     def _broken(self, error: OSError) -> trio.BrokenResourceError:
         self._failed = True

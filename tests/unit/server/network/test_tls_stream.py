@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import ssl
@@ -200,6 +201,9 @@ def test_behind_a_send_that_was_cancelled_nothing_is_said(
                     nursery.start_soon(accepting.send_all, b"nobody reads this")
                     await trio.testing.wait_all_tasks_blocked()
                     scope.cancel()
+            for use in (accepting.send_all(b"more"), accepting.receive_some()):
+                with pytest.raises(trio.BrokenResourceError):
+                    await use
             await accepting.aclose()  # in a stream in lockstep a word would wait for a reader
             assert scope.cancelled_caught
 
@@ -235,5 +239,82 @@ def test_a_server_that_negotiates_anew_is_answered_though_nothing_else_is_to_be_
         async with below, trio.open_nursery() as nursery:
             nursery.start_soon(hear, TlsStream(below, client_context, "localhost"))
             assert await trio.to_thread.run_sync(ask) == HANDSHAKE_RECORD
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_what_is_sent_while_a_server_negotiates_anew_waits_for_that(
+    authority: trustme.CA, tmp_path: Path, is_heard: bool
+) -> None:
+    certificate = tmp_path / "server.pem"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
+    client_context = ssl.create_default_context()
+    authority.configure_trust(client_context)
+    client_context.maximum_version = ssl.TLSVersion.TLSv1_2
+    ours, theirs = socket.socketpair()
+
+    async def hear(connecting: TlsStream) -> None:
+        assert await connecting.receive_some() == b"the answer"
+
+    async def main() -> None:
+        connecting = TlsStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours)), client_context, "localhost")
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connecting.do_handshake)
+                peer = await trio.to_thread.run_sync(TlsPeer, theirs, certificate)
+            far = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+            async with connecting, far, trio.open_nursery() as nursery:
+                await far.send_all(peer.record(b"the question") + peer.renegotiation())
+                assert await connecting.receive_some() == b"the question"
+                if is_heard:
+                    nursery.start_soon(hear, connecting)
+                    await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(connecting.send_all, b"what it is about")
+                await trio.testing.wait_all_tasks_blocked()
+                heard = b""
+                while not heard:
+                    heard, words = peer.heard(await far.receive_some())
+                    await far.send_all(words)
+                assert heard == b"what it is about"
+                await far.send_all(peer.record(b"the answer"))
+                if not is_heard:
+                    await hear(connecting)
+        peer.close()
+
+    trio.run(main)
+
+
+def test_a_server_that_never_ends_its_negotiation_is_not_listened_to_for_ever(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    """Nobody asks for what it says, and who sends would keep all of that."""
+    certificate = tmp_path / "server.pem"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
+    client_context = ssl.create_default_context()
+    authority.configure_trust(client_context)
+    client_context.maximum_version = ssl.TLSVersion.TLSv1_2
+    ours, theirs = socket.socketpair()
+
+    async def talk(far: trio.SocketStream, peer: TlsPeer) -> None:
+        with contextlib.suppress(trio.BrokenResourceError):
+            while True:
+                await far.send_all(peer.record(bytes(RECORD_BYTES)))
+
+    async def main() -> None:
+        connecting = TlsStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours)), client_context, "localhost")
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connecting.do_handshake)
+                peer = await trio.to_thread.run_sync(TlsPeer, theirs, certificate)
+            far = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+            async with far, trio.open_nursery() as nursery:
+                await far.send_all(peer.record(b"the question") + peer.renegotiation())
+                assert await connecting.receive_some() == b"the question"
+                nursery.start_soon(talk, far, peer)
+                with pytest.raises(trio.BrokenResourceError, match="does not go on"):
+                    await connecting.send_all(b"what it is about")
+                await connecting.aclose()
+        peer.close()
 
     trio.run(main)
