@@ -40,7 +40,9 @@ _TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 _TEXT: Final = "CAST(body AS STRING)"
 # As `text_rows` has them: what is not UTF-8 in a column of its own.
 _TEXT_BODY: Final = f"CASE WHEN is_valid_utf8({_TEXT}) THEN {_TEXT} END AS body"
-_BASE64_BODY: Final = f"CASE WHEN NOT is_valid_utf8({_TEXT}) THEN base64(body) END AS body_base64"
+# In one line: base64 of Spark breaks them as MIME does.
+_BASE64: Final = "translate(base64(body), concat(char(13), char(10)), '')"
+_BASE64_BODY: Final = f"CASE WHEN NOT is_valid_utf8({_TEXT}) THEN {_BASE64} END AS body_base64"
 
 
 class SparkTarget(FileTarget):

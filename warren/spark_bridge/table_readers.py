@@ -274,7 +274,8 @@ def _body(batch: pa.RecordBatch) -> pa.Array | None:
         encoded = batch.column(BODY_BASE64).to_pylist()
         if any(value is not None for value in encoded):
             bodies = [
-                body if other is None else base64.b64decode(other, validate=True)
+                # Spark breaks lines as MIME does.
+                body if other is None else base64.b64decode(other.replace("\r\n", ""), validate=True)
                 for body, other in zip(whole.to_pylist(), encoded, strict=True)
             ]
             whole = pa.array(bodies, pa.binary())

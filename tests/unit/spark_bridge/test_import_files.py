@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import gzip
 import json
@@ -340,6 +341,14 @@ def test_texts_of_others_are_read(broker: ExportBroker, tmp_path: Path) -> None:
     first, second = broker.published[:2]
     assert first.properties == properties_of({"headers": encode_table({"k": 1}), "priority": 3})
     assert second.properties == properties_of({"timestamp": 1767319445})
+
+
+def test_base64_may_have_lines_as_spark_writes_them(broker: ExportBroker, tmp_path: Path) -> None:
+    body = bytes(range(256))
+    lines = base64.encodebytes(body).decode().strip().replace("\n", "\r\n")
+    (tmp_path / "a.json").write_text(json.dumps({"body_base64": lines}) + "\n")
+    publish(broker, tmp_path, exchange="", routing_key="q")
+    assert [each.body for each in broker.published] == [body]
 
 
 @pytest.mark.parametrize(
