@@ -205,7 +205,7 @@ class Client:
         status, received, data = self._exchange(method, path, payload, sent)
         try:
             value = json.loads(data) if data.strip() else None
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
             if status < 300:
                 raise self._not_an_api(segments) from None
@@ -231,7 +231,7 @@ class Client:
         if status >= 300:
             try:
                 value = json.loads(data)
-            except ValueError:
+            except (ValueError, RecursionError):
                 value = None
             self._check_status("GET", status, value, segments)
         return data, received

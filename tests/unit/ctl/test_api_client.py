@@ -170,7 +170,7 @@ def test_without_extensions_the_broker_is_no_warren(api: FakeApi) -> None:
     assert caught.value.reason == "not found, or not a Warren broker: warren/store"
 
 
-@pytest.mark.parametrize("value", [b"<html>", [1], b""])
+@pytest.mark.parametrize("value", [b"<html>", [1], b"", b"[" * 100_000])
 def test_what_is_no_management_api_is_said_to_be_none(api: FakeApi, value: object) -> None:
     api.answer("GET", "overview", value)
     with client_of(api) as client, pytest.raises(CtlError) as caught:
