@@ -1,6 +1,7 @@
 """The command `warren sql`: where tables are, which format rows are written in, how it ends.
 
-Nothing is changed anywhere but in the file of ``--to``: no consumer, no offset and no table learns of a query.
+Nothing is changed but the file of ``--to``, and what a query itself writes by COPY, with the rights of who asks: no
+consumer, no offset and no table of the lake learns of a query.
 """
 
 from __future__ import annotations

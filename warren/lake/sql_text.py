@@ -21,7 +21,8 @@ Value = str | int | bool
 
 # What SQL says as DuckDB reads it; nested comments are cut at their first end, where nothing sensible follows.
 _SKIPPED: Final = (
-    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|(?P<tag>\$[A-Za-z_]*\$).*?(?P=tag)|\.\s*[A-Za-z_]\w*"""
+    r"""(?<!\w)E'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/"""
+    r"""|(?P<tag>\$(?:[^\W\d]\w*)?\$).*?(?P=tag)|\.\s*[A-Za-z_]\w*"""
 )
 _CALL: Final = r"(?<![\w.])(?P<function>stream|lake)\s*\("
 _NEXT: Final = re.compile(rf"(?P<skipped>{_SKIPPED})|(?P<call>{_CALL})", re.IGNORECASE | re.DOTALL)

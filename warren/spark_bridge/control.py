@@ -705,7 +705,7 @@ class BrokerClient:
         _, data = self._send(method, segments, query=query, raw=raw, is_json=True, repeat=repeat)
         try:
             return json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._unlike(f"the answer for {'/'.join(segments)} is no JSON") from None
 
     def _send(
@@ -816,7 +816,7 @@ def _refusal(status: int, data: bytes, segments: tuple[str, ...], url: str) -> B
     """Return the error that an answer stands for."""
     try:
         value = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     error = value.get("error") if isinstance(value, dict) else None
     reason = value.get("reason") if isinstance(value, dict) else None

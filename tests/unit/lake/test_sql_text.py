@@ -37,7 +37,8 @@ def test_arguments_may_have_names_comments_and_space_around_them() -> None:
         "SELECT \"lake('a')\"",
         "SELECT 1 -- FROM stream('a')",
         "SELECT 1 /* FROM\nstream('a') */",
-        "SELECT $$ stream('a') $$, $x$ lake('a') $$ $x$",
+        "SELECT $$ stream('a') $$, $x$ lake('a') $$ $x$, $a1$ ' stream('a') $a1$",
+        r"SELECT E'it\'s stream(\'a\')', e'\\' || ' stream(''a'')'",
         "SELECT upstream('a'), s.stream('a'), streams FROM stream",
     ],
 )

@@ -205,7 +205,7 @@ def test_what_is_lost_is_data_loss_whatever_the_reason() -> None:
     assert all(issubclass(kind, DataLoss) for kind in (Gone, AnotherQueue, Ahead))
 
 
-@pytest.mark.parametrize("value", [b"<html>", b"[]", b'{"vhost": "/"}', b""])
+@pytest.mark.parametrize("value", [b"<html>", b"[]", b'{"vhost": "/"}', b"", b"[" * 100_000])
 def test_an_answer_that_no_broker_gives_is_told_so(broker: FakeBroker, client: BrokerClient, value: bytes) -> None:
     broker.replies = [Reply(value)]
     with pytest.raises(Unreachable, match="does not answer as a Warren broker"):
