@@ -40,6 +40,33 @@ def client_context(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
+@pytest.fixture
+def certificate(authority: trustme.CA, tmp_path: Path) -> Path:
+    """Return a file with the certificate and key of a server."""
+    path = tmp_path / "server.pem"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(path)
+    return path
+
+
+@pytest.fixture
+def tls_1_2(authority: trustme.CA) -> ssl.SSLContext:
+    """Return what a client of TLS 1.2 has, with which a server may negotiate anew."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+async def connected(client: ssl.SSLContext, certificate: Path) -> tuple[TlsStream, trio.SocketStream, TlsPeer]:
+    """Return a client behind its handshake, and of its server the stream below and what makes its records."""
+    ours, theirs = socket.socketpair()
+    connecting = TlsStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours)), client, "localhost")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connecting.do_handshake)
+        peer = await trio.to_thread.run_sync(TlsPeer, theirs, certificate)
+    return connecting, trio.SocketStream(trio.socket.from_stdlib_socket(theirs)), peer
+
+
 def run_with_pair(
     server: ssl.SSLContext, client: ssl.SSLContext, test: Callable[[TlsStream, TlsStream], Awaitable[None]]
 ) -> None:
@@ -211,14 +238,9 @@ def test_behind_a_send_that_was_cancelled_nothing_is_said(
 
 
 def test_a_server_that_negotiates_anew_is_answered_though_nothing_else_is_to_be_said(
-    authority: trustme.CA, tmp_path: Path
+    tls_1_2: ssl.SSLContext, certificate: Path
 ) -> None:
     """RabbitMQ does so with TLS 1.2 after many records."""
-    certificate = tmp_path / "server.pem"
-    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
-    client_context = ssl.create_default_context()
-    authority.configure_trust(client_context)
-    client_context.maximum_version = ssl.TLSVersion.TLSv1_2
     ours, theirs = socket.socketpair()
     theirs.settimeout(30)
 
@@ -237,7 +259,7 @@ def test_a_server_that_negotiates_anew_is_answered_though_nothing_else_is_to_be_
     async def main() -> None:
         below = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         async with below, trio.open_nursery() as nursery:
-            nursery.start_soon(hear, TlsStream(below, client_context, "localhost"))
+            nursery.start_soon(hear, TlsStream(below, tls_1_2, "localhost"))
             assert await trio.to_thread.run_sync(ask) == HANDSHAKE_RECORD
 
     trio.run(main)
@@ -245,25 +267,14 @@ def test_a_server_that_negotiates_anew_is_answered_though_nothing_else_is_to_be_
 
 @pytest.mark.parametrize("is_heard", [False, True])
 def test_what_is_sent_while_a_server_negotiates_anew_waits_for_that(
-    authority: trustme.CA, tmp_path: Path, is_heard: bool
+    tls_1_2: ssl.SSLContext, certificate: Path, is_heard: bool
 ) -> None:
-    certificate = tmp_path / "server.pem"
-    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
-    client_context = ssl.create_default_context()
-    authority.configure_trust(client_context)
-    client_context.maximum_version = ssl.TLSVersion.TLSv1_2
-    ours, theirs = socket.socketpair()
-
     async def hear(connecting: TlsStream) -> None:
         assert await connecting.receive_some() == b"the answer"
 
     async def main() -> None:
-        connecting = TlsStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours)), client_context, "localhost")
         with trio.fail_after(30):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(connecting.do_handshake)
-                peer = await trio.to_thread.run_sync(TlsPeer, theirs, certificate)
-            far = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+            connecting, far, peer = await connected(tls_1_2, certificate)
             async with connecting, far, trio.open_nursery() as nursery:
                 await far.send_all(peer.record(b"the question") + peer.renegotiation())
                 assert await connecting.receive_some() == b"the question"
@@ -286,15 +297,9 @@ def test_what_is_sent_while_a_server_negotiates_anew_waits_for_that(
 
 
 def test_a_server_that_never_ends_its_negotiation_is_not_listened_to_for_ever(
-    authority: trustme.CA, tmp_path: Path
+    tls_1_2: ssl.SSLContext, certificate: Path
 ) -> None:
     """Nobody asks for what it says, and who sends would keep all of that."""
-    certificate = tmp_path / "server.pem"
-    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
-    client_context = ssl.create_default_context()
-    authority.configure_trust(client_context)
-    client_context.maximum_version = ssl.TLSVersion.TLSv1_2
-    ours, theirs = socket.socketpair()
 
     async def talk(far: trio.SocketStream, peer: TlsPeer) -> None:
         with contextlib.suppress(trio.BrokenResourceError):
@@ -302,12 +307,8 @@ def test_a_server_that_never_ends_its_negotiation_is_not_listened_to_for_ever(
                 await far.send_all(peer.record(bytes(RECORD_BYTES)))
 
     async def main() -> None:
-        connecting = TlsStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours)), client_context, "localhost")
         with trio.fail_after(30):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(connecting.do_handshake)
-                peer = await trio.to_thread.run_sync(TlsPeer, theirs, certificate)
-            far = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+            connecting, far, peer = await connected(tls_1_2, certificate)
             async with far, trio.open_nursery() as nursery:
                 await far.send_all(peer.record(b"the question") + peer.renegotiation())
                 assert await connecting.receive_some() == b"the question"
