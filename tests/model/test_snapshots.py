@@ -409,13 +409,19 @@ def test_what_an_earlier_process_left_is_removed_and_all_at_the_end(tmp_path: Pa
     assert list(place.directory.iterdir()) == []
 
 
-def test_who_noted_a_snapshot_before_a_restart_does_not_find_a_later_one(tmp_path: Path) -> None:
+def test_a_snapshot_noted_before_a_restart_is_not_taken_for_a_later_one(tmp_path: Path) -> None:
     before, after = Place(tmp_path), Place(tmp_path)
-    noted, _ = before.make()
-    made, _ = after.make()
 
-    async def find(identifier: str) -> Snapshot | None:
-        return after.snapshots.maybe_find(made.vhost, made.queue, identifier)
+    async def make(place: Place) -> Snapshot:
+        async with trio.open_nursery() as nursery:
+            made = place.snapshots.begin(place.broker.queue("q"), "id", "", 60, nursery, unacked=False)
+            await made.over.wait()
+        return made
 
-    assert trio.run(find, made.id) is made
-    assert trio.run(find, noted.id) is None
+    async def find() -> None:
+        # In one run of trio: the clock of each run begins at a random time.
+        noted, made = await make(before), await make(after)
+        assert after.snapshots.maybe_find(made.vhost, made.queue, made.id) is made
+        assert after.snapshots.maybe_find(made.vhost, made.queue, noted.id) is None
+
+    trio.run(find)

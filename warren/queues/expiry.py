@@ -87,6 +87,13 @@ class Expiry:
         if self._ttl_ms >= 0 and message.time_ms > self._latest_ms:
             self._latest_ms = message.time_ms
 
+    def released(self, message: Message) -> None:
+        """A held message comes into the queue: its time to live begins now, whatever the time was when it was held."""
+        if message.expiration_ms >= 0 or self._ttl_ms >= 0:
+            message.time_ms = self.log.now_ms
+        if self.log.now_ms > self._came_ms:
+            self._came_ms = self.log.now_ms
+
     def waits(self, message: Message, place: i64) -> None:
         """`message` waits now: note its deadline."""
         if message.time_ms == 0:

@@ -326,8 +326,7 @@ class Queue(Receiver):
     def _take_released(self, message: Message) -> None:
         keeper = self.keeper
         assert keeper is not None
-        if message.expiration_ms >= 0 or self.rules.message_ttl_ms >= 0:
-            message.time_ms = self._log.now_ms
+        keeper.expiry.released(message)
         self._add(keeper, message)
         self.wake_if_hungry()
 

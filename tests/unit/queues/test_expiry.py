@@ -6,6 +6,7 @@ import pytest
 from engine_harness import Client, Harness, body_of, publish_frames
 
 from warren.amqp import methods as m
+from warren.amqp.field_table import encode_table
 from warren.queues.message_deaths import LEAVE_MAX
 
 # More than leave at once.
@@ -67,3 +68,20 @@ def test_who_asks_is_not_given_what_has_expired(arguments: dict[str, object]) ->
     assert body_of(got) == b"young"
     assert client.get("q") is None
     check(harness, client)
+
+
+def test_a_released_message_keeps_its_time_to_live_when_the_clock_is_set_back() -> None:
+    """Its time to live counts from its release, not from the start of the broker."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", arguments={"x-max-length": 10})
+    log = harness.broker.log
+    log.now_ms += 60_000
+    client.publish("", "q", b"delayed", headers=encode_table({"x-delay": 1000}), expiration="5000")
+    log.now_ms += 1000
+    harness.broker.timers.run_due(log.now_ms)
+    harness.settle()
+    assert harness.queue("q").ready_count == 1
+    log.now_ms -= 500
+    got = client.get("q", no_ack=True)
+    assert got is not None and body_of(got) == b"delayed"
