@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import unescape
-from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPSConnection
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
@@ -220,8 +220,8 @@ class Client:
             path = self._prefix + "/".join(quote(segment, safe="") for segment in segments)
             return f"{path}?{urlencode(query)}" if query else path
 
-    def get_bytes(self, *segments: str, query: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
-        """Return the answer to a GET as it came, and its headers.
+    def get_bytes(self, *segments: str, query: Mapping[str, str]) -> tuple[bytes, HTTPMessage]:
+        """Return the answer to a GET as it came, and its headers, which compare without case.
 
         Raises:
             CtlError: as `request`.
@@ -256,15 +256,18 @@ class Client:
 
     def _exchange(
         self, method: str, path: str, payload: bytes | None, headers: Mapping[str, str]
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send and receive once, or twice when a kept connection turns out to be dead."""
+    ) -> tuple[int, HTTPMessage, bytes]:
+        """Send and receive once, or twice when a kept connection turns out to be dead.
+
+        The headers compare without case: a follower or a proxy may have written them in small letters.
+        """
         while True:
             kept = self._connection is not None
             try:
                 connection = self._connected()
                 connection.request(method, path, payload, dict(headers))
                 response = connection.getresponse()
-                return response.status, dict(response.headers.items()), response.read()
+                return response.status, response.headers, response.read()
             except TimeoutError:
                 self.close()
                 raise self._unreachable(f"no answer in {self.target.timeout_s:g} s") from None

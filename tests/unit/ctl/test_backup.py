@@ -71,18 +71,25 @@ def test_another_text_is_no_rate(text: str) -> None:
         _bytes_per_s(text)
 
 
-class DamagingApi(FakeApi):
-    """An API of a broker with a backup of one file, which damages the copy as soon as it is to let go of its own."""
+class BackingUpApi(FakeApi):
+    """An API of a broker with a backup of one file; `crc_header` is how a node before it writes that name."""
 
-    def __init__(self, copies: Path) -> None:
+    def __init__(self, crc_header: str = CRC_HEADER) -> None:
         super().__init__()
-        self._copies = copies
         position = {"lsn": 4096, "crc": 7, "segment": 1, "epoch": 1, "taken_at": 1000}
         held = {"backup": "b", "state": "ready", "warren": "0.1.0", "store_id": "0123456789abcdef" * 2, **position}
         self.answer("POST", "warren/backups", held, 201)
         self.answer("GET", "warren/backups/b/files", [{"name": "catalogue.db", "bytes": 7, "identity": ""}])
-        self.answer("GET", "warren/backups/b/data", b"content", headers=((CRC_HEADER, f"{crc32(b'content'):08x}"),))
+        self.answer("GET", "warren/backups/b/data", b"content", headers=((crc_header, f"{crc32(b'content'):08x}"),))
         self.answer("DELETE", "warren/backups/b", None, 204)
+
+
+class DamagingApi(BackingUpApi):
+    """Damages the copy as soon as it is to let go of its own."""
+
+    def __init__(self, copies: Path) -> None:
+        super().__init__()
+        self._copies = copies
 
     def reply_to(self, method: str, path: str) -> Reply:
         if method == "DELETE":
@@ -101,3 +108,16 @@ def test_the_broker_lets_go_before_what_was_copied_is_read_back(ctl: Ctl, tmp_pa
     assert ended.exit_code == 1
     assert "is damaged: it is catalogue.db" in ended.err
     assert not list((tmp_path / "backups").glob("0*.json"))
+
+
+@pytest.mark.parametrize("crc_header", [CRC_HEADER.lower(), CRC_HEADER.upper()])
+def test_a_backup_comes_through_a_follower_or_a_proxy_that_writes_headers_in_other_letters(
+    ctl: Ctl, tmp_path: Path, crc_header: str
+) -> None:
+    api = BackingUpApi(crc_header)
+    try:
+        ended = ctl("--url", api.url, "backup", str(tmp_path / "backups"))
+    finally:
+        api.close()
+    assert ended.exit_code == 0, ended.err
+    assert list((tmp_path / "backups").glob("0*.json"))

@@ -88,8 +88,8 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers, "_POLL_S", 0.0)
 
 
-def begin(api: FakeApi, *states: dict[str, Any]) -> None:
-    location = (("Location", "/api/warren/transfers/%2F/7"),)
+def begin(api: FakeApi, *states: dict[str, Any], header: str = "Location") -> None:
+    location = ((header, "/api/warren/transfers/%2F/7"),)
     api.answer("POST", "warren/queues/%2F/dead/transfers", None, 201, headers=location)
     for state in states:
         api.answer("GET", "warren/transfers/%2F/7", TRANSFER | state)
@@ -125,6 +125,13 @@ def test_a_transfer_is_watched_to_its_end(api: FakeApi, ctl: Ctl, line: list[str
     assert ctl(*line) == (0, f"10 messages {done}\n", "")
     assert api.changes() == [("POST", "/api/warren/queues/%2F/dead/transfers", body)]
     assert len([asked for asked in api.asked if asked.method == "GET"]) == 3
+
+
+def test_a_follower_writes_headers_in_small_letters_and_a_transfer_is_found_all_the_same(
+    api: FakeApi, ctl: Ctl
+) -> None:
+    begin(api, {"state": "done", "transferred": 10}, header="location")
+    assert ctl("move", "dead", "--to-queue", "q") == (0, "10 messages moved\n", "")
 
 
 def test_a_transfer_that_fails_says_why_and_how_far_it_came(api: FakeApi, ctl: Ctl) -> None:
