@@ -112,7 +112,7 @@ spark-kills: setup-test ## kill Spark drivers, executors, brokers, catalogues, S
 mutants: setup-test ## break the store on purpose, in 91 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)
 
-mutants-cluster: setup-check ## break the protocol of a cluster on purpose, in 43 ways: its tests have to notice each
+mutants-cluster: setup-check ## break the protocol of a cluster on purpose, in 45 ways: its tests have to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python -m cluster.mutants $(ARGS)
 
 cluster-faults: setup-test ## random faults on N=20 clusters of three nodes, each under load (SEED=7)

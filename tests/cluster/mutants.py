@@ -261,7 +261,18 @@ MUTANTS: Final = (
     mutant(
         "write-sent-again",
         "a change that was refused the second time had been made the first time",
-        (ETCD, 'answer = await self._write("kv/txn"', 'answer = await self._read("kv/txn"'),
+        (ETCD, 'return await self._write("kv/txn", body, TxnAnswer)', 'return await self._read("kv/txn", body, TxnAnswer)'),
+        (ETCD, "if answer.succeeded or len(sent) == 1:", "if True:"),
+    ),
+    mutant(
+        "refused-by-one-of-two",
+        "the same, when a change was sent to two endpoints and one of them has not answered",
+        (ETCD, "if answer.succeeded or len(sent) == 1:", "if True:"),
+    ),
+    mutant(
+        "deposed-unnoticed",
+        "a leader whose watch hangs, and that nobody answers, holds its clients until it is ended",
+        (MEMBER, "return NEVER if is_asking else max(", "return NEVER if True else max("),
     ),
     mutant(
         "error-is-failure",

@@ -191,7 +191,7 @@ def test_reads_writes_and_watches_go_on_when_the_leader_of_etcd_dies_or_hangs(
 def test_a_watch_of_a_member_that_hangs_goes_on_at_another(
     cluster: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warren.cluster.etcd_watch.WATCH_IDLE_S", 0.5)
+    monkeypatch.setattr("warren.cluster.etcd_watch.IDLE_S", 0.2)
 
     async def work() -> None:
         other = next(member for member in cluster.members if member is not cluster.leader())

@@ -122,6 +122,8 @@ class Driver:
         self._store = store
         self._node = node
         self._clock_s = clock_s
+        self._known: Record | None = None
+        self._changed = trio.Event()
         self._events: deque[Event] = deque()
         self._is_telling = False
         self._told = trio.Event()
@@ -143,6 +145,15 @@ class Driver:
         finally:
             self._is_telling = False
         self._told.set()
+        if self.member.record is not self._known:
+            self._known = self.member.record
+            self._changed.set()
+            self._changed = trio.Event()
+
+    async def another_leads(self, leader: Replica | None) -> None:
+        """Wait until the record names another leader than this one; None: until it names any."""
+        while self.member.record is None or self.member.record.leader == leader:
+            await self._changed.wait()
 
     def serves(self) -> bool:
         """Tell whether clients may be served at this very moment."""

@@ -2,18 +2,22 @@
 
 1. A write is sent once. When its answer does not come, or is none that can be understood, it raises `OutcomeUnknown`:
    it may have been done, may still be done, or never will be. Whoever wants to try again reads first. Only connecting
-   is tried with one endpoint after the other, since nothing has been sent then.
-2. Reads are linearizable, and go to one endpoint after the other until one answers in time.
+   is tried with one endpoint after the other, since nothing has been sent then. A swap of a key that exists may be sent
+   to several endpoints: it names the revision that it replaces, so one of them at most is carried out. When one of them
+   says that the revision is another one, another may have been carried out: that is unknown.
+2. Reads are linearizable. The next endpoint is asked when one has failed, or has not answered for `HEDGE_S`. The first
+   answer counts, and that endpoint is the first to be asked from then on.
 3. A member that is behind what was seen before is not believed: another cluster's id, a smaller raft term or a smaller
    revision than any answer had before the request was sent. Such an answer to a write is an unknown outcome.
 4. The texts of errors hold no credentials.
 5. Each request is counted once, with its time (`Traffic`): a failure is one that etcd did not answer, or with an error.
+   One that another endpoint answered earlier is not counted.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -41,6 +45,7 @@ from warren.cluster.etcd_wire import (
 )
 
 ATTEMPT_S: Final = 1.0
+HEDGE_S: Final = 0.3  # without an answer, until the next endpoint is asked, too
 IDLE_CONNECTIONS_MAX: Final = 4
 SHOWN_CHARACTERS: Final = 200
 _UNAUTHENTICATED: Final = 401
@@ -197,34 +202,70 @@ class Etcd:
             return KeyValue(pair.key, pair.value, pair.mod_revision), answer.header.revision
         return None, answer.header.revision
 
-    async def _read(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
-        problems: list[str] = []
-        for _ in self._endpoints:
-            try:
-                return await self._ask(path, body, kind)
-            except EtcdError as error:
-                problems.append(str(error))
-                if isinstance(error, Refused) and error.status < _SERVER_FAULT:
-                    raise  # every member would say so
-                self._turn_to_next()
-        raise EtcdError("; ".join(problems))
+    async def get_from(self, endpoint: str, key: bytes) -> KeyValue | None:
+        """Read a key at this endpoint, linearizably: one that is cut off from the others does not answer.
 
-    async def _ask(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
-        """Ask the current endpoint, once more with a new token when the old one is refused."""
-        connection = await self._connect()
+        Raises:
+            EtcdError: it does not answer as it should.
+        """
+        answer = await self._ask(endpoint, "kv/range", {"key": text(key)}, RangeAnswer)
+        return next((KeyValue(pair.key, pair.value, pair.mod_revision) for pair in answer.kvs if pair.key == key), None)
+
+    async def _read(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
+        answers, problems = await self._hedged(lambda endpoint: self._ask(endpoint, path, body, kind))
+        if answers:
+            return answers[0]
+        refused = next((problem for problem in problems if _is_final(problem)), None)
+        raise refused or EtcdError("; ".join(map(str, problems)))
+
+    async def _hedged(self, attempt: Callable[[str], Awaitable[T]]) -> tuple[list[T], list[Exception]]:
+        """Try one endpoint after the other, from the current one on, until one answers: see `HEDGE_S`.
+
+        Returns what was answered, the first answer first, and what has failed. What is under way then is given up.
+        """
+        answers: list[T] = []
+        problems: list[Exception] = []
+        begins = self._at
+        async with trio.open_nursery() as nursery:
+
+            async def try_it(at: int, ended: trio.Event) -> None:
+                try:
+                    answers.append(await attempt(self._endpoints[at]))
+                except (EtcdError, OutcomeUnknown) as error:
+                    problems.append(error)
+                    if _is_final(error):
+                        nursery.cancel_scope.cancel()
+                else:
+                    if len(answers) == 1:
+                        self._at = at
+                    nursery.cancel_scope.cancel()
+                ended.set()
+
+            for number in range(len(self._endpoints)):
+                ended = trio.Event()
+                nursery.start_soon(try_it, (begins + number) % len(self._endpoints), ended)
+                with trio.move_on_after(HEDGE_S):
+                    await ended.wait()
+        if not answers and self._at == begins:
+            self._turn_to_next()
+        return answers, problems
+
+    async def _ask(self, endpoint: str, path: str, body: dict[str, Any], kind: type[T]) -> T:
+        """Ask an endpoint, once more with a new token when the old one is refused."""
+        connection = await self._connect(endpoint)
         try:
             return await self._exchange(connection, path, body, kind)
         except Refused as refused:
             if not refused.is_old_token or not self._settings.user:
                 raise
         except BROKEN as error:
-            raise _failed(connection.endpoint, error) from None
+            raise _failed(endpoint, error) from None
         self._token = ""
-        connection = await self._connect()
+        connection = await self._connect(endpoint)
         try:
             return await self._exchange(connection, path, body, kind)
         except BROKEN as error:
-            raise _failed(connection.endpoint, error) from None
+            raise _failed(endpoint, error) from None
 
     # --- writes -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +290,7 @@ class Etcd:
         """
         compare = {"key": text(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
         success = {"request_put": {"key": text(key), "value": text(value)}}
-        answer = await self._write("kv/txn", {"compare": [compare], "success": [success]}, TxnAnswer)
+        answer = await self._swapped({"compare": [compare], "success": [success]}, once=revision == 0)
         if not answer.succeeded:
             return None
         if answer.header.revision <= revision:
@@ -297,8 +338,36 @@ class Etcd:
             if not isinstance(unknown.__cause__, Refused) or unknown.__cause__.status != _NOT_FOUND:
                 raise
 
+    async def _swapped(self, body: dict[str, Any], *, once: bool) -> TxnAnswer:
+        """Send a swap, to one endpoint or to several; return its answer. Raises as `swap`."""
+        if once:  # a key that does not exist has no revision: it may be made, deleted, and made by what comes late
+            return await self._write("kv/txn", body, TxnAnswer)
+        sent: list[str] = []
+
+        async def attempt(endpoint: str) -> TxnAnswer:
+            connection = await self._connect(endpoint)
+            sent.append(endpoint)
+            return await self._send(connection, "kv/txn", body, TxnAnswer)
+
+        answers, problems = await self._hedged(attempt)
+        for answer in answers:
+            if answer.succeeded or len(sent) == 1:
+                return answer
+        if not sent:
+            raise EtcdError("; ".join(map(str, problems)))
+        refusals = [f"{endpoint} says, or may say, that the key has another revision" for endpoint in sent if answers]
+        unknown = next((problem for problem in problems if isinstance(problem, OutcomeUnknown)), None)
+        raise OutcomeUnknown("; ".join([*map(str, problems), *refusals])) from (unknown and unknown.__cause__)
+
     async def _write(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
-        connection = await self._connect_to_any()
+        return await self._send(await self._connect_to_any(), path, body, kind)
+
+    async def _send(self, connection: Connection, path: str, body: dict[str, Any], kind: type[T]) -> T:
+        """Send a write, and return its answer.
+
+        Raises:
+            OutcomeUnknown: there is none.
+        """
         try:
             return await self._exchange(connection, path, body, kind)
         except Refused as refused:
@@ -307,7 +376,8 @@ class Etcd:
                 self._token = ""
             raise OutcomeUnknown(str(refused)) from refused
         except (StaleMember, *BROKEN) as error:
-            self._turn_to_next()
+            if self._endpoints[self._at] == connection.endpoint:
+                self._turn_to_next()
             raise OutcomeUnknown(str(_failed(connection.endpoint, error))) from error
 
     # --- connections ------------------------------------------------------------------------------------------------
@@ -316,18 +386,15 @@ class Etcd:
         self._at = (self._at + 1) % len(self._endpoints)
 
     async def _connect_to_any(self) -> Connection:
-        problems: list[str] = []
-        for _ in self._endpoints:
-            try:
-                return await self._connect()
-            except EtcdError as error:
-                problems.append(str(error))
-                self._turn_to_next()
-        raise EtcdError("; ".join(problems))
+        connections, problems = await self._hedged(self._connect)
+        for unused in connections[1:]:
+            await unused.close()
+        if not connections:
+            raise EtcdError("; ".join(map(str, problems)))
+        return connections[0]
 
-    async def _connect(self) -> Connection:
-        """Return a connection to the current endpoint; there is a token then, if one is needed."""
-        endpoint = self._endpoints[self._at]
+    async def _connect(self, endpoint: str) -> Connection:
+        """Return a connection to an endpoint; there is a token then, if one is needed."""
         if self._settings.user and not self._token:
             await self._log_in(endpoint)
         for connection in self._idle:
@@ -448,6 +515,11 @@ def _checked(endpoint: str) -> str:
     if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc or port == 0:
         raise ValueError("an endpoint of etcd is http://HOST:PORT or https://HOST:PORT")
     return f"{url.scheme}://{url.netloc}"
+
+
+def _is_final(error: Exception) -> bool:
+    """Tell whether every member would refuse a read in this way."""
+    return isinstance(error, Refused) and error.status < _SERVER_FAULT and not error.is_old_token
 
 
 def _failed(endpoint: str, error: BaseException) -> EtcdError:

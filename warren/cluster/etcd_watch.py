@@ -2,7 +2,10 @@
 
 1. A watch goes on at another endpoint, from the revision behind the last one that it told. What was compacted meanwhile
    is replaced by a read. So every value that stays for a while is told, and never an older one after a newer one.
-2. It is a hint: a member that is cut off tells nothing, and nobody notices before `WATCH_IDLE_S`.
+2. A member that tells nothing for `IDLE_S` is asked for the key, by a linearizable read at this very member. One that
+   is cut off from this node, or from the other members, does not answer in time, and another endpoint takes its place.
+   A progress notice would say the same, but cannot be asked for: over HTTP/1.1 the gateway of etcd reads a request to
+   its end before it answers.
 """
 
 from __future__ import annotations
@@ -28,8 +31,7 @@ from warren.cluster.etcd_wire import (
     text,
 )
 
-# A watch that has told nothing for so long is begun anew at another endpoint: its member may be cut off.
-WATCH_IDLE_S: Final = 30.0
+IDLE_S: Final = 1.0
 WATCH_RETRY_S: Final = 0.25
 
 
@@ -81,8 +83,11 @@ class Watch:
     async def _changes(self, endpoint: str) -> list[Change]:
         if self._connection is None:
             await self._begin(endpoint)
-        with trio.fail_after(WATCH_IDLE_S):
+        line = None
+        with trio.move_on_after(IDLE_S):
             line = await self._line()
+        if line is None:
+            return await self._asked_for(endpoint)
         stream = decoded(line, Stream)
         if stream.error is not None:
             raise Refused(endpoint, 0, str(stream.error))
@@ -128,6 +133,14 @@ class Watch:
                 value = None if event.type == "DELETE" else event.kv.value
                 changes.append(Change(event.kv.key, value, event.kv.mod_revision))
         return changes
+
+    async def _asked_for(self, endpoint: str) -> list[Change]:
+        """Return the value of the key at this endpoint, unless it was told."""
+        found = await self._etcd.get_from(endpoint, self._key)
+        if found is None or found.revision < self._from:
+            return []
+        self._from = found.revision + 1
+        return [Change(found.key, found.value, found.revision)]
 
     async def _read_instead(self) -> list[Change]:
         """Return what is there, in place of what was compacted before it could be told."""

@@ -234,6 +234,7 @@ class Member:
         times = [self._ask_at_s]
         if self._is_leader:
             times += [self._beacon_at_s, self._leads_from_s, self._promised_until_s(), self._hand_over_until_s]
+            times += [self._doubt_at_s()]
             times += [self._peers.useful_until_s(peer, self._timers.suspect_s) for peer in self._required - {self.me}]
         else:
             times += [self._stand_at_s(), self._doubt_at_s()]
@@ -409,11 +410,17 @@ class Member:
             self._actions.append(Read())
 
     def _doubt_at_s(self) -> float:
-        """Return when one that may not stand, and hears of no leader, is to read the record again.
+        """Return when this node is to read the record again, since a watch may have told it nothing.
 
-        It may have been added to the set without having seen that, and be the last of it.
+        One that may not stand, and hears of no leader, may have been added to the set, and be the last of it. A leader
+        without the answers that it needs may have been deposed.
         """
-        if self._is_leader or not self._view.is_read or self._stand_at_s() != NEVER:
+        if not self._view.is_read:
+            return NEVER
+        if self._is_leader:
+            is_asking = self._view.is_swapping or self._promised_until_s() == NEVER
+            return NEVER if is_asking else max(self._promised_until_s(), self._read_s + self._timers.suspect_s)
+        if self._stand_at_s() != NEVER:
             return NEVER
         return max(self._heard_s, self._read_s) + self._timers.grace_s
 

@@ -78,6 +78,7 @@ FAILURES: Final = 3
 # For etcd to have what an administrator asks for: a little longer than the member wants it.
 COMMAND_S: Final = 6.0
 COMMAND_POLL_S: Final = 0.02
+ADDRESS_S: Final = 0.5  # for etcd to say where a node is that was seen before
 # How far the epoch of a recovery is beyond the last one that is known: at least the first, and less than both together.
 # Another node may have begun epochs of which nobody knows any more, or be recovered as well.
 EPOCHS_BEYOND: Final = 1000
@@ -118,6 +119,7 @@ class ElectedNode:
         self.driver: Driver | None = None
         self.target: Node | None = None  # who is to lead next
         self._refusal = ""
+        self._addressed: Replica | None = None  # the leader that was asked for last
         self._registry = registry
         self._restart = restart
         self._serves = False
@@ -306,10 +308,20 @@ class ElectedNode:
         """Return where the leader is that the record names; None when it names none, or this node."""
         assert self.driver is not None
         record = self.driver.member.record
+        self._addressed = None if record is None else record.leader
         if record is None or record.leader.node == self.me.name:
             return None
-        entry = await self._registry.maybe_entry(record.leader.node)
+        entry: NodeEntry | None = None
+        with trio.move_on_after(ADDRESS_S):
+            entry = await self._registry.maybe_entry(record.leader.node)
+        if entry is None and record.leader.node in self._registry.seen:
+            entry = self._registry.seen[record.leader.node].entry
         return None if entry is None else _endpoint(entry.cluster)
+
+    async def another_leads(self) -> None:
+        """Wait until the record names another leader than at the last `leader_address`."""
+        assert self.driver is not None
+        await self.driver.another_leads(self._addressed)
 
     def heard(self, leader: Node, epoch: int, beacon: int, own: Position) -> None:
         """A leader has said that it leads."""

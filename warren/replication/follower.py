@@ -12,7 +12,7 @@
    process recovers the directory and is a leader (``node.py``).
 4. Where nodes are elected (`Election`) nobody is promoted by hand. This node follows whom the record names, compares
    its log with that of a leader when its member has had a beacon of it answered, and says nothing more over that link
-   when the member has it stop.
+   when the member has it stop. When the record names another leader, connecting, a link, and a pause end at once.
 5. A disk without space ends the link, with that reason: the leader goes on without this follower, which tries again.
    A disk that fails ends the process with exit code 3, as it does a broker.
 """
@@ -22,14 +22,14 @@ from __future__ import annotations
 import errno
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
@@ -67,7 +67,8 @@ from warren.server.replication import ClusterRefusal
 from warren.server.setting_kinds import Endpoint
 from warren.server.threads import REPLICATION, in_thread
 
-CONNECT_S: Final = 5.0
+# Less than the grace time of a member: one that waits for a machine that is gone has to hear of the next leader.
+CONNECT_S: Final = 2.0
 # The pause before the next attempt: doubled each time, and short again after a link over which something has come.
 PAUSE_S: Final = (0.2, 5.0)
 SILENT_S: Final = 3.0  # a leader sends beacons much more often
@@ -81,12 +82,17 @@ EPOCHS_APART: Final = 1 << 20
 
 log = get_logger("replication")
 
+T = TypeVar("T")
+
 
 class Election(Protocol):
     """Who decides whom a node follows. What it decides it says by `Follower.answer` and the like."""
 
     async def leader_address(self) -> Endpoint | None:
         """Return where the leader is by what is known; None when there is none, or this node leads."""
+
+    async def another_leads(self) -> None:
+        """Wait until another leader is known than the one that `leader_address` was about last."""
 
     def heard(self, leader: Node, epoch: int, beacon: int, own: Position) -> None:
         """A leader has said that it leads; this node's log is synced up to `own`."""
@@ -324,6 +330,8 @@ class Follower:
             is_patient = self._election is None
             try:
                 goes_on = await self._follow_once()
+            except _AnotherLeadsError:
+                self._gone("another node leads by now")
             except Refused as refused:
                 self._gone(refused.reason)
                 is_patient = True
@@ -346,8 +354,42 @@ class Follower:
                 is_patient = not goes_on
             if not is_patient:
                 pause_s = least
-            await trio.sleep(pause_s)
+            with trio.move_on_after(pause_s):
+                await self._another_leads()
             pause_s = min(2 * pause_s, most)
+
+    async def _another_leads(self) -> None:
+        if self._election is None:
+            await trio.sleep_forever()
+        else:
+            await self._election.another_leads()
+
+    async def _while_it_leads(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do some work, and give it up when another node leads.
+
+        Raises:
+            _AnotherLeadsError: it was given up.
+            Exception: the work has failed.
+        """
+        done: list[T] = []
+        failed: list[Exception] = []
+        async with trio.open_nursery() as nursery:
+
+            async def give_up() -> None:
+                await self._another_leads()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(give_up)
+            try:
+                done.append(await work())
+            except Exception as error:
+                failed.append(error)
+            nursery.cancel_scope.cancel()
+        if failed:
+            raise failed[0]
+        if not done:
+            raise _AnotherLeadsError
+        return done[0]
 
     def _gone(self, reason: str) -> None:
         """Say why there is no link, once for each reason."""
@@ -363,12 +405,9 @@ class Follower:
             if self._endpoint is None:
                 self._gone("nobody leads")
                 return True
-        with trio.fail_after(CONNECT_S):
-            wire = await self._connected()
+        wire = await self._while_it_leads(self._connected)
         try:
-            with trio.fail_after(CONNECT_S):
-                side = await meet_leader(wire, self._identity, self.me)
-                store = await self._introduce(wire, side)
+            side, store = await self._while_it_leads(partial(self._met, wire))
             leader = side.leader
             assert leader is not None
             await self._remember(leader, store)
@@ -381,7 +420,7 @@ class Follower:
             self._told = ""
             log.info("following", leader=str(leader), address=str(self._endpoint), epoch=epoch)
             try:
-                await link.run(side.rest())
+                await self._while_it_leads(partial(link.run, side.rest()))
             finally:
                 self._link = None
                 self._lost_s = time.monotonic()
@@ -416,7 +455,13 @@ class Follower:
 
     async def _connected(self) -> Wire:
         assert self._endpoint is not None
-        return await connect(self._endpoint, self._identity)
+        with trio.fail_after(CONNECT_S):
+            return await connect(self._endpoint, self._identity)
+
+    async def _met(self, wire: Wire) -> tuple[FollowerSide, _StoreOfLeader]:
+        with trio.fail_after(CONNECT_S):
+            side = await meet_leader(wire, self._identity, self.me)
+            return side, await self._introduce(wire, side)
 
     async def _introduce(self, wire: Wire, side: FollowerSide) -> _StoreOfLeader:
         """Prove who this is; return what the leader says of its store.
@@ -441,6 +486,10 @@ class Follower:
         if state != self._state:
             await in_thread(REPLICATION, cluster_state.write, self._directory, state)
             self._state = state
+
+
+class _AnotherLeadsError(Exception):
+    """The record names another leader than the one that this node was about to follow."""
 
 
 class _StoreOfLeader:

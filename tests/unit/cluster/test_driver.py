@@ -218,6 +218,23 @@ def test_news_of_the_record_reaches_the_member() -> None:
     drive(store, test, me=Replica("c", "c1"), epoch=1)
 
 
+def test_what_waits_for_one_leader_is_told_when_the_record_names_another() -> None:
+    store = Store(Versioned(1, pair()))
+
+    async def test(driver: Driver, paper: Paper) -> None:
+        await driver.another_leads(None)
+        with trio.move_on_after(10) as scope:
+            await driver.another_leads(A)
+        assert scope.cancelled_caught
+        change = taken_over(pair(), B, 1)
+        assert isinstance(change, Record)
+        store.put(change)
+        await driver.another_leads(A)
+        assert driver.member.record == change
+
+    drive(store, test, me=Replica("c", "c1"), epoch=1)
+
+
 def test_a_follower_answers_and_stands_when_its_leader_is_silent() -> None:
     store = Store(Versioned(1, pair()))
 

@@ -147,10 +147,56 @@ def test_a_write_without_a_right_answer_is_unknown_and_sent_once(name: str) -> N
 
     async def work(etcd: Etcd) -> None:
         with pytest.raises(OutcomeUnknown):
-            await etcd.swap(KEY, 8, b"v")
+            await etcd.put(KEY, b"v")
         assert sum(len(server.requests) for server in servers) == 1
+        with pytest.raises(OutcomeUnknown):
+            await etcd.swap(KEY, 0, b"v")
+        assert sum(len(server.requests) for server in servers) == 2
 
     run(work, *servers)
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_a_swap_without_a_right_answer_is_sent_to_each_endpoint_and_is_unknown(name: str) -> None:
+    reply, closes = ABSURD[name]
+    servers = [Server(reply, closes=closes), Server(reply, closes=closes)]
+
+    async def work(etcd: Etcd) -> None:
+        with pytest.raises(OutcomeUnknown):
+            await etcd.swap(KEY, 8, b"v")
+        assert [len(server.requests) for server in servers] == [1, 1]
+
+    run(work, *servers)
+
+
+def test_a_swap_that_one_endpoint_does_not_answer_is_done_by_the_next() -> None:
+    async def work(etcd: Etcd) -> None:
+        assert await etcd.swap(KEY, 8, b"v") == 9
+
+    silent = Server(Server.SILENCE)
+    run(work, silent, Server(answer(swapped())), attempt_s=TIMEOUT_S * 2)
+    assert len(silent.requests) == 1
+
+
+def test_a_swap_that_was_sent_twice_is_not_refused_by_one_answer() -> None:
+    """The one that nobody answered may be what gave the key its other revision."""
+
+    async def work(etcd: Etcd) -> None:
+        with pytest.raises(OutcomeUnknown, match="another revision"):
+            await etcd.swap(KEY, 8, b"v")
+
+    run(work, Server(Server.SILENCE), Server(answer({"header": header()})), attempt_s=TIMEOUT_S * 2)
+
+
+def test_an_endpoint_that_does_not_answer_is_asked_last_from_then_on() -> None:
+    silent = Server(Server.SILENCE)
+
+    async def work(etcd: Etcd) -> None:
+        for _ in range(3):
+            assert await etcd.get(KEY) is not None
+
+    run(work, silent, Server(answer(found())), attempt_s=TIMEOUT_S * 2)
+    assert len(silent.requests) == 1
 
 
 @pytest.mark.parametrize("name", ABSURD)
@@ -363,6 +409,52 @@ def test_a_watch_that_breaks_goes_on_at_the_next_endpoint(broken: bytes, monkeyp
 
     run(work, Server(broken, closes=True), good)
     assert good.requests[-1][1]["create_request"]["start_revision"] == "5"
+
+
+def test_a_watch_of_a_member_that_falls_silent_goes_on_at_the_next_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warren.cluster.etcd_watch.IDLE_S", 0.05)
+    silent = Server(chunked(CREATED, ends=False), Server.SILENCE)
+    good = Server(chunked(CREATED, line(events=[put(b"one", 5)]), ends=False))
+
+    async def work(etcd: Etcd) -> None:
+        watch = Watch(etcd, KEY, 5)
+        assert await watch.next() == [Change(KEY, b"one", 5)]
+        await watch.close()
+
+    run(work, silent, good, attempt_s=0.2)
+    assert [path for path, _ in silent.requests] == ["/v3/watch", "/v3/kv/range"]
+
+
+def test_a_watch_that_tells_nothing_is_asked_and_what_it_says_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warren.cluster.etcd_watch.IDLE_S", 0.05)
+
+    class Held(Server):
+        """Tells the watch what a read has shown before."""
+
+        async def serve(self, stream: trio.SocketStream) -> None:
+            if self.requests:
+                await super().serve(stream)
+                return
+            await stream.receive_some(65536)
+            self.requests.append(("", {}))
+            await stream.send_all(chunked(CREATED, ends=False))
+            await self.was_read.wait()
+            late = line(events=[put(b"v", 5), put(b"next", 6)])
+            await stream.send_all(b"%x\r\n%b\r\n" % (len(late), late))
+            await trio.sleep_forever()
+
+        was_read = trio.Event()
+
+    server = Held(answer(found()))
+
+    async def work(etcd: Etcd) -> None:
+        watch = Watch(etcd, KEY, 3)
+        assert await watch.next() == [Change(KEY, b"v", 5)]
+        server.was_read.set()
+        assert await watch.next() == [Change(KEY, b"next", 6)]
+        await watch.close()
+
+    run(work, server)
 
 
 def test_a_watch_that_was_compacted_reads_and_goes_on_behind_that() -> None:

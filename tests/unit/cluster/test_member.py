@@ -622,6 +622,28 @@ def test_a_leader_goes_on_for_hours_without_etcd_while_all_answer() -> None:
     assert of(Swap, node.last) == []
 
 
+def test_a_leader_without_the_answers_it_needs_reads_the_record_again_and_ends_when_another_one_leads() -> None:
+    node = leader(A, B, least=2)
+    known = record(A, B, epoch=6, least=2)
+    began = node.now
+    node.answered(B)
+    for _ in range(3):
+        while not of(Read, node.all(Tick(), 0.25)):
+            assert node.now < began + 10.0
+        assert not node.member.serves(node.now)
+        node.all(RecordRead(Versioned(node.revision, known)))
+    node.answered(B)
+    assert node.member.serves(node.now)
+    for _ in range(40):
+        assert not of(Read, node.all(Tick(), 0.25))
+        node.answered(B)
+    taken = taken_over(known, B, 6)
+    assert isinstance(taken, Record)
+    while not of(Read, node.all(Tick(), 0.25)):
+        pass
+    assert of(Restart, node.all(RecordRead(Versioned(node.revision + 1, taken))))
+
+
 def test_a_replica_that_leaves_while_etcd_is_away_stops_service_until_etcd_is_back() -> None:
     node = leader(A, B, C)
     swap = node.one(Swap, LinkLost(C))

@@ -11,6 +11,7 @@ from threading import Event
 from typing import TypeVar
 from unittest import mock
 
+import pytest
 import trio
 import trio.testing
 
@@ -34,6 +35,7 @@ from warren.replication.follower import EPOCH_STRIDE, Follower, _Link
 from warren.replication.identity import Identity
 from warren.replication.replica_store import ReplicaStore
 from warren.replication.wire import Wire
+from warren.server.setting_kinds import Endpoint
 
 STORE = b"s" * 16
 T = TypeVar("T")
@@ -220,6 +222,48 @@ def test_two_followers_of_one_leader_are_promoted_to_different_epochs(tmp_path: 
     assert min(epochs) >= 7 + EPOCH_STRIDE
 
 
+class Elections:
+    """Names one leader after the other, each when a test has the next one lead; then the last one leads."""
+
+    def __init__(self, addresses: list[Endpoint]) -> None:
+        self._addresses = addresses
+        self.change = trio.Event()
+
+    async def leader_address(self) -> Endpoint | None:
+        await trio.lowlevel.checkpoint()
+        return self._addresses.pop(0)
+
+    async def another_leads(self) -> None:
+        await self.change.wait()
+        self.change = trio.Event()
+
+
+def test_a_leader_that_says_nothing_is_given_up_when_another_one_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(4)"""
+    monkeypatch.setattr("warren.replication.follower.CONNECT_S", 1000.0)
+    replica = ReplicaStore(OsFileSystem(str(tmp_path)))
+    replica.open()
+    follower = Follower(None, Identity(b"s" * 32), "two", tmp_path, ClusterState(b"i" * 16), replica, Metadata())  # type: ignore[arg-type]
+
+    async def main() -> None:
+        listeners = [await trio.open_tcp_listeners(0, host="127.0.0.1") for _ in range(3)]
+        elections = Elections([Endpoint(*listener.socket.getsockname()) for (listener,) in listeners])
+        follower.obey(elections)  # type: ignore[arg-type]
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follower.run)
+                for (listener,) in listeners:
+                    async with await listener.accept() as stream:
+                        await stream.receive_some()  # it waits for this leader to prove itself
+                        elections.change.set()
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    replica.close()
+
+
 def test_a_leader_that_has_nothing_for_a_follower_is_asked_less_and_less(tmp_path: Path) -> None:
     replica = ReplicaStore(OsFileSystem(str(tmp_path)))
     replica.open()
@@ -237,7 +281,7 @@ def test_a_leader_that_has_nothing_for_a_follower_is_asked_less_and_less(tmp_pat
         with trio.move_on_after(30):
             await follower.run()
 
-    for election in (None, object()):
+    for election in (None, Elections([])):
         asked_s.clear()
         follower._election = election  # type: ignore[assignment]
         trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -252,7 +296,7 @@ def test_a_follower_without_space_tries_again_less_and_less(tmp_path: Path) -> N
     replica.open()
     state = ClusterState(b"i" * 16)
     follower = Follower(None, Identity(b"secret"), "two", tmp_path, state, replica, Metadata())  # type: ignore[arg-type]
-    follower._election = object()  # type: ignore[assignment]
+    follower._election = Elections([])  # type: ignore[assignment]
     tried = 0
 
     async def follow_once() -> bool:
