@@ -21,6 +21,8 @@ from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.amqp.methods import HEARTBEAT_FRAME
+from warren.channels.access import ANSWER_BYTES, ANSWERS_BYTES_MAX
+from warren.channels.route_cache import CACHE_BYTES_MAX, ROUTE_BYTES
 from warren.channels.topology_growth import (
     ALARM_BYTES,
     BINDING_BYTES,
@@ -496,5 +498,5 @@ def test_caches_are_bounded(client: Client, harness: Harness) -> None:
     for number in range(5000):
         client.connection.feed(publish_frames("", f"nowhere {number}"))
         principal.may(1, f"name {number}")
-    assert len(principal.routes) <= 4096
-    assert len(principal._answers) <= 4096
+    assert len(principal.routes.routes) <= 1 + CACHE_BYTES_MAX // ROUTE_BYTES
+    assert len(principal._answers) <= 1 + ANSWERS_BYTES_MAX // ANSWER_BYTES

@@ -5,7 +5,7 @@
 2. A change of permissions holds for open connections from the next operation on: principals are refreshed in place
    and cached publish routes, which embed a granted permission, are forgotten.
 3. Patterns (`vhosts.pattern`) are compiled once, those for topics when they are asked first; answers are cached per
-   name, boundedly. What has to be searched is counted in steps, which the connection that asks pays for.
+   name, up to a number of bytes. What has to be searched is counted in steps, which the connection that asks pays for.
 4. `Usage` counts the open connections of each user and the channels on them, over all vhosts.
 """
 
@@ -17,10 +17,9 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
+from warren.channels.route_cache import RouteCache, RouteMemory
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.topic_exchange import TopicExchange
-from warren.msgstore.log.message import Envelope
-from warren.queues.receiver import Receiver
 from warren.vhosts.limits import USER_LIMITS, parse_limits
 from warren.vhosts.metadata import (
     PermissionDelete,
@@ -40,64 +39,31 @@ CONFIGURE: Final = 0
 WRITE: Final = 1
 READ: Final = 2
 ACTIONS: Final = ("configure", "write", "read")
-ANSWERS_MAX: Final = 4096
-ROUTES_MAX: Final = 4096
+# What the remembered answers of one principal may take, and one of them besides the name.
+ANSWERS_BYTES_MAX: Final = 1 << 20
+ANSWER_BYTES: Final = 250
 IMPERSONATOR: Final = "impersonator"
 
 AccessChange = UserPut | UserDelete | PermissionPut | PermissionDelete | TopicPermissionPut | TopicPermissionDelete
 
 
-class Route:
-    """What publishing with certain arguments of basic.publish means for one principal.
-
-    ``queues`` is where messages go when ``cacheable``; else the destinations depend on each message. ``exchange`` is
-    the one they are published to, the only one that counts them. ``ticket``: see `ticket_of`.
-    """
-
-    def __init__(
-        self,
-        envelope: Envelope,
-        exchange: Exchange,
-        queues: list[Receiver],
-        cacheable: bool,
-        mandatory: bool,
-        immediate: bool,
-    ) -> None:
-        self.envelope = envelope
-        self.exchange = exchange
-        self.queues = queues
-        self.cacheable: bool = cacheable
-        self.mandatory: bool = mandatory
-        self.immediate: bool = immediate
-        self.ticket: i64 = ticket_of(queues)
-
-
-def ticket_of(queues: list[Receiver]) -> i64:
-    """Return the change of the metadata that all of these queues are declared with: a confirm waits for it, too."""
-    ticket: i64 = 0
-    for queue in queues:
-        if queue.ticket > ticket:
-            ticket = queue.ticket
-    return ticket
-
-
 class Principal:
-    """A user in a vhost, shared by all connections that logged in so.
+    """A user in a vhost, shared by all connections that logged in so. `memory` counts what its ``routes`` take.
 
-    ``searched``: how many steps its patterns have taken so far, for whoever asks to pay the difference.
+    ``searched``: how many steps its patterns have taken so far; the connection that asks pays for the difference.
     """
 
-    def __init__(self, user: UserPut, vhost: str) -> None:
+    def __init__(self, user: UserPut, vhost: str, memory: RouteMemory) -> None:
         self.user = user
         self.vhost = vhost
         self.allowed: bool = False  # may use the vhost at all
-        self.routes: dict[bytes, Route] = {}
-        self.routes_version: i64 = 0
+        self.routes = RouteCache(memory)
         self.searched: i64 = 0
         self._patterns: list[Pattern] = []
         self._topics: dict[str, TopicPermissionPut] = {}
         self._topic_patterns: dict[tuple[int, str], Pattern] = {}
         self._answers: dict[tuple[int, str], bool] = {}
+        self._answers_bytes: i64 = 0
 
     def grant(self, permission: PermissionPut | None, topics: list[TopicPermissionPut], user: UserPut) -> None:
         """Set what the catalogue says now."""
@@ -110,7 +76,8 @@ class Principal:
         self._topics = {topic.exchange: topic for topic in topics}
         self._topic_patterns = {}
         self._answers = {}
-        self.routes = {}
+        self._answers_bytes = 0
+        self.routes.drop()
 
     def may(self, action: int, name: str) -> bool:
         """Tell whether `action` on the exchange or queue called `name` is granted."""
@@ -122,9 +89,12 @@ class Principal:
             pattern = self._patterns[action]
             self.searched += pattern.steps(name)
             answer = pattern.matches(name)
-            if len(self._answers) >= ANSWERS_MAX:
+            cost: i64 = ANSWER_BYTES + len(name)
+            if self._answers_bytes + cost > ANSWERS_BYTES_MAX:
                 self._answers = {}
+                self._answers_bytes = 0
             self._answers[question] = answer
+            self._answers_bytes += cost
         return answer
 
     def authorize(self, action: int, kind: str, name: str) -> None:
@@ -208,6 +178,7 @@ class AccessControl:
         self.users: dict[str, UserPut] = {}
         self.permissions: dict[tuple[str, str], PermissionPut] = {}
         self.topic_permissions: dict[tuple[str, str, str], TopicPermissionPut] = {}
+        self.routes = RouteMemory()
         self._rights: dict[str, Rights] = {}
         self._usages: dict[str, Usage] = {}
         self._on_change = on_change
@@ -223,7 +194,7 @@ class AccessControl:
         principals = self._rights_of(user).principals
         principal = principals.get(vhost)
         if principal is None:
-            principal = Principal(self.users[user], vhost)
+            principal = Principal(self.users[user], vhost, self.routes)
             self._refresh(principal)
             principals[vhost] = principal
         return principal
@@ -240,16 +211,17 @@ class AccessControl:
 
     def internal_principal(self, vhost: str) -> Principal | None:
         """Return the broker itself in `vhost`, for what it does with connections of its own: it may do everything."""
-        principal = Principal(UserPut(INTERNAL_USER, "", "", (IMPERSONATOR,)), vhost)
+        principal = Principal(UserPut(INTERNAL_USER, "", "", (IMPERSONATOR,)), vhost, self.routes)
         principal.grant(PermissionPut(INTERNAL_USER, vhost, ".*", ".*", ".*"), [], principal.user)
         return principal
 
     def usage(self, user: str) -> Usage:
-        """Return the counts and limits of `user`."""
+        """Return the counts and limits of `user`. Those of a user that does not exist are not kept."""
         usage = self._usages.get(user)
         if usage is None:
             usage = Usage()
-            self._usages[user] = usage
+            if user in self.users:
+                self._usages[user] = usage
         return usage
 
     def limit(self, change: UserLimitsPut | UserLimitsDelete, *, stored: bool = False) -> None:
@@ -276,34 +248,31 @@ class AccessControl:
                 raise ValueError(f"the name '{INTERNAL_USER}' is the broker's own")
             self.users[change.name] = change
         elif isinstance(change, UserDelete):
-            self.users.pop(change.name, None)
-            self.usage(change.name).limits = {}
-            rights = self._rights_of(change.name)
-            for vhost in rights.vhosts:
-                del self.permissions[(change.name, vhost)]
-            for topic_key in rights.topics:
-                del self.topic_permissions[topic_key]
-            rights.vhosts.clear()
-            rights.topics.clear()
+            self._forget_user(change.name)
         elif isinstance(change, PermissionPut):
             check_patterns(change, stored=stored)
             self.permissions[(change.user, change.vhost)] = change
             self._rights_of(change.user).vhosts[change.vhost] = None
         elif isinstance(change, PermissionDelete):
             self.permissions.pop((change.user, change.vhost), None)
-            self._rights_of(change.user).vhosts.pop(change.vhost, None)
+            rights = self._rights.get(change.user)
+            if rights is not None:
+                rights.vhosts.pop(change.vhost, None)
         elif isinstance(change, TopicPermissionPut):
             check_patterns(change, stored=stored)
             topic_key = (change.user, change.vhost, change.exchange)
             self.topic_permissions[topic_key] = change
             self._rights_of(change.user).topics[topic_key] = change
         else:
-            for topic_key in list(self._rights_of(change.user).topics):
+            rights = self._rights.get(change.user)
+            for topic_key in [] if rights is None else list(rights.topics):
                 if topic_key[1] == change.vhost and change.exchange in ("", topic_key[2]):
                     self._forget_topic(topic_key)
-        affected = change.name if isinstance(change, UserPut | UserDelete) else change.user
-        for principal in self._rights_of(affected).principals.values():
-            self._refresh(principal)
+        if not isinstance(change, UserDelete):
+            affected = self._rights.get(change.name if isinstance(change, UserPut) else change.user)
+            if affected is not None:
+                for principal in affected.principals.values():
+                    self._refresh(principal)
         self._on_change()
 
     def forget_vhost(self, vhost: str) -> list[PermissionDelete | TopicPermissionDelete]:
@@ -319,11 +288,25 @@ class AccessControl:
             topic_users[topic_key[0]] = None
         gone += [TopicPermissionDelete(user, vhost, "") for user in topic_users]
         for rights in self._rights.values():
-            principal = rights.principals.get(vhost)
+            principal = rights.principals.pop(vhost, None)
             if principal is not None:
                 principal.grant(None, [], principal.user)
         self._on_change()
         return gone
+
+    def _forget_user(self, name: str) -> None:
+        """Drop everything of a deleted user. The caller closes the connections, which hold their principals."""
+        self.users.pop(name, None)
+        self._usages.pop(name, None)
+        rights = self._rights.pop(name, None)
+        if rights is None:
+            return
+        for vhost in rights.vhosts:
+            del self.permissions[(name, vhost)]
+        for topic_key in rights.topics:
+            del self.topic_permissions[topic_key]
+        for principal in rights.principals.values():
+            principal.grant(None, [], principal.user)
 
     def _rights_of(self, user: str) -> Rights:
         rights = self._rights.get(user)

@@ -369,6 +369,7 @@ class Broker:
         self._note_shortage()
         self._note_letters()
         self.audit_trail.tick()
+        self.access.routes.tick()
         self.rounds.tick(now_s, self.connections)
 
     def _note_letters(self) -> None:
@@ -604,6 +605,7 @@ class Broker:
             self._alarms.add(resource)
             if resource == "memory":
                 self.growth.alarm_set()
+                self.access.routes.drop_all()
             self.note("warning", "alarm.set", {"resource": resource})
         else:
             self._alarms.discard(resource)

@@ -13,7 +13,7 @@ from mypy_extensions import i64
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.methods import BASIC_CLASS_ID, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_OVERHEAD_BYTES
-from warren.channels.access import Route
+from warren.channels.route_cache import Route
 from warren.channels.session import Session
 from warren.msgstore.log.message import HEADER_AT, write_frame_head
 

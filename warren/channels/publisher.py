@@ -39,10 +39,11 @@ from warren.amqp.properties import (
     expiration_ms_of,
     known_headers,
 )
-from warren.channels.access import WRITE, Route, ticket_of
+from warren.channels.access import WRITE
 from warren.channels.consuming import REPLY_TO_NAME, REPLY_TO_PREFIX
 from warren.channels.control import control
 from warren.channels.publish_properties import carbon_copies, check_properties
+from warren.channels.route_cache import Route, ticket_of
 from warren.channels.shared import REFUSE, RETURN, TAKE
 from warren.channels.tracing import TrafficWatcher
 from warren.channels.transaction import BufferedPublish

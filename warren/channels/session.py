@@ -22,10 +22,10 @@ from mypy_extensions import i64
 from warren.amqp.errors import NOT_FOUND, ChannelException
 from warren.amqp.methods import FRAME_HEAD_BYTES
 from warren.amqp.properties import PERSISTENT_FLAG, SPECIAL_PROPERTIES, scan_properties
-from warren.channels.access import ROUTES_MAX, Route
 from warren.channels.confirms import Confirms
 from warren.channels.jobs import AckRun, Reply, ReturnRun
 from warren.channels.publisher import Publisher
+from warren.channels.route_cache import Route
 from warren.channels.shared import Shared
 from warren.channels.spans import SessionSpans
 from warren.channels.tracing import BothWatchers, ChannelTracer, TrafficWatcher
@@ -192,10 +192,10 @@ class Session:
         principal = connection.fast_principal
         assert vhost is not None and principal is not None
         version: i64 = vhost.topology_version
-        if principal.routes_version != version:
-            principal.routes = {}
-            principal.routes_version = version
-        found = principal.routes.get(arguments)
+        cache = principal.routes
+        if cache.version != version:
+            cache.begin(vhost)
+        found = cache.routes.get(arguments)
         if found is None:
             connection.units_left -= ROUTE_UNITS
             searched: i64 = principal.searched
@@ -205,9 +205,7 @@ class Session:
                 connection.units_left -= principal.searched - searched
             connection.units_left -= len(found.queues)
             if found.cacheable:
-                if len(principal.routes) >= ROUTES_MAX:
-                    principal.routes = {}
-                principal.routes[arguments] = found
+                cache.add(arguments, found)
         self.last_arguments = arguments
         self.last_route = found
         self.last_version = version

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.amqp.errors import ChannelException
-from warren.channels.access import Route
+from warren.channels.route_cache import Route
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Message
 from warren.queues.long_work import Job, Steps

@@ -5,7 +5,8 @@
 2. When stored messages take more memory than `store.memory_bytes`, durable queues give theirs up, however much memory
    there is.
 3. A call takes about `SLICE_S` and goes on where the last one stopped, so that every queue has its turn.
-4. A queue gives up a piece at a time, and the queues together no more than a batch has room for
+4. Above the paging watermark caches are emptied first: the routes of publishers, before each round.
+5. A queue gives up a piece at a time, and the queues together no more than a batch has room for
    (``MessageLog.room_to_page``): who waits for a confirm waits for a bounded part of what others have in memory.
 """
 
@@ -49,6 +50,8 @@ class Pager:
     def _page_out_some(self) -> None:
         stop_s = time.monotonic() + SLICE_S
         if not self._round:
+            if self._broker.log.under_pressure:
+                self._broker.access.routes.drop_all()
             self._round = self._new_round()
             for vhost in self._broker.vhosts.values():
                 for delayed in vhost.delayed.values():

@@ -1,0 +1,153 @@
+"""``route_cache.py``: remembered routes count by bytes, end with their topology, and go when memory is short."""
+
+from __future__ import annotations
+
+from engine_harness import Client, Harness, publish_frames, queue_declare
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.channels import route_cache
+from warren.channels.route_cache import BYTES_MAX, CACHE_BYTES_MAX, RouteCache
+from warren.vhosts.metadata import UserDelete, VhostDelete, VhostPut
+
+QUEUES = 300
+
+
+def fan_out(queues: int = QUEUES) -> tuple[Harness, Client]:
+    """Return a broker with this number of queues at ``amq.fanout``, and a client."""
+    harness = Harness()
+    client = harness.channel()
+    for number in range(queues):
+        client.feed(method_frame(1, queue_declare(f"q{number}")))
+        client.take()
+        client.bind(f"q{number}", "amq.fanout")
+    return harness, client
+
+
+def cache_of(harness: Harness, user: str = "guest") -> RouteCache:
+    principal = harness.broker.access.maybe_principal(user, "/")
+    assert principal is not None
+    return principal.routes
+
+
+def publish_keys(client: Client, exchange: str, keys: range) -> None:
+    client.feed(b"".join(publish_frames(exchange, f"key {number}") for number in keys))
+    client.take()
+
+
+def test_routes_of_a_fanout_exchange_share_one_list() -> None:
+    """(3)"""
+    harness, client = fan_out()
+    publish_keys(client, "amq.fanout", range(50))
+    cache = cache_of(harness)
+    assert len({id(route.queues) for route in cache.routes.values()}) == 1
+    assert cache.bytes < QUEUES * 8 + 50 * 1000
+
+
+def test_a_cache_is_emptied_above_its_bytes() -> None:
+    """(2)"""
+    harness, client = fan_out(1)
+    keys = 2 * CACHE_BYTES_MAX // 600
+    for first in range(0, keys, 500):
+        publish_keys(client, "", range(first, first + 500))
+        cache = cache_of(harness)
+        assert 0 < cache.bytes <= CACHE_BYTES_MAX
+        assert harness.broker.access.routes.bytes == cache.bytes
+    assert len(cache.routes) < keys / 2 + 500
+
+
+def test_all_caches_together_are_bounded_and_the_oldest_is_emptied() -> None:
+    """(2)"""
+    harness = Harness()
+    count = 2 * BYTES_MAX // CACHE_BYTES_MAX
+    clients = []
+    for number in range(count):
+        harness.add_user(f"user{number}")
+        client = harness.client(f"user{number}")
+        client.open(1)
+        clients.append(client)
+    for number, client in enumerate(clients):
+        # 3 of 4 MiB each.
+        publish_keys(client, "", range(3 * CACHE_BYTES_MAX // 4 // (route_cache.ROUTE_BYTES + 80)))
+        assert cache_of(harness, f"user{number}").bytes > CACHE_BYTES_MAX // 2
+        assert harness.broker.access.routes.bytes <= BYTES_MAX
+    assert cache_of(harness, "user0").bytes == 0
+    assert (
+        sum(cache_of(harness, f"user{number}").bytes for number in range(count)) == harness.broker.access.routes.bytes
+    )
+
+
+def test_deleted_queues_are_not_kept_in_memory_by_routes() -> None:
+    """(1), (4): neither by the cache, nor by the last publish of a channel."""
+    harness, client = fan_out(20)
+    publish_keys(client, "amq.fanout", range(3))
+    client.open(2)
+    client.publish("amq.fanout", "other", number=2)
+    routes = list(cache_of(harness).routes.values())
+    assert [len(route.queues) for route in routes] == [20] * 4
+    for number in range(20):
+        client.call(1, m.QueueDelete(0, f"q{number}", False, False, False))
+    harness.settle()
+    harness.broker.tick(1.0)
+    assert cache_of(harness).bytes == 0
+    assert [len(route.queues) for route in routes] == [0] * 4
+    assert not any(route.cacheable for route in routes)
+
+
+def test_the_alarm_for_memory_empties_all_caches_and_publishers_find_their_routes_again() -> None:
+    """(5)"""
+    harness, client = fan_out(5)
+    publish_keys(client, "amq.fanout", range(5))
+    assert cache_of(harness).bytes > 0
+    harness.broker.set_alarm("memory", True)
+    assert cache_of(harness).bytes == 0 == harness.broker.access.routes.bytes
+    harness.broker.set_alarm("memory", False)
+    harness.settle()
+    publish_keys(client, "amq.fanout", range(5))
+    assert harness.queue("q0").message_count == 10
+
+
+def test_a_content_that_is_under_way_when_its_route_is_dropped_goes_where_it_belongs() -> None:
+    """(4)"""
+    harness, client = fan_out(3)
+    frames = publish_frames("amq.fanout", "key 0", b"x" * 100)
+    publish_keys(client, "amq.fanout", range(1))
+    client.feed(frames[: len(frames) // 2])
+    harness.broker.access.routes.drop_all()
+    client.feed(frames[len(frames) // 2 :])
+    assert [harness.queue(f"q{number}").message_count for number in range(3)] == [2, 2, 2]
+
+
+def test_nothing_is_kept_of_a_deleted_user() -> None:
+    harness = Harness()
+    harness.add_user("bob")
+    client = harness.client("bob")
+    client.open(1)
+    client.declare("q")
+    client.publish("", "q")
+    access = harness.broker.access
+    cache = cache_of(harness, "bob")
+    assert cache.bytes > 0
+    harness.broker.administer(UserDelete("bob"))
+    harness.settle()
+    client.hang_up()
+    assert cache.bytes == 0 == access.routes.bytes
+    assert access.maybe_principal("bob", "/") is None
+    assert "bob" not in access._rights and "bob" not in access._usages
+    assert access.usage("bob").connections == 0 and "bob" not in access._usages, "asking keeps nothing"
+
+
+def test_nothing_is_kept_of_a_deleted_vhost() -> None:
+    harness = Harness()
+    harness.broker.administer(VhostPut("v"))
+    harness.permit("guest", vhost="v")
+    client = harness.client(vhost="v")
+    client.open(1)
+    client.declare("q")
+    client.publish("", "q")
+    access = harness.broker.access
+    assert access.routes.bytes > 0
+    harness.broker.administer(VhostDelete("v"))
+    harness.settle()
+    assert access.routes.bytes == 0
+    assert "v" not in access._rights["guest"].principals
