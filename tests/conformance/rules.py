@@ -29,6 +29,7 @@ AREAS = (
     "queue",
     "queue_arguments",
     "basic",
+    "delivery_timeouts",
     "confirm",
     "tx",
     "framing",

@@ -297,51 +297,6 @@ def test_a_single_active_consumer_excludes_others(client: Client) -> None:
     assert client.call(1, m.BasicGet(0, "q", False)) == m.BasicGetEmpty("")
 
 
-def let_minutes_pass(harness: Harness, minutes: int) -> None:
-    """Let time pass as it does: deliveries are looked at once a minute."""
-    for _ in range(minutes):
-        harness.pass_time(60)
-
-
-@rule(
-    "rabbitmq.consumers.timeout",
-    "A delivery without an answer for 30 minutes closes its channel, 406 and 0/0; it is requeued.",
-)
-def test_a_delivery_must_be_answered_in_time(harness: Harness, client: Client, other: Client) -> None:
-    fill(client, "q", 3)
-    qos(client, 2)
-    client.consume("q", "t")
-    assert len(client.deliveries()) == 2
-    let_minutes_pass(harness, 28)
-    client.send(1, m.BasicAck(1, False))
-    assert seen(client) == [(b"2", False)]
-    let_minutes_pass(harness, 4)
-    text = (
-        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms. "
-        "This timeout value can be configured, see consumers doc guide to learn more"
-    )
-    assert client.refusal() == Refusal("channel", 406, text, None)
-    other.send(1, m.BasicGet(0, "q", True))
-    assert other.expect(m.BasicGetOk).redelivered is True
-
-
-@rule(
-    "rabbitmq.consumers.timeout", "Deliveries that are answered in time go on for ever, and so does an idle consumer."
-)
-def test_a_consumer_that_answers_is_left_alone(harness: Harness, client: Client) -> None:
-    fill(client, "q", 20)
-    qos(client, 1)
-    client.consume("q", "t")
-    for number in range(1, 20):
-        assert [each.method.delivery_tag for each in client.deliveries()] == [number]
-        let_minutes_pass(harness, 20)
-        client.send(1, m.BasicAck(number, False))
-    client.deliveries()
-    client.send(1, m.BasicAck(20, False))
-    let_minutes_pass(harness, 200)
-    client.nothing()
-
-
 # --- cancel -----------------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,6 @@ from engine_harness import Client, Harness, Received
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.queues.delivery_timeout import STALE_MIN
-from warren.vhosts.metadata import PolicyPut
 
 from .rules import rule
 
@@ -287,56 +286,6 @@ def test_visibility_of_a_consumer(client: Client, harness: Harness) -> None:
     take_one(client)
     harness.pass_time(1)
     take_one(client)
-
-
-@rule("warren.queue.consumer-timeout", "A delivery that is not answered within the queue's limit closes its channel.")
-def test_consumer_timeout(client: Client, harness: Harness) -> None:
-    client.declare("q", arguments={"x-consumer-timeout": 5000})
-    client.consume("q")
-    client.publish("", "q")
-    take_one(client)
-    harness.pass_time(4.9)
-    client.nothing()
-    harness.pass_time(0.1)
-    close = client.expect(m.ChannelClose)
-    assert close.reply_code == 406
-    assert "timed out. Timeout value used: 5000 ms" in close.reply_text
-    assert harness.queue("q").ready_count == 1
-
-
-@rule(
-    "warren.queue.consumer-timeout.longer", "A longer limit of the queue or the consumer goes before the broker's own."
-)
-@pytest.mark.parametrize("limit_ms", [0, 7_200_000])
-@pytest.mark.parametrize("place", ["queue", "consumer"])
-def test_a_longer_consumer_timeout(client: Client, harness: Harness, limit_ms: int, place: str) -> None:
-    arguments: Table = {"x-consumer-timeout": limit_ms}
-    client.declare("q", arguments=arguments if place == "queue" else {})
-    client.consume("q", arguments=arguments if place == "consumer" else {})
-    client.publish("", "q")
-    take_one(client)
-    for _ in range(119):
-        harness.pass_time(60)
-    client.nothing()
-    harness.pass_time(60)
-    if limit_ms:
-        client.expect(m.ChannelClose)
-    else:
-        client.nothing()
-
-
-@rule("warren.queue.consumer-timeout.policy", "A limit that a policy sets holds for the consumers that there are.")
-@pytest.mark.parametrize("arguments", [{}, {"x-max-length": 100}])
-def test_a_consumer_timeout_of_a_policy(client: Client, harness: Harness, arguments: Table) -> None:
-    client.declare("q", arguments=arguments)
-    client.consume("q")
-    harness.broker.administer(PolicyPut("/", "p", "^q$", "queues", 0, '{"consumer-timeout":5000}'))
-    client.publish("", "q")
-    take_one(client)
-    harness.pass_time(4.9)
-    client.nothing()
-    harness.pass_time(0.1)
-    assert client.expect(m.ChannelClose).reply_code == 406
 
 
 # --- amq.control ------------------------------------------------------------------------------------------------------

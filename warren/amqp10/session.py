@@ -28,6 +28,7 @@ from warren.amqp10.errors import (
     DELETED,
     ILLEGAL_STATE,
     INVALID_FIELD,
+    LIMIT_EXCEEDED,
     MESSAGE_SIZE,
     TRANSFER_LIMIT,
     UNATTACHED_HANDLE,
@@ -144,6 +145,12 @@ class Amqp10Session(Session):
         if isinstance(link, SendingLink) and link.consumer is consumer and not link.is_gone:
             text = f"the queue '{consumer.queue.name}' is gone, or the right to read it"
             self.fail_link(link, LinkError(DELETED, text))
+
+    def give_up_consumer(self, consumer: Consumer, explanation: str) -> bool:
+        link = self.links.get(int(consumer.tag.removeprefix(TAG_PREFIX)))
+        if isinstance(link, SendingLink) and link.consumer is consumer and not link.is_gone:
+            self.fail_link(link, LinkError(LIMIT_EXCEEDED, explanation))
+        return True
 
     def drop_content(self) -> None:
         self.shared.inbound.let_go(self)

@@ -29,6 +29,7 @@ from warren.channels.events import Events
 from warren.channels.inbound import Inbound
 from warren.channels.jobs import ForcedClose, NewRights, QueueEnd, Resuming, TakingApart, VhostEnd
 from warren.channels.login import LoginRequest
+from warren.channels.overdue import end_overdue
 from warren.channels.own_messages import OwnMessages
 from warren.channels.peer import Peer
 from warren.channels.rounds import Rounds
@@ -457,11 +458,13 @@ class Broker:
         for vhost in list(self.vhosts.values()):
             while vhost.expired_queues:
                 self.delete_queue(vhost, vhost.expired_queues.pop())
-            while vhost.overdue:
-                ledger, timeout_ms = vhost.overdue.pop()
-                channel = ledger.owner
-                if isinstance(channel, Session):
-                    channel.connection.close_overdue(channel, timeout_ms)
+            if vhost.overdue:
+                overdue = vhost.overdue
+                vhost.overdue = []
+                for ledger, tag, timeout_ms in overdue:
+                    channel = ledger.owner
+                    if isinstance(channel, Session):
+                        end_overdue(channel, tag, timeout_ms)
 
     # --- commits ----------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from warren.amqp.errors import (
     ConnectionException,
 )
 from warren.channels.channel_confirms import ChannelConfirms
-from warren.channels.consuming import cancel, consume, get, limit_prefetch
+from warren.channels.consuming import cancel, cancel_by_broker, consume, get, limit_prefetch
 from warren.channels.fast_channel import FastChannel
 from warren.channels.jobs import ReturnRun
 from warren.channels.session import signed_tag
@@ -60,6 +60,13 @@ class Channel(FastChannel):
         """Write basic.cancel to a client that understands it, behind the replies that wait for the disk."""
         if self._sender.consumer_cancel_notify:
             self._sender.send_method(int(self.number), m.BasicCancel(consumer.tag, True), 0)
+
+    def give_up_consumer(self, consumer: Consumer, explanation: str) -> bool:
+        """Cancel `consumer` if the client understands that."""
+        if not self._sender.consumer_cancel_notify:
+            return False
+        cancel_by_broker(self, consumer)
+        return True
 
     def _recover(self, requeue: bool) -> None:
         if not requeue:

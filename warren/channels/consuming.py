@@ -174,6 +174,11 @@ def recheck(channel: Session, consumer: Consumer) -> None:
     assert principal is not None
     if consumer.owner is not channel or queue is channel.reply_queue or principal.may(READ, queue.name):
         return
+    cancel_by_broker(channel, consumer)
+
+
+def cancel_by_broker(channel: Session, consumer: Consumer) -> None:
+    """Take `consumer` off its channel and its queue, which is still there, and tell a client that understands."""
     channel.connection.broker.watchers.consumer_deleted(consumer)
     consumer_lost(channel, consumer)
     _leave_queue(channel, consumer)

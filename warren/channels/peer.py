@@ -40,6 +40,7 @@ from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOS
 from warren.channels.heartbeats import Heartbeats
 from warren.channels.jobs import ConnectionEnd, ConnectionJobs, Recheck
 from warren.channels.login import LoginRequest
+from warren.channels.overdue import OverdueRun
 from warren.channels.reply_gate import ReplyGate
 from warren.channels.rounds import is_long
 from warren.channels.session import CHANNEL_CLOSING, Session
@@ -461,7 +462,7 @@ class Peer:
             send_timeout_s=timeout_s,
         )
         if now_s >= self._next_sweep_s:
-            self._close_overdue_channels(now_s)
+            self._look_for_overdue(now_s)
         if heartbeats.is_stuck(timeout_s) and not (self.is_direct or self.is_internal):
             # Heartbeats show that it lives; but what waits for it, unacknowledged messages too, it would hold for ever.
             self._give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
@@ -477,20 +478,18 @@ class Peer:
         self._end_channels()
         self.end()
 
-    def _close_overdue_channels(self, now_s: float) -> None:
-        """Close channels whose oldest delivery waits for its ack beyond the timeout, give or take a sweep."""
+    def _look_for_overdue(self, now_s: float) -> None:
+        """Look at deliveries that have waited longer than the broker's limit, give or take a sweep."""
         timeout_s = self.broker.limits.delivery_timeout_s
         self._next_sweep_s = now_s + min(DELIVERY_SWEEP_S, max(timeout_s, 1.0) / 4)
         if timeout_s == 0:
             return
         for channel in list(self.channels.values()):
-            # Consumers with a limit of their own are seen to by their queues; a longer one holds for the channel.
-            longest_s = timeout_s
-            for consumer in channel.ledger.consumers.values():
-                if consumer.timeout_ms >= 0:
-                    longest_s = max(longest_s, consumer.timeout_ms / 1000) if consumer.timeout_ms else NO_LIMIT_S
-            if now_s - channel.ledger.waiting_since(now_s) > longest_s:
-                self.close_overdue(channel, int(timeout_s * 1000))
+            ledger = channel.ledger
+            if now_s - ledger.waiting_since(now_s) > timeout_s:
+                up_to = ledger.last_tag_by(now_s - timeout_s)
+                if up_to > channel.swept_tag and channel.state != CHANNEL_CLOSING:
+                    self.begin(OverdueRun(channel, up_to, int(timeout_s * 1000)))
 
     def close_overdue(self, channel: Session, timeout_ms: int) -> None:
         """Close a channel with a delivery that was not answered within `timeout_ms`."""

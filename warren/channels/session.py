@@ -85,6 +85,7 @@ class Session:
         self.serial: int = connection.channels_opened  # unlike the number never used again
         self._publisher: Publisher | None = None  # from the first need of it on: most subscribers have none
         self._watcher: TrafficWatcher | None = None
+        self.swept_tag: int = 0  # up to here deliveries were looked at by `overdue.OverdueRun`
         ledger.owner = self
         self.watch(copies=vhost is not None and vhost.tracing)
 
@@ -112,6 +113,10 @@ class Session:
     def consumer_cancelled(self, consumer: Consumer) -> None:
         """Tell the peer that the queue of `consumer` is gone, or the right to read it."""
         raise AssertionError("overridden")
+
+    def give_up_consumer(self, consumer: Consumer, explanation: str) -> bool:
+        """Cancel a consumer that did not answer in time; False: the peer cannot be told that."""
+        return False
 
     def drop_content(self) -> None:
         """Forget a content received in part: the session or its peer ends."""
@@ -375,6 +380,8 @@ class Session:
         Raises:
             ChannelException: 406, unknown delivery tag.
         """
+        if self.ledger.is_overdue(signed_tag(tag)):
+            return
         delivery = self.ledger.outstanding(signed_tag(tag))
         delivery.queue.touch(self.ledger, delivery)
 

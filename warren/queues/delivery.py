@@ -8,6 +8,9 @@
 4. Consumers that share a limit of the channel, or the outbox, are served in turn (``queues.turns``).
 
 The ledger is a list indexed by tag: acknowledgements come nearly always in order, so taking the oldest is one look.
+A delivery that the broker has taken back because its time was over is noted in ``_overdue``: its client may answer it
+still, and that answer is ignored as long as the tag is among the latest `OVERDUE_MAX` of those.
+
 When old deliveries stay unanswered while later ones are settled, the few old ones move to ``_stragglers`` and the list
 starts afresh: one forgotten message must not pin a list of millions of empty places. What a transaction gives back
 becomes a straggler too. ``_straggler_tags`` is a heap of their tags, with tags among them that are settled by now.
@@ -41,6 +44,10 @@ COMPACT_MIN: Final = 256
 AT_ONCE_ACKS: Final = 1024
 SPARSE_MIN: Final = 4096
 
+# How many tags of a channel are remembered as taken back by the broker, and how many marks of time.
+OVERDUE_MAX: Final = 65_536
+MARKS_MAX: Final = 256
+
 # Of the arguments of a consumer, to be shown. There may be 10,000 consumers on a channel.
 ARGUMENTS_KEPT_BYTES: Final = 4096
 
@@ -48,6 +55,7 @@ ARGUMENTS_KEPT_BYTES: Final = 4096
 _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
 _NO_TAGS: Final[list[int]] = []
 _NO_MARKS: Final[list[tuple[int, float]]] = []
+_NO_OVERDUE: Final[dict[int, None]] = {}
 
 # Of a channel that has ended: it takes nothing, so its consumers have no room.
 NOWHERE: Final = Outbox(0, [])
@@ -87,6 +95,7 @@ class Consumer(Waiter):
         self.credit: i64 = -1  # how many more its peer has asked for; -1: it does not say
         self.outstanding: i64 = 0
         self.gone: bool = False  # no longer consuming; what it was sent may be unanswered
+        self.timed_out: bool = False  # the broker has cancelled it because it did not answer in time
         self.group_place: i64 = 0  # kept by `consumer_groups`, as is where it is to come back to
         self.away_from: BitSet | None = None
         self.search: Search | None = None  # of who wants only some of the messages; of a stream the cursor knows
@@ -247,6 +256,7 @@ class DeliveryLedger(Waiter):
         self._straggler_tags = _NO_TAGS
         self.owner: object = None  # the channel, for whoever has to close it
         self._marks = _NO_MARKS  # next tag and time, see `waiting_since`
+        self._overdue = _NO_OVERDUE  # tags that the broker has taken back
 
     # --- giving out ---------------------------------------------------------------------------------------------
 
@@ -377,7 +387,10 @@ class DeliveryLedger(Waiter):
         if multiple:
             self.check_outstanding(tag)
             return self.ack_run(tag, AT_ONCE_ACKS) < AT_ONCE_ACKS
-        delivery = self._take_one(tag)
+        delivery = self._maybe_take_one(tag)
+        if delivery is None:
+            self._check_overdue(tag)
+            return True
         self.acked += 1
         queue = delivery.queue
         self.release(delivery)
@@ -420,7 +433,8 @@ class DeliveryLedger(Waiter):
     def take(self, tag: i64, multiple: bool) -> list[Delivery]:
         """Remove and return what a nack, reject or buffered ack names, oldest first.
 
-        The caller settles or requeues them, and calls `release` for each.
+        The caller settles or requeues them, and calls `release` for each. A delivery that the broker has taken back is
+        not among them.
 
         Raises:
             ChannelException: 406, the tag is not outstanding.
@@ -428,14 +442,47 @@ class DeliveryLedger(Waiter):
         if self.awaited:
             self.make_room()
         if not multiple:
-            return [self._take_one(tag)]
+            delivery = self._maybe_take_one(tag)
+            if delivery is None:
+                self._check_overdue(tag)
+                return []
+            return [delivery]
         self.check_outstanding(tag)
         taken: list[Delivery] = []
         while True:
-            delivery = self._take_oldest(tag)
-            if delivery is None:
+            oldest = self._take_oldest(tag)
+            if oldest is None:
                 return taken
-            taken.append(delivery)
+            taken.append(oldest)
+
+    def take_overdue(self, tag: i64) -> Delivery | None:
+        """Remove and return the delivery with `tag`, whose time is over; its answer will be ignored.
+
+        The caller requeues it, and calls `release`.
+        """
+        delivery = self._maybe_take_one(tag)
+        if delivery is not None:
+            if self._overdue is _NO_OVERDUE:
+                self._overdue = {}
+            overdue = self._overdue
+            if len(overdue) >= OVERDUE_MAX:
+                del overdue[next(iter(overdue))]
+            overdue[int(tag)] = None
+        return delivery
+
+    def is_overdue(self, tag: i64) -> bool:
+        """Tell whether the broker has taken the delivery with `tag` back, and it was not answered since."""
+        return int(tag) in self._overdue
+
+    def _check_overdue(self, tag: i64) -> None:
+        """Forget that `tag` was taken back: its answer has come.
+
+        Raises:
+            ChannelException: 406, it was not.
+        """
+        if int(tag) not in self._overdue:
+            raise _unknown(tag)
+        del self._overdue[int(tag)]
 
     def is_outstanding(self, tag: i64) -> bool:
         """Tell whether the delivery with `tag` waits for its answer."""
@@ -452,11 +499,13 @@ class DeliveryLedger(Waiter):
             raise _unknown(tag)
         return delivery
 
+    def maybe_outstanding(self, tag: i64) -> Delivery | None:
+        """Return the delivery with `tag` if it is still unanswered."""
+        return self._find(tag)
+
     def maybe_take(self, tag: i64) -> Delivery | None:
         """Remove and return the delivery with `tag` if it is still unanswered."""
-        if self._find(tag) is None:
-            return None
-        return self._take_one(tag)
+        return self._maybe_take_one(tag)
 
     def maybe_take_oldest(self, up_to: i64) -> Delivery | None:
         """Remove and return the oldest delivery with a tag of at most `up_to`, 0: of all; None when there is none.
@@ -566,8 +615,19 @@ class DeliveryLedger(Waiter):
         marks = [mark for mark in self._marks if mark[0] > oldest]
         if not marks or marks[-1][0] != self.next_tag:
             marks.append((int(self.next_tag), now_s))
+            if len(marks) > MARKS_MAX:
+                del marks[1 : MARKS_MAX // 2 : 2]  # a delivery may wait for days; the older, the less exact
         self._marks = marks
         return marks[0][1]
+
+    def last_tag_by(self, time_s: float) -> int:
+        """Return up to which tag everything had been delivered by `time_s`; 0: unknown. See `waiting_since`."""
+        last = 0
+        for next_tag, marked_s in self._marks:
+            if marked_s > time_s:
+                break
+            last = next_tag - 1
+        return last
 
     def delivered_by(self, tag: int, now_s: float) -> float:
         """Return a time by which delivery `tag`, unanswered, had been made; see `waiting_since`."""
@@ -666,13 +726,15 @@ class DeliveryLedger(Waiter):
     def check_outstanding(self, tag: i64) -> None:
         """Make sure that the delivery with `tag` waits for its answer; 0 stands for all there are, or none.
 
+        A delivery that the broker has taken back is as good.
+
         Raises:
             ChannelException: 406, the tag is not outstanding.
         """
-        if tag != 0:
-            self.outstanding(tag)
+        if tag != 0 and self._find(tag) is None:
+            self._check_overdue(tag)
 
-    def _take_one(self, tag: i64) -> Delivery:
+    def _maybe_take_one(self, tag: i64) -> Delivery | None:
         index: i64 = tag - self._first_tag
         if index >= self._head and index < len(self._entries):
             delivery = self._entries[index]
@@ -689,7 +751,7 @@ class DeliveryLedger(Waiter):
             if straggler is not None:
                 self.unacked_count -= 1
                 return straggler
-        raise _unknown(tag)
+        return None
 
     def _take_oldest(self, up_to: i64) -> Delivery | None:
         """Remove and return the oldest delivery with a tag of at most `up_to`; 0: no limit."""

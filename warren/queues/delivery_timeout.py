@@ -1,13 +1,19 @@
 """How long a delivery may be unanswered: x-visibility-timeout, and x-consumer-timeout.
 
     visibility timeout    the message comes back to its queue, as one that has failed
-    consumer timeout      the channel is closed: its consumer is taken for stuck
+    consumer timeout      the message comes back, not as one that has failed, and its consumer is cancelled: it is taken
+                          for stuck
 
 1. Each delivery with a limit has an entry in one heap by time. An answer leaves the entry behind; from `STALE_MIN` on
    those are looked for, for the time may be hours ahead, and they keep their channel in memory.
 2. A delivery whose time begins anew has another entry, and `_touched` says which one holds. That is forgotten with the
    entries of what has been answered.
 3. Deliveries come back in the order of their limits, `LEAVE_MAX` in one turn.
+4. An answer after the consumer timeout is ignored: the ledger knows the tag (`DeliveryLedger.take_overdue`). After the
+   visibility timeout the tag is unknown: the consumer stays, and has to learn that its answer came to nothing.
+
+The limit of the broker (`limits.delivery_timeout_s`) is for quorum queues only, and not here: channels look at their
+oldest deliveries once a minute (`channels.overdue`), which costs a delivery nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ STALE_MIN: Final = 1024
 
 
 class TimeLimit:
-    """A delivery that comes back when it is not answered in time, or with a `timeout_ms` closes its channel."""
+    """A delivery that comes back when it is not answered in time, or with a `timeout_ms` cancels its consumer."""
 
     def __init__(self, at_ms: i64, ledger: DeliveryLedger, tag: i64, timeout_ms: i64) -> None:
         self.at_ms: i64 = at_ms
@@ -114,7 +120,7 @@ class DeliveryTimeouts:
         ledger = limit.ledger
         if limit.timeout_ms > 0:
             if ledger.is_outstanding(limit.tag):
-                self._host.delivery_overdue(ledger, int(limit.timeout_ms))
+                self._host.delivery_overdue(ledger, int(limit.tag), int(limit.timeout_ms))
             return
         if self._touched:
             key = (ledger, int(limit.tag))

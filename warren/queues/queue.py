@@ -609,8 +609,9 @@ class Queue(Receiver):
                 if sharing is not None:
                     sharing.got(message, place, ledger)
             ledger.get(self, message, place, self.ready.next_redelivered, no_ack, self.ready.count)
-            if not no_ack and self.rules.visibility_timeout_ms > 0:
-                self.need_keeper().timeouts().begin(ledger, self.rules.visibility_timeout_ms, -1)
+            rules = self.rules
+            if not no_ack and (rules.visibility_timeout_ms > 0 or rules.consumer_timeout_ms > 0):
+                self.need_keeper().timeouts().begin(ledger, rules.visibility_timeout_ms, rules.consumer_timeout_ms)
             return True
         return False
 

@@ -46,8 +46,8 @@ class QueueHost:
         """Route a letter of `queue` again to those that have not taken it; tell whether there is nobody left."""
         raise AssertionError("overridden")
 
-    def delivery_overdue(self, ledger: DeliveryLedger, timeout_ms: int) -> None:
-        """A delivery was not answered within the time that its queue or consumer allows: close its channel."""
+    def delivery_overdue(self, ledger: DeliveryLedger, tag: int, timeout_ms: int) -> None:
+        """A delivery was not answered within the time that its queue or consumer allows: cancel its consumer."""
         raise AssertionError("overridden")
 
     def partition_of(self, queue: Queue) -> int:

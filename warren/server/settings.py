@@ -227,7 +227,7 @@ class LimitSettings:
         default=1800.0,
         metadata=about(
             seconds_kind(0, 10**8),
-            "how long a delivery may wait for its ack before its channel is closed; 0 is for ever",
+            "how long a quorum queue waits for an ack before it cancels the consumer; 0 is for ever",
         ),
     )
     queues_per_vhost_max: int = field(

@@ -127,7 +127,7 @@ class VirtualHost(QueueHost):
         self._runnable = runnable
         self._seed = seed
         self.expired_queues: list[Queue] = []  # to be deleted by the broker, which knows who has to be told
-        self.overdue: list[tuple[DeliveryLedger, int]] = []  # whose channels it has to close
+        self.overdue: list[tuple[DeliveryLedger, int, int]] = []  # tags of what was not answered in time, and the time
         # They have us and we have them, until nothing is left (`taken_apart`).
         self._letters: DeadLettering | None = DeadLettering(self)
         self._policy_run: PolicyRun | None = PolicyRun(self)
@@ -727,8 +727,8 @@ class VirtualHost(QueueHost):
         else:
             queue.accept(copy, BROKER)
 
-    def delivery_overdue(self, ledger: DeliveryLedger, timeout_ms: int) -> None:
-        self.overdue.append((ledger, timeout_ms))
+    def delivery_overdue(self, ledger: DeliveryLedger, tag: int, timeout_ms: int) -> None:
+        self.overdue.append((ledger, tag, timeout_ms))
 
     def queue_expired(self, queue: Queue) -> None:
         self.expired_queues.append(queue)

@@ -321,6 +321,20 @@ def test_a_link_is_detached_when_its_queue_is_deleted(harness: Harness) -> None:
     assert refused(client, 0, "/queues/q") == "amqp:not-found"
 
 
+def test_a_link_is_detached_when_it_does_not_answer_in_time(harness: Harness) -> None:
+    harness.channel().declare("slow", durable=True, arguments={"x-consumer-timeout": 5000})
+    fill(harness, 2, "slow")
+    client = amqp10_client(harness)
+    client.receiver(0, "/queues/slow")
+    assert bodies(client.credit(0, 2)) == [b"0", b"1"]
+    harness.pass_time(5)
+    (detach,) = client.take()
+    assert error_of(detach) == "amqp:resource-limit-exceeded"
+    queue = harness.queue("slow")
+    assert (queue.ready_count, queue.unacked_count, len(queue.consumers)) == (2, 0, 0)
+    assert client.settle(0, 1, ACCEPTED) == []
+
+
 def test_a_dynamic_source_is_a_queue_of_the_connection_that_goes_with_its_link(harness: Harness) -> None:
     client = amqp10_client(harness)
     (attached,) = client.receiver(0, None, dynamic=True)

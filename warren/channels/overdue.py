@@ -1,0 +1,105 @@
+"""Deliveries that are not answered in time: they go back to their queue, and their consumer is cancelled.
+
+1. Only that consumer is cancelled, once; other consumers of the channel are not touched. What it has and is not overdue
+   it may still answer. What is overdue later comes back without another word.
+2. A channel is closed (406) when there is no consumer that the peer can be told about: after basic.get, after
+   basic.cancel by the client, and if the client does not understand that consumers are cancelled.
+3. The limit of the broker is for quorum queues whose arguments, policies and consumers name no other one. Each delivery
+   is looked at once after its time, by `OverdueRun`; when a delivery was made is known to a sweep (`Peer.tick`).
+
+As RabbitMQ 4.3; limits of arguments and policies, here for classic queues too: ``queues.delivery_timeout``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.channels.jobs import LOOKS_PER_STEP
+from warren.queues.delivery import Consumer, Delivery
+from warren.queues.long_work import Job, Steps
+
+if TYPE_CHECKING:
+    from warren.channels.session import Session
+
+
+def end_overdue(channel: Session, tag: int, timeout_ms: int) -> None:
+    """Take back a delivery that was not answered within `timeout_ms`."""
+    ledger = channel.ledger
+    delivery = ledger.maybe_outstanding(tag)
+    if delivery is None or not channel.is_open():
+        return
+    consumer = delivery.consumer
+    if consumer is None or (consumer.gone and not consumer.timed_out):
+        channel.connection.close_overdue(channel, timeout_ms)
+        return
+    if not consumer.timed_out:
+        explanation = f"consumer '{consumer.tag}' did not answer a delivery within {timeout_ms} ms"
+        consumer.timed_out = True
+        if not channel.give_up_consumer(consumer, explanation):
+            channel.connection.close_overdue(channel, timeout_ms)
+            return
+        _note(channel, consumer, timeout_ms)
+    # Cancelling may have given it back already.
+    taken = ledger.take_overdue(tag)
+    if taken is not None:
+        ledger.release(taken)
+        taken.queue.requeue(taken, failed=False)
+        taken.queue.wake()
+
+
+def _note(channel: Session, consumer: Consumer, timeout_ms: int) -> None:
+    connection = channel.connection
+    fields: dict[str, object] = {
+        "peer": connection.peer,
+        "user": connection.user_name,
+        "vhost": connection.vhost_name,
+        "channel": int(channel.number),
+        "queue": consumer.queue.name,
+        "consumer_tag": consumer.tag,
+        "timeout_ms": timeout_ms,
+    }
+    connection.broker.note("warning", "consumer.timed_out", fields)
+
+
+class OverdueRun(Job):
+    """Take back what the broker's own limit is for, of the deliveries of a channel up to a tag."""
+
+    def __init__(self, channel: Session, up_to: int, timeout_ms: int) -> None:
+        self._channel = channel
+        self._up_to = up_to
+        self._timeout_ms = timeout_ms
+        self._tags: list[int] | None = None
+        self._next: int = 0
+
+    def go_on(self, steps: Steps) -> bool:
+        channel = self._channel
+        ledger = channel.ledger
+        if not channel.is_open():
+            return True
+        tags = self._tags
+        if tags is None:
+            steps.left -= ledger.unacked_count // LOOKS_PER_STEP
+            tags = ledger.outstanding_between(channel.swept_tag + 1, self._up_to)
+            self._tags = tags
+            channel.swept_tag = self._up_to
+        while self._next < len(tags):
+            if steps.left <= 0:
+                return False
+            if self._next % LOOKS_PER_STEP == 0:
+                steps.left -= 1
+            tag = tags[self._next]
+            self._next += 1
+            delivery = ledger.maybe_outstanding(tag)
+            if delivery is not None and has_broker_limit(delivery):
+                steps.left -= 1
+                end_overdue(channel, tag, self._timeout_ms)
+        return True
+
+
+def has_broker_limit(delivery: Delivery) -> bool:
+    """Tell whether the limit of the broker is for `delivery`."""
+    rules = delivery.queue.rules
+    if not rules.is_quorum:
+        return False
+    consumer = delivery.consumer
+    return (rules.consumer_timeout_ms if consumer is None else consumer.timeout_ms) < 0
