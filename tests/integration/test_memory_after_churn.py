@@ -14,15 +14,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from amqp10_harness import amqp10_client, message
 from broker_process import WarrenProcess, wait_until
 from compat.pika_client.wire import WireClient
 from engine_harness import USER, Harness, content_frames
+from mqtt_harness import MqttClient, mqtt_client
 from pika import spec
+from stomp_harness import StompClient, stomp_client
 
 from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
+from warren.amqp10.performatives import ACCEPTED, CLOSE
 from warren.msgstore.log.message import Message
 from warren.queues.browse import Cursor, look
 from warren.queues.claim_names import claims_name
@@ -32,7 +36,7 @@ from warren.server.freed_memory import KEPT_BYTES
 from warren.streams.consumer import AT_TIME, Start
 from warren.streams.sealed_reads import read_sealed
 from warren.streams.stream import Stream
-from warren.vhosts.metadata import VhostDelete, VhostPut
+from warren.vhosts.metadata import UserDelete, VhostDelete, VhostPut
 
 from .peers import broker_at, open_wire, publish_frames
 
@@ -387,7 +391,89 @@ def _drains(harness: Harness) -> None:
     client.hang_up()
 
 
+def _mqtt(harness: Harness) -> None:
+    """Subscribe, publish and leave in each way: with a word, without one, with a will, taken over, and refused."""
+    for version in (4, 5):
+        client = mqtt_client(harness, version, "reader")
+        client.subscribe("a/#", "b", qos=1)
+        other = mqtt_client(harness, version, "writer", will=("gone", b"bye", 0, False))
+        for qos in (0, 1):
+            other.publish("a/b", b"x", qos, **({"packet_id": 3} if qos else {}))
+        client.take()
+        client.unsubscribe("b")
+        other.hang_up()
+        again = mqtt_client(harness, version, "reader")
+        again.publish("b", b"kept", retain=True)
+        again.publish("b", b"", retain=True)
+        again.feed(b"\xe0\x00")
+        client.hang_up()
+        again.hang_up()
+        for data in (b"\xf0\x00", b"\x30\x80\x80\x80\x80\x80"):
+            client = mqtt_client(harness, version, "wrong")
+            client.subscribe("c", qos=1)
+            client.feed(data)
+            assert client.ended
+            client.hang_up()
+    MqttClient(harness).hang_up()
+    harness.broker.log.force()  # the records of what is retained
+    harness.pass_time(1)
+
+
+def _stomp(harness: Harness) -> None:
+    """Subscribe, send, acknowledge, in transactions too, and leave in each way."""
+    for leave in ("DISCONNECT", "", "NONSENSE"):
+        client = stomp_client(harness)
+        client.send("SUBSCRIBE", id="1", destination="/queue/q", ack="client-individual")
+        client.send("SUBSCRIBE", id="2", destination="/topic/t", ack="auto")
+        client.send("SEND", b"one", destination="/topic/t")
+        client.send("SEND", b"two", destination="/queue/q")
+        client.send("BEGIN", transaction="t")
+        client.send("SEND", b"three", destination="/queue/q", transaction="t")
+        client.send("UNSUBSCRIBE", id="2")
+        if leave:
+            client.send(leave)
+        client.hang_up()
+    StompClient(harness).hang_up()
+    _delete(harness, "q")
+    harness.permit(USER)  # drops the remembered answers about queues whose names are used once
+
+
+def _amqp10(harness: Harness) -> None:
+    """Attach, send, receive, settle, and leave in each way."""
+    channel = harness.channel()
+    channel.declare("q10")
+    for leave in (True, False):
+        client = amqp10_client(harness)
+        client.sender(0, "/queues/q10")
+        client.receiver(1, "/queues/q10")
+        client.transfer(0, message(b"one"))
+        client.transfer(0, message(b"two"))
+        client.credit(1, 2)
+        client.settle(0, 0, ACCEPTED)
+        if leave:
+            client.send(CLOSE, [])
+        client.hang_up()
+    channel.hang_up()
+    _delete(harness, "q10")
+
+
+def _users(harness: Harness) -> None:
+    """A user comes, works, and is deleted, as with leases of a Vault."""
+    harness.add_user("lease")
+    client = harness.client("lease")
+    client.open(1)
+    client.declare("of a lease", exclusive=True)
+    client.publish("", "of a lease", b"x")
+    harness.broker.administer(UserDelete("lease"))
+    harness.settle()
+    client.hang_up()
+
+
 SCENES: list[Scene] = [
+    _mqtt,
+    _stomp,
+    _amqp10,
+    _users,
     _drains,
     _streams,
     _sealed_streams,

@@ -658,6 +658,7 @@ class MqttSession(Session):
         self.shared_subscriptions = _NONE_SHARED
         self._forget_prepared()
         super().ended()
+        self._mqtt.forget_session()
 
 
 def _arguments_of(wanted: Wanted, identifier: int) -> bytes:

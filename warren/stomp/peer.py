@@ -523,6 +523,10 @@ class StompPeer(Peer):
     def session_ended(self, session: Session, refusal: ChannelException | None, method_id: int) -> None:
         pass  # it ends with the connection only
 
+    def forget_session(self) -> None:
+        """Drop the session, which has ended and refers to this peer: a cycle would stay in memory."""
+        self._session = None
+
     def write_heartbeat(self) -> None:
         self.outbox.write(b"\n")
 

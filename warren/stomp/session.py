@@ -673,6 +673,7 @@ class StompSession(Session):
         self.subscriptions.clear()
         self._sends.clear()
         super().ended()
+        self._stomp.forget_session()
 
 
 def durable_queue_name(path: str, subscription: str) -> str:
