@@ -13,7 +13,7 @@ from warren.mgmt_plugin.http.json_pieces import json_pieces
 from warren.mgmt_plugin.http.server import HttpError, Request, Response
 from warren.mgmt_plugin.http.static_files import StaticFiles
 from warren.mgmt_plugin.listing import with_columns
-from warren.mgmt_plugin.operators import Doorkeeper, Operator
+from warren.mgmt_plugin.operators import Doorkeeper, Operator, check_same_site
 from warren.mgmt_plugin.resources.health_checks import CheckFailed
 from warren.mgmt_plugin.routes import (
     Access,
@@ -62,6 +62,8 @@ class Api:
         if route.access is Access.PUBLIC:
             operator = self._doorkeeper.nobody()
         else:
+            if route.acts:
+                check_same_site(request)
             operator = await self._doorkeeper.identify(request)
             request.identified(operator.name)
         if audit.is_change(route):

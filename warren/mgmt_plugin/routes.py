@@ -147,6 +147,7 @@ class Route:
     query: tuple[str, ...] = ()
     makes_vhost: bool = False  # the vhost of the path need not exist
     is_use: bool = False  # not a GET, and yet no change that operators answer for: of messages, or a question
+    acts: bool = False  # a GET that does something: not for pages of other sites
     limits: BodyLimits = ORDINARY
 
 

@@ -31,7 +31,14 @@ _ROOT: Final = "warren"
 _CREDENTIAL_NAME: Final = re.compile(r"passw|secret|token|credential|authorization|api_?key|private_key", re.I)
 _URL_PASSWORD: Final = re.compile(r"(://[^\s/:@]*):[^\s/]*@")
 _PLAIN: Final = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Control characters, line and paragraph separators, halves of surrogate pairs, and format characters of Unicode:
+# those turn a line around, or hide a part of it.
+_CONTROL: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+    r"\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+    r"\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    r"\U000e0001-\U000e007f]"
+)
 
 
 class Log:
@@ -170,7 +177,8 @@ def _console_value(value: object) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    return f"\\u{ord(match.group()):04x}"
+    code = ord(match.group())
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _timestamp(record: logging.LogRecord, separator: str) -> str:

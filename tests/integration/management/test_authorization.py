@@ -101,6 +101,35 @@ def test_without_a_login_there_is_nothing(api: Api, vhosts: dict[str, str]) -> N
             assert answer.headers["www-authenticate"].startswith("Basic ")
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("operator_policy/{}/o", {"pattern": ".*", "definition": {"max-length": 1}}),
+        ("vhost-limits/{}/limits", {"max-queues": 0}),
+    ],
+)
+def test_operator_policies_and_limits_are_for_administrators_as_parameters_too(
+    api: Api, vhosts: dict[str, str], path: str, value: dict[str, object]
+) -> None:
+    path = f"/parameters/{path.format(q(vhosts['mine']))}"
+    body = {"value": value}
+    for tag in TAGS:
+        may = tag == "administrator"
+        assert api.as_user(tag).ask("PUT", path, body).status == (201 if may else 401), tag
+    for tag in TAGS:
+        assert api.as_user(tag).ask("DELETE", path).status == (204 if tag == "administrator" else 401), tag
+
+
+def test_a_page_of_another_site_does_not_have_aliveness_tested(api: Api, vhosts: dict[str, str]) -> None:
+    mine = q(vhosts["mine"])
+    api.ask("DELETE", f"/queues/{mine}/aliveness-test")
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}):
+        assert api.ask("GET", f"/aliveness-test/{mine}", None, headers).status == 403
+    assert "aliveness-test" not in [each["name"] for each in api.get(f"/queues/{mine}")]
+    assert api.get(f"/aliveness-test/{mine}") == {"status": "ok"}
+    api.ask("DELETE", f"/queues/{mine}/aliveness-test")
+
+
 def test_a_vhost_that_is_not_there_is_not_told_from_one_that_is_closed(api: Api, vhosts: dict[str, str]) -> None:
     for tag in ("management", "policymaker"):
         user = api.as_user(tag)

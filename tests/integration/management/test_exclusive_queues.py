@@ -63,7 +63,7 @@ ROUTES: Final[dict[tuple[str, str], Asked]] = {
     ("PUT", f"{G}/groups/{{group}}"): Asked(LOCKED, {"offset": "first"}),
     ("DELETE", f"{G}/groups/{{group}}"): Asked(LOCKED),
     ("POST", f"{G}/offset"): Asked(LOCKED, {"offset": "first"}),
-    ("GET", D): Asked(SHOWN),
+    ("GET", D): Asked(LOCKED),
     ("POST", f"{D}/plan"): Asked(LOCKED, RANGE),
     ("POST", f"{D}/token"): Asked(LOCKED, {}),
     ("GET", f"{D}/files"): Asked(LOCKED, query="?from=0&to=1"),
@@ -117,6 +117,7 @@ def test_every_route_leaves_another_connections_queue_alone(place: Place, owner:
         if found != asked.answer or answer.status >= 500 or (found == SHOWN and KEY.encode() in answer.body):
             wrong.append((method, template, answer.status, answer.body[:200]))
     assert not wrong
+    assert [each["name"] for each in place.api.get(f"/warren/data/{place.v}")] == ["to"]
     shown = place.api.get(f"/queues/{place.v}/mine")
     assert shown["paused"] is False and shown["exclusive"] is True
     assert owner.basic_get("mine", auto_ack=True)[2] == BODY

@@ -6,6 +6,8 @@ import io
 import json
 import logging
 import re
+import sys
+import unicodedata
 from collections.abc import Iterator
 
 import pytest
@@ -58,7 +60,21 @@ def test_a_console_line_reads_like_a_sentence_with_fields() -> None:
 @pytest.mark.parametrize("log_format", ["console", "json"])
 @pytest.mark.parametrize(
     "value",
-    ["a\nb", "a\r\nERROR forged", "\x1b[31mred", "\u2028", "\x9b31m", "\ud800", b"\xff\n", "back\\slash", "\x7f"],
+    [
+        "a\nb",
+        "a\r\nERROR forged",
+        "\x1b[31mred",
+        "\u2028",
+        "\x9b31m",
+        "\ud800",
+        b"\xff\n",
+        "back\\slash",
+        "\x7f",
+        "queue-\u202egnp.exe",
+        "a\u2066b\u2069",
+        "zero\u200bwidth\ufeff",
+        "a\U000e0061",
+    ],
 )
 def test_a_value_cannot_end_the_line_or_speak_to_the_terminal(log_format: LogFormat, value: object) -> None:
     stream = lines(log_format)
@@ -67,6 +83,14 @@ def test_a_value_cannot_end_the_line_or_speak_to_the_terminal(log_format: LogFor
     assert written.endswith("\n")
     assert written[:-1].isprintable()
     written.encode()
+
+
+@pytest.mark.parametrize("category", ["Cc", "Cf", "Cs", "Zl", "Zp"])
+def test_everything_that_unicode_has_of_a_kind_is_escaped(category: str) -> None:
+    stream = lines("console")
+    every = "".join(filter(lambda each: unicodedata.category(each) == category, map(chr, range(sys.maxunicode + 1))))
+    get_logger("part").info("event", value=every)
+    assert stream.getvalue()[:-1].isprintable()
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])

@@ -7,7 +7,8 @@
    when retention has removed where the range begins (410). Nothing is passed over silently.
 3. Answers are of what is synced only, and an answer is always the same for the same range; but that where a range is
    cut into chunks may differ.
-4. It needs no tag: a user who may read the queue over AMQP may read it here.
+4. It needs no tag: a user who may read the queue over AMQP may read it here. So a queue that belongs to a connection is
+   neither listed nor described.
 5. Of a stream with followers descriptions and plans say up to where it is sealed, and which nodes serve that, too
    (``follower_chunks.py``).
 6. Those that read may have a token instead of a login, at the listener of data alone (``data_listener.py``).
@@ -30,7 +31,7 @@ from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import sorted_queues, the_queue, the_shared_queue, the_vhost
+from warren.mgmt_plugin.names import is_shared, sorted_queues, the_shared_queue, the_vhost
 from warren.mgmt_plugin.resources.ranges import Ranges, SnapshotRanges, Sources, StreamRanges, Wanted
 from warren.mgmt_plugin.resources.snapshots import the_snapshot
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
@@ -182,7 +183,7 @@ class DataPortHandlers(Handlers):
         assert principal is not None
         found: list[Queue | Exchange] = []
         for queue in await sorted_queues(call, vhost):
-            if principal.may(READ, authorized_name(queue)):
+            if is_shared(queue) and principal.may(READ, authorized_name(queue)):
                 found.append(queue)
             await give_way()
         for exchange in list(vhost.exchanges.values()):
@@ -205,7 +206,7 @@ class DataPortHandlers(Handlers):
         if partitions is not None and name not in vhost.queues:
             call.authorize(READ, "queue", name)
             return _describe_super_stream(vhost.name, name, partitions)
-        queue = the_queue(call)
+        queue = the_shared_queue(call)
         call.authorize(READ, "queue", authorized_name(queue))
         return self._describe(queue)
 

@@ -282,5 +282,6 @@ class MessageHandlers(Handlers):
             Access.VHOST,
             check_aliveness,
             "Declare a queue, publish, get: it works",
+            acts=True,
         ),
     )

@@ -11,7 +11,17 @@ from warren.channels.broker import Broker
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import cluster_id, the_vhost, visible_vhosts
-from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, convert, created, not_found
+from warren.mgmt_plugin.routes import (
+    Access,
+    Call,
+    Handlers,
+    Route,
+    bad_request,
+    convert,
+    created,
+    not_authorised,
+    not_found,
+)
 from warren.vhosts.metadata import (
     GlobalParameterDelete,
     GlobalParameterPut,
@@ -214,7 +224,18 @@ class ParameterHandlers(Handlers):
     async def show_parameter(self, call: Call) -> Described:
         return describe_parameter(self._the_parameter(call))
 
+    def _check_component(self, call: Call) -> None:
+        """Refuse what only administrators set, by this way as by its own.
+
+        Raises:
+            HttpError: 401.
+        """
+        own = call.params["component"] in (VHOST_LIMITS_COMPONENT, OPERATOR_POLICY_COMPONENT)
+        if own and not call.operator.is_administrator:
+            raise not_authorised(Access.ADMINISTRATOR.value)
+
     async def put_parameter(self, call: Call) -> Response:
+        self._check_component(call)
         body = await call.body(ParameterBody)
         params = call.params
         book = self._broker.parameters
@@ -224,6 +245,7 @@ class ParameterHandlers(Handlers):
         return created(new=new)
 
     async def delete_parameter(self, call: Call) -> None:
+        self._check_component(call)
         params = call.params
         if params["component"] not in (VHOST_LIMITS_COMPONENT, OPERATOR_POLICY_COMPONENT):
             self._the_parameter(call)
