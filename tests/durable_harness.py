@@ -12,6 +12,7 @@ from typing import Any
 from engine import START_MS
 from engine_harness import Harness
 from following_sql import take_durable_changes
+from life_ids import new_life_id
 from memory_store import MemoryStore
 from peer_frames import USER
 from simulation.simulated_file_system import SimulatedFileSystem
@@ -106,7 +107,7 @@ class DurableHarness(Harness):
                     self.broker.restore(change)
         self._restore_messages()
         store.resume(log.last_crc, log.next_lsn, log.epoch, log.store_id, log.algorithm)
-        log.begin_epoch(int(log.epoch), now_ms)
+        log.begin_epoch(int(log.epoch), now_ms, new_life_id())
         self.settle()
 
     def _restore_messages(self) -> None:

@@ -100,6 +100,11 @@ def epoch(number: int, time_ms: int = TIME_MS) -> Record:
     return {"kind": grammar.EPOCH, "body": {"epoch": number, "time_ms": time_ms}}
 
 
+def life(number: int, life_id: bytes) -> Record:
+    """Return a LIFE record."""
+    return {"kind": grammar.LIFE, "flags": grammar.IGNORABLE, "body": {"epoch": number, "life_id": life_id}}
+
+
 def checkpoint_segment(
     number: int, base_lsn: int, capacity: int, end_lsn: int, live_refs: int, live_bytes: int
 ) -> Record:

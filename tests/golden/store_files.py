@@ -17,6 +17,7 @@ from store_directory import (
     checkpoint_queue,
     checkpoint_segment,
     epoch,
+    life,
     message,
     page,
     queue,
@@ -31,6 +32,7 @@ from warren.msgstore.tools.format import (
     EXPIRES,
     EXPIRING,
     MINOR_WITHOUT_EPOCHS,
+    MINOR_WITHOUT_LIVES,
     MOVED,
     STORE_TAG_BYTES,
     Checkpoint,
@@ -52,6 +54,7 @@ SEGMENT_HEADER: Final[dict[str, Any]] = {
 }
 RECORDS: Final[dict[str, dict[str, Any]]] = {
     "epoch": epoch(3, 1_700_000_000_123),
+    "life": life(3, bytes.fromhex("00112233445566778899aabbccddeeff")),
     "queue": queue(17, "orders", "/"),
     "queue_transient": queue(18, "größe", "/tests", transient=True),
     "queue_lane": queue(20, "orders", "/", lane=0xFFFE),
@@ -139,8 +142,16 @@ CHECKPOINT: Final[dict[str, Any]] = {
 }
 CHECKPOINT_WITH_EPOCHS: Final[dict[str, Any]] = {
     **CHECKPOINT,
-    "minor": 2,
+    "minor": MINOR_WITHOUT_LIVES,
     "epochs": [{"epoch": 2, "first_lsn": 0xEF00_0040}, {"epoch": 3, "first_lsn": 0x1_0000_0040}],
+}
+CHECKPOINT_WITH_LIVES: Final[dict[str, Any]] = {
+    **CHECKPOINT,
+    "minor": 3,
+    "epochs": [
+        {"epoch": 2, "first_lsn": 0xEF00_0040, "life_id": bytes(16)},
+        {"epoch": 3, "first_lsn": 0x1_0000_0040, "life_id": RECORDS["life"]["body"]["life_id"]},
+    ],
 }
 
 
@@ -152,6 +163,8 @@ def cases() -> list[tuple[str, bytes]]:
         built.append((f"checkpoint.{suffix}", Checkpoint.build({**CHECKPOINT, "algorithm": algorithm})))
         with_epochs = {**CHECKPOINT_WITH_EPOCHS, "algorithm": algorithm}
         built.append((f"checkpoint_epochs.{suffix}", Checkpoint.build(with_epochs)))
+        with_lives = {**CHECKPOINT_WITH_LIVES, "algorithm": algorithm}
+        built.append((f"checkpoint_lives.{suffix}", Checkpoint.build(with_lives)))
         built.append((f"segment_header.{suffix}", SegmentHeader.build(header)))
         built.append((f"frame.{suffix}", Frame.build(FRAME, algorithm=algorithm)))
         built.append((f"segment.{suffix}", build_segment(header, [FRAME])))

@@ -12,14 +12,16 @@ from warren.msgstore.log import checkpoint, queue_index
 from warren.msgstore.log import records as writing
 from warren.msgstore.log.checkpoint import CheckpointReader, seal, snapshot
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function
+from warren.msgstore.log.epoch_table import NO_LIFE
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.records import MessageReader, RecordWriter, frame_header, segment_header
 from warren.msgstore.tools import format as grammar
 from warren.msgstore.tools.format import Checkpoint, Frame, Record, parse_segment
 
-from .store_files import CHECKPOINT_WITH_EPOCHS, DIRECTORY, FRAME, RECORDS, SEGMENT_HEADER, cases, golden
+from .store_files import CHECKPOINT_WITH_LIVES, DIRECTORY, FRAME, RECORDS, SEGMENT_HEADER, cases, golden
 
+LIVES = CHECKPOINT_WITH_LIVES["epochs"]
 EXPIRATIONS = {"message_expires": 60000, "message_droppable_expires": 0}
 ALGORITHMS = pytest.mark.parametrize(("algorithm", "suffix"), [(CRC32C, "crc32c"), (CRC32, "crc32")])
 
@@ -38,7 +40,7 @@ def test_the_grammar_reads_the_golden_bytes(algorithm: int, suffix: str) -> None
     header, frames = parse_segment(golden(f"segment.{suffix}"))
     assert header.store_id == SEGMENT_HEADER["store_id"]
     assert [Frame.build(frame, algorithm=algorithm) for frame in frames] == [golden(f"frame.{suffix}")]
-    for name in ("checkpoint", "checkpoint_epochs"):
+    for name in ("checkpoint", "checkpoint_epochs", "checkpoint_lives"):
         whole = golden(f"{name}.{suffix}")
         assert Checkpoint.build(Checkpoint.parse(whole)) == whole
     for name in RECORDS:
@@ -46,7 +48,7 @@ def test_the_grammar_reads_the_golden_bytes(algorithm: int, suffix: str) -> None
         assert Record.build(Record.parse(data, algorithm=CRC32C), algorithm=CRC32C) == data
 
 
-@pytest.mark.parametrize("name", ["MESSAGE", "ACK", "QUEUE", "QUEUE_DELETED", "PAGE", "EPOCH"])
+@pytest.mark.parametrize("name", ["MESSAGE", "ACK", "QUEUE", "QUEUE_DELETED", "PAGE", "EPOCH", "LIFE"])
 def test_the_writer_and_the_grammar_number_kinds_and_flags_alike(name: str) -> None:
     assert getattr(writing, name) == getattr(grammar, name)
     flags = [writing.IGNORABLE, writing.DROPPABLE, writing.MOVED, writing.TIMED, writing.EXPIRES, writing.DELIVERED]
@@ -120,9 +122,10 @@ def test_the_fast_reader_reads_golden_messages(name: str) -> None:
 
 @ALGORITHMS
 def test_reading_a_golden_checkpoint_and_writing_it_again_gives_its_bytes(algorithm: int, suffix: str) -> None:
-    data = golden(f"checkpoint_epochs.{suffix}")
+    data = golden(f"checkpoint_lives.{suffix}")
     log, last_crc = log_of(data, algorithm)
     assert log.epochs.entries == [(2, 0xEF00_0040), (3, 0x1_0000_0040)]
+    assert [log.epochs.life_id(epoch) for epoch in (2, 3)] == [each["life_id"] for each in LIVES]
     assert seal(snapshot(log), log.checksum, last_crc) == data
 
 
@@ -130,9 +133,26 @@ def test_reading_a_golden_checkpoint_and_writing_it_again_gives_its_bytes(algori
 def test_a_golden_checkpoint_without_epochs_says_the_same_but_for_them(algorithm: int, suffix: str) -> None:
     log, last_crc = log_of(golden(f"checkpoint.{suffix}"), algorithm)
     assert log.epochs.entries == []
-    for each in CHECKPOINT_WITH_EPOCHS["epochs"]:
+    for each in LIVES:
         log.epochs.begin(each["epoch"], each["first_lsn"])
-    assert seal(snapshot(log), log.checksum, last_crc) == golden(f"checkpoint_epochs.{suffix}")
+        log.epochs.name(each["epoch"], each["life_id"])
+    assert seal(snapshot(log), log.checksum, last_crc) == golden(f"checkpoint_lives.{suffix}")
+
+
+@ALGORITHMS
+def test_a_golden_checkpoint_without_ids_of_lives_says_the_same_but_for_them(algorithm: int, suffix: str) -> None:
+    log, last_crc = log_of(golden(f"checkpoint_epochs.{suffix}"), algorithm)
+    assert log.epochs.entries == [(2, 0xEF00_0040), (3, 0x1_0000_0040)]
+    assert [log.epochs.life_id(epoch) for epoch in (2, 3)] == [NO_LIFE, NO_LIFE]
+    for each in LIVES:
+        log.epochs.name(each["epoch"], each["life_id"])
+    assert seal(snapshot(log), log.checksum, last_crc) == golden(f"checkpoint_lives.{suffix}")
+
+
+@ALGORITHMS
+def test_without_the_ids_of_lives_a_golden_checkpoint_is_the_one_of_before(algorithm: int, suffix: str) -> None:
+    data = golden(f"checkpoint_lives.{suffix}")
+    assert checkpoint.without_lives(data, checksum_function(algorithm)) == golden(f"checkpoint_epochs.{suffix}")
 
 
 def log_of(data: bytes, algorithm: int) -> tuple[MessageLog, int]:
@@ -161,6 +181,8 @@ def write(writer: RecordWriter, record: dict[str, Any], pieces: list[bytes] | No
     match record["kind"]:
         case grammar.EPOCH:
             writer.epoch(body["epoch"], body["time_ms"])
+        case grammar.LIFE:
+            writer.life(body["epoch"], body["life_id"])
         case grammar.QUEUE:
             vhost, name = body["vhost"].encode(), body["name"].encode()
             writer.queue(body["queue_id"], vhost, name, body["lane"], bool(body["queue_flags"]))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from engine_harness import USER, Harness
 from following_sql import take_durable_changes
+from life_ids import new_life_id
 from simulation.simulated_file_system import SimulatedFileSystem
 from simulation.small_store import Shape, open_store
 
@@ -114,7 +115,7 @@ class RestartingBroker(Harness):
         for index in indexes.values():
             assert self.broker.restore_lane(index, opened.found.clean), f"lane {index.lane} of {index.name!r} is lost"
         opened.store.resume(log.last_crc, log.next_lsn, log.epoch, log.store_id, log.algorithm)
-        log.begin_epoch(int(log.epoch), now_ms)
+        log.begin_epoch(int(log.epoch), now_ms, new_life_id())
         self.settle()
 
     def _catalogue(self) -> Iterator[MetadataChange]:

@@ -24,6 +24,7 @@ from unittest import mock
 
 import pytest
 from engine_harness import USER, Client, Harness, body_of, publish_frames
+from life_ids import new_life_id
 from seen_keys_view import producers
 from simulation.machine import MUTATING
 from simulation.simulated_file_system import SimulatedFileSystem
@@ -236,7 +237,7 @@ class Restarted(Harness):
         """Go on writing where the log ends."""
         log = self.log
         self.disk.store.resume(log.last_crc, log.next_lsn, log.epoch, log.store_id, log.algorithm)
-        log.begin_epoch(int(log.epoch), 0)
+        log.begin_epoch(int(log.epoch), 0, new_life_id())
         self.settle()
 
     def shown(self, later_than_ms: int) -> tuple[object, ...]:

@@ -25,6 +25,7 @@ from itertools import pairwise
 from typing import Final
 
 from ledger_view import outstanding_tags
+from life_ids import new_life_id
 
 from simulation.paper_queues import (
     HELD_LANES,
@@ -164,7 +165,7 @@ class Machine:
         self._restore(recovered.stored, clean=found.clean)
         log = self.log
         self.store.resume(log.last_crc, log.next_lsn, log.epoch, log.store_id, log.algorithm)
-        log.begin_epoch(log.epoch, self.lives)
+        log.begin_epoch(log.epoch, self.lives, new_life_id())
         self.turn()
         while self.commits and not self.failed:
             self.commit()  # however often the disk has no room

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_directory import ack, content, epoch, message, page, queue, queue_deleted
+from store_directory import ack, content, epoch, life, message, page, queue, queue_deleted
 
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum
 from warren.msgstore.tools import format as grammar
@@ -35,6 +35,7 @@ FRAME_HEAD = {
 }
 EVERY_KIND = [
     epoch(3, 1_700_000_000_000),
+    life(3, bytes(range(16))),
     queue(9, "größe", "/å", transient=True),
     queue(10, "größe", "/å", lane=65535),
     page(9, 4, [(1 << 40 | 8, 0, 100, 2**32 - 1), (0, 0, 0, 0), (16, grammar.DROPPABLE, 60, 5)]),
@@ -181,10 +182,10 @@ def test_a_time_stands_behind_the_content(flags: int, kept: int) -> None:
 def test_an_unknown_kind_is_refused_unless_it_may_be_ignored() -> None:
     for flags in (0, grammar.DROPPABLE, grammar.MOVED):
         with pytest.raises(FormatError):
-            Record.build({"kind": 7, "flags": flags, "body": b"1234"}, algorithm=CRC32C)
+            Record.build({"kind": 8, "flags": flags, "body": b"1234"}, algorithm=CRC32C)
         with pytest.raises(FormatError):
-            Record.parse(sealed(struct.pack(">IIBBHI", 0, 16, 7, flags, 0, 0)), algorithm=CRC32C)
-    parsed = Record.parse(sealed(struct.pack(">IIBBHI", 0, 16, 7, grammar.IGNORABLE, 0, 5)), algorithm=CRC32C)
+            Record.parse(sealed(struct.pack(">IIBBHI", 0, 16, 8, flags, 0, 0)), algorithm=CRC32C)
+    parsed = Record.parse(sealed(struct.pack(">IIBBHI", 0, 16, 8, grammar.IGNORABLE, 0, 5)), algorithm=CRC32C)
     assert parsed.body == b"\0\0\0\5"
 
 

@@ -46,7 +46,7 @@ from warren.replication.entries import (
     Truncate,
     encoded,
 )
-from warren.replication.format_level import IMAGE_BYTES_FROM
+from warren.replication.format_level import IMAGE_BYTES_FROM, LIVES_FROM
 from warren.replication.handshake import Node
 from warren.replication.in_sync import InSyncSet
 from warren.replication.questions import Answering, Questions
@@ -261,7 +261,13 @@ class LinkToFollower:
                     return None
                 files += listed.files
                 more = listed.has_more
-            attach = partial(shipping.attach, position, files, needs_image=self._catching_up.needs_image)
+            attach = partial(
+                shipping.attach,
+                position,
+                files,
+                needs_image=self._catching_up.needs_image,
+                reads_lives=self.level >= LIVES_FROM,
+            )
             found = await in_thread(REPLICATION, attach)
             if isinstance(found, Attachment):
                 if found.is_image:

@@ -60,7 +60,13 @@ from warren.msgstore.files.store import (
     wall_time_ms,
 )
 from warren.msgstore.log.checkpoint import HEADER_BYTES as CHECKPOINT_HEADER_BYTES
-from warren.msgstore.log.checkpoint import MINOR_WITHOUT_EPOCHS, SEGMENT_BYTES, CheckpointError, CheckpointReader
+from warren.msgstore.log.checkpoint import (
+    MINOR_WITHOUT_EPOCHS,
+    MINOR_WITHOUT_LIVES,
+    SEGMENT_BYTES,
+    CheckpointError,
+    CheckpointReader,
+)
 from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, maybe_head
 from warren.msgstore.log.jobs import DropJob
@@ -99,7 +105,8 @@ from warren.replication.segment_frames import SegmentFrames
 NO_STORE: Final = bytes(16)
 _MARKER_MAGIC: Final = b"WARRNCUP"
 _MARKER: Final = Struct(">8sQI")
-_EPOCH: Final = Struct(">I4xQ")
+_EPOCH: Final = Struct(">I4xQ16x")
+_EPOCH_WITHOUT_LIFE: Final = Struct(">I4xQ")
 _SEGMENT: Final = Struct(">QQQQQQ")  # in a checkpoint: number, base LSN, capacity, end LSN, live references, live bytes
 
 
@@ -119,10 +126,11 @@ class _Checkpoint:
         self.lsn = int.from_bytes(content[32:40], "big")
         count = int.from_bytes(content[76:80], "big")
         table = content[CHECKPOINT_HEADER_BYTES : CHECKPOINT_HEADER_BYTES + count * SEGMENT_BYTES]
-        if int.from_bytes(content[10:12], "big") > MINOR_WITHOUT_EPOCHS:
-            epochs = int.from_bytes(content[14:16], "big")
-            at = len(content) - 4 - epochs * _EPOCH.size
-            self.epochs = list(_EPOCH.iter_unpack(content[at:-4]))
+        minor = int.from_bytes(content[10:12], "big")
+        if minor > MINOR_WITHOUT_EPOCHS:
+            entry = _EPOCH if minor > MINOR_WITHOUT_LIVES else _EPOCH_WITHOUT_LIFE
+            at = len(content) - 4 - int.from_bytes(content[14:16], "big") * entry.size
+            self.epochs = list(entry.iter_unpack(content[at:-4]))
         self._live = {number for number, _, _, _, refs, _ in _SEGMENT.iter_unpack(table) if refs}
 
     def needs(self, segment: SegmentHeader) -> bool:

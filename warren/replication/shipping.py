@@ -42,6 +42,8 @@ from warren.msgstore.files.pins import PinnedFile
 from warren.msgstore.files.sealed_files import REPLACEMENT, STREAMS, maybe_sealed_name, sealed_path
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.files.store import ReadProblem, SegmentHeader, Store, parsed_header
+from warren.msgstore.log.checkpoint import MINOR_WITHOUT_LIVES, without_lives
+from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.columns import Piece
 from warren.msgstore.log.epoch_table import EpochTable
 from warren.msgstore.log.jobs import CommitJob, DropJob, SealedRead, SealJob
@@ -131,6 +133,7 @@ class Attachment:
         self.end_lsn = 0  # up to where
         self.is_image = False  # the log does not go on from there: the follower gets all of it
         self.image_piece: type[ImagePiece] = ImageBytes  # which it understands
+        self.reads_lives = True  # likewise, checkpoints with the ids of lives
         self.files = HeldFiles(fs, f"follower{number}")
         self.segments: list[tuple[SegmentHeader, HeldFile]] = []  # ascending
         self.sealed: list[_SealedSource] = []
@@ -196,6 +199,8 @@ class Attachment:
         if self.checkpoint is not None:
             with self.files.opened(self.checkpoint) as handle:
                 content = read_exactly(self._fs, handle, self._fs.size(handle), 0)
+            if not self.reads_lives:
+                content = _without_lives(content)
             yield from checkpoint_pieces(_checkpoint_lsn(content), content)
 
     def _frames(self) -> Iterator[Entry]:
@@ -346,12 +351,18 @@ class Shipping:
     # --- followers --------------------------------------------------------------------------------------------------
 
     def attach(
-        self, position: Position, files: Sequence[SealedFile], *, needs_image: bool = False
+        self,
+        position: Position,
+        files: Sequence[SealedFile],
+        *,
+        needs_image: bool = False,
+        reads_lives: bool = True,
     ) -> Attachment | Truncate:
         """Return what a follower at `position` with these sealed `files` gets, or where it is to cut its log first.
 
-        `needs_image`: the log here does not go on from what the follower has, which has shown when it was read. To be
-        called when the first commit of this life is done (`written_lsn`), which says that its epoch has begun.
+        `needs_image`: the log here does not continue what the follower has, which has shown when it was read.
+        `reads_lives`: it understands checkpoints with the ids of lives. To be called when the first commit of this life
+        is done (`written_lsn`), which says that its epoch has begun.
 
         Raises:
             OtherStoreError: it is the directory of another store.
@@ -376,6 +387,7 @@ class Shipping:
             self._attached += 1
             attachment = Attachment(self._fs, self._attached)
             attachment.position = position
+            attachment.reads_lives = reads_lives
             attachment.end_lsn = self._written_lsn
             reachable = self._with_retained(headers)
             attachment.is_image = needs_image or self._has_gap(position, reachable)
@@ -391,6 +403,10 @@ class Shipping:
             with self._lock:
                 self._attachments = (*self._attachments, attachment)
         return attachment
+
+    def all_read_lives(self) -> bool:
+        """Tell whether all that are attached read checkpoints with the ids of lives."""
+        return all(attachment.reads_lives for attachment in self._attachments)
 
     def detach(self, attachment: Attachment) -> None:
         """Give nothing more to it."""
@@ -653,7 +669,8 @@ class ShippedStore:
         """See `Store.write_checkpoint`."""
         shipping = self._shipping
         with shipping.keeping_house:
-            for piece in checkpoint_pieces(_checkpoint_lsn(content), content):
+            shipped = content if shipping.all_read_lives() else _without_lives(content)
+            for piece in checkpoint_pieces(_checkpoint_lsn(content), shipped):
                 shipping.publish(piece)
             self._store.write_checkpoint(content)
 
@@ -711,6 +728,13 @@ def _joined(pieces: list[bytes], size: int) -> tuple[bytes, ...]:
     """
     step = max(1, JOINED_BYTES * len(pieces) // max(1, size))
     return tuple(b"".join(pieces[at : at + step]) for at in range(0, len(pieces), step))
+
+
+def _without_lives(content: bytes) -> bytes:
+    """Return a checkpoint as nodes of earlier versions read it."""
+    if int.from_bytes(content[10:12], "big") <= MINOR_WITHOUT_LIVES:
+        return content
+    return without_lives(content, checksum_function(content[12]))
 
 
 def _checkpoint_lsn(content: bytes) -> int:

@@ -18,6 +18,7 @@ from warren.msgstore.files.store import Store, wall_time_ms
 from warren.msgstore.files.syncing import sync_all
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.records import LIFE_ID_BYTES
 from warren.server.data_dir import MESSAGES
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
@@ -71,7 +72,7 @@ def recover_messages(
         message_log.store_id,
         message_log.algorithm,
     )
-    message_log.begin_epoch(int(message_log.epoch), wall_time_ms())
+    message_log.begin_epoch(int(message_log.epoch), wall_time_ms(), secrets.token_bytes(LIFE_ID_BYTES))
     message_log.removals.take_sealed(sealed.tables)
     return Recovered(store, message_log, recovery, time.monotonic() - start_s)
 

@@ -14,6 +14,7 @@ from store_directory import (
     checkpoint_queue,
     checkpoint_segment,
     epoch,
+    life,
     message,
     page,
     queue,
@@ -205,18 +206,22 @@ def test_references_that_a_segment_counts_wrong_are_a_problem(tmp_path: Path) ->
 def test_a_checkpoint_of_a_newer_warren_is_left_alone(tmp_path: Path, command: list[str]) -> None:
     store = small_store(tmp_path / "data")
     store.checkpoint(checkpoint_queue(1, "orders", next_number=5), live_refs={})
-    newer = store.checkpoint_of_version(1, 3)
+    newer = store.checkpoint_of_version(1, 4)
     store.path.chmod(0o700)
     done = typer.testing.CliRunner().invoke(store_app, [command[0], str(store.path), *command[1:]])
     assert done.exit_code == 2
-    assert "format version 1.3" in done.stderr and "a newer Warren has written this store" in done.stderr
+    assert "format version 1.4" in done.stderr and "a newer Warren has written this store" in done.stderr
     assert (store.path / "messages" / "checkpoint").read_bytes() == newer
 
 
 def test_inspect_shows_the_epochs_that_a_checkpoint_knows(tmp_path: Path) -> None:
     store = small_store(tmp_path / "data")
-    epochs = [{"epoch": 1, "first_lsn": 64}, {"epoch": 2, "first_lsn": 2 * 65536 + 64}]
-    store.checkpoint(checkpoint_queue(1, "orders", next_number=5), live_refs={}, epochs=epochs)
+    epochs = [
+        {"epoch": 1, "first_lsn": 64, "life_id": (b"l" * 16).hex()},
+        {"epoch": 2, "first_lsn": 2 * 65536 + 64, "life_id": bytes(16).hex()},
+    ]
+    written = [{**each, "life_id": bytes.fromhex(str(each["life_id"]))} for each in epochs]
+    store.checkpoint(checkpoint_queue(1, "orders", next_number=5), live_refs={}, epochs=written)
     (shown,) = of_type(run("inspect", store.path)[1], "checkpoint")
     assert shown["epochs"] == epochs
 
@@ -227,10 +232,10 @@ def test_a_repaired_checkpoint_knows_the_epochs_of_the_log(tmp_path: Path, has_c
     path = store.path / "messages" / "checkpoint"
     path.write_bytes(path.read_bytes() if has_checkpoint else b"nonsense")
     store.restart(store.previous_crc)
-    at = store.frame(epoch(2))
+    at = store.frame(epoch(2), life(2, b"l" * 16))
     store.frame()
     store.flip(store.frame(message((1, 90), body=b"damaged")) + 80)
     store.frame()
     repaired(store)
     latest = Checkpoint.parse(path.read_bytes()).epochs[-1]
-    assert (latest.epoch, latest.first_lsn) == (2, at)
+    assert (latest.epoch, latest.first_lsn, latest.life_id) == (2, at, b"l" * 16)

@@ -8,14 +8,16 @@ from typing import Any, Final
 import pytest
 from durable_harness import DurableHarness
 from engine_harness import publish_frames, queue_declare
+from life_ids import new_life_id
 from simulation.simulated_file_system import SimulatedFileSystem
-from store_directory import StoreDirectory, checkpoint_queue, epoch, message, queue
+from store_directory import StoreDirectory, checkpoint_queue, epoch, life, message, queue
 
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.msgstore.files.recovery import recover
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.checksum import CRC32C, checksum_function
+from warren.msgstore.log.epoch_table import NO_LIFE
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.tools.format import FRAME_HEAD_BYTES, Checkpoint
 
@@ -49,7 +51,7 @@ def test_the_epoch_begins_that_is_given(tmp_path: Path) -> None:
     two_epochs(tmp_path)
     log = recovered(tmp_path, 9)
     assert (log.epoch, log.epochs.last()) == (9, 2)
-    log.begin_epoch(int(log.epoch), 0)
+    log.begin_epoch(int(log.epoch), 0, new_life_id())
     assert log.epochs.entries[-1] == (9, 2 * SEGMENT_BYTES + 64)
 
 
@@ -100,11 +102,42 @@ def test_behind_a_checkpoint_without_a_table_later_epochs_are_known(tmp_path: Pa
     assert (log.epoch, log.epochs.entries) == (3, [(2, SEGMENT_BYTES + 64)]), "where epoch 1 began nobody knows"
 
 
-@pytest.mark.parametrize(("major", "minor"), [(1, 3), (2, 0)])
+@pytest.mark.parametrize(("major", "minor"), [(1, 4), (2, 0)])
 def test_a_checkpoint_of_a_newer_warren_is_refused_with_what_to_do(tmp_path: Path, major: int, minor: int) -> None:
     checkpointed(tmp_path).checkpoint_of_version(major, minor)
     with pytest.raises(StoreError, match=rf"{major}\.{minor}, .*; a newer Warren has written this store$"):
         recovered(tmp_path)
+
+
+LIFE_IDS: Final = (b"a" * 16, b"b" * 16)
+
+
+def test_the_ids_of_lives_come_from_the_log_and_from_the_checkpoint(tmp_path: Path) -> None:
+    store = StoreDirectory(tmp_path)
+    store.frame(epoch(1), life(1, LIFE_IDS[0]), queue(1, "orders"))
+    store.checkpoint(
+        checkpoint_queue(1, "orders", next_number=0),
+        live_refs={1: 1},
+        epochs=[{"epoch": 1, "first_lsn": 64, "life_id": LIFE_IDS[0]}],
+    )
+    store.restart(store.previous_crc)
+    store.frame(epoch(2), life(2, LIFE_IDS[1]))
+    store.restart(store.previous_crc)
+    store.frame(epoch(3))  # by an earlier version
+    log = recovered(tmp_path)
+    assert [epoch for epoch, _ in log.epochs.entries] == [1, 2, 3]
+    assert [log.epochs.life_id(epoch) for epoch in (1, 2, 3)] == [*LIFE_IDS, NO_LIFE]
+
+
+def test_two_copies_of_a_store_that_are_started_have_lives_of_their_own(tmp_path: Path) -> None:
+    two_epochs(tmp_path)
+    lives = []
+    for _ in range(2):
+        log = recovered(tmp_path)
+        log.begin_epoch(int(log.epoch), 0, new_life_id())
+        lives.append((int(log.epoch), log.epochs.life_id(int(log.epoch))))
+    assert lives[0][0] == lives[1][0], "the number is the same"
+    assert lives[0][1] != lives[1][1]
 
 
 class _Lives:
@@ -142,6 +175,7 @@ def test_every_start_has_an_entry_in_the_checkpoint_as_long_as_its_segments_are_
     lives.checkpoint()
     found = lives.checkpoint()
     assert [each.epoch for each in found["epochs"]] == [1, 2, 3, 4]
+    assert len({each.life_id for each in found["epochs"]} - {NO_LIFE}) == 4
     for each in found["epochs"]:
         (segment,) = [s for s in found["segments"] if s.base_lsn + 64 == each.first_lsn]
         assert segment.live_refs >= 0

@@ -137,14 +137,14 @@ def test_a_checkpoint_of_another_minor_version_is_refused() -> None:
     log = StoredLog()
     data = log.checkpoint()
     CheckpointReader(data)
-    for minor, refusal in ((0, CheckpointError), (3, NewerCheckpointError)):
+    for minor, refusal in ((0, CheckpointError), (4, NewerCheckpointError)):
         other = with_algorithm(log, data[:10] + minor.to_bytes(2, "big") + data[12:])
-        with pytest.raises(refusal, match=rf"it has format version 1\.{minor}, this Warren reads 1\.2"):
+        with pytest.raises(refusal, match=rf"it has format version 1\.{minor}, this Warren reads 1\.3"):
             CheckpointReader(other)
 
 
 def test_a_checkpoint_with_a_damaged_version_is_not_taken_for_a_newer_one() -> None:
     data = StoredLog().checkpoint()
     with pytest.raises(CheckpointError) as refused:
-        CheckpointReader(data[:10] + b"\0\3" + data[12:])
+        CheckpointReader(data[:10] + b"\0\4" + data[12:])
     assert not isinstance(refused.value, NewerCheckpointError)

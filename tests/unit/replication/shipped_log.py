@@ -16,6 +16,7 @@ from warren.replication.replica_store import ReplicaStore
 from warren.replication.shipping import Attachment, ShippedStore, Shipping
 
 STORE_ID = bytes(range(16))
+LIFE_ID = b"l" * 16
 CAPACITY = 1024
 
 
@@ -63,13 +64,14 @@ class ShippedLog:
         state = MessageLog(checksum_function(algorithm), CAPACITY)
         state.algorithm, state.store_id, state.epoch = algorithm, STORE_ID, self.epoch
         state.epochs.begin(self.epoch, SEGMENT_HEADER_BYTES)
+        state.epochs.name(self.epoch, LIFE_ID)
         state.next_lsn, state.next_segment = self.shipping.end_lsn(), self._segment + 1
         self.files.write_checkpoint(seal(snapshot(state), state.checksum, self.last_crc))
         self.files.release(list(numbers))
         self.files.unlink(list(numbers))
 
-    def attach(self, replica: ReplicaStore) -> Attachment:
-        attachment = self.shipping.attach(replica.position(), replica.sealed_files())
+    def attach(self, replica: ReplicaStore, *, reads_lives: bool = True) -> Attachment:
+        attachment = self.shipping.attach(replica.position(), replica.sealed_files(), reads_lives=reads_lives)
         assert isinstance(attachment, Attachment)
         return attachment
 
@@ -95,10 +97,10 @@ def _from_leader(entry: Entry) -> FromLeader:
 class Wire:
     """Carries out what is sent, at once."""
 
-    def __init__(self, log: ShippedLog, replica: ReplicaStore) -> None:
+    def __init__(self, log: ShippedLog, replica: ReplicaStore, *, reads_lives: bool = True) -> None:
         self.replica = replica
         self.epoch = log.epoch
-        self.attachment = log.attach(replica)
+        self.attachment = log.attach(replica, reads_lives=reads_lives)
         for pieces in self.attachment.catch_up():
             self.put(pieces)
         assert self.attachment.go_live(self.put)

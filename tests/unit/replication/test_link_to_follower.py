@@ -74,7 +74,7 @@ class Leader:
     def moved(self) -> None:
         pass
 
-    def attach(self, position: Position, files: object, *, needs_image: bool) -> object:
+    def attach(self, position: Position, files: object, *, needs_image: bool, reads_lives: bool) -> object:
         assert self.has_begun
         trio.from_thread.run_sync(self.attached.set)
         raise StoreError("enough")
@@ -187,7 +187,7 @@ def test_what_is_counted_begins_anew_when_the_follower_has_cut_its_log() -> None
             super().__init__()
             self.answers = [Truncate(0, 0), Attachment(SimulatedFileSystem())]
 
-        def attach(self, position: Position, files: object, *, needs_image: bool) -> object:
+        def attach(self, position: Position, files: object, *, needs_image: bool, reads_lives: bool) -> object:
             return self.answers.pop(0)
 
     async def main() -> None:
@@ -220,7 +220,7 @@ def test_a_follower_for_which_too_much_was_written_gets_that_over_the_same_link(
             self.detached: list[Attachment] = []
             self.is_settled = trio.Event()
 
-        def attach(self, position: Position, files: object, *, needs_image: bool) -> object:
+        def attach(self, position: Position, files: object, *, needs_image: bool, reads_lives: bool) -> object:
             assert not self.detached, "what is kept for the first one is kept until there is the second"
             return self.answers.pop(0)
 

@@ -6,13 +6,17 @@ from unittest import mock
 
 import pytest
 from simulation.simulated_file_system import SimulatedFileSystem
-from unit.replication.shipped_log import STORE_ID, ShippedLog, Wire, follower, parsed, segments
+from unit.replication.shipped_log import LIFE_ID, STORE_ID, ShippedLog, Wire, follower, parsed, segments
 
 from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.msgstore.files.sealed_files import sealed_path
+from warren.msgstore.log.checkpoint import CheckpointReader
+from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.columns import Columns, ColumnsWriter, Piece
+from warren.msgstore.log.epoch_table import NO_LIFE
 from warren.msgstore.log.jobs import DropJob, SealJob
 from warren.msgstore.log.message import Envelope, build_message
+from warren.msgstore.log.message_log import MessageLog
 from warren.replication import held_files, shipping
 from warren.replication.entries import BeginImage, Frame, FromLeader, ImagePiece, Position, Sync, Truncate
 from warren.replication.replica_store import EntryRefusedError, ReplicaStore
@@ -56,6 +60,34 @@ def test_a_follower_for_which_too_much_waits_has_to_connect_again_with_less_to_c
     log.shipping.detach(attachment)
     Wire(log, replica)
     assert segments(fs) == segments(log.fs)
+
+
+def life_ids(fs: SimulatedFileSystem) -> tuple[int, list[bytes]]:
+    """Return the minor of the checkpoint, and the ids of lives that it knows."""
+    reader = CheckpointReader(fs.contents()["checkpoint"])
+    log = MessageLog(checksum_function(reader.algorithm), 1 << 16)
+    reader.fill(log)
+    return reader.minor, [log.epochs.life_id(epoch) for epoch, _ in log.epochs.entries]
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_follower_of_an_earlier_version_gets_checkpoints_without_the_ids_of_lives(is_live: bool) -> None:
+    log = ShippedLog()
+    log.commit(4)
+    earlier, today = SimulatedFileSystem(), SimulatedFileSystem()
+    if not is_live:
+        log.compact()
+    wires = [Wire(log, follower(log, earlier), reads_lives=False), Wire(log, follower(log, today))]
+    if is_live:
+        log.compact()
+    assert life_ids(earlier) == (2, [NO_LIFE])
+    # A checkpoint that is written while such a follower is there is the same for all.
+    assert life_ids(today) == ((2, [NO_LIFE]) if is_live else (3, [LIFE_ID]))
+    assert life_ids(log.fs) == (3, [LIFE_ID])
+    log.shipping.detach(wires[0].attachment)
+    log.commit(1)
+    log.compact()
+    assert life_ids(today) == (3, [LIFE_ID])
 
 
 @pytest.mark.parametrize("is_live", [True, False])

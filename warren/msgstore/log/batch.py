@@ -13,7 +13,7 @@
    were closed then, and is entered at once (`MessageLog.write_ahead`). So the frame is what such frames would be, one
    behind the other, and what is settled after its portion is acknowledged in a later one.
 
-    order of records in a portion:  EPOCH  QUEUE  ACK  PAGE  MESSAGE (and copies)  QUEUE_DELETED
+    order of records in a portion:  EPOCH  LIFE  QUEUE  ACK  PAGE  MESSAGE (and copies)  QUEUE_DELETED
 
 A page is written as it is when the portion is: without what that settles, so its acks come before, and not yet with
 what it stores and copies, so that comes behind.
@@ -261,6 +261,7 @@ class Batch:
         """Write the records. Nothing comes in any more."""
         if self.epoch_time_ms >= 0:
             writer.epoch(self._log.epoch, self.epoch_time_ms)
+            writer.life(self._log.epoch, self._log.life_id)
         for index in self._naming:
             if index.deleted:
                 continue

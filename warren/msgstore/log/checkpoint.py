@@ -4,7 +4,7 @@ All numbers big-endian, offsets in bytes. Transient queues and droppable entries
 
      0  8  magic b"WARRNCKP"
      8  2  major = 1
-    10  2  minor = 2; 1 has no epochs; another one is refused
+    10  2  minor = 3; 2 has epochs without ids, 1 has no epochs; another one is refused
     12  1  checksum algorithm of the store
     13  1  flags: 0x01 clean: the process ended with this checkpoint, nothing was delivered after it
     14  2  number of epochs
@@ -42,7 +42,8 @@ All numbers big-endian, offsets in bytes. Transient queues and droppable entries
                       32  8  bytes of their bodies
                       40     entries
            doomed pages, 16 bytes each: LSN and length of PAGE records whose references are still to be released
-           epochs, ascending, 16 bytes each: epoch, zero (4 bytes both), LSN of its first frame
+           epochs, ascending, 32 bytes each: epoch, zero (4 bytes both), LSN of its first frame, id of the life (16
+              bytes, zero: not known; not there in minor 2)
     end 4  crc over everything before
 """
 
@@ -59,6 +60,7 @@ from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.msgstore.log.records import (
     DROPPABLE,
+    LIFE_ID_BYTES,
     SEGMENT_HEADER_BYTES,
     Checksum,
     short_word,
@@ -69,8 +71,9 @@ from warren.msgstore.log.segments import Segment
 
 MAGIC: Final = b"WARRNCKP"
 MAJOR: Final = 1
-MINOR: Final = 2
-# Of what came before, this is read.
+MINOR: Final = 3
+# Of what came before, these are read.
+MINOR_WITHOUT_LIVES: Final = 2
 MINOR_WITHOUT_EPOCHS: Final = 1
 HEADER_BYTES: Final = 88
 CLEAN: Final = 0x01
@@ -78,6 +81,7 @@ SEGMENT_BYTES: Final = 48
 QUEUE_BYTES: Final = 48
 HAS_EXPIRING: Final = 0x01
 PAGE_BYTES: Final = 40
+EPOCH_BYTES: Final = 16
 
 
 class CheckpointError(ValueError):
@@ -133,12 +137,23 @@ def snapshot(log: MessageLog) -> bytes:
         write_i32_be(out, signed_word(epoch))
         write_i32_be(out, 0)
         write_i64_be(out, first_lsn)
+        out.write(log.epochs.life_id(epoch))
     return out.getvalue()
 
 
 def seal(content: bytes, checksum: Checksum, last_crc: int) -> bytes:
     """Return the whole file of a `snapshot` taken right behind the frame with `last_crc`."""
     content = content[:40] + last_crc.to_bytes(4, "big") + content[44:]
+    return content + checksum(content, 0).to_bytes(4, "big")
+
+
+def without_lives(content: bytes, checksum: Checksum) -> bytes:
+    """Return a whole checkpoint of this minor as one of minor 2: without the ids of lives."""
+    size = EPOCH_BYTES + LIFE_ID_BYTES
+    count = int.from_bytes(content[14:16], "big")
+    start = len(content) - 4 - count * size
+    epochs = b"".join(content[at : at + EPOCH_BYTES] for at in range(start, len(content) - 4, size))
+    content = content[:10] + MINOR_WITHOUT_LIVES.to_bytes(2, "big") + content[12:start] + epochs
     return content + checksum(content, 0).to_bytes(4, "big")
 
 
@@ -215,6 +230,7 @@ class CheckpointReader:
             if is_whole and (major, minor) > (MAJOR, MINOR):
                 raise NewerCheckpointError(reason)
             raise CheckpointError(reason)
+        self.minor: int = minor
         self.algorithm = content[12]
         self.clean: bool = content[13] & CLEAN != 0
         self.store_id = content[16:32]
@@ -250,8 +266,12 @@ class CheckpointReader:
             self._at += 16
         log.doomed.restore(doomed)
         for _ in range(int(unsigned_word(content, 12)) & 0xFFFF):
-            log.epochs.begin(int(unsigned_word(content, self._at)), int(read_i64_be(content, self._at + 8)))
-            self._at += 16
+            epoch = int(unsigned_word(content, self._at))
+            log.epochs.begin(epoch, int(read_i64_be(content, self._at + 8)))
+            self._at += EPOCH_BYTES
+            if self.minor > MINOR_WITHOUT_LIVES:
+                log.epochs.name(epoch, content[self._at : self._at + LIFE_ID_BYTES])
+                self._at += LIFE_ID_BYTES
 
     def _read_segment(self, log: MessageLog) -> None:
         content = self._content

@@ -1,11 +1,13 @@
 """The epochs of a log, and where each begins: what two copies of it need to find out up to where they are the same.
 
     epoch         3                  5                  6
+    life id       91c0…              (not known)        3e77…
     first LSN     64                 4194368            8388672
                   |----- ends where the next begins ----|------------ ends where the log ends
 
-1. An epoch is the life of one process that writes the log, and no two processes ever have the same. It begins a
-   segment. One in which no frame was written is not in the table. Epochs and LSNs ascend.
+1. An epoch is the life of one process that writes the log. It begins a segment. One in which no frame was written is
+   not in the table. Epochs and LSNs ascend. The processes that write one directory never have the same epoch; a copy of
+   the directory that is started elsewhere may. Each life has a random id as well, and no other life has that.
 2. Two copies that both have an epoch, from the same LSN on, have the same bytes in it as far as it goes in both: one
    process has written them, in one order. So they are the same up to the end of the largest epoch that both have, in
    the copy where that is earlier (`common_end`). What a copy has behind it was never committed, and goes before it
@@ -13,6 +15,7 @@
 3. Forgotten is what is of no use for that: an epoch that has ended before the oldest segment begins, for then the log
    cannot be followed from there; and all but the last `EPOCHS_MAX`. A copy that is older is made anew as a whole. The
    last epoch stays.
+4. The id of a life is not known when an earlier version of Warren has written it.
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ from bisect import bisect_left
 from typing import Final
 
 EPOCHS_MAX: Final = 1000
+NO_LIFE: Final = bytes(16)  # the id is not known
 
 
 class EpochTable:
-    """Epochs with the LSN of their first frame, ascending."""
+    """Epochs with the LSN of their first frame, ascending, and the ids of their lives."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, int]] = []  # epoch, first LSN
+        self._life_ids: dict[int, bytes] = {}  # those that are known, of epochs in the table
 
     def begin(self, epoch: int, first_lsn: int) -> None:
         """Enter an epoch whose first frame is at `first_lsn`."""
@@ -37,7 +42,17 @@ class EpochTable:
             assert last_epoch < epoch and last_lsn < first_lsn, "an epoch that is not the latest begins"
         entries.append((epoch, first_lsn))
         if len(entries) > EPOCHS_MAX:
-            del entries[: len(entries) - EPOCHS_MAX]
+            self._forget_first(len(entries) - EPOCHS_MAX)
+
+    def name(self, epoch: int, life_id: bytes) -> None:
+        """Note the id of the life that an epoch is, 16 bytes; of one that is not in the table nothing is noted."""
+        at = bisect_left(self.entries, (epoch, 0))
+        if life_id != NO_LIFE and at < len(self.entries) and self.entries[at][0] == epoch:
+            self._life_ids[epoch] = life_id
+
+    def life_id(self, epoch: int) -> bytes:
+        """Return the id of the life that an epoch is, `NO_LIFE` when it is not known."""
+        return self._life_ids.get(epoch, NO_LIFE)
 
     def last(self) -> int:
         """Return the last epoch, 0 when there is none."""
@@ -66,9 +81,15 @@ class EpochTable:
         ended = 0
         while ended + 1 < len(entries) and entries[ended + 1][1] < lsn:
             ended += 1
-        del entries[:ended]
+        self._forget_first(ended)
+
+    def _forget_first(self, count: int) -> None:
+        for epoch, _ in self.entries[:count]:
+            self._life_ids.pop(epoch, None)
+        del self.entries[:count]
 
     def cut(self, lsn: int) -> None:
         """Take out the epochs that begin at `lsn` or behind it: the log is cut there."""
         while self.entries and self.entries[-1][1] >= lsn:
-            self.entries.pop()
+            epoch, _ = self.entries.pop()
+            self._life_ids.pop(epoch, None)

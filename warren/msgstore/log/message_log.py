@@ -29,7 +29,7 @@ from warren.msgstore.log.batch import Batch, BatchWaiter
 from warren.msgstore.log.checkpoint_cycle import CheckpointCycle
 from warren.msgstore.log.columns import CHUNK_BYTES, CHUNK_MESSAGES
 from warren.msgstore.log.doomed_pages import DoomedPages
-from warren.msgstore.log.epoch_table import EpochTable
+from warren.msgstore.log.epoch_table import NO_LIFE, EpochTable
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, SealJob, UnlinkJob
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import LSN_MASK, PAGE_ENTRIES, IndexOwner, QueueIndex
@@ -110,6 +110,7 @@ class MessageLog:
         self.reader = MessageReader()
         self.epoch: i64 = 1
         self.epochs = EpochTable()  # those that have a frame, and this one
+        self.life_id: bytes = NO_LIFE  # of this process, random
         self.next_queue_id: int = 1
         self.void_below_lsn: i64 = 0  # droppable records below are from an earlier life
 
@@ -197,10 +198,15 @@ class MessageLog:
 
     # --- when the open batch is closed ------------------------------------------------------------------------------
 
-    def begin_epoch(self, epoch: int, time_ms: int) -> None:
-        """Have the first frame of this life say so, durably: what is delivered behind it makes an end unclean."""
+    def begin_epoch(self, epoch: int, time_ms: int, life_id: bytes) -> None:
+        """Have the first frame of this life say so, durably: what is delivered behind it makes an end unclean.
+
+        `life_id`: 16 random bytes that no other life of any store has.
+        """
         self.epoch = epoch
+        self.life_id = life_id
         self.epochs.begin(epoch, int(self.next_base_lsn) + SEGMENT_HEADER_BYTES)
+        self.epochs.name(epoch, life_id)
         self.batch.epoch_time_ms = time_ms
         self.force()
 

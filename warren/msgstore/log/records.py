@@ -43,6 +43,7 @@ QUEUE: Final = 3
 QUEUE_DELETED: Final = 4
 PAGE: Final = 5
 EPOCH: Final = 6
+LIFE: Final = 7
 
 IGNORABLE: Final = 0x01
 DROPPABLE: Final = 0x02
@@ -52,6 +53,7 @@ EXPIRES: Final = 0x10
 DELIVERED: Final = 0x20
 
 TIME_BYTES: Final = 8
+LIFE_ID_BYTES: Final = 16
 # Lanes from here on have no messages: what the broker notes for itself has the form of messages there.
 NOTES_FROM: Final = 260
 
@@ -297,6 +299,13 @@ class RecordWriter:
         """Write that a process has begun to use the store."""
         head = self._head(EPOCH, 0, 0, epoch, 8)
         write_i64_be(head, time_ms)
+        self._finish(len(head) + 4)
+
+    def life(self, epoch: i64, life_id: bytes) -> None:
+        """Write the id of the life that this epoch is. Nodes of earlier versions may skip it."""
+        assert len(life_id) == LIFE_ID_BYTES
+        head = self._head(LIFE, IGNORABLE, 0, epoch, LIFE_ID_BYTES)
+        head.write(life_id)
         self._finish(len(head) + 4)
 
     def _head(self, kind: i64, flags: i64, count: i64, word: i64, rest_bytes: i64) -> BytesWriter:

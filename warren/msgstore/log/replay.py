@@ -24,6 +24,8 @@ from warren.msgstore.log.records import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     IGNORABLE,
+    LIFE,
+    LIFE_ID_BYTES,
     MESSAGE,
     MOVED,
     PAGE,
@@ -45,7 +47,7 @@ from warren.msgstore.log.records import (
     unsigned_word,
 )
 
-KINDS: Final = (MESSAGE, ACK, QUEUE, QUEUE_DELETED, PAGE, EPOCH)
+KINDS: Final = (MESSAGE, ACK, QUEUE, QUEUE_DELETED, PAGE, EPOCH, LIFE)
 
 
 class ReplayError(ValueError):
@@ -131,6 +133,8 @@ def _length_by_head(data: bytes, at: i64) -> i64:
         return 32 + 16 * place_count(data, at)
     if kind in (QUEUE_DELETED, EPOCH):
         return 24
+    if kind == LIFE:
+        return 32
     return 0
 
 
@@ -183,6 +187,9 @@ class Replay:
             if index is not None:
                 index.deleted = True
                 index.forget_all()
+        elif kind == LIFE:
+            epoch = int(unsigned_word(data, at + 12))
+            self.log.epochs.name(epoch, data[at + 16 : at + 16 + LIFE_ID_BYTES])
         elif kind != EPOCH and flags & IGNORABLE == 0:
             raise ReplayError(f"a record of kind {int(kind)} at LSN {int(lsn)}: a newer Warren has written this store")
 

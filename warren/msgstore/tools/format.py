@@ -83,12 +83,15 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
     6 EPOCH                           the first record of every start
         12   4  epoch
         16   8  time_ms
+    7 LIFE                            the second record of every start, IGNORABLE; stores of earlier versions have none
+        12   4  epoch
+        16  16  life_id               random: a copy of the store that is started writes another one
 
     messages/checkpoint       what replaying all frames below an LSN would give, durable entries only
 
          0   8  magic "WARRNCKP"
          8   2  major = 1
-        10   2  minor = 2             1 has no epochs; another one is refused
+        10   2  minor = 3             2 has epochs without ids, 1 has no epochs; another one is refused
         12   1  checksum algorithm
         13   1  checkpoint_flags      0x01 CLEAN  the process ended with it; nothing was delivered afterwards
         14   2  epoch_count           at most 1000; 0 in minor 1
@@ -132,10 +135,11 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
                                 32   8  body_bytes     of the live messages
                                 40      entries as in a PAGE record
                 doomed pages, whose references are still to be released: LSN of the PAGE record u64, its length u64
-                epochs, ascending, 16 bytes each:
+                epochs, ascending, 32 bytes each:
                      0   4  epoch
                      4   4  zero
                      8   8  first_lsn          of its first frame
+                    16  16  life_id            zero: not known; in minor 2 the entry ends before it
        end   4  crc                   of everything before
 
 1. This module is the reference. ``msgstore.log.records`` and ``msgstore.log.checkpoint`` are faster implementations of
@@ -201,7 +205,8 @@ FRAME_MAGIC: Final = b"WFRM"
 CHECKPOINT_MAGIC: Final = b"WARRNCKP"
 MAJOR: Final = 1
 MINOR: Final = 0
-CHECKPOINT_MINOR: Final = 2
+CHECKPOINT_MINOR: Final = 3
+MINOR_WITHOUT_LIVES: Final = 2
 MINOR_WITHOUT_EPOCHS: Final = 1
 
 SEGMENT_HEADER_BYTES: Final = 64
@@ -215,6 +220,7 @@ QUEUE: Final = 3
 QUEUE_DELETED: Final = 4
 PAGE: Final = 5
 EPOCH: Final = 6
+LIFE: Final = 7
 
 IGNORABLE: Final = 0x01
 DROPPABLE: Final = 0x02
@@ -406,6 +412,8 @@ Page = Struct(
 
 Epoch = Struct(_UNCOUNTED, "epoch" / Long, "time_ms" / LongLong)
 
+Life = Struct(_UNCOUNTED, "epoch" / Long, "life_id" / Bytes(16))
+
 KINDS: Final[dict[int, Any]] = {
     MESSAGE: Message,
     ACK: Ack,
@@ -413,6 +421,7 @@ KINDS: Final[dict[int, Any]] = {
     QUEUE_DELETED: QueueDeleted,
     PAGE: Page,
     EPOCH: Epoch,
+    LIFE: Life,
 }
 KIND_NAMES: Final[dict[int, str]] = {
     MESSAGE: "MESSAGE",
@@ -421,6 +430,7 @@ KIND_NAMES: Final[dict[int, str]] = {
     QUEUE_DELETED: "QUEUE_DELETED",
     PAGE: "PAGE",
     EPOCH: "EPOCH",
+    LIFE: "LIFE",
 }
 _COUNTED: Final[dict[int, str]] = {MESSAGE: "places", ACK: "ranges", PAGE: "entries"}
 
@@ -511,11 +521,16 @@ CheckpointSegment = Struct(
     "live_bytes" / LongLong,
 )
 
-CheckpointEpoch = Struct("epoch" / Long, "zero" / _zeros(4), "first_lsn" / LongLong)
+CheckpointEpoch = Struct(
+    "epoch" / Long,
+    "zero" / _zeros(4),
+    "first_lsn" / LongLong,
+    "life_id" / If(this._.minor > MINOR_WITHOUT_LIVES, Default(Bytes(16), bytes(16))),
+)
 
 
 def _is_known_minor(minor: int, _context: Any) -> bool:
-    return minor in (MINOR_WITHOUT_EPOCHS, CHECKPOINT_MINOR)
+    return minor in (MINOR_WITHOUT_EPOCHS, MINOR_WITHOUT_LIVES, CHECKPOINT_MINOR)
 
 
 Checkpoint = Sealed(

@@ -49,7 +49,10 @@ def inspect(files: StoreFiles, *, with_records: bool = False) -> Iterator[Line]:
             "clean": facts.is_clean,
             "queues": facts.queues,
             "segments": [{"segment": number, "live_refs": refs} for number, refs in facts.live_refs.items()],
-            "epochs": [{"epoch": epoch, "first_lsn": first_lsn} for epoch, first_lsn in facts.epochs],
+            "epochs": [
+                {"epoch": epoch, "first_lsn": first_lsn, "life_id": life_id.hex()}
+                for epoch, first_lsn, life_id in facts.epochs
+            ],
         }
     elif fault is not None:
         yield {"type": "checkpoint", "fault": fault}

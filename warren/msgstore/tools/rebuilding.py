@@ -18,7 +18,7 @@ from typing import Final
 from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.msgstore.log.records import STORE_TAG_BYTES, body_bytes_of, page_entries
+from warren.msgstore.log.records import LIFE_ID_BYTES, STORE_TAG_BYTES, body_bytes_of, page_entries
 from warren.msgstore.log.replay import Replay, damaged_payload, trusted_end
 from warren.msgstore.log.segments import Segment
 from warren.msgstore.tools.format import (
@@ -27,6 +27,7 @@ from warren.msgstore.tools.format import (
     EXPIRES,
     FRAME_HEAD_BYTES,
     KINDS,
+    LIFE,
     MESSAGE,
     PAGE,
     QUEUE,
@@ -39,6 +40,7 @@ from warren.msgstore.tools.log_files import Gap, RecordAt, SegmentFile, StoreFil
 from warren.msgstore.tools.stored_state import new_log
 
 _PAIR: Final = Struct(">QQ")
+_WORD: Final = Struct(">I")
 _PLACES_AT: Final = 24
 
 Place = tuple[int, int]
@@ -113,6 +115,8 @@ class Rebuild:
                 self._page(payload, record)
             elif record.kind in (QUEUE, QUEUE_DELETED):
                 self._queue(file, payload, record, lsn)
+            elif record.kind == LIFE:
+                self._life(payload, record)
         log = self.log
         # As at every start: what was deleted on the way refers to nothing any more.
         log.reclamation.release_pages()
@@ -182,6 +186,11 @@ class Rebuild:
         for place in range(int(index.page_entries)):
             if 2 * place >= len(entries) or entries[2 * place] == 0:
                 index.forget(first + place)
+
+    def _life(self, payload: bytes, record: RecordAt) -> None:
+        (epoch,) = _WORD.unpack_from(payload, record.offset + 12)
+        start = record.offset + 16
+        self.log.epochs.name(epoch, payload[start : start + LIFE_ID_BYTES])
 
     def _queue(self, file: SegmentFile, payload: bytes, record: RecordAt, lsn: int) -> None:
         data = payload[record.offset : record.offset + record.length]

@@ -74,7 +74,7 @@ class CheckpointFacts:
     end_lsns: dict[int, int]
     live_refs: dict[int, int]
     queues: int
-    epochs: list[tuple[int, int]]  # and the LSN of the first frame of each
+    epochs: list[tuple[int, int, bytes]]  # with the LSN of the first frame of each, and the id of its life
 
 
 class LogReader:
@@ -340,7 +340,7 @@ def read_checkpoint(files: StoreFiles) -> tuple[CheckpointFacts | None, str | No
         end_lsns={int(s.number): int(s.end_lsn) for s in segments if s.base_lsn + s.capacity <= reader.lsn},
         live_refs={int(s.number): int(s.live_refs) for s in segments},
         queues=queue_count(log.indexes.values()),
-        epochs=list(log.epochs.entries),
+        epochs=[(epoch, first_lsn, log.epochs.life_id(epoch)) for epoch, first_lsn in log.epochs.entries],
     ), None
 
 
