@@ -40,6 +40,7 @@ class FakeHost:
         self.listeners: list[Listener] = []
         self.logged: list[tuple[str, str, dict[str, object]]] = []
         self._cluster_name = cluster_name
+        self.held_reason = ""
 
     @property
     def cluster_name(self) -> str:

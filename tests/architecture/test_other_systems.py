@@ -16,6 +16,7 @@ CHOOSE = {
     "lake/served.py",
     "msgstore/files/file_system.py",
     "server/descriptors.py",
+    "server/links_mark.py",  # elsewhere no copy of a directory is told from the original
     "server/network/listening.py",
     "server/network/readiness.py",
     "server/process_memory.py",

@@ -107,6 +107,8 @@ for _template in (
     listed(f"GET {_template}", _template.replace("{node}", "rabbit@test"))
 one("GET /api/healthchecks/node/{node}", "/api/healthchecks/node/rabbit@test")
 one("GET /api/warren/log-level", "/api/warren/log-level")
+one("GET /api/warren/links", "/api/warren/links")
+one("POST /api/warren/links/release", "/api/warren/links/release", {})
 one("PUT /api/warren/log-level", "/api/warren/log-level", {"level": "info"})
 one("GET /api/auth/attempts/{node}", "/api/auth/attempts/rabbit@test")
 one("GET /api/health/checks/certificate-expiration/{within}/{unit}", "/api/health/checks/certificate-expiration/1/days")

@@ -60,6 +60,7 @@ from warren.server.copies import snapshots  # noqa: E402
 from warren.server.copies.images import Image, ImageFile, Images  # noqa: E402
 from warren.server.descriptors import UNLIMITED  # noqa: E402
 from warren.server.direct_client import DirectClients  # noqa: E402
+from warren.server.held_links import HeldLinks  # noqa: E402
 from warren.server.histogram import Histogram  # noqa: E402
 from warren.server.logins.authenticator import Authenticator  # noqa: E402
 from warren.server.management import Health, Listening, Management  # noqa: E402
@@ -215,6 +216,7 @@ class Host:
             lambda: int(broker.log.now_ms),
             cast(Images, FakeImages(links)),
             cast(CatalogueWriter, SimpleNamespace(waiting=lambda: 0, behind_s=lambda: 0.0)),
+            HeldLinks(broker.parameters, None),
             replication=cast(Replication, FakeCluster()),
         )
         management = self.management

@@ -232,7 +232,7 @@ GROUPS: Final = (
     Group("Definitions", "export_definitions import_definitions", _definitions),
     Group("Backup", "backup", _backup),
     Group("Shovels and federation", "list_shovels federation_status", _listings),
-    Group("Shovels and federation", "delete_shovel restart_shovel restart_federation_link", _links),
+    Group("Shovels and federation", "delete_shovel restart_shovel restart_federation_link release_links", _links),
     Group("Lake", "list_lake_tables", _listings),
     Group("Lake", "delete_lake_table restart_lake_table", _links),
 )

@@ -53,9 +53,18 @@ def restart_federation_link(context: typer.Context, link: _LinkId) -> None:
     raise CtlError(f'not found: federation link "{link}" in vhost "{current.vhost}"', ExitCode.NOT_FOUND)
 
 
+def release_links(context: typer.Context) -> None:
+    """Have shovels, federation links and tables run that are held: of a restored or copied broker (Warren)."""
+    current = session(context)
+    answer = current.client.post("warren", "links", "release", body={}).value
+    was_held = isinstance(answer, dict) and answer.get("released")
+    current.out.say("Links are released" if was_held else "Links were not held")
+
+
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "delete_shovel": delete_shovel,
     "restart_shovel": restart_shovel,
+    "release_links": release_links,
     "restart_federation_link": restart_federation_link,
     "delete_lake_table": delete_lake_table,
     "restart_lake_table": restart_lake_table,

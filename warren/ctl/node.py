@@ -255,6 +255,7 @@ def _status_sections(seen: Object, node: Object) -> dict[str, dict[str, object]]
             "process": node.get("os_pid"),
             "uptime": _duration(node.get("uptime")),
             "alarms": ", ".join(alarms) or "none",
+            **({"links": f"held: {node['links_held']}"} if node.get("links_held") else {}),
         },
         "Resources": {
             "memory": _of(node, "mem_used", "mem_limit", size_text),

@@ -70,6 +70,10 @@ class BrokerHost:
     # --- what there is ----------------------------------------------------------------------------------------------
 
     @property
+    def held_reason(self) -> str:
+        return self._management.held_links.reason
+
+    @property
     def cluster_name(self) -> str:
         return self._broker.cluster_name()
 

@@ -87,6 +87,10 @@ class Host(Protocol):
     """The broker around the links."""
 
     @property
+    def held_reason(self) -> str:
+        """Why no link may run, empty when they may. A change is told as one of definitions."""
+
+    @property
     def cluster_name(self) -> str:
         """The name that other brokers know this one by: in names of upstream queues, in x-received-from, against
         loops. It is the ``cluster_name`` that this broker announces in its server-properties, must differ between

@@ -65,6 +65,10 @@ class LakeHost:
     # --- what there is ----------------------------------------------------------------------------------------------
 
     @property
+    def held_reason(self) -> str:
+        return self._management.held_links.reason
+
+    @property
     def node_name(self) -> str:
         return self._broker.node_name()
 

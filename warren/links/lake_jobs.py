@@ -6,6 +6,8 @@
     failing      has met something, and tries again by itself        running, terminated, starting
     terminated   has ended with something that somebody has to       starting, when its parameter is another one or
                  change                                              when somebody has it restarted
+    held         must not run until links are released               starting
+                 (``server/held_links.py``)
 
 1. All tables of a broker are in one process beside it (``lake_process.py``), which is there while there are any. When
    it ends, however it does, it is started again, after a pause that doubles up to `PAUSE_MAX_S`.
@@ -34,8 +36,10 @@ STARTING: Final = "starting"
 RUNNING: Final = "running"
 FAILING: Final = "failing"
 TERMINATED: Final = "terminated"
+HELD: Final = "held"
 ENDED: Final = "ended"  # as the process says it
-STATES: Final = (STARTING, RUNNING, FAILING, TERMINATED)
+STATES: Final = (STARTING, RUNNING, FAILING, TERMINATED, HELD)
+IDLE: Final = (TERMINATED, HELD)  # until something is changed
 JOBS_MAX: Final = 100
 LOOK_S: Final = 1.0
 STOP_S: Final = 60.0
@@ -57,6 +61,10 @@ class Host(Protocol):
     @property
     def node_name(self) -> str:
         """The name in status objects."""
+
+    @property
+    def held_reason(self) -> str:
+        """Why no table may run, empty when they may. A change is told as one of a parameter."""
 
     def now(self) -> float:
         """Return seconds since the epoch."""
@@ -164,13 +172,13 @@ class LakeJobs:
                 self._told = reason
                 self._host.log("error", "the process of tables has ended", reason=reason)
             for job in self._jobs.values():
-                if job.state != TERMINATED:
+                if job.state not in IDLE:
                     self._set(job, STARTING, f"the process of tables {reason}")
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     def _is_needed(self) -> bool:
-        return any(job.number or job.state != TERMINATED for job in self._jobs.values())
+        return any(job.number or job.state not in IDLE for job in self._jobs.values())
 
     async def _in_process(self) -> str:
         """Have the tables follow in a process; return why that ended, nothing when none is needed any more."""
@@ -213,10 +221,11 @@ class LakeJobs:
         if not self._is_stale:
             return
         self._is_stale = False
+        is_held = self._host.held_reason != ""
         wanted: dict[Key, tuple[object, bool, str]] = {}
         for at, each in enumerate(self._host.parameters()):
             crowded = at >= JOBS_MAX
-            wanted[(each.vhost, each.name)] = (each.value, crowded, repr((each.value, crowded)))
+            wanted[(each.vhost, each.name)] = (each.value, crowded, repr((each.value, crowded, is_held)))
         for key, job in list(self._jobs.items()):
             if key in wanted and wanted[key][2] == job.spec and not job.removed:
                 continue
@@ -243,6 +252,8 @@ class LakeJobs:
             return made
         if crowded:
             self._set(made, TERMINATED, f"a broker has {JOBS_MAX} tables at most")
+        elif reason := self._host.held_reason:
+            self._set(made, HELD, reason)
         return made
 
     async def _direct(self, process: LakeProcess, url: str) -> None:
@@ -271,7 +282,7 @@ class LakeJobs:
                 await process.tell({"stop": job.number})
             elif now_s > job.stop_at:
                 raise ProcessFailed(f"has not ended a table within {STOP_S:g} s")
-        elif not job.number and job.state != TERMINATED and now_s >= job.begin_at:
+        elif not job.number and job.state not in IDLE and now_s >= job.begin_at:
             self._last_number += 1
             job.number = self._last_number
             job.token = self._host.admit(job.vhost)
@@ -333,7 +344,7 @@ class LakeJobs:
         if state == RUNNING:
             job.problem = ""
             self._host.log("info", "a table follows", **about, **job.about)
-        elif state in (FAILING, TERMINATED) and reason != job.problem:
+        elif state in (FAILING, *IDLE) and reason != job.problem:
             job.problem = reason
             self._host.log("warning", f"a table is {state}", **about, reason=reason)
 

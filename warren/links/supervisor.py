@@ -10,7 +10,8 @@
 5. A vhost has `LINKS_MAX` links at most: the first of its shovels, federated exchanges and federated queues. Attempts
    begin one after the other (`links.starts`), and what there should be is found in pieces: policies and upstreams
    multiply, and whoever may set them may have every queue ask for a link to every upstream.
-6. To find that out takes a fifth of the time at most: thousands of parameters that come one by one are looked at in a
+6. While links are held (`Host.held_reason`) none runs. Each is shown as held; a release makes all of them begin.
+7. To find that out takes a fifth of the time at most: thousands of parameters that come one by one are looked at in a
    few goes, not all of them after each.
 """
 
@@ -39,6 +40,7 @@ from warren.links.validation import Json
 STARTING: Final = "starting"
 RUNNING: Final = "running"
 TERMINATED: Final = "terminated"
+HELD: Final = "held"
 DONE: Final = "src-delete-after is reached"
 CLEAN_UP_S: Final = 10.0
 # A federation link has no way to say "never again", so 0 is a short delay.
@@ -183,6 +185,9 @@ class Supervisor:
             # A fault of ours, in this link only.
             self._set(entry, TERMINATED, f"internal error: {redact(repr(error))}")
             return
+        if reason := self._host.held_reason:
+            self._set(entry, HELD, reason)
+            return
         entry.has_task = True
         nursery.start_soon(self._live, entry, entry.link)
 
@@ -190,12 +195,13 @@ class Supervisor:
         wanted: Wanted = {}
         counts: dict[str, int] = {}
         parameters = self._host.parameters()
+        is_held = self._host.held_reason != ""
 
         def want(key: Key, spec: Hashable, make: Callable[[], Shovel | FederationLink]) -> None:
             vhost = key[1]
             counts[vhost] = counts.get(vhost, 0) + 1
             if counts[vhost] <= LINKS_MAX:
-                wanted[key] = (spec, make)
+                wanted[key] = ((spec, is_held), make)
 
         book = upstreams.UpstreamBook()
         for at, parameter in enumerate(parameters, 1):

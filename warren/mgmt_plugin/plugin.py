@@ -172,7 +172,7 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         UserHandlers(broker.access),
         PolicyHandlers(),
         ParameterHandlers(broker),
-        LinkHandlers(services.links, broker.parameters),
+        LinkHandlers(services.links, broker.parameters, management.held_links),
         DefinitionHandlers(broker, settle, management.commit),
         SessionHandlers(services.doorkeeper, broker.access),
         MetricsHandlers(services.metrics),

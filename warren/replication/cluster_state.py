@@ -16,14 +16,13 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from warren.msgstore.files.syncing import sync_all
 from warren.replication.handshake import INCARNATION_BYTES, Node
+from warren.server.durable_file import replace_file
 from warren.server.errors import StartError
 
 NAME: Final = "cluster.json"
@@ -77,19 +76,7 @@ def read(directory: Path) -> ClusterState:
 def write(directory: Path, state: ClusterState) -> None:
     """Replace the file. Raises OSError."""
     content = json.dumps(_document(state), indent=1).encode() + b"\n"
-    temporary = directory / f"{NAME}.tmp"
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(file, content)
-        sync_all(file)
-    finally:
-        os.close(file)
-    os.rename(temporary, directory / NAME)
-    parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        sync_all(parent)
-    finally:
-        os.close(parent)
+    replace_file(directory / NAME, lambda _: content)
 
 
 def recorded(state: ClusterState, members: frozenset[Node]) -> ClusterState:

@@ -60,6 +60,7 @@ from warren.replication.replica_copy import ReplicaCopy
 from warren.replication.replica_scrub import ReplicaScrub
 from warren.replication.replica_store import NO_STORE, EntryRefusedError, ReplicaStore
 from warren.replication.wire import Wire
+from warren.server import links_mark
 from warren.server.client_of_node import ClientOfNode
 from warren.server.logs import get_logger
 from warren.server.management import Health, NoLeader, NotPromoted, Passage, ReadableCopy
@@ -480,6 +481,8 @@ class Follower:
 
     async def _remember(self, leader: Node, store: _StoreOfLeader) -> None:
         self.leader = leader
+        # The directory becomes that broker's: its metadata say whether links are held.
+        await in_thread(REPLICATION, links_mark.release, self._directory)
         state = replace(
             self._state, leader=leader, epoch=store.epoch, min_in_sync=store.min_in_sync, in_sync=frozenset()
         )

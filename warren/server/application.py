@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
 import trio
@@ -59,6 +60,7 @@ from warren.server.direct_client import DirectClients
 from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import StartError
 from warren.server.freed_memory import return_freed_memory
+from warren.server.held_links import HeldLinks
 from warren.server.logins.authenticator import LOOPBACK_ONLY, Authenticator, Users
 from warren.server.logs import get_logger
 from warren.server.management import CLUSTERING, CommitTimeout, Health, Listening, Management, Plugin
@@ -185,6 +187,7 @@ async def serve_locked(
         descriptors=descriptors,
         replication=replication,
         recovered=recovered,
+        marked=settings.data_dir,
     )
     tasks = application.tasks
     manager = ServiceManager.from_environment(os.environ)
@@ -259,7 +262,8 @@ class Application:
 
     `recovered`: what `recover_messages` has returned, if that was called already. `make_authenticator` gets the users,
     and what is to be told of an upgraded record. `in_thread` makes the calls that block, `abandon` ends the process if
-    the disk has failed and does not let go. `clock` is what everything that expires goes by. To be run once.
+    the disk has failed and does not let go. `clock` is what everything that expires goes by. `marked`: the directory in
+    which there may be a mark of held links. To be run once.
     """
 
     def __init__(
@@ -276,6 +280,7 @@ class Application:
         replication: Replication | None = None,
         recovered: Recovered | None = None,
         clock: SteadyClock | None = None,
+        marked: Path | None = None,
     ) -> None:
         self._settings = settings
         self._plugins = plugins
@@ -335,6 +340,7 @@ class Application:
         self._writer = CatalogueWriter(catalogue, self._broker.journal, self._settle, in_thread, self._metadata_applied)
         self._broker.journal.on_durable = self._metadata_durable
         self._images = Images(self._messages, files, catalogue, self._writer, settings.data_dir, in_thread)
+        self._held_links = HeldLinks(self._broker.parameters, marked)
         self._authenticator = make_authenticator(self._broker.access, self._upgrade_user)
         self._management = Management(
             self._broker,
@@ -353,6 +359,7 @@ class Application:
             self._clock.now_ms,
             self._images,
             self._writer,
+            self._held_links,
             cluster=None if replication is None else replication.status,
             replication=replication,
             span_export=self._span_export,
@@ -399,6 +406,7 @@ class Application:
                 nursery.start_soon(tasks.keep, "reactor", self._reactor.run, ESSENTIAL)
                 await self._start_replication(nursery)
                 await self._load_definitions()
+                nursery.start_soon(tasks.once, "held links", self._begin_held_links)
                 await self._start_plugins(nursery)
                 nursery.start_soon(tasks.keep, "ticker", self._tick, ESSENTIAL)
                 nursery.start_soon(tasks.keep, "time keeper", self._keep_time, ESSENTIAL)
@@ -518,6 +526,13 @@ class Application:
             await self._management.commit(ticket)
         except CommitTimeout:
             raise StartError(f"load_definitions {path}: the message store does not answer") from None
+
+    async def _begin_held_links(self) -> None:
+        with_links = self._settings.with_links
+        try:
+            await self._held_links.begin(self._management.administer, with_links=with_links)
+        except CommitTimeout:
+            log.warning("whether links are held is not durable yet; the next start looks again", with_links=with_links)
 
     def _listen(self) -> list[Listener]:
         """Open the sockets of all protocols, on which nothing is accepted yet."""
@@ -753,7 +768,7 @@ class Application:
             trouble = trouble or "logins are stuck"
         if not trouble and failing and failing[0].need == ESSENTIAL:
             trouble = f"the {failing[0].name} fails and is started again"
-        return Health(not trouble, trouble, confirm, degraded)
+        return Health(not trouble, trouble, confirm, degraded, self._held_links.reason)
 
     def _confirm_mode(self) -> str:
         """Return what a confirm promises: durable, os, or mixed when that differs between vhosts."""

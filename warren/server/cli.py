@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warren.server.errors import StartError
-from warren.server.settings import SERVE_OPTIONS, Settings
+from warren.server.settings import SERVE_OPTIONS, SERVE_SWITCHES, Settings
 from warren.server.settings_reader import load_settings
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def main(make_plugins: Callable[[], Sequence[Plugin]] = tuple, others: Sequence[
 
 
 def maybe_serve_options(arguments: Sequence[str]) -> dict[str, str] | None:
-    """Return the options of a plain ``serve --name value …`` (or ``--name=value``); None for all else."""
+    """Return the options of a plain ``serve --name value … --switch`` (or ``--name=value``); None for all else."""
     words = iter(arguments)
     if next(words, None) != "serve":
         return None
@@ -79,7 +79,11 @@ def maybe_serve_options(arguments: Sequence[str]) -> dict[str, str] | None:
         name, equals, value = word.partition("=")
         if name not in SERVE_OPTIONS and name != _CONFIG_OPTION:
             return None
-        if not equals:
+        if name in SERVE_SWITCHES:
+            if equals:
+                return None
+            value = "true"
+        elif not equals:
             following = next(words, None)
             if following is None:
                 return None

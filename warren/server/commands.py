@@ -20,7 +20,7 @@ from warren.ctl.command_table import ctl_app
 from warren.server.cli import OtherCommand, run_broker
 from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import SettingsError
-from warren.server.settings import SERVE_OPTIONS
+from warren.server.settings import SERVE_OPTIONS, SERVE_SWITCHES
 from warren.server.settings_reader import load_settings, shown_values
 from warren.server.store_commands import store_app
 
@@ -105,6 +105,9 @@ _ClusterNameFlag = Annotated[str | None, typer.Option(metavar="NAME", help="The 
 _ReplicasFlag = Annotated[
     str | None, typer.Option(metavar="N", help="How many nodes of a cluster are to have everything")
 ]
+_WithLinksFlag = Annotated[
+    bool, typer.Option("--with-links", help="Release shovels, federation and tables of a restored or copied directory")
+]
 _LogLevelFlag = Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error")]
 _LogFormatFlag = Annotated[str | None, typer.Option(metavar="FORMAT", help="console or json")]
 
@@ -157,6 +160,7 @@ def serve(
     replicas: _ReplicasFlag = None,
     log_level: _LogLevelFlag = None,
     log_format: _LogFormatFlag = None,
+    with_links: _WithLinksFlag = False,
 ) -> None:
     """Run the broker in the foreground until Ctrl-C or SIGTERM."""
     flags = _flags(locals())
@@ -204,6 +208,7 @@ def show_config(
     replicas: _ReplicasFlag = None,
     log_level: _LogLevelFlag = None,
     log_format: _LogFormatFlag = None,
+    with_links: _WithLinksFlag = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     """Print every setting with its value and where that came from; flags as for `warren serve`."""
@@ -304,4 +309,8 @@ def add_to_help(others: Sequence[OtherCommand]) -> None:
 
 def _flags(given: Mapping[str, object]) -> dict[str, str | None]:
     """Return the settings among the options of a command, by their names."""
-    return {key: str(given[key]) if given[key] is not None else None for key in SERVE_OPTIONS.values()}
+    flags = {key: str(given[key]) if given[key] is not None else None for key in SERVE_OPTIONS.values()}
+    for option in SERVE_SWITCHES:
+        key = SERVE_OPTIONS[option]
+        flags[key] = "true" if given[key] else None
+    return flags

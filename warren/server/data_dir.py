@@ -8,6 +8,7 @@
 3. A directory that holds other people's files is not taken over: its mode is only tightened when it is empty
    or was a data directory before.
 4. A directory into which a backup was restored in part is refused: a broker would serve that part as if it were all.
+5. A directory that was copied since its last start is marked before anything else is done with it (``links_mark.py``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from warren.server.errors import StartError
+from warren.server.links_mark import note_place
 
 LOCK_NAME: Final = "warren.lock"
 # The directory of the message store.
@@ -54,12 +56,19 @@ class DataDir:
             raise StartError(f"data directory {path}: a file of that name is in the way") from None
         except OSError as error:
             raise StartError(f"data directory {path}: {_reason(error)}") from None
-        if (path / UNFINISHED_RESTORE).exists():
+        try:
+            if (path / UNFINISHED_RESTORE).exists():
+                raise StartError(
+                    f"data directory {path}: a backup was restored into it in part only: remove what is in it, and "
+                    "restore again (warren store restore)"
+                )
+            note_place(path)
+        except OSError as error:
             _close(locks)
-            raise StartError(
-                f"data directory {path}: a backup was restored into it in part only: remove what is in it, and restore "
-                "again (warren store restore)"
-            )
+            raise StartError(f"data directory {path}: {_reason(error)}") from None
+        except StartError:
+            _close(locks)
+            raise
         return cls(path, locks)
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from warren.server.client_of_node import ClientOfNode
 from warren.server.copies.images import Images
 from warren.server.descriptors import Descriptors
 from warren.server.direct_client import DirectClients
+from warren.server.held_links import HeldLinks
 from warren.server.local_http import LocalHttp
 from warren.server.logins.authenticator import Authenticator
 from warren.server.message_store import MessageStoreService
@@ -45,20 +46,25 @@ class Health:
     """Whether the broker can do its work; `reason` says in one sentence why not.
 
     `confirm` is what a confirm promises: ``durable`` or ``os``, or ``mixed`` when that differs between vhosts.
-    `degraded` names the tasks that are failing; what is not essential does not make the broker unhealthy.
+    `degraded` names the tasks that are failing; what is not essential does not make the broker unhealthy. `held` says
+    why shovels, federation links and tables are held (``held_links.py``).
     """
 
     ok: bool
     reason: str = ""
     confirm: str = "durable"
     degraded: tuple[str, ...] = ()
+    held: str = ""
 
     def document(self) -> dict[str, Any]:
         """Return what ``/health`` answers; nothing in it tells a stranger more than names of parts."""
         found: dict[str, Any] = {"status": "ok"} if self.ok else {"status": "failed", "reason": self.reason}
         found["confirm"] = self.confirm
-        if self.degraded:
-            found["degraded"] = list(self.degraded)
+        degraded = [*self.degraded, *(["links"] if self.held else [])]
+        if degraded:
+            found["degraded"] = degraded
+        if self.held:
+            found["links"] = f"held: {self.held}"
         return found
 
 
@@ -109,6 +115,7 @@ class Management:
     clock_ms: Callable[[], int]
     images: Images
     catalogue: CatalogueWriter
+    held_links: HeldLinks
     cluster: Callable[[], dict[str, Any]] | None = None
     replication: Replication | None = None
     span_export: SpanExport | None = None

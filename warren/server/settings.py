@@ -110,7 +110,10 @@ SERVE_OPTIONS: Final = {
     "--replicas": "replicas",
     "--log-level": "log_level",
     "--log-format": "log_format",
+    "--with-links": "with_links",
 }
+# Those that take no value on the command line: to name one means true.
+SERVE_SWITCHES: Final = frozenset({"--with-links"})
 
 
 def default_data_dir() -> Path:
@@ -454,6 +457,10 @@ class Settings:
             "below which the broker may keep tables of a lake by itself",
             example="/srv/lake,s3://lake",
         ),
+    )
+    with_links: bool = field(
+        default=False,
+        metadata=about(SWITCH, "release the links of a restored or copied data directory, which are held otherwise"),
     )
     cluster_listen: Endpoint | None = field(
         default=None,

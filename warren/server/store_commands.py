@@ -209,6 +209,9 @@ def restore_command(
         str | None,
         typer.Option("--database", metavar="URL", help="An empty database for the metadata, as in the settings"),
     ] = None,
+    with_links: Annotated[
+        bool, typer.Option("--with-links", help="Do not hold shovels, federation and tables: the old broker is gone")
+    ] = False,
 ) -> None:
     """Restore a backup into an empty data directory, check it, and try it out."""
     from warren.backup.directory import BackupDirectory
@@ -219,7 +222,8 @@ def restore_command(
     until = Until(until_lsn, None if until_time is None else _time_ms(until_time))
     with _explained_backup(), BackupDirectory.reading(directory) as backups:
         manifest = choose(backups, backup, until)
-        _exit_with(_print(restore(backups, manifest, data_dir, until, database))[PROBLEM])
+        lines = restore(backups, manifest, data_dir, until, database, with_links=with_links)
+        _exit_with(_print(lines)[PROBLEM])
 
 
 def _time_ms(text: str) -> int:

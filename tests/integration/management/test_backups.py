@@ -310,3 +310,64 @@ def test_only_the_files_of_a_backup_can_be_read_and_only_in_pieces(broker: Warre
     assert api.ask("GET", "/warren/backups/other").status == 404
     api.delete(f"/warren/backups/{begun['backup']}")
     wait_until(lambda: not api.get("/warren/backups"), "it to end")
+
+
+def test_the_links_of_a_restored_broker_are_held_until_they_are_released(
+    broker: WarrenProcess, api: Api, tmp_path: Path
+) -> None:
+    """A backup that is looked at beside production empties none of its queues."""
+    api.put("/queues/%2F/orders", {"durable": True})
+    api.put("/queues/%2F/taken", {"durable": True})
+    uri = f"amqp://guest:guest@127.0.0.1:{broker.amqp_port}"
+    value = {"src-uri": uri, "src-queue": "orders", "dest-uri": "amqp://", "dest-queue": "taken"}
+    api.put("/parameters/shovel/%2F/s", {"value": value | {"reconnect-delay": 1}})
+    back_up(broker, tmp_path / "backups")
+    api.delete("/parameters/shovel/%2F/s")
+    with connect(broker.amqp_port, "/") as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "orders", b"of production", _persistent())
+
+    second = WarrenProcess(tmp_path / "second", settings={**SETTINGS, "link_networks": "127.0.0.0/8"})
+    (summary,) = restore(tmp_path / "backups", second)
+    assert summary["links"] == "held"
+    for _ in range(2):  # it is not forgotten by a restart
+        with second:
+            other = Api(second.http_port)
+            (shovel,) = other.eventually("/shovels", lambda rows: len(rows) == 1)
+            assert shovel["state"] == "held"
+            assert shovel["reason"].startswith("restored from backup 1 of ")
+            shown = other.get("//health")
+            assert (shown["status"], shown["degraded"]) == ("ok", ["links"])
+            assert shown["links"].startswith("held: restored from backup 1 of ")
+            assert other.get("/overview")["links_held"]["reason"] == shovel["reason"]
+            assert other.get("/warren/links")["held"] is True
+            other.close()
+        second.stop()
+    assert api.get("/queues/%2F/orders")["messages"] == 1
+
+    with second:
+        done = run_warren("ctl", "--url", url_of(second), "release_links")
+        assert (done.returncode, done.stdout) == (0, "Links are released\n"), done.stderr
+        other = Api(second.http_port)
+        other.eventually("/queues/%2F/taken", lambda row: row.get("messages") == 1)
+        assert other.get("/warren/links") == {"held": False}
+        second.kill()
+        second.start()
+        again = Api(second.http_port)
+        again.eventually("/shovels", lambda rows: [row["state"] for row in rows] == ["running"])
+        again.close()
+
+
+def test_a_restore_or_a_start_with_links_holds_none(broker: WarrenProcess, api: Api, tmp_path: Path) -> None:
+    api.put("/queues/%2F/orders", {"durable": True})
+    back_up(broker, tmp_path / "backups")
+    second = WarrenProcess(tmp_path / "second", settings=SETTINGS)
+    (summary,) = restore(tmp_path / "backups", second, "--with-links")
+    assert summary["links"] == "run"
+    with second:
+        assert Api(second.http_port).get("/warren/links") == {"held": False}
+    third = WarrenProcess(tmp_path / "third", settings={**SETTINGS, "with_links": "true"})
+    restore(tmp_path / "backups", third)
+    with third:
+        Api(third.http_port).eventually("/warren/links", lambda found: found == {"held": False})

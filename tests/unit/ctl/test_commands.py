@@ -328,6 +328,7 @@ CASES = (
         'Restarted the table "t" in vhost "/"',
     ),
     Case(["restart_shovel", "s"], ("DELETE", "shovels/vhost/%2F/s/restart", None), 'Restarted shovel "s" in vhost "/"'),
+    Case(["release_links"], ("POST", "warren/links/release", {}), "Links were not held"),
     Case(
         ["restart_federation_link", "1a"],
         ("DELETE", "federation-links/vhost/%2F/1a/n%40h/restart", None),

@@ -73,6 +73,7 @@ class FakeHost:
     places = "/srv/lake"
     descriptors_below = 1 << 20
     node_name = "rabbit@test"
+    held_reason = ""
 
     def __init__(self) -> None:
         self.values: dict[tuple[str, str], dict[str, Any]] = {}
@@ -192,6 +193,26 @@ def test_there_is_a_process_only_while_there_are_tables() -> None:
         assert jobs.processes == 1
 
     assert [level for level, _, _ in run(test).logged] == ["info"]
+
+
+def test_held_tables_need_no_process_and_follow_when_they_are_released() -> None:
+    async def test(host: FakeHost, jobs: LakeJobs) -> None:
+        host.held_reason = "restored from backup 2"
+        host.set("t", do="run")
+        await until(lambda: state(jobs) == "held")
+        assert jobs.restart("/", "t")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (state(jobs), reason(jobs), jobs.processes) == ("held", "restored from backup 2", 0)
+        host.held_reason = ""
+        host.tell()
+        await until(lambda: state(jobs) == "running")
+        host.held_reason = "held again"
+        host.tell()
+        await until(lambda: state(jobs) == "held")
+        await until(lambda: jobs.memory_bytes == 0)
+
+    events = [event for _, event, _ in run(test).logged]
+    assert events == ["a table is held", "a table is held", "a table follows", "a table is held"]
 
 
 def test_a_process_that_dies_is_started_again_and_counts_go_on() -> None:

@@ -69,6 +69,37 @@ def test_a_link_is_tried_again_after_its_reconnect_delay() -> None:
     run(test)
 
 
+def test_held_links_are_shown_and_begin_when_they_are_released() -> None:
+    """(6)"""
+
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        host.held_reason = "restored from backup 2"
+        host.set_parameter("shovel", "s", SHOVEL)
+        host.set_parameter("federation-upstream", "u", {"uri": "amqp://127.0.0.1"})
+        queue = LocalQueue("/", QueueDeclaration("q", durable=True), Policy(upstream="u"))
+        host.federate(queue)
+        await trio.sleep(100)
+        (shovel,), (link,) = supervisor.shovels(), supervisor.federation_links()
+        assert (shovel["state"], shovel["reason"]) == ("held", "restored from backup 2")
+        assert (link["status"], link["error"]) == ("held", "restored from backup 2")
+        assert supervisor.restart_shovel("/", "s")
+        host.clear_parameter("federation-upstream", "u")  # its upstream is not told: it never ran here
+        await trio.sleep(100)
+        assert (host.attempts, supervisor.federation_links()) == ([], [])
+        host.held_reason = ""
+        host.changed()
+        await trio.sleep(1)
+        assert len(host.attempts) == 1
+        host.held_reason = "held again"
+        host.changed()
+        await trio.sleep(1)
+        assert supervisor.shovels()[0]["state"] == "held"
+        await trio.sleep(100)
+        assert len(host.attempts) == 1
+
+    run(test)
+
+
 def test_reconnect_delay_0_means_never_until_it_is_asked_for() -> None:
     async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
         host.set_parameter("shovel", "s", SHOVEL | {"reconnect-delay": 0})

@@ -18,6 +18,7 @@ from warren.mgmt_plugin.resources.linked import LinkHandlers, NoLinks
 from warren.mgmt_plugin.resources.node import NodeHandlers
 from warren.mgmt_plugin.routes import Acting, Call, Handlers
 from warren.server.direct_client import DirectClients
+from warren.server.held_links import HeldLinks
 from warren.server.management import CLUSTERING, Health, Listening
 from warren.server.setting_kinds import Endpoint
 from warren.server.settings import LISTENERS, Settings
@@ -45,6 +46,10 @@ def asked(*handlers: Handlers, method: str, path: str, changes: list[MetadataCha
     acting = Acting(cast(DirectClients, None), administer)
     call = Call(request, params, Operator("someone", ("administrator",), access), {}, acting)
     return trio.run(route.handler, call)
+
+
+def not_held() -> HeldLinks:
+    return HeldLinks(ParameterBook(), None)
 
 
 def test_a_health_check_needs_no_broker() -> None:
@@ -94,7 +99,7 @@ class OneLink(NoLinks):
 
 def test_links_need_who_runs_them_and_the_parameters() -> None:
     links, parameters = OneLink(), ParameterBook()
-    handlers = LinkHandlers(links, parameters)
+    handlers = LinkHandlers(links, parameters, not_held())
     assert asked(handlers, method="GET", path="/api/shovels/vhost/v/s") == {"name": "s", "vhost": "v"}
     assert asked(handlers, method="DELETE", path="/api/shovels/vhost/v/s/restart") is None
     assert links.restarted == [("v", "s")]
@@ -115,7 +120,7 @@ class OneTable(NoLinks):
 
 
 def test_tables_are_told_restarted_and_deleted_with_their_parameter() -> None:
-    handlers = LinkHandlers(OneTable(), ParameterBook())
+    handlers = LinkHandlers(OneTable(), ParameterBook(), not_held())
     row = {"name": "t", "vhost": "v", "state": "failing"}
     assert asked(handlers, method="GET", path="/api/lake/vhost/v/t") == row
     assert asked(handlers, method="DELETE", path="/api/lake/vhost/v/t/restart") is None
@@ -131,7 +136,7 @@ def test_tables_are_told_restarted_and_deleted_with_their_parameter() -> None:
 def test_handlers_of_one_table_do_not_meet() -> None:
     first, second = OneLink(), OneLink()
     for links in (first, second):
-        asked(LinkHandlers(links, ParameterBook()), method="DELETE", path="/api/shovels/vhost/v/s/restart")
+        asked(LinkHandlers(links, ParameterBook(), not_held()), method="DELETE", path="/api/shovels/vhost/v/s/restart")
     assert (first.restarted, second.restarted) == ([("v", "s")], [("v", "s")])
 
 

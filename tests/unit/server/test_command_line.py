@@ -169,6 +169,8 @@ ARGUMENTS = [
     ["serve", "--log-level", "debug", "--log-format", "json", "--config", "c.toml"],
     ["serve", "--https", "127.0.0.1:3", "--prometheus", "off"],
     ["serve", "--amqp", "--http"],
+    ["serve", "--with-links", "--amqp", "127.0.0.1:1"],
+    ["serve", "--http", "off", "--with-links"],
 ]
 
 
@@ -199,6 +201,8 @@ def test_options_read_without_typer_are_what_typer_reads(arguments: list[str], m
         ["serve", "--help"],
         ["serve", "extra"],
         ["serve", "--amqp"],
+        ["serve", "--with-links=true"],
+        ["serve", "--with-links", "true"],
         ["serve", "--amqp", "x", "--ampqs", "y"],
         ["serve", "--am", "x"],
         ["serve", "--", "--amqp"],

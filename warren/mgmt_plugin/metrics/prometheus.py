@@ -562,6 +562,8 @@ class Metrics:
             yield Metric(f"reactor_{name}", kind, text), _one(value)
         dropped = Metric("mqtt_dropped_total", COUNTER, "Messages of QoS 0 for clients that did not read in time")
         yield dropped, _one(self._broker.churn.dropped_qos_0)
+        held = Metric("links_held", GAUGE, "1 while shovels, federation links and tables are held")
+        yield held, _one(int(self._management.held_links.reason != ""))
         by_protocol = [(labels(("protocol", name)), count) for name, count in sorted(totals.protocols.items())]
         yield Metric("reactor_protocol_connections", GAUGE, "Connections of clients, by protocol"), by_protocol
 

@@ -1,4 +1,7 @@
-"""Shovels, federation links and tables: how they are, and having them begin anew. Parameters say what they do."""
+"""Shovels, federation links and tables: how they are, and having them begin anew. Parameters say what they do.
+
+Those of a restored or copied data directory are held until an administrator releases them (`server.held_links`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any, ClassVar, Final, Protocol
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import visible_vhosts
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_found
+from warren.server.held_links import HeldLinks
 from warren.vhosts.metadata import ParameterDelete
 from warren.vhosts.parameters import ParameterBook
 
@@ -59,9 +63,17 @@ _T: Final = "/api/lake/vhost/{vhost}/{name}"
 class LinkHandlers(Handlers):
     """Handlers of shovels, federation links and tables."""
 
-    def __init__(self, links: Links, parameters: ParameterBook) -> None:
+    def __init__(self, links: Links, parameters: ParameterBook, held: HeldLinks) -> None:
         self._links = links
         self._parameters = parameters
+        self._held = held
+
+    async def show_held(self, call: Call) -> Described:
+        mark = self._held.maybe_mark()
+        return {"held": False} if mark is None else {"held": True, **mark.document()}
+
+    async def release(self, call: Call) -> Described:
+        return {"released": await self._held.release(call.acting.administer, call.operator.name)}
 
     async def list_shovels(self, call: Call) -> list[Described]:
         return [row for vhost in visible_vhosts(call) for row in self._links.shovels(vhost.name)]
@@ -115,6 +127,8 @@ class LinkHandlers(Handlers):
             raise not_found()
 
     ROUTES: ClassVar = (
+        Route("GET", "/api/warren/links", Access.MONITORING, show_held, "Whether links are held, and why"),
+        Route("POST", "/api/warren/links/release", Access.ADMINISTRATOR, release, "Have links run that are held"),
         Route("GET", "/api/shovels", Access.MONITORING, list_shovels, "Shovels"),
         Route("GET", "/api/shovels/{vhost}", Access.MONITORING, list_shovels, "Shovels of a vhost"),
         Route("GET", _S, Access.MONITORING, show_shovel, "A shovel"),

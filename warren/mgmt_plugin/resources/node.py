@@ -138,6 +138,7 @@ class NodeHandlers(Handlers):
             "disk_free_limit": settings.store.disk_free_min_bytes,
             "disk_free_alarm": broker.has_alarm("disk"),
             "replicas_alarm": broker.has_alarm("replicas"),
+            "links_held": management.held_links.reason or None,
             "proc_total": int(broker.limits.connections_max),
             "processors": os.cpu_count() or 1,
             "run_queue": 0,

@@ -13,6 +13,7 @@ from warren.mgmt_plugin.metrics.statistics import CHANNEL_STATS, CHURN, LENGTHS,
 from warren.mgmt_plugin.names import node_name, visible_connections, visible_vhosts
 from warren.mgmt_plugin.resources.connections import channels_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
+from warren.server.held_links import told_by
 from warren.server.management import Listening
 from warren.server.settings import WITH_TLS
 
@@ -157,6 +158,8 @@ class OverviewHandlers(Handlers):
         described["churn_rates"] = churn
         if self._cluster is not None:
             described["cluster"] = cluster_of(self._cluster())
+        if mark := told_by(broker.parameters):
+            described["links_held"] = mark.document()
         if call.operator.is_monitor:
             described["listeners"] = listener_rows(node_name(broker), self._listening)
             described["contexts"] = context_rows(node_name(broker), self._listening)

@@ -1,12 +1,15 @@
 """Restoring a backup: its files into an empty data directory, checked while they are copied, then tried out.
 
     empty -> marked as unfinished -> files, each compared with its checksum -> cut (`until`) -> metadata elsewhere
-          -> the log is recovered and the metadata are read as a start would do it -> the mark is removed
+          -> the log is recovered and the metadata are read as a start would do it -> links are held
+          -> the mark is removed
 
 1. No broker starts on a directory that is marked (``data_dir.UNFINISHED_RESTORE``): half a restore never serves.
 2. What goes wrong is said with the file that it is about. The directory is left marked, to be emptied.
 3. With `until` the messages are those of an earlier place of the log. The metadata are not older than that, and at most
    as new as the backup: what was declared since may be there, empty, and what was deleted since may be missing.
+4. Shovels, federation links and tables of the directory do not run until somebody releases them (``links_mark.py``):
+   the broker that the backup is of may run, and they are its own.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from warren.msgstore.files.file_system import OsFileSystem
 from warren.msgstore.files.syncing import sync_all
 from warren.msgstore.tools.lines import Line, UnreadableStore, problem, time_text
 from warren.server.data_dir import MESSAGES, UNFINISHED_RESTORE, DataDir
+from warren.server.durable_file import sync_directory
 from warren.server.errors import CatalogueError
+from warren.server.links_mark import hold
 
 if TYPE_CHECKING:
     from warren.server.catalogue.catalogue import Catalogue
@@ -74,11 +79,18 @@ def choose(directory: BackupDirectory, number: int | None, until: Until) -> Mani
 
 
 def restore(
-    directory: BackupDirectory, manifest: Manifest, data_dir: Path, until: Until, database: str | None
+    directory: BackupDirectory,
+    manifest: Manifest,
+    data_dir: Path,
+    until: Until,
+    database: str | None,
+    *,
+    with_links: bool = False,
 ) -> Iterator[Line]:
     """Restore a backup into `data_dir`, which is empty or missing; yield notes, problems and a summary.
 
-    `database`: the URL of an empty database that the metadata go into, instead of the directory.
+    `database`: the URL of an empty database that the metadata go into, instead of the directory. `with_links`: links
+    run from the first start on.
 
     Raises:
         BackupError: the backup is damaged. RestoreError, StartError: it cannot be restored here.
@@ -91,16 +103,18 @@ def restore(
         stack.enter_context(DataDir.open(data_dir))
         try:
             mark.touch(mode=0o600)
-            _sync_directory(data_dir)
+            sync_directory(data_dir)
             for file in manifest.files:
                 _copy(directory, file, data_dir)
             for made in sorted({parent for file in manifest.files for parent in _parents(file)}):
-                _sync_directory(data_dir / made)
+                sync_directory(data_dir / made)
             summary = yield from _checked(data_dir, manifest, until)
             _restore_metadata(data_dir / CATALOGUE_FILE, target, manifest)
+            if not with_links:
+                hold(data_dir, f"restored from backup {manifest.number} of {time_text(manifest.taken_ms)}")
             mark.unlink()
-            _sync_directory(data_dir)
-            yield summary
+            sync_directory(data_dir)
+            yield {**summary, "links": "run" if with_links else "held"}
         except OSError as error:
             raise RestoreError(f"{data_dir}: {os.strerror(error.errno or 0)}; empty it, and restore again") from None
         except BackupError as error:
@@ -234,11 +248,3 @@ def _restore_metadata(copy: Path, database: Catalogue | None, manifest: Manifest
     if database is not None:
         for path in copy.parent.glob(f"{copy.name}*"):
             path.unlink()
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        sync_all(handle)
-    finally:
-        os.close(handle)

@@ -3,7 +3,7 @@
 import { formatTime } from './format.js';
 
 /** What `alertsOf` needs of a node, as the API's `columns`. */
-export const ALERT_COLUMNS = 'name,mem_alarm,disk_free_alarm,inbound_alarm,replicas_alarm,failing_tasks,running,role,state,gone_since_ms';
+export const ALERT_COLUMNS = 'name,mem_alarm,disk_free_alarm,inbound_alarm,replicas_alarm,links_held,failing_tasks,running,role,state,gone_since_ms';
 
 /** What to do about a node of a cluster that does not follow, by its `state`; undefined for one that works. */
 export function adviceOn(node) {
@@ -41,6 +41,13 @@ export function alertsOf(node) {
     found.push({
       what: 'holds as many messages received in part as it may. Connections that send large ones take turns.',
       advice: 'Look for clients that begin large messages and do not end them; the log names the largest.',
+    });
+  if (node.links_held)
+    found.push({
+      what: `holds its shovels, federation links and tables: ${node.links_held}.`,
+      advice: 'Release them on the overview when the broker that they are from is gone.',
+      page: [],
+      where: 'overview',
     });
   for (const task of node.failing_tasks ?? [])
     found.push({

@@ -96,9 +96,9 @@ function Banners({ overview }) {
       ${reason && html`<p class="banner warning">This page is not up to date: ${reason}. It was fresh at ${formatTime(freshness.get())}. <button type="button" class="small" onClick=${refreshNow}>Try again</button></p>`}
     </div>
     <div role="status" aria-live="assertive">${alerts.map(
-      ({ node, what, advice, page }) => html`<div key=${`${node} ${what}`} class="banner alarm">
+      ({ node, what, advice, page, where = 'cluster' }) => html`<div key=${`${node} ${what}`} class="banner alarm">
         <b>${node} ${what}</b>
-        <span>${advice} ${page ? html`<a href=${listHref(page)}>Look at the cluster</a>` : html`<a href=${href(['nodes', node])}>Look at the node</a>`}.</span>
+        <span>${advice} ${page ? html`<a href=${listHref(page)}>Look at the ${where}</a>` : html`<a href=${href(['nodes', node])}>Look at the node</a>`}.</span>
       </div>`,
     )}</div>
     ${overview?.disable_stats && html`<p class="banner">Statistics are switched off on this broker.</p>`}

@@ -1,8 +1,9 @@
 // The broker at a glance.
 
-import { withQuery } from '../api.js';
-import { Bytes, Duration, formatBytes, formatNumber, Num, Rate } from '../format.js';
+import { post, withQuery } from '../api.js';
+import { Bytes, Duration, formatBytes, formatNumber, formatTime, Num, Rate } from '../format.js';
 import { Chart, lineOf, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { confirmAction } from '../parts/dialog.js';
 import { LengthChart, RateChart } from '../parts/message_rates.js';
 import { Card, Mark, Meter, Page, pending } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
@@ -79,6 +80,20 @@ function Counts({ overview }) {
   </dl>`;
 }
 
+function HeldLinks({ held, reload }) {
+  const release = () =>
+    confirmAction({
+      title: 'Release links?',
+      text: 'Shovels, federation links and tables begin to run. If the broker that they are from runs too, they take its messages and its tables.',
+      action: 'Release links',
+      done: 'The links are released.',
+      run: () => post('warren/links/release', {}),
+    }).then((done) => done && reload());
+  return html`<${Card} title="Links are held" actions=${mayAdminister() && html`<button type="button" class="small" onClick=${release}>Release links…</button>`}>
+    <p class="hint">Shovels, federation links and tables do not run, since ${formatTime(held.since_ms)}: ${held.reason}.</p>
+  <//>`;
+}
+
 function Nodes() {
   const poll = usePoll('nodes');
   return html`<${Card} title="Nodes" wide>
@@ -101,6 +116,7 @@ export default function Overview() {
       pending(poll) ??
       html`<${Counts} overview=${overview} />
       <div class="cards">
+        ${overview.links_held && html`<${HeldLinks} held=${overview.links_held} reload=${poll.reload} />`}
         <${Card}><${LengthChart} key=${vhost} of=${charted?.queue_totals} title=${vhost ? `Queued messages in ${vhost}` : 'Queued messages'} /><//>
         <${Card}><${RateChart} key=${vhost} stats=${charted?.message_stats} title=${vhost ? `Message rates in ${vhost}` : 'Message rates'} /><//>
         ${mayMonitor() && html`<${Nodes} />`}
