@@ -13,7 +13,7 @@ from engine import START_MS
 from engine_harness import Harness
 from following_sql import take_durable_changes
 from life_ids import new_life_id
-from memory_store import MemoryStore
+from memory_store import MemoryStore, check_frame
 from peer_frames import USER
 from simulation.simulated_file_system import SimulatedFileSystem
 from simulation.small_store import Shape, open_store
@@ -45,10 +45,12 @@ class DiskStore(MemoryStore):
     def __init__(self, broker: Broker, store: Store) -> None:
         super().__init__(broker)
         self._store = store
+        self.continued_frames = 0
+        self.jobs_left = -1  # 0: nothing is written, as by a process that has died; -1: everything is
 
     def run(self) -> bool:
         log = self.log
-        if self.hold:
+        if self.hold or self.jobs_left == 0:
             return False
         commits, log.commit_jobs = log.commit_jobs, []
         reads, log.read_jobs = log.read_jobs, []
@@ -56,7 +58,12 @@ class DiskStore(MemoryStore):
         checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
         unlinks, log.unlink_jobs = log.unlink_jobs, []
         for commit in commits:
+            if self.jobs_left == 0:
+                return False
+            self.jobs_left -= self.jobs_left > 0
+            check_frame(log, commit)
             self.commits += 1
+            self.continued_frames += commit.is_continued
             self.written_bytes += int(commit.payload_bytes)
             self._store.commit(commit, 0)
             self.stored(commit)

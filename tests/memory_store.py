@@ -16,6 +16,13 @@ def memory_log(segment_bytes: int = 1 << 20, page_entries: int = 256) -> Message
     return MessageLog(checksum_function(default_algorithm()), segment_bytes, page_entries)
 
 
+def check_frame(log: MessageLog, commit: CommitJob) -> None:
+    """Assert that the frame of a job is not larger than frames may be; a single record may be anything."""
+    assert commit.payload_bytes <= log.frame_bytes or commit.record_count == 1, (
+        f"a frame of {commit.record_count} records and {commit.payload_bytes} bytes, more than {log.frame_bytes}"
+    )
+
+
 class MemoryLogFiles:
     """The files of `disk`, as errands want them."""
 
@@ -69,6 +76,7 @@ class MemoryDisk:
         unlinks, log.unlink_jobs = log.unlink_jobs, []
         for commit in commits:
             self.commits += 1
+            check_frame(log, commit)
             if commit.record_count:
                 header = frame_header(
                     log.checksum,
@@ -81,6 +89,7 @@ class MemoryDisk:
                     previous_crc=0,
                     record_count=commit.record_count,
                     store_tag=log.store_tag,
+                    is_continued=commit.is_continued,
                 )
                 image = self.segments.setdefault(int(commit.base_lsn), bytearray(int(commit.capacity)))
                 at = int(commit.lsn - commit.base_lsn)

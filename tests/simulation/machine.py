@@ -606,7 +606,7 @@ class Machine:
         if job is None or self.failed or not self.is_committed(job):
             return False
         self.carried_out = None
-        if job.sync:
+        if job.sync and not job.is_continued:
             self.durable = int(job.batch)
         self.log.committed(job)
         self._look()
@@ -627,7 +627,8 @@ class Machine:
             return False
         self.commits.popleft()
         self.carried_out = job
-        self.written = int(job.batch)
+        if not job.is_continued:
+            self.written = int(job.batch)
         if job.record_count:
             data = self._read_now(int(job.lsn), FRAME_HEADER_BYTES + int(job.payload_bytes))
             self.frames.append(Frame(int(job.lsn), int(job.crc), data))

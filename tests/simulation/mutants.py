@@ -452,6 +452,25 @@ MUTANTS: Final = (
         ),
     ),
     mutant(
+        "half-a-batch-counts",
+        "after a crash half a large transaction is there",
+        (REPLAY, "        if frame.is_continued:\n", "        if False:\n"),
+    ),
+    mutant(
+        "half-a-batch-waits-for-the-next-life",
+        "the rest of a transaction that died with its process comes to life with the next batch",
+        (
+            REPLAY,
+            "        self.epoch_begins(frame.epoch)\n        if frame.is_continued:",
+            "        if frame.is_continued:",
+        ),
+    ),
+    mutant(
+        "second-frame-before-the-first-of-an-epoch-is-synced",
+        "a start after a power cut reports corruption where nothing is corrupt",
+        (LOG, "(batch.wants_sync and is_last) or self._is_new,", "batch.wants_sync and is_last,"),
+    ),
+    mutant(
         "flag-lost-on-disk",
         "a message that was tried before looks as if it were new",
         ("msgstore/log/records.py", lines("if flags & DELIVERED:", "    message.attempts = 1"), ""),

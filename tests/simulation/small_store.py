@@ -31,6 +31,7 @@ class Shape(NamedTuple):
     page_entries: int = 4
     checkpoint_bytes: int = 1 << 30
     memory_bytes: int = 64 << 20
+    frame_bytes: int = 64 << 20
 
 
 class Snapshot(NamedTuple):
@@ -105,6 +106,7 @@ def open_store(fs: SimulatedFileSystem, shape: Shape, epoch: int | None = None) 
     store = Store(fs, clock_ms=lambda: 0)
     store.open()
     log = MessageLog(checksum_function(default_algorithm()), shape.segment_bytes, shape.page_entries)
+    log.frame_bytes = shape.frame_bytes
     log.checkpoints.every_bytes = shape.checkpoint_bytes
     log.memory_bytes = shape.memory_bytes
     found = recover(store, log, STORE_ID, epoch)

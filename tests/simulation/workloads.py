@@ -20,7 +20,14 @@ from warren.queues.backlog import SHORT_HEAD_MESSAGES
 from warren.queues.held_messages import DEAD_LETTERED, RELEASED
 from warren.queues.lanes import PARKED
 
-_SHAPES = (Shape(1024, 4), Shape(4096, 4), Shape(4096, 8, 1 << 13), Shape(2048, 4, 1 << 12, 1 << 10))
+_SHAPES = (
+    Shape(1024, 4),
+    Shape(4096, 4),
+    Shape(4096, 8, 1 << 13),
+    Shape(2048, 4, 1 << 12, 1 << 10),
+    Shape(2048, 4, frame_bytes=200),
+    Shape(1024, 4, 1 << 12, 1 << 10, frame_bytes=96),
+)
 _PLAIN_NAMES = ("a", "b", "c", "t")
 _RULED_NAMES = (*KINDS, "l", "l", "a", "t")
 TRANSIENT = "t"

@@ -21,7 +21,8 @@ does what nobody waits for: checkpoints, spare segments, copies for the quaranti
    was told, and nothing is dropped of a stream from when it is asked for: so it has all that the log has let go of.
 8. The engine learns of a commit when the gate lets it pass: at once on a single node, and with followers when those
    that have to have it do. One commit waits there at most, since one is under way at a time. The loop is not woken for
-   one that has to wait there anyway: what opens the gate wakes it.
+   one that has to wait there anyway: what opens the gate wakes it. A frame that is continued does not wait there: the
+   last one of its batch does.
 9. What a read finds damaged is mended before the engine takes it, where there is somebody to mend it (`Mender`): it was
    damage to nobody then.
 """
@@ -324,7 +325,11 @@ class MessageStoreService:
             self._broker.stored(job)
 
     def _take(self, outcome: Outcome) -> None:
-        if isinstance(outcome, CommitJob):
+        if isinstance(outcome, CommitJob) and outcome.is_continued:
+            self.written_bytes += int(outcome.payload_bytes)
+            self._broker.stored(outcome)
+            self._note_segment(outcome)
+        elif isinstance(outcome, CommitJob):
             self.batches += 1
             self.written_bytes += int(outcome.payload_bytes)
             if outcome.sync:

@@ -262,6 +262,7 @@ class _Recoverer:
 
     def _epoch_begins(self, epoch: int, first_lsn: int) -> None:
         """There is something of `epoch`. Where that of a checkpoint without a table began nobody knows."""
+        self._replay.epoch_begins(epoch)
         if epoch > self._log.epoch:
             self._log.epoch = epoch
             self._log.epochs.begin(epoch, first_lsn)

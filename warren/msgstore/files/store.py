@@ -509,6 +509,7 @@ class Store(FailStop):
                 self._previous_crc,
                 int(job.record_count),
                 self._store_id[:STORE_TAG_BYTES],
+                job.is_continued,
             )
             self._frame_job = job
             if self._changes is not None:

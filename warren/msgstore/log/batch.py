@@ -2,8 +2,8 @@
 
     add, settle, copy, ... -> rows -> write: the records of a frame -> enter: their places in the indexes
 
-1. A batch is one frame: what happens in one call of the engine (a publish to many queues, a transaction) is in one
-   batch, and so entirely on disk or not at all.
+1. A batch is one frame, or several that count together: what happens in one call of the engine (a publish to many
+   queues, a transaction) is in one batch, and so entirely on disk or not at all.
 2. A message has a row per queue. Rows of messages that are settled before the batch is closed are cancelled: such a
    message is never written.
 3. When the frame is written the next batch is open already: what the queues ask for when they are told of the end of
@@ -307,9 +307,8 @@ class Batch:
             page.queued = False
             if not page.resident or not page.dirty:
                 continue
-            position = int(writer.payload_bytes)
             length = int(writer.page(index.queue_id, page_number, page.entries, index.transient))
-            self._pages.append((index, page, position, length))
+            self._pages.append((index, page, int(writer.position), length))
 
     def _write_messages(self, writer: RecordWriter) -> None:
         """Write a record for each message with rows left."""
@@ -334,9 +333,9 @@ class Batch:
                     one_id[0] = only.queue_id
                     one_number[0] = self._numbers[first]
                     firsts = append(firsts, first)
-                    positions = append(positions, writer.payload_bytes)
                     kept_flags: i64 = 0 if message.persistent and not only.transient else DROPPABLE
                     lengths = append(lengths, writer.message(message, kept_flags, one_id, one_number))
+                    positions = append(positions, writer.position)
                 continue
             queue_ids = vec[i64]()
             numbers = vec[i64]()
@@ -359,9 +358,9 @@ class Batch:
             if len(queue_ids) == 0:
                 continue
             firsts = append(firsts, first)
-            positions = append(positions, writer.payload_bytes)
             flags: i64 = DROPPABLE if droppable else 0
             lengths = append(lengths, writer.message(message, flags, queue_ids, numbers))
+            positions = append(positions, writer.position)
         self._message_rows = firsts
         self._message_lengths = lengths
         self._message_positions = positions
@@ -401,9 +400,8 @@ class Batch:
                 numbers = append(numbers, number)
             if len(queue_ids) == 0:
                 continue
-            position = int(writer.payload_bytes)
             length = int(writer.copy(row.record, row.flags | MOVED, queue_ids, numbers))
-            self._copies.append((row, position, length))
+            self._copies.append((row, int(writer.position), length))
 
     def _live_places(self, row: CopyRow) -> list[tuple[QueueIndex, int]]:
         """Return where the record is still live, as far as its pages are resident."""

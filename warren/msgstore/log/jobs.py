@@ -37,6 +37,8 @@ class Files(Protocol):
 class CommitJob:
     """Write one frame, and make it durable when `sync`. With no records there is no frame, only the sync.
 
+    A batch is one job, or a few for a very large one: all but the last are continued.
+
     The committer adds what only it knows: the time, the LSN up to which the log is committed by now, the epoch and the
     crc of the frame before. A job that syncs is reported when its frame is committed.
     """
@@ -52,6 +54,7 @@ class CommitJob:
         payload_bytes: i64,
         record_count: i64,
         sync: bool,
+        is_continued: bool = False,
     ) -> None:
         self.batch: i64 = batch  # batches count from 1 in each life of the process
         self.lsn: i64 = lsn  # of the frame's first byte
@@ -62,6 +65,7 @@ class CommitJob:
         self.payload_bytes: i64 = payload_bytes
         self.record_count: i64 = record_count
         self.sync: bool = sync
+        self.is_continued: bool = is_continued  # the next job has more of the batch: nobody is told of it before that
         self.crc: i64 = 0  # outcome: the crc field of the frame
         self.committed_lsn: i64 = 0  # outcome: all below is committed
 

@@ -1,7 +1,8 @@
 """The shared log, seen from the engine: what is open, the order of commits, and what became of them.
 
 What is to be stored gathers in the open batch. Closing it makes a `CommitJob`, one frame; while that is being written
-the next batch gathers, so that the batches grow with the load and no timer decides.
+the next batch gathers, so that the batches grow with the load and no timer decides. A batch that is larger than a
+frame may be (`frame_bytes`) is one commit of several jobs, one behind the other in one segment.
 
 1. One commit is under way at a time, and batches are closed, committed and reported in their order.
 2. A waiter is told once its batch is written, and committed when one of the batch's waiters asks for a sync: who
@@ -35,6 +36,7 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import LSN_MASK, PAGE_ENTRIES, IndexOwner, QueueIndex
 from warren.msgstore.log.reclamation import Reclamation
 from warren.msgstore.log.records import (
+    FRAME_BYTES,
     FRAME_HEADER_BYTES,
     MESSAGE,
     PAGE,
@@ -100,6 +102,7 @@ class MessageLog:
         self.algorithm: int = 0
         self.store_id: bytes = bytes(16)
         self.segment_bytes: i64 = segment_bytes
+        self.frame_bytes: i64 = FRAME_BYTES  # the largest payload of more than one record
         self.page_entries: i64 = page_entries
         self.segments = SegmentTable()
         self.indexes: dict[int, QueueIndex] = {}
@@ -125,6 +128,7 @@ class MessageLog:
         self.batch_bytes: i64 = BATCH_BYTES  # with more in it publishers wait; set by the shell
         self.on_open: Callable[[], None] | None = None  # something is in the batch: close it in `LINGER_S`
         self._ahead: FrameAhead | None = None  # of the open batch, if portions of it are written
+        self._is_new: bool = False  # this life has not written a frame
 
         # The log.
         self.next_lsn: i64 = 0  # where the next frame begins, unless it needs a new segment
@@ -199,7 +203,7 @@ class MessageLog:
     # --- when the open batch is closed ------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int, time_ms: int, life_id: bytes) -> None:
-        """Have the first frame of this life say so, durably: what is delivered behind it makes an end unclean.
+        """Have the first frame of this life say so, durably: a delivery after it makes an end unclean.
 
         `life_id`: 16 random bytes that no other life of any store has.
         """
@@ -207,6 +211,7 @@ class MessageLog:
         self.life_id = life_id
         self.epochs.begin(epoch, int(self.next_base_lsn) + SEGMENT_HEADER_BYTES)
         self.epochs.name(epoch, life_id)
+        self._is_new = True
         self.batch.epoch_time_ms = time_ms
         self.force()
 
@@ -310,7 +315,7 @@ class MessageLog:
             segment.end_lsn = segment.base_lsn + SEGMENT_HEADER_BYTES
             self.next_segment += 1
             self.segments.add(segment)
-            ahead = FrameAhead(RecordWriter(self.checksum), segment)
+            ahead = FrameAhead(RecordWriter(self.checksum, self.frame_bytes), segment)
             self._ahead = ahead
         batch = self.batch
         batch.write(ahead.writer)
@@ -327,17 +332,18 @@ class MessageLog:
     def _close(self, batch: Batch) -> None:
         """Make a `CommitJob` of the open batch."""
         ahead = self._ahead
-        writer = RecordWriter(self.checksum) if ahead is None else ahead.writer
+        writer = RecordWriter(self.checksum, self.frame_bytes) if ahead is None else ahead.writer
         batch.write(writer)
         self.checkpoints.log_grows_to(self.next_lsn + writer.payload_bytes)
         self.batch = Batch(self, batch.number + 1)
         job: CommitJob | None = None
         if writer.record_count:
             frame: i64 = self._place_frame(writer.payload_bytes) if ahead is None else self._place_ahead(ahead)
-            job = self._job(batch, writer, frame)
+            job = self._put_jobs(batch, writer, frame)
             batch.enter(frame + FRAME_HEADER_BYTES)
         elif batch.wants_sync and self.durable_lsn < self.next_lsn:
             job = self._sync_job(batch)
+            self.commit_jobs.append(job)
         batch.close()
         self._flying_waiters = batch.waiters
         self.removals.batch_closed()
@@ -346,7 +352,6 @@ class MessageLog:
             self._done(batch.number)
         else:
             self.in_flight = job
-            self.commit_jobs.append(job)
 
     def _place_frame(self, payload_bytes: i64) -> i64:
         """Return the LSN of the frame, beginning a segment for it when it does not fit."""
@@ -389,19 +394,33 @@ class MessageLog:
         least: i64 = padded(SEGMENT_HEADER_BYTES + frame_bytes)
         return self.segment_bytes if self.segment_bytes > least else least
 
-    def _job(self, batch: Batch, writer: RecordWriter, lsn: i64) -> CommitJob:
+    def _put_jobs(self, batch: Batch, writer: RecordWriter, lsn: i64) -> CommitJob:
+        """Have the frames of a batch written, the first at `lsn`; return the last job, with which it is committed.
+
+        The first frame of an epoch is synced before the second is written: recovery takes a segment without its first
+        frame for damaged when a later one is there (``recovery.py``).
+        """
         segment = self.segments.segments[-1]
-        return CommitJob(
-            batch.number,
-            lsn,
-            segment.number,
-            segment.base_lsn,
-            segment.capacity,
-            writer.take_chunks(),
-            writer.payload_bytes,
-            writer.record_count,
-            batch.wants_sync,
-        )
+        frames = writer.take_frames()
+        last: i64 = len(frames) - 1
+        for at, frame in enumerate(frames):
+            is_last: bool = at == last
+            job = CommitJob(
+                batch.number,
+                lsn,
+                segment.number,
+                segment.base_lsn,
+                segment.capacity,
+                frame.chunks,
+                frame.payload_bytes,
+                frame.record_count,
+                (batch.wants_sync and is_last) or self._is_new,
+                not is_last,
+            )
+            self._is_new = False
+            self.commit_jobs.append(job)
+            lsn = job.end_lsn()
+        return job
 
     def _sync_job(self, batch: Batch) -> CommitJob:
         """Nothing to write, but what is written is to be synced."""
@@ -413,6 +432,8 @@ class MessageLog:
 
     def committed(self, job: CommitJob) -> None:
         """The shell has carried `job` out."""
+        if job.is_continued:
+            return
         assert job is self.in_flight
         self.in_flight = None
         if job.record_count:

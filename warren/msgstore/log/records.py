@@ -7,6 +7,8 @@ All numbers are big-endian, every record starts at a multiple of 8, and the padd
 2. A frame's crc covers its header and all records: a frame is there whole, or it is not there.
 3. Content is stored as it was received, frame by frame, so that neither storing nor delivering takes it apart.
 4. A frame carries the first bytes of its store's random id: no publisher can write one into a message.
+5. A frame has at most `FRAME_BYTES`, or one record. A batch that needs more has several frames, each but the last
+   marked with `CONTINUED`; a reader applies them together or not at all (``replay.py (4)``).
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ FRAME_MAGIC: Final = b"WFRM"
 FRAME_HEADER_BYTES: Final = 56
 STORE_TAG_AT: Final = 44
 STORE_TAG_BYTES: Final = 8
+# In the word with the number of records: the batch continues in the next frame.
+CONTINUED: Final = 1 << 31
+# A payload has no more, unless it is a single record. Records are limited by what a message may be: far below 4 GiB.
+FRAME_BYTES: Final = 64 << 20
 
 RECORD_HEAD_BYTES: Final = 16
 MESSAGE_HEAD_BYTES: Final = 24
@@ -122,12 +128,16 @@ def frame_header(
     previous_crc: int,
     record_count: int,
     store_tag: bytes,
+    is_continued: bool = False,
 ) -> bytes:
     """Return the 56 bytes in front of the payload `chunks`; the last four are the frame's crc.
 
-    `store_tag`: the first 8 bytes of the store's id. `durable_lsn`: all below it is committed.
+    `store_tag`: the first 8 bytes of the store's id. `durable_lsn`: all below it is committed. `is_continued`: the next
+    frame belongs to the same batch.
     """
     assert len(store_tag) == STORE_TAG_BYTES
+    if is_continued:
+        record_count |= CONTINUED
     head = FRAME_MAGIC + payload_bytes.to_bytes(4, "big") + lsn.to_bytes(8, "big") + durable_lsn.to_bytes(8, "big")
     head += time_ms.to_bytes(8, "big") + epoch.to_bytes(4, "big") + previous_crc.to_bytes(4, "big")
     head += record_count.to_bytes(4, "big") + store_tag
@@ -137,19 +147,57 @@ def frame_header(
     return head + crc.to_bytes(4, "big")
 
 
-class RecordWriter:
-    """The payload of a frame in the making. Positions are relative to its beginning."""
+class FramePayload:
+    """What one frame holds."""
 
-    def __init__(self, checksum: Checksum) -> None:
+    def __init__(self, chunks: list[bytes], payload_bytes: i64, record_count: i64) -> None:
+        self.chunks = chunks
+        self.payload_bytes: i64 = payload_bytes
+        self.record_count: i64 = record_count
+
+
+class RecordWriter:
+    """The payload of the frame of a batch in the making, or of its frames: another one begins as (5) says.
+
+    Positions are relative to the beginning of the first payload. The heads of further frames count as bytes of it.
+    """
+
+    def __init__(self, checksum: Checksum, frame_bytes: i64 = FRAME_BYTES) -> None:
         self.payload_bytes: i64 = 0
         self.record_count: i64 = 0
+        self.position: i64 = 0  # of the record that was written last
+        self._frame_bytes: i64 = frame_bytes
+        self._frame_start: i64 = 0  # where the payload of the last frame begins
+        self._frame_records: i64 = 0  # how many records are in earlier frames
+        self._frames: list[FramePayload] = []  # those
         self._checksum = checksum
         self._out = BytesWriter()
         self._scratch = BytesWriter()
         self._chunks: list[bytes] = []
 
+    def take_frames(self) -> list[FramePayload]:
+        """Return the payload of each frame; the writer is done with. There is one at least."""
+        self._end_frame()
+        return self._frames
+
+    def _end_frame(self) -> None:
+        chunks = self.take_chunks()
+        self._chunks = []
+        records: i64 = self.record_count - self._frame_records
+        self._frames.append(FramePayload(chunks, self.payload_bytes - self._frame_start, records))
+        self._frame_records = self.record_count
+
+    def _place(self, length: i64) -> None:
+        """Begin another frame if the next record, of `length` bytes, has no room in this one."""
+        in_frame: i64 = self.payload_bytes - self._frame_start
+        if in_frame + padded(length) > self._frame_bytes and in_frame > 0:
+            self._end_frame()
+            self.payload_bytes += FRAME_HEADER_BYTES
+            self._frame_start = self.payload_bytes
+        self.position = self.payload_bytes
+
     def take_chunks(self) -> list[bytes]:
-        """Return the payload; the writer is done with."""
+        """Return the payload of the last frame; the writer is done with."""
         if len(self._out):
             self._chunks.append(self._out.getvalue())
             self._out = BytesWriter()
@@ -204,6 +252,7 @@ class RecordWriter:
                 crc = self._checksum(piece, crc)
         if time:
             crc = self._checksum(time, crc)
+        self._place(length)
         out = self._out
         write_i32_be(out, signed_word(crc))
         out.write(start)
@@ -237,6 +286,7 @@ class RecordWriter:
             place += 1
         if length >= LARGE_COPY_BYTES:
             start = head.getvalue()
+            self._place(length)
             out = self._out
             write_i32_be(out, signed_word(self._checksum(rest, self._checksum(start, 0))))
             out.write(start)
@@ -321,6 +371,7 @@ class RecordWriter:
     def _finish(self, length: i64) -> None:
         record = self._scratch.getvalue()
         assert len(record) + 4 == length
+        self._place(length)
         write_i32_be(self._out, signed_word(self._checksum(record, 0)))
         self._out.write(record)
         self._count(length)

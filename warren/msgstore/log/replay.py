@@ -4,6 +4,10 @@
    what is droppable: that is gone.
 2. Replaying is repeatable from a checkpoint: nothing here writes.
 3. An absent page is read when one of its entries changes; a page all of whose entries go is doomed unread.
+4. The frames of a batch count together. A frame that is continued waits for the last one of its batch. Without that,
+   in the log of a process that died meanwhile, none of them does anything, now and in every later start: the next frame
+   is of another epoch. They stay links of the chain, and name the life that
+   has written them.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.log.records import (
     ACK,
+    CONTINUED,
     DROPPABLE,
     EPOCH,
     EXPIRES,
@@ -63,7 +68,9 @@ class FrameHead:
         self.durable_lsn: int = int(read_i64_be(data, at + 16))
         self.epoch: int = int(unsigned_word(data, at + 32))
         self.previous_crc: int = int(unsigned_word(data, at + 36))
-        self.record_count: int = int(unsigned_word(data, at + 40))
+        records: i64 = unsigned_word(data, at + 40)
+        self.record_count: int = int(records & (CONTINUED - 1))
+        self.is_continued: bool = records & CONTINUED != 0
         self.crc: int = int(unsigned_word(data, at + 52))
         self.end: int = int(at) + FRAME_HEADER_BYTES + self.payload_bytes
 
@@ -147,14 +154,46 @@ class Replay:
         self.records: int = 0
         self.hurt = False  # some records are lost
         self._read = read
+        self._waiting: list[tuple[bytes, FrameHead]] = []  # frames of a batch whose last one has not come
 
     def frame(self, data: bytes, frame: FrameHead) -> None:
-        """Apply an intact frame whose payload ends at ``frame.end`` of `data`.
+        """Apply an intact frame whose payload ends at ``frame.end`` of `data`, as (4) says.
 
         Raises:
             ReplayError: a record of a kind that may not be skipped.
         """
         self.frames += 1
+        self.epoch_begins(frame.epoch)
+        if frame.is_continued:
+            self._name_life(data, frame)
+            self._waiting.append((data, frame))
+            return
+        self._apply_waiting()
+        self._apply(data, frame)
+
+    def _name_life(self, data: bytes, frame: FrameHead) -> None:
+        """Note which life an epoch is of, whether the batch that says so is ever finished or not: its frames count."""
+        start: i64 = frame.end - frame.payload_bytes
+        shift: i64 = frame.lsn + FRAME_HEADER_BYTES - start
+        at: i64 = start
+        while at < frame.end and data[at + 8] in (EPOCH, LIFE):
+            length: i64 = record_length(data, at)
+            self.record(data, at, length, at + shift)
+            at += padded(length)
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Forget frames of an earlier epoch whose batch was never finished."""
+        if self._waiting and self._waiting[0][1].epoch != epoch:
+            self._waiting = []
+
+    def _apply_waiting(self) -> None:
+        if self._waiting:
+            waiting = self._waiting
+            self._waiting = []
+            for data, frame in waiting:
+                self._apply(data, frame)
+
+    def _apply(self, data: bytes, frame: FrameHead) -> None:
         start: i64 = frame.end - frame.payload_bytes
         shift: i64 = frame.lsn + FRAME_HEADER_BYTES - start
         end: i64 = frame.end
@@ -264,7 +303,11 @@ class Replay:
         index.page_loaded(page, page_entries(data, 0), 1 << 62)
 
     def salvage(self, data: bytes, start: i64, end: i64, lsn: i64) -> list[str]:
-        """Apply the intact records of a damaged frame's payload; return the names of queues that lost something."""
+        """Apply the intact records of a damaged frame's payload; return the names of queues that lost something.
+
+        The frame may have been the last of its batch: what there is of that is applied, too.
+        """
+        self._apply_waiting()
         self.hurt = True
         hurt: list[str] = []
         at: i64 = start

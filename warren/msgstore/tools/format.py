@@ -28,7 +28,8 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
         24   8  time_ms               since the Unix epoch
         32   4  epoch
         36   4  previous_crc          the crc of the frame before, across segments too; 0 in the first one of a store
-        40   4  record_count
+        40   4  record_count          the highest bit, CONTINUED: the next frame has more of the same batch. Frames of a
+                                      batch without its last one mean nothing
         44   8  store_tag             the first 8 bytes of the store id; a frame with another one is none
         52   4  crc                   of bytes 0..51 and the payload
         56      records
@@ -237,6 +238,7 @@ FLAG_NAMES: Final[dict[int, str]] = {
     DELIVERED: "DELIVERED",
 }
 
+CONTINUED: Final = 1 << 31
 EXPIRING: Final = 0x01
 TRANSIENT_QUEUE: Final = 0x01
 CLEAN: Final = 0x01
@@ -464,6 +466,11 @@ Record = Sealed(
 
 # --- frames -------------------------------------------------------------------------------------------------
 
+
+def _record_count(context: Any) -> int:
+    return len(context.records) | (CONTINUED if context.get("is_continued") else 0)
+
+
 Frame = Sealed(
     Struct(
         "magic" / Const(FRAME_MAGIC),
@@ -473,10 +480,10 @@ Frame = Sealed(
         "time_ms" / LongLong,
         "epoch" / Long,
         "previous_crc" / Long,
-        "record_count" / Rebuild(Long, len_(this.records)),
+        "record_count" / Rebuild(Long, _record_count),
         "store_tag" / Bytes(STORE_TAG_BYTES),
         "crc" / FilledIn,
-        "records" / Filling(this.payload_bytes, Array(this.record_count, ZeroPadded(Record))),
+        "records" / Filling(this.payload_bytes, Array(this.record_count & ~CONTINUED, ZeroPadded(Record))),
     ),
     crc_offset=52,
     uncounted_bytes=FRAME_HEAD_BYTES,

@@ -230,6 +230,7 @@ def frame_line(frame: IntactFrame) -> Line:
         "end_lsn": frame.end_lsn,
         "payload_bytes": len(frame.payload),
         "records": frame.record_count,
+        **({"continued": True} if frame.is_continued else {}),
         "durable_lsn": frame.durable_lsn,
         "time": time_text(frame.time_ms),
         "epoch": frame.epoch,

@@ -45,6 +45,8 @@ class LogCheck:
         self.cuts: dict[int, int] = {}  # by segment: nothing counts from this LSN on
         self.corrupt: list[Gap] = []
         self.unusable: list[int] = []  # segments without a header
+        self.unfinished: set[int] = set()  # LSNs of frames whose batch has no last one
+        self._continued: list[IntactFrame] = []  # of the batch that is being read
         self._files = files
         self._checkpoint = checkpoint
         self._gaps: list[Gap] = []
@@ -64,6 +66,7 @@ class LogCheck:
                     yield problem("a segment is missing that the checkpoint needs", segment=number, messages=messages)
         for number in self._files.segments:
             yield from self._segment(number)
+        yield from self._end_batch()
         for gap in self._gaps:
             yield self._judged(gap)
             if gap.foreign_lsn not in (None, gap.lsn):
@@ -77,6 +80,20 @@ class LogCheck:
         """Tell whether a frame is part of the log, once all lines were yielded."""
         cut = self.cuts.get(frame.segment)
         return cut is None or frame.lsn < cut
+
+    def _end_batch(self) -> Iterator[Line]:
+        """Nothing more comes of the batch that is being read."""
+        continued, self._continued = self._continued, []
+        if not continued:
+            return
+        self.unfinished.update(frame.lsn for frame in continued)
+        first, last = continued[0], continued[-1]
+        yield note(
+            "the beginning of a batch that was never finished, as a crash leaves it: it means nothing",
+            segment=first.segment,
+            lsn=first.lsn,
+            end_lsn=last.end_lsn,
+        )
 
     def _segment(self, number: int) -> Iterator[Line]:
         if self._before is None:
@@ -136,6 +153,7 @@ class LogCheck:
                 yield note("left over from before a recovery cut the log here", segment=file.number, lsn=found.lsn)
                 break
             if isinstance(found, Gap):
+                self._continued = []  # what is in it may have ended the batch, see ``replay.py (4)``
                 gaps += 1
                 self._gaps.append(found)
                 self._chain = None
@@ -177,6 +195,12 @@ class LogCheck:
             yield problem(f"durable LSN {frame.durable_lsn} beyond the frame itself", **where)
         if frame.epoch < self.epoch:
             yield problem(f"epoch {frame.epoch} after epoch {self.epoch}", **where)
+        if self._continued and self._continued[0].epoch != frame.epoch:
+            yield from self._end_batch()
+        if frame.is_continued:
+            self._continued.append(frame)
+        else:
+            self._continued = []
         yield from self._records(file, frame)
         self._chain = self.last_crc = frame.crc
         self.epoch = max(self.epoch, frame.epoch)

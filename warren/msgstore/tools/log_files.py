@@ -31,6 +31,7 @@ from warren.msgstore.log.checksum import checksum
 from warren.msgstore.tools.format import (
     ACK,
     ALIGNMENT_BYTES,
+    CONTINUED,
     EXPIRES,
     FRAME_HEAD_BYTES,
     FRAME_MAGIC,
@@ -76,6 +77,7 @@ class IntactFrame:
     epoch: int
     previous_crc: int
     record_count: int
+    is_continued: bool
     crc: int
 
     @property
@@ -265,7 +267,18 @@ class SegmentFile:
             return "unreadable"
         if self.crc(payload, self.crc(head[:-4])) != crc:
             return "wrong frame crc"
-        return IntactFrame(self.number, lsn, payload, durable_lsn, time_ms, epoch, previous_crc, record_count, crc)
+        return IntactFrame(
+            self.number,
+            lsn,
+            payload,
+            durable_lsn,
+            time_ms,
+            epoch,
+            previous_crc,
+            record_count & ~CONTINUED,
+            record_count & CONTINUED != 0,
+            crc,
+        )
 
     def _is_zero_from(self, offset: int) -> bool:
         while offset < self.size:

@@ -58,7 +58,7 @@ def counted_records(files: StoreFiles, check: LogCheck) -> Iterator[tuple[Segmen
                     if found not in corrupt:
                         continue
                     payload, start = _salvageable(file, found), found.lsn + FRAME_HEAD_BYTES
-                elif check.counts(found):
+                elif check.counts(found) and found.lsn not in check.unfinished:
                     payload, start = found.payload, found.payload_lsn
                 else:
                     continue

@@ -1,0 +1,196 @@
+"""Whatever clients do, no frame of the log is larger than it may be, and a batch of several frames counts as a whole.
+
+``memory_store.check_frame`` looks at every frame that is written here and in all other tests with such a disk. The
+limit is 64 MiB in a broker and some hundred bytes here. What is stored is compared with what a start finds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from random import Random
+from typing import Any, Final
+
+import pytest
+from durable_harness import SHAPE, DurableHarness
+from engine_harness import Client, content_frames
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.amqp.field_table import encode_table
+
+RUNS: Final = int(os.environ.get("WARREN_TEST_FRAME_RUNS", "40"))
+SEED: Final = int(os.environ.get("WARREN_TEST_FRAME_SEED", "1" if RUNS <= 40 else str(int(time.time()))))
+STEPS: Final = 30
+NO_TABLE: Final = encode_table({})
+QUEUES: Final = ("a", "b", "c", "d", "letters")
+EXCHANGES: Final = {"all": "fanout", "seen": "x-recent-history"}
+# What each queue does with what does not fit, or is rejected. The last two are sent round and round.
+ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
+    "a": {},
+    "b": {"x-max-length": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "letters"},
+    "c": {"x-max-length": 3, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "letters"},
+    "d": {"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "letters"},
+    "letters": {"x-message-ttl": 50, "x-dead-letter-exchange": "all"},
+}
+
+
+class Run:
+    """A broker with small frames, and a client that does legal things in the order of its seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.frame_bytes = self.random.choice((128, 300, 1000))
+        self.harness = DurableHarness(shape=SHAPE._replace(frame_bytes=self.frame_bytes))
+        self.continued = 0
+        self.client = self._client()
+        for name, kind in EXCHANGES.items():
+            self.client.send(1, m.ExchangeDeclare(0, name, kind, False, True, False, False, False, NO_TABLE))
+        for name in QUEUES:
+            self.client.send(
+                1, m.QueueDeclare(0, name, False, True, False, False, False, encode_table(ARGUMENTS[name]))
+            )
+            if name != "letters":
+                self.client.send(1, m.QueueBind(0, name, "all", "", False, NO_TABLE))
+        self.client.take()
+
+    def _client(self) -> Client:
+        client = self.harness.channel()
+        client.open(2)
+        client.send(2, m.TxSelect())
+        client.take()
+        return client
+
+    def step(self) -> None:
+        """Do one thing."""
+        random = self.random
+        step = random.choice(
+            [self.publish] * 4
+            + [self.transaction] * 2
+            + [self.get, self.get, self.consume, self.give_back, self.purge, self.bind, self.policy, self.wait]
+        )
+        step()
+        if random.random() < 0.4:
+            self.harness.hold_commits = not self.harness.hold_commits
+            self.harness.settle()
+        self.client.take()
+
+    def publish(self) -> None:
+        """Publish much in one turn."""
+        self.client.feed(b"".join(self._message(1) for _ in range(self.random.randint(1, 12))))
+
+    def transaction(self) -> None:
+        """Publish and acknowledge in a transaction, and commit it, mostly."""
+        data = b"".join(self._message(2) for _ in range(self.random.randint(1, 30)))
+        end = m.TxCommit() if self.random.random() < 0.8 else m.TxRollback()
+        self.client.feed(data + method_frame(2, end))
+
+    def _message(self, number: int) -> bytes:
+        exchange, key = self.random.choice((("all", ""), ("seen", ""), ("", self.random.choice(QUEUES))))
+        body = bytes(self.random.choice((0, 3, 90, 700)))
+        return method_frame(number, m.BasicPublish(0, exchange, key, False, False)) + content_frames(
+            number, body, {"delivery_mode": 2}
+        )
+
+    def get(self) -> None:
+        """Take some, and acknowledge a few of them."""
+        number = self.random.choice((1, 2))
+        self.client.send(number, *[m.BasicGet(0, self.random.choice(QUEUES), False)] * self.random.randint(1, 5))
+
+    def consume(self) -> None:
+        """Have a consumer take all there is, and leave with it."""
+        name = self.random.choice(QUEUES)
+        self.client.send(3, m.ChannelOpen(""))
+        self.client.send(3, m.BasicConsume(0, name, "", False, False, False, False, NO_TABLE))
+        if self.random.random() < 0.5:
+            self.client.send(3, m.BasicNack(0, True, self.random.random() < 0.5))
+        self.client.send(3, m.ChannelClose(200, "", 0, 0))
+
+    def give_back(self) -> None:
+        """Answer everything that is out on a channel."""
+        number = self.random.choice((1, 2))
+        self.client.send(
+            number,
+            self.random.choice((m.BasicNack(0, True, True), m.BasicNack(0, True, False), m.BasicRecover(True))),
+        )
+
+    def purge(self) -> None:
+        """Empty a queue."""
+        self.client.send(1, m.QueuePurge(0, self.random.choice(QUEUES), False))
+
+    def bind(self) -> None:
+        """Bind a queue to an exchange with a history, and unbind it."""
+        name = self.random.choice(QUEUES)
+        for _ in range(self.random.randint(1, 3)):
+            self.client.send(
+                1, m.QueueBind(0, name, "seen", "", False, NO_TABLE), m.QueueUnbind(0, name, "seen", "", NO_TABLE)
+            )
+
+    def policy(self) -> None:
+        """Take most of what a queue holds away from it, by another declaration of what it may hold."""
+        name = self.random.choice(QUEUES)
+        self.client.send(1, m.QueueDelete(0, name, False, False, False))
+        self.client.send(1, m.QueueDeclare(0, name, False, True, False, False, False, encode_table(ARGUMENTS[name])))
+
+    def wait(self) -> None:
+        """Let messages expire."""
+        self.harness.pass_time(self.random.choice((0.01, 0.06, 0.3)))
+
+    def restart(self) -> None:
+        """Be killed when everything is written, and compare what there is then."""
+        self.harness.hold_commits = False
+        self.harness.settle()
+        self.client.hang_up()
+        self.harness.write()
+        before = {name: self._count(name) for name in QUEUES}
+        self.continued += self.harness.store.continued_frames
+        self.harness = self.harness.restart(clean=False)
+        self.harness.settle()
+        found = {name: self._count(name) for name in QUEUES}
+        assert found == before
+        self.harness.check()
+        self.client = self._client()
+
+    def _count(self, name: str) -> tuple[int, int]:
+        queue = self.harness.queue(name)
+        return int(queue.ready_count), int(queue.ready_bytes)
+
+
+def test_no_sequence_of_methods_makes_a_frame_above_the_limit() -> None:
+    continued = 0
+    for seed in range(SEED, SEED + RUNS):
+        run = Run(seed)
+        try:
+            for _ in range(3):
+                for _ in range(STEPS):
+                    run.step()
+                run.restart()
+        except BaseException:
+            print(f"seed {seed}")
+            raise
+        continued += run.continued
+    assert continued > 20 * RUNS, f"only {continued} frames were continued"
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_a_batch_whose_last_frame_is_missing_does_nothing(kept: int) -> None:
+    """A transaction of several frames, of which a crash leaves the first `kept`; and the next life, and its next."""
+    harness = DurableHarness(shape=SHAPE._replace(frame_bytes=400))
+    client = harness.channel()
+    client.send(1, m.QueueDeclare(0, "q", False, True, False, False, False, NO_TABLE))
+    client.send(1, m.TxSelect())
+    before = method_frame(1, m.BasicPublish(0, "", "q", False, False)) + content_frames(
+        1, b"x" * 50, {"delivery_mode": 2}
+    )
+    client.feed(before + method_frame(1, m.TxCommit()))
+    harness.write()
+    harness.store.jobs_left = kept
+    client.feed(before * 40 + method_frame(1, m.TxCommit()))
+    assert harness.store.jobs_left == 0 and harness.queue("q").ready_count == 41
+    for published in (1, 2):
+        harness = harness.restart(clean=False)
+        assert harness.queue("q").ready_count == published
+        client = harness.channel()
+        client.feed(before)
+        harness.write()
+        assert harness.queue("q").ready_count == published + 1
