@@ -12,15 +12,16 @@ leave it out:
 1. Statistics are right or are not there: those of doubles that have a NaN are left out. Moments have milliseconds, the
    part below is cut off, as the format says and readers know.
 2. Statistics are of the first 32 columns, as of all writers that are told nothing else.
+3. Rewriting holds at most `_READ_ROWS` rows of a file and about `_GROUP_BYTES` of a new one, whatever their sizes.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -29,11 +30,22 @@ import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
 
 from warren.lake.options import PUBLISH_DATE
-from warren.lake.table import Written
+from warren.lake.table import Written, with_columns
 
 TEXT_MAX: Final = 256
 _STATISTICS_COLUMNS: Final = 32
 _WRITE_BYTES: Final = 8 << 20
+_READ_ROWS: Final = 256
+_GROUP_BYTES: Final = 32 << 20
+
+
+class OldFile(NamedTuple):
+    """A file of the table: its path below that, its bytes, its rows if that is said, and its day if there are days."""
+
+    path: str
+    size: int
+    rows: int | None
+    day: str | None
 
 
 class DeltaWriter:
@@ -51,16 +63,53 @@ class DeltaWriter:
             for part in _cut(some, self._target_file_bytes):
                 name = f"part-{len(written):05}-{uuid4()}-c000.zstd.parquet"
                 path = name if day is None else f"{PUBLISH_DATE}={day}/{name}"
-                entry = {
-                    "path": path,
-                    "size": self._put(path, part),
-                    "partition_values": {} if day is None else {PUBLISH_DATE: day},
-                    "modification_time": int(time.time() * 1000),
-                    "data_change": True,
-                    "stats": json.dumps(statistics_of(part)),
-                }
-                written.append(Written(path, entry))
+                written.append(_written(path, day, self._put(path, part), statistics_of(part), is_new=True))
         return written
+
+    def rewrite(
+        self, files: Sequence[OldFile], schema: pa.Schema, dropped: Mapping[str, pa.Array] | None = None
+    ) -> Written | None:
+        """Write the rows of `files`, all of one day, into one file, and return it; None: no row is left.
+
+        `dropped`: for each path the numbers of the rows that are left out, in order.
+
+        Raises:
+            FileNotFoundError: one of the files is not there. ValueError: one has other rows than its commit said.
+        """
+        day = files[0].day
+        name = f"part-00000-{uuid4()}-c000.zstd.parquet"
+        path = name if day is None else f"{PUBLISH_DATE}={day}/{name}"
+        found = Statistics(schema)
+        sink = _Sink(self._handler().open_output_stream(path))
+        with pq.ParquetWriter(pa.PythonFile(sink, "w"), schema, compression="zstd") as writer:
+            for rows in _grouped(self._kept(files, dropped or {}), _GROUP_BYTES):
+                part = with_columns(rows, schema)
+                found.add(part)
+                writer.write_table(part)
+        sink.end()
+        if not found.rows:
+            self._handler().delete_file(path)
+            return None
+        return _written(path, day, sink.size, found.document(), is_new=False)
+
+    def _kept(self, files: Sequence[OldFile], dropped: Mapping[str, pa.Array]) -> Iterator[pa.Table]:
+        """Yield the rows of files that stay, in parts."""
+        for file in files:
+            at = 0
+            gone = dropped.get(file.path)
+            for rows in self.read(file):
+                yield rows if gone is None else _without(rows, at, gone)
+                at += rows.num_rows
+            if file.rows is not None and at != file.rows:
+                raise ValueError(f"{file.path} has {at} rows, and its commit says {file.rows}")
+
+    def read(self, file: OldFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yield the rows of a file in parts, maybe of some columns; the day is not among them."""
+        with pa.PythonFile(self._handler().open_input_file(file.path), "r") as source:
+            opened = pq.ParquetFile(source)
+            there = None if columns is None else [name for name in columns if name in opened.schema_arrow.names]
+            for batch in opened.iter_batches(batch_size=_READ_ROWS, columns=there):
+                yield pa.Table.from_batches([batch])
 
     def delete(self, files: Sequence[Written]) -> None:
         handler = self._handler()
@@ -108,26 +157,126 @@ def _cut(rows: pa.Table, size_bytes: int) -> Iterator[pa.Table]:
 
 def statistics_of(rows: pa.Table) -> dict[str, Any]:
     """Return the statistics of a file with `rows`."""
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    for field in list(rows.schema)[:_STATISTICS_COLUMNS]:
-        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
+    found = Statistics(rows.schema)
+    found.add(rows)
+    return found.document()
+
+
+class Statistics:
+    """The statistics of a file whose rows come in parts."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.rows = 0
+        self._fields = [
+            field
+            for field in list(schema)[:_STATISTICS_COLUMNS]
+            if not pa.types.is_nested(field.type) and not pa.types.is_binary(field.type)
+        ]
+        self._nulls = {field.name: 0 for field in self._fields}
+        self._bounds: dict[str, tuple[Any, Any]] = {}
+        self._unbounded: set[str] = set()
+
+    def add(self, rows: pa.Table) -> None:
+        """Count `rows` in."""
+        self.rows += rows.num_rows
+        for field in self._fields:
+            column = rows.column(field.name)
+            self._nulls[field.name] += column.null_count
+            if column.null_count == rows.num_rows or field.name in self._unbounded:
+                continue
+            bounds = _maybe_bounds(column)
+            if bounds is None:
+                self._unbounded.add(field.name)
+                continue
+            low, high = self._bounds.get(field.name, bounds)
+            self._bounds[field.name] = min(low, bounds[0]), max(high, bounds[1])
+
+    def document(self) -> dict[str, Any]:
+        """Return what a commit says."""
+        least, most = {}, {}
+        for name, bounds in self._bounds.items():
+            low, high = map(_said, bounds)
+            if name not in self._unbounded and low is not None and high is not None:
+                least[name], most[name] = low, high
+        return {"numRecords": self.rows, "minValues": least, "maxValues": most, "nullCount": self._nulls}
+
+
+def _maybe_bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    """Return the least and the largest value; None: they are not said."""
+    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        return None
+    try:
+        found = pc.min_max(column).as_py()
+    except (OverflowError, ValueError):  # a moment that Python does not know
+        return None
+    return found["min"], found["max"]
+
+
+def _written(path: str, day: str | None, size: int, statistics: dict[str, Any], *, is_new: bool) -> Written:
+    """Return a file and what a commit says of it. `is_new`: its rows were in no file of the table before."""
+    entry = {
+        "path": path,
+        "size": size,
+        "partition_values": {} if day is None else {PUBLISH_DATE: day},
+        "modification_time": int(time.time() * 1000),
+        "data_change": is_new,
+        "stats": json.dumps(statistics),
+    }
+    return Written(path, entry)
+
+
+def _grouped(parts: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
+    """Yield what `parts` have in tables of about a size, as they are in memory; nothing of no rows."""
+    held: list[pa.Table] = []
+    size = 0
+    for part in parts:
+        if not part.num_rows:
             continue
-        column = rows.column(field.name)
-        nulls[field.name] = column.null_count
-        if column.null_count == rows.num_rows:
-            continue
-        if pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py():
-            continue
-        try:
-            found = pc.min_max(column).as_py()
-        except (OverflowError, ValueError):  # a moment that Python does not know
-            continue
-        low, high = _said(found["min"]), _said(found["max"])
-        if low is not None and high is not None:
-            least[field.name], most[field.name] = low, high
-    return {"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+        if held and part.schema != held[0].schema:  # the next file has other columns
+            yield pa.concat_tables(held)
+            held, size = [], 0
+        held.append(part)
+        size += part.nbytes
+        if size >= size_bytes:
+            yield pa.concat_tables(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_tables(held)
+
+
+class _Sink:
+    """A file that is written from its beginning to its end, by what has to know how far it is."""
+
+    closed = False
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        self._stream.write(content)
+        self.size += len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Do nothing: what is written is there when it ends."""
+
+    def close(self) -> None:
+        """Do nothing: a file that was not written whole must not be there."""
+
+    def end(self) -> None:
+        """Make the file be there."""
+        self._stream.close()
+
+
+def _without(rows: pa.Table, at: int, dropped: pa.Array) -> pa.Table:
+    """Return `rows`, the first of which has the number `at`, without those whose numbers are `dropped`."""
+    numbers = pa.array(range(at, at + rows.num_rows), pa.int64())
+    return rows.filter(pc.invert(pc.is_in(numbers, dropped)))
 
 
 def _said(value: Any) -> Any:

@@ -3,13 +3,18 @@
 1. Each mark is the version of a transaction of its own, ``warren/KEY``: they are in the log and in checkpoints as long
    as the table is, and other writers leave them alone.
 2. A commit is tried once, on the version that was loaded: deltalake would else put it behind any commit that it does
-   not conflict with.
+   not conflict with. ``optimize`` of deltalake does so whatever it is told, and finds no conflict when what it has read
+   was compacted meanwhile: those rows are in the table twice then. Hence compactions are made here, with the marks, as
+   commits that take files out and put others in.
 3. Columns are never widened: the format has no way that all its readers know.
 4. What a writer leaves that is killed before its commit is removed after a week, the least that the format asks of a
    VACUUM, since nothing tells whose it is; and only if it is called as deltalake calls its files.
 5. Delta has no transforms: a table by days has a column ``publish_date``, a text such as 2026-11-24.
 6. Files that are written for a commit to come (`delta_files`) are called and described as those of deltalake.
-7. A VACUUM deletes everything again that the log still calls taken out. So the log forgets that an hour after a VACUUM
+7. A compaction is between two changes of the table's properties, which change nothing: ``optimize`` of another program
+   that began before them fails. One that comes in between has put rows in twice (`delta_log`); each load looks for that
+   since the version that the mark ``checked`` tells, and what is suspected is mended before anything else is committed.
+8. A VACUUM deletes everything again that the log still calls taken out. So the log forgets that an hour after a VACUUM
    could delete it: what one costs does not grow with the age of the table.
 """
 
@@ -17,28 +22,40 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, WriterProperties, write_deltalake
 from deltalake import DeltaTable as DeltaTableOfDeltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from warren.lake.delta_files import DeltaWriter, days_of
+from warren.lake.compaction import chosen
+from warren.lake.delta_files import DeltaWriter, OldFile, days_of
+from warren.lake.delta_log import commits_between, suspects
 from warren.lake.errors import Conflict, NotOurs
 from warren.lake.marks import Marks
 from warren.lake.object_stores import with_environment
 from warren.lake.options import DAY, PUBLISH_DATE, TableOptions
-from warren.lake.table import Change, Kept, Written
+from warren.lake.table import Change, Kept, Written, with_columns
+from warren.spark_bridge.errors import BridgeError
 
 PREFIX: Final = "warren/"
 _LOG_KEPT: Final = "interval 30 days"
 _TAKEN_OUT: Final = "delta.deletedFileRetentionDuration"
 _ORPHAN_HOURS: Final = 7 * 24
 _DATA_FILE: Final = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}\.(?:\w+\.)?parquet")
+_CHECKED: Final = PREFIX + "checked"
+_REWRITE_BYTES_MAX: Final = 256 << 20
+# Other paths are written in the log in another way than they are told: a commit would not take such a file out.
+_PLAIN_PATH: Final = re.compile(r"[\w./=-]+", re.ASCII)
+# Features of tables whose files are rewritten here: with others a file has more than its rows.
+_REWRITABLE: Final = frozenset({"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "timestampNtz"})
+_LEGACY_WRITER_MAX: Final = 4
 
 
 def open_table(url: str, storage: dict[str, str], columns: pa.Schema, options: TableOptions) -> DeltaTable:
@@ -78,11 +95,36 @@ class DeltaTable:
         self._options = options
         self._keys: tuple[str, ...] = ()
         self._tidied_at_s = 0.0
-        self._table = DeltaTableOfDeltalake(url, storage_options=storage or None)
+        self._suspects: frozenset[str] = frozenset()
+        self._checked = -1  # the last version up to which the log was looked at
+        self._table = self._opened()
+
+    def _opened(self, version: int | None = None) -> DeltaTableOfDeltalake:
+        return DeltaTableOfDeltalake(self.name, version=version, storage_options=self._storage or None)
 
     def load(self, keys: Sequence[str]) -> None:
         self._keys = tuple(keys)
-        self._table = DeltaTableOfDeltalake(self.name, storage_options=self._storage or None)
+        self._table = self._opened()
+        self._check()
+
+    def _check(self) -> None:
+        """Look whether others have put rows in twice since this was looked at last."""
+        version = self._table.version()
+        said = self._table.transaction_version(_CHECKED)
+        since = max(self._checked, -1 if said is None else int(said))
+        if since < 0 or since > version:  # a new table, or one that was made again
+            since = version
+        if since < version:
+            try:
+                commits = list(commits_between(self._files(), since, version))
+                self._suspects = suspects(commits, lambda: _paths(self._opened(since)))
+            except (FileNotFoundError, DeltaError):
+                self._suspects = frozenset(_paths(self._table))  # the log does not go back that far
+        if not self._suspects:
+            self._checked = version
+
+    def suspects(self) -> frozenset[str]:
+        return self._suspects
 
     def marks(self) -> dict[str, int]:
         found = {}
@@ -116,12 +158,12 @@ class DeltaTable:
                 mode="append",
                 schema_mode="merge" if changes else None,
                 target_file_size=self._options.target_file_bytes,
-                commit_properties=_properties(marks),
+                commit_properties=self._properties(marks),
                 writer_properties=WriterProperties(compression="ZSTD"),
             )
         except CommitFailedError as error:
             raise Conflict(f"table {self.name}: {error}") from None
-        self._keys = tuple(dict.fromkeys([*self._keys, *marks]))
+        self._committed(marks)
 
     def writer(self) -> DeltaWriter:
         url = self._table.table_uri
@@ -129,46 +171,185 @@ class DeltaTable:
         return DeltaWriter(url, storage, self._options.target_file_bytes, is_by_day=self._is_partition(PUBLISH_DATE))
 
     def add(self, files: Sequence[Written], marks: Marks) -> None:
+        self._commit([AddAction(**file.entry) for file in files], marks)
+        self._committed(marks)
+
+    def _commit(self, actions: Sequence[AddAction | RemoveAction], marks: Marks) -> None:
+        """Take files out, and put files in, if the table is as it was loaded."""
         try:
             self._table.create_write_transaction(
-                [AddAction(**file.entry) for file in files],
+                list(actions),
                 "append",
                 self._table.schema(),
                 self._table.metadata().partition_columns,
-                commit_properties=_properties(marks),
+                commit_properties=self._properties(marks),
             )
         except CommitFailedError as error:
             raise Conflict(f"table {self.name}: {error}") from None
         self._table.update_incremental()
+
+    def _committed(self, marks: Marks) -> None:
+        """Note what was committed on the version that was looked at: nobody else was in between."""
         self._keys = tuple(dict.fromkeys([*self._keys, *marks]))
+        if self._checked >= 0 and not self._suspects:
+            self._checked += 1
+            self._check()
+
+    def _properties(self, marks: Marks) -> CommitProperties:
+        """Return what makes a commit one with `marks`, which is tried once."""
+        said = [Transaction(PREFIX + key, number) for key, number in sorted(marks.items())]
+        if self._checked >= 0:
+            said.append(Transaction(_CHECKED, self._checked))
+        return CommitProperties(app_transactions=said, max_commit_retries=0)
+
+    # --- maintenance -----------------------------------------------------------------------------------------------
 
     def maintain(self, now_s: float) -> Kept:
         """`now_s` is not asked for: deltalake looks at its own clock."""
-        sizes = pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
-        small = [size for size in sizes if size < self._options.target_file_bytes * 3 // 4]
-        rewritten = written = 0
+        rewritten, written = self._compact()
+        if self._table.metadata().configuration.get(_TAKEN_OUT) != self._taken_out:
+            self._fence()
+        self._stay()
+        deleted = self._table.vacuum(
+            retention_hours=self._kept_hours,
+            dry_run=False,
+            enforce_retention_duration=False,
+        )
+        self._table.update_incremental()
+        self._check()
+        return Kept(rewritten, written, 0, len(deleted), self._tidy(now_s))
+
+    def _stay(self) -> None:
+        """Make sure that the table is as it was loaded: what is told of its files is told of all of them.
+
+        Raises:
+            Conflict: it is not.
+        """
+        if self._table._table.get_latest_version() != self._table.version():
+            raise Conflict(f"table {self.name}: others have committed")
+
+    def _compact(self) -> tuple[int, int]:
+        """Make large files of the small ones of each day; return how many were read and written."""
+        days: dict[str | None, list[OldFile]] = {}
+        for file in self._old_files() if self._is_rewritable() else ():
+            if file.rows is not None and _PLAIN_PATH.fullmatch(file.path):
+                days.setdefault(file.day, []).append(file)
+        left = _REWRITE_BYTES_MAX
+        groups: list[list[OldFile]] = []
+        for files in days.values():
+            sizes = [file.size for file in files]
+            numbers = chosen(sizes, self._options.target_file_bytes, self._options.compact_files, left)
+            if numbers:
+                groups.append([files[number] for number in numbers])
+                left -= sum(sizes[number] for number in numbers)
+        if not groups:
+            return 0, 0
+        return self._rewrite(groups, {})
+
+    def _rewrite(self, groups: Sequence[Sequence[OldFile]], dropped: Mapping[str, pa.Array]) -> tuple[int, int]:
+        """Make one file of each group, without the rows `dropped`; return how many were read and written."""
+        writer, columns = self.writer(), self.columns()
         try:
-            if len(small) >= self._options.compact_files:
-                done: dict[str, Any] = self._table.optimize.compact(
-                    target_size=self._options.target_file_bytes,
-                    max_concurrent_tasks=1,
-                    commit_properties=CommitProperties(max_commit_retries=0),
-                )
-                rewritten, written = int(done["numFilesRemoved"]), int(done["numFilesAdded"])
-            if self._table.metadata().configuration.get(_TAKEN_OUT) != self._taken_out:
-                self._table.alter.set_table_properties(
-                    {_TAKEN_OUT: self._taken_out}, commit_properties=CommitProperties(max_commit_retries=0)
-                )
-            deleted = self._table.vacuum(
-                retention_hours=self._kept_hours,
-                dry_run=False,
-                enforce_retention_duration=False,
-                commit_properties=CommitProperties(max_commit_retries=0),
+            made = [writer.rewrite(files, columns, dropped) for files in groups]
+        except FileNotFoundError:
+            self._stay()  # a VACUUM has deleted what is not in the table any longer
+            raise
+        taken = [file for files in groups for file in files]
+        now_ms = int(time.time() * 1000)
+        marks = self.marks()
+        at = self._table.version()
+        self._fence()
+        if self._table.version() != at + 1:
+            raise Conflict(f"table {self.name}: others have committed")
+        self._commit(
+            [
+                *(
+                    RemoveAction(
+                        file.path, False, now_ms, file.size, {} if file.day is None else {PUBLISH_DATE: file.day}
+                    )
+                    for file in taken
+                ),
+                *(AddAction(**file.entry) for file in made if file is not None),
+            ],
+            marks,
+        )
+        left = {file.path for file in taken} & set(_paths(self._table))
+        if left:
+            raise BridgeError(f"table {self.name}: {min(left)} is still in the table after its rows were written again")
+        self._suspects, self._checked = frozenset(), at + 2
+        self._fence()
+        self._check()
+        return len(taken), sum(file is not None for file in made)
+
+    def _fence(self) -> None:
+        """Commit a change of properties: no commit of deltalake that began before it is made after it.
+
+        Raises:
+            Conflict: the table is not as it was loaded.
+        """
+        try:
+            self._table.alter.set_table_properties(
+                {_TAKEN_OUT: self._taken_out}, commit_properties=self._properties(self.marks())
             )
         except CommitFailedError as error:
             raise Conflict(f"table {self.name}: {error}") from None
-        self._table.update_incremental()
-        return Kept(rewritten, written, 0, len(deleted), self._tidy(now_s))
+
+    def _is_rewritable(self) -> bool:
+        """Tell whether the files of the table are nothing but their rows."""
+        protocol = self._table.protocol()
+        if protocol.min_reader_version > 1 or protocol.min_writer_version > _LEGACY_WRITER_MAX:
+            named = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+            return bool(named) and named <= _REWRITABLE
+        return True
+
+    def _old_files(self) -> list[OldFile]:
+        said = pa.table(self._table.get_add_actions(flatten=True))
+        names = ["path", "size_bytes", "num_records"]
+        day = f"partition.{PUBLISH_DATE}"
+        days = said.column(day).to_pylist() if day in said.column_names else [None] * said.num_rows
+        return [
+            OldFile(path, size, count, None if each is None else str(each))
+            for path, size, count, each in zip(*(said.column(name).to_pylist() for name in names), days, strict=True)
+        ]
+
+    # --- what is doubled -------------------------------------------------------------------------------------------
+
+    def files(self, beside: Collection[str] = ()) -> list[str]:
+        said = pa.table(self._table.get_add_actions(flatten=True))
+        paths = [str(path) for path in said.column("path").to_pylist()]
+        if not beside or not {"min.offset", "max.offset"} <= set(said.column_names):
+            return paths
+        lows, highs = said.column("min.offset").to_pylist(), said.column("max.offset").to_pylist()
+        given = [at for at, path in enumerate(paths) if path in beside]
+        if any(lows[at] is None or highs[at] is None for at in given):
+            return paths
+        low, high = min((lows[at] for at in given), default=0), max((highs[at] for at in given), default=-1)
+        return [
+            path
+            for path, first, last in zip(paths, lows, highs, strict=True)
+            if first is None or last is None or (first <= high and last >= low)
+        ]
+
+    def read(self, file: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        if not self._is_rewritable():
+            raise NotOurs(f"table {self.name} has features of Delta with which its files cannot be read one by one")
+        schema = self.columns()
+        wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+        for rows in self.writer().read(OldFile(file, 0, None, None), wanted.names):
+            yield with_columns(rows, wanted)
+
+    def drop_rows(self, dropped: Mapping[str, Sequence[int]]) -> None:
+        if not dropped:
+            self._suspects, self._checked = frozenset(), self._table.version()
+            return
+        files = [file for file in self._old_files() if file.path in dropped]
+        for file in files:
+            if not _PLAIN_PATH.fullmatch(file.path):
+                raise NotOurs(f"table {self.name}: {file.path!r} is not a name of a file that can be written again")
+        self._rewrite([[file] for file in files], {path: pa.array(rows, pa.int64()) for path, rows in dropped.items()})
+
+    def _files(self) -> Any:
+        return DeltaStorageHandler.from_table(self._table._table)
 
     @property
     def _kept_hours(self) -> int:
@@ -191,22 +372,18 @@ class DeltaTable:
             enforce_retention_duration=False,
             full=True,
         )
+        self._stay()  # a file that is not in the table is not one that is in it by now
         left = [path for path in found if _DATA_FILE.fullmatch(path.rpartition("/")[2])]
         if left:
-            from deltalake.fs import DeltaStorageHandler
-
-            files = fs.PyFileSystem(DeltaStorageHandler.from_table(self._table._table))
+            files = fs.PyFileSystem(self._files())
             for path in left:
                 files.delete_file(path)
         return len(left)
 
 
-def _properties(marks: Marks) -> CommitProperties:
-    """Return what makes a commit one with `marks`, which is tried once."""
-    return CommitProperties(
-        app_transactions=[Transaction(PREFIX + key, number) for key, number in sorted(marks.items())],
-        max_commit_retries=0,
-    )
+def _paths(table: DeltaTableOfDeltalake) -> list[str]:
+    """Return the files of a version, as the log names them."""
+    return [str(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

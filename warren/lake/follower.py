@@ -16,7 +16,8 @@
 3. Who starts commits the next epoch into both tables, the table first. Whoever had them before cannot commit to either
    of them any more, since they are not as he has loaded them; he looks, finds a larger epoch, and ends.
 4. A commit of another program (a compaction, say) makes a step look again, and nothing else. What was made is committed
-   behind it if place and columns are the same; else the step begins again.
+   behind it if place and columns are the same; else the step begins again. Rows that such a commit has put in twice are
+   taken out first.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from warren.lake.decoder import Decoder, refused_schema
+from warren.lake.doubled import look, take_out
 from warren.lake.engine import Engine, Here, Made
 from warren.lake.errors import Conflict, NotOurs, Overtaken
 from warren.lake.kinds import ARROW
@@ -49,7 +51,7 @@ OpenTables = Callable[[pa.Schema, pa.Schema | None], tuple[Table, Table | None]]
 class Step(NamedTuple):
     """What a step has done. `waiting`: messages that it has left; `moved`: whether there was anything to do.
 
-    `bytes`: of the rows in memory.
+    `bytes`: of the rows in memory. `mended`: rows that were in the tables twice, and are so no longer.
     """
 
     rows: int = 0
@@ -58,6 +60,7 @@ class Step(NamedTuple):
     waiting: int = 0
     moved: bool = False
     bytes: int = 0
+    mended: int = 0
 
 
 class _Kept(NamedTuple):
@@ -106,7 +109,7 @@ class Follower:
         self._opened: _Opened | None = None
         self._kept: _Kept | None = None  # since a commit was a conflict
         self._is_fresh = False  # whether the tables are known to be as they were seen last
-        self._epochs: dict[str, int] = {}
+        self._mended = 0  # rows since the last step
 
     # --- taking over -----------------------------------------------------------------------------------------------
 
@@ -166,6 +169,11 @@ class Follower:
             if marks[table.name].get(EPOCH) != opened.epochs[table.name]:
                 raise Overtaken(f"another process follows {self._source.name!r} into {table.name} by now")
         self._is_fresh = True
+        for table in (opened.table, opened.refused):
+            if table is not None and (suspects := table.suspects()):
+                self._is_fresh = False
+                self._mended += take_out(table, look(table, suspects))
+                self._is_fresh = True
         places = places_of(marks[opened.table.name])
         if opened.refused is not None:
             planned = places_of(marks[opened.refused.name])
@@ -187,7 +195,9 @@ class Follower:
         """
         for attempt in range(TRIES):
             try:
-                return self._step()
+                step = self._step()
+                mended, self._mended = self._mended, 0
+                return step._replace(mended=mended)
             except Conflict as error:
                 self._is_fresh = False
                 conflict = error
@@ -270,10 +280,11 @@ class Follower:
         for table in (opened.table, opened.refused):
             if table is None:
                 continue
+            self._is_fresh = False
             try:
                 done = table.maintain(now_s)
-            except BaseException:
-                self._is_fresh = False
+            except Conflict:
+                self._look()  # what was in between may have put rows in twice
                 raise
             total = Kept(*(one + other for one, other in zip(total, done, strict=True)))
         return total

@@ -8,14 +8,16 @@
    writer of this program has left (`orphans`).
 4. Moments beyond the year 9999 are kept as they are. Of a file with such ones the bounds of the column are not said:
    pyiceberg makes a `datetime` of each.
-5. What comes into files are the rows, each once. Partitions of another program by which pyiceberg would write some of
+5. No commit is made when another one was made since the table was loaded, also those that change no rows: a
+   process that was stopped for a while deletes nothing by an old list of files.
+6. What comes into files are the rows, each once. Partitions of another program by which pyiceberg would write some of
    them twice, or not at all, are refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -27,6 +29,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO, _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.table import Table as IcebergTableOfPyiceberg
 from pyiceberg.table import Transaction
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import AssertRefSnapshotId
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import (
     BinaryType,
@@ -188,6 +192,8 @@ class IcebergTable:
         self._table.metadata = metadata.model_copy(update={"properties": held})
         transaction = self._table.transaction()
         try:
+            is_there = {"ref": MAIN_BRANCH, "snapshot-id": metadata.current_snapshot_id}
+            transaction._stage((), (AssertRefSnapshotId.model_validate(is_there),))
             yield transaction
             transaction.commit_transaction()
         except CommitFailedException as error:
@@ -209,15 +215,77 @@ class IcebergTable:
         data, metadata = self._bases()
         return {_DATA_PATH: folder_of(data, marks[EPOCH]), _METADATA_PATH: folder_of(metadata, marks[EPOCH])}
 
+    # --- what is doubled -------------------------------------------------------------------------------------------
+
+    def suspects(self) -> frozenset[str]:
+        """Return none: the catalogue lets nobody compact files that are not in the table any longer."""
+        return frozenset()
+
+    def files(self, beside: Collection[str] = ()) -> list[str]:
+        return [task.file.file_path for task in self._table.scan().plan_files()]
+
+    def read(self, file: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        with self._reading():
+            [task] = [task for task in self._table.scan().plan_files() if task.file.file_path == file]
+            rows = self._rows_of([task], columns)
+        yield rows
+
+    def drop_rows(self, dropped: Mapping[str, Sequence[int]]) -> None:
+        tasks = [task for task in self._table.scan().plan_files() if task.file.file_path in dropped]
+        for task in tasks:
+            if task.delete_files:
+                raise NotOurs(f"table {self.name}: rows of {task.file.file_path} were deleted, and are still in it")
+        kept = []
+        for task in tasks:
+            rows = self._rows_of([task])
+            numbers = pa.array(range(rows.num_rows), pa.int64())
+            gone = pa.array(dropped[task.file.file_path], pa.int64())
+            kept.append(rows.filter(pc.invert(pc.is_in(numbers, gone))))
+        if tasks:
+            self._replace(tasks, pa.concat_tables(kept))
+
+    def _rows_of(self, tasks: Sequence[Any], columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of files, maybe of some columns."""
+        from pyiceberg.expressions import AlwaysTrue
+
+        whole = self._table.schema()
+        schema = whole if columns is None else whole.select(*columns)
+        scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
+        return with_columns(scan.to_table(tasks), schema_to_pyarrow(schema, include_field_ids=False))
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Make a file that is gone a `Conflict` if the table is not as it was loaded: its snapshot has expired."""
+        at = self._table.metadata_location
+        try:
+            yield
+        except FileNotFoundError as error:
+            if self._table.catalog.load_table(self._table.name()).metadata_location == at:
+                raise
+            raise Conflict(f"table {self.name}: others have committed, and a file is gone: {error}") from None
+
+    def _replace(self, tasks: Sequence[Any], rows: pa.Table, properties: Mapping[str, str] | None = None) -> list[Any]:
+        """Commit files with `rows` instead of others, and return them."""
+        marks = self.marks()
+        with self._transaction({**self._places(marks), **(properties or {})}) as transaction:
+            written = _data_files(transaction.table_metadata, rows, self._table.io)
+            with transaction.update_snapshot(snapshot_properties={PROPERTY: _document(marks)}).overwrite() as update:
+                for task in tasks:
+                    update.delete_data_file(task.file)
+                for file in written:
+                    update.append_data_file(file)
+        return written
+
     # --- maintenance -----------------------------------------------------------------------------------------------
 
     def maintain(self, now_s: float) -> Kept:
         snapshot = self._table.current_snapshot()
         if snapshot is not None and _maybe_marks(snapshot) is None:
             self.append(self.columns().empty_table(), self.marks())
-        rewritten, written = self._compact()
-        expired, deleted = self._expire(now_s)
-        return Kept(rewritten, written, expired, deleted, self._tidy(now_s))
+        with self._reading():
+            rewritten, written = self._compact()
+            expired, deleted = self._expire(now_s)
+            return Kept(rewritten, written, expired, deleted, self._tidy(now_s))
 
     def _compact(self) -> tuple[int, int]:
         """Make large files of the small ones of each partition; return how many there were and are."""
@@ -234,25 +302,13 @@ class IcebergTable:
                 left -= sizes[number]
         if not files:
             return 0, 0
-        marks = self.marks()
-        schema = self._table.schema()
-        from pyiceberg.expressions import AlwaysTrue
-
-        scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
-        rows = with_columns(scan.to_table(files), schema_to_pyarrow(schema, include_field_ids=False))
+        rows = self._rows_of(files)
         before = sum(task.file.record_count for task in files)
         assert rows.num_rows == before, f"{rows.num_rows} rows were read of files that have {before}"
         # pyiceberg cuts files by what their rows take in memory.
         inflated = rows.nbytes / max(1, sum(task.file.file_size_in_bytes for task in files))
         target = int(self._options.target_file_bytes * max(1.0, inflated))
-        with self._transaction({**self._places(marks), _TARGET_BYTES: str(target)}) as transaction:
-            written = _data_files(transaction.table_metadata, rows, self._table.io)
-            with transaction.update_snapshot(snapshot_properties={PROPERTY: _document(marks)}).overwrite() as update:
-                for task in files:
-                    update.delete_data_file(task.file)
-                for file in written:
-                    update.append_data_file(file)
-        return len(files), len(written)
+        return len(files), len(self._replace(files, rows, {_TARGET_BYTES: str(target)}))
 
     def _expire(self, now_s: float) -> tuple[int, int]:
         """Let go of old snapshots and of the files that only they have; return how many of each."""
@@ -280,10 +336,13 @@ class IcebergTable:
             )
         ]
         gone = self._files_of(old) - self._files_of(beside)
-        with self._transaction() as transaction:
-            from pyiceberg.table.update.snapshot import ExpireSnapshots
+        from pyiceberg.table.update.snapshot import ExpireSnapshots
 
-            ExpireSnapshots(transaction).by_ids(list(ids)).commit()
+        try:
+            with self._transaction() as transaction:
+                ExpireSnapshots(transaction).by_ids(list(ids)).commit()
+        except ValueError as error:
+            raise Conflict(f"table {self.name}: another program has let go of snapshots: {error}") from None
         for path in gone:
             try:
                 self._table.io.delete(path)

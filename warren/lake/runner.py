@@ -122,7 +122,8 @@ class Runner:
         self._meter.problem = ""
         self._note(step, began_s)
         if once and not step.moved:
-            self._maintain()
+            with suppress(Overtaken):  # everything was done that was asked for
+                self._maintain()
             return True
         if self._is_due():
             self._maintain()
@@ -132,6 +133,11 @@ class Runner:
 
     def _note(self, step: Step, began_s: float) -> None:
         meter, now_s = self._meter, self._wall_s()
+        if step.mended:
+            self._say(
+                f"{self._job.to}: {step.mended} rows were there twice, by a compaction of another program that had not "
+                "seen one before it: they are there once"
+            )
         meter.waiting = step.waiting
         if not step.waiting:
             meter.caught_up_at_s = now_s

@@ -7,11 +7,13 @@
 3. An error other than `Conflict` says nothing of whether the commit is there.
 4. Files that a `Writer` has written are in no state of the table until they are added, and are found by maintenance as
    waste if they never are.
+5. Maintenance commits like `append`: a compaction of files that another program has compacted meanwhile is a
+   `Conflict`. Programs that do not look put rows in twice; `suspects` tells where, and `doubled` takes them out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -92,6 +94,26 @@ class Table(Protocol):
 
     def maintain(self, now_s: float) -> Kept:
         """Make large files of small ones, and let go of what is older than it has to be kept.
+
+        Raises:
+            Conflict: the table is not as it was loaded.
+        """
+
+    def suspects(self) -> frozenset[str]:
+        """Return the files in which another program may have put rows a second time since this was looked at last."""
+
+    def files(self, beside: Collection[str] = ()) -> list[str]:
+        """Return the files of the table; those at least that have an offset of one of `beside`, if any are given."""
+
+    def read(self, file: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yield the rows of a file in parts, in order, maybe of some columns.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+
+    def drop_rows(self, dropped: Mapping[str, Sequence[int]]) -> None:
+        """Commit the files without the rows of these numbers, if there are any. Nothing is suspected then.
 
         Raises:
             Conflict: the table is not as it was loaded.

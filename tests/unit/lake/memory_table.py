@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,22 @@ class MemoryTable:
 
     def maintain(self, now_s: float) -> Kept:
         return Kept()
+
+    def suspects(self) -> frozenset[str]:
+        return frozenset()
+
+    def files(self, beside: Collection[str] = ()) -> list[str]:
+        return ["memory"] if self.stored.rows else []
+
+    def read(self, file: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        rows = pa.Table.from_pylist(self.stored.rows, self.stored.schema)
+        yield rows if columns is None else rows.select(columns)
+
+    def drop_rows(self, dropped: Mapping[str, Sequence[int]]) -> None:
+        gone = set(dropped.get("memory", ()))
+        self.stored.rows = [row for number, row in enumerate(self.stored.rows) if number not in gone]
+        self.stored.version += 1
+        self.load(())
 
 
 class MemoryWriter:

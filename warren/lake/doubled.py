@@ -1,0 +1,200 @@
+"""Rows that a table has twice, and offsets that it lacks: how they are found, and how the former are taken out.
+
+1. Runs of offsets are looked at, one after the other as files have them, and never all rows: memory is for the runs.
+2. A row is taken out if another file has one that is the same in every column. Rows that only have their offset in
+   common stay: after ``skip_lost`` a stream that was made again begins at 0 again.
+3. What is suspected loses its rows before any other file does.
+4. Missing are offsets between the first and the last row of a partition that neither the table nor the one of what was
+   refused has. Nothing tells whether rows are missing before the first one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from warren.lake.table import Table
+
+KEYS: Final = ("queue", "partition", "offset")
+
+
+class Part(NamedTuple):
+    """A partition of what is followed."""
+
+    queue: str
+    number: int
+
+
+class Span(NamedTuple):
+    """The offsets from `first` up to, and without, `end`."""
+
+    first: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.first
+
+
+class Spans:
+    """Offsets, as spans that are in order and do not touch."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+
+    def __iter__(self) -> Iterator[Span]:
+        return map(Span, self._firsts, self._ends)
+
+    def add(self, span: Span) -> list[Span]:
+        """Add offsets, and return those that were there."""
+        first, end = span
+        at = bisect_left(self._ends, first)
+        until = bisect_right(self._firsts, end)
+        there = [
+            Span(max(first, each), min(end, last))
+            for each, last in zip(self._firsts[at:until], self._ends[at:until], strict=True)
+            if max(first, each) < min(end, last)
+        ]
+        if at < until:
+            first, end = min(first, self._firsts[at]), max(end, self._ends[until - 1])
+        self._firsts[at:until] = [first]
+        self._ends[at:until] = [end]
+        return there
+
+    def gaps(self) -> list[Span]:
+        """Return what is missing between the first and the last one."""
+        return [Span(end, first) for end, first in zip(self._ends, self._firsts[1:], strict=False)]
+
+
+@dataclass
+class Found:
+    """What a table has. `doubled`: by file, which offsets of it are in others, or more than once in itself."""
+
+    held: dict[Part, Spans] = field(default_factory=dict)
+    runs: dict[str, list[tuple[Part, Span]]] = field(default_factory=dict)
+    doubled: dict[str, list[tuple[Part, Span]]] = field(default_factory=dict)
+
+    def missing(self, *others: Found) -> dict[Part, list[Span]]:
+        """Return the offsets that are neither here nor in `others`."""
+        found = {}
+        for part, held in self.held.items():
+            there = Spans()
+            for span in [*held, *(span for other in others for span in other.held.get(part, ()))]:
+                there.add(span)
+            if gaps := there.gaps():
+                found[part] = gaps
+        return found
+
+    def sharing(self, file: str) -> list[str]:
+        """Return the other files that have offsets which are doubled in a file."""
+        wanted = self.doubled[file]
+        return [
+            other
+            for other, runs in self.runs.items()
+            if other != file and any(_meets(run, each) for run in runs for each in wanted)
+        ]
+
+
+def _meets(one: tuple[Part, Span], other: tuple[Part, Span]) -> bool:
+    return one[0] == other[0] and one[1].first < other[1].end and other[1].first < one[1].end
+
+
+def look(table: Table, suspects: Collection[str] = ()) -> Found:
+    """Return what a table has. `suspects`: files that are looked at last, and what others have of their offsets."""
+    found = Found()
+    for file in sorted(table.files(suspects), key=lambda each: each in suspects):
+        runs = list(runs_of(table.read(file, KEYS)))
+        found.runs[file] = runs
+        for part, span in runs:
+            for there in found.held.setdefault(part, Spans()).add(span):
+                found.doubled.setdefault(file, []).append((part, there))
+    return found
+
+
+def runs_of(rows: Iterable[pa.Table]) -> Iterator[tuple[Part, Span]]:
+    """Yield the offsets of rows as runs without holes; an offset that is there twice is in two runs."""
+    offsets: dict[Part, list[Any]] = {}
+    for each in rows:
+        for named in each.group_by(["queue", "partition"]).aggregate([]).to_pylist():
+            part = Part(named["queue"], named["partition"])
+            offsets.setdefault(part, []).append(each.filter(_is_of(each, part)).column("offset").to_numpy())
+    for part, arrays in offsets.items():
+        numbers = np.sort(np.concatenate(arrays))
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        for run in np.split(numbers, breaks):
+            yield part, Span(int(run[0]), int(run[-1]) + 1)
+
+
+def _is_of(rows: pa.Table, part: Part) -> pa.ChunkedArray:
+    return pc.and_(pc.equal(rows.column("queue"), part.queue), pc.equal(rows.column("partition"), part.number))
+
+
+def take_out(table: Table, found: Found) -> int:
+    """Take the doubled rows out of a table, and return how many there were.
+
+    Raises:
+        Conflict: the table is not as it was loaded.
+    """
+    dropped: dict[str, list[int]] = {}
+    gone: dict[str, set[int]] = {}
+    for file, spans in found.doubled.items():
+        # What is dropped of other files holds nothing any longer.
+        numbers = _same_elsewhere(table, file, spans, found.sharing(file), gone)
+        if numbers:
+            dropped[file] = numbers
+            gone[file] = set(numbers)
+    table.drop_rows(dropped)
+    return sum(map(len, dropped.values()))
+
+
+def _same_elsewhere(
+    table: Table, file: str, spans: Sequence[tuple[Part, Span]], others: Sequence[str], gone: Mapping[str, set[int]]
+) -> list[int]:
+    """Return the numbers of the rows of a file within `spans` that other files, or the file before them, have."""
+    there: set[bytes] = set()
+    for other in others:
+        there |= {row for number, row in _rows_within(table, other, spans) if number not in gone.get(other, ())}
+    numbers = []
+    for number, row in _rows_within(table, file, spans):
+        if row in there:
+            numbers.append(number)
+        else:
+            there.add(row)
+    return numbers
+
+
+def _rows_within(table: Table, file: str, spans: Sequence[tuple[Part, Span]]) -> Iterator[tuple[int, bytes]]:
+    """Yield the rows of a file within `spans`: the number of each, and what no other row has."""
+    at = 0
+    for rows in table.read(file):
+        wanted = pc.indices_nonzero(_within(rows, spans))
+        names = sorted(rows.column_names)
+        exact = [_exact(rows.column(name).take(wanted)).to_pylist() for name in names]
+        for number, *values in zip(wanted.to_pylist(), *exact, strict=True):
+            yield at + number, sha256(repr((names, values)).encode()).digest()
+        at += rows.num_rows
+
+
+def _within(rows: pa.Table, spans: Sequence[tuple[Part, Span]]) -> pa.ChunkedArray:
+    """Return for each row whether it is within `spans`."""
+    offsets = rows.column("offset")
+    found = pa.chunked_array([pa.repeat(False, rows.num_rows)])
+    for part, span in spans:
+        inside = pc.and_(pc.greater_equal(offsets, span.first), pc.less(offsets, span.end))
+        found = pc.or_(found, pc.and_(_is_of(rows, part), inside))
+    return found
+
+
+def _exact(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as Python can have each value of it: moments beyond the year 9999 as numbers."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.int64())
+    return column
