@@ -19,6 +19,9 @@ class Position(NamedTuple):
     epoch: int
     lsn: int
 
+    def __str__(self) -> str:
+        return f"LSN {self.lsn} of epoch {self.epoch}"
+
 
 # --- events: etcd -----------------------------------------------------------------------------------------------------
 
@@ -94,6 +97,14 @@ class EpochRefused:
 
     replica: Replica
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Objected:
+    """A replica has as committed, up to there, what our log lacks."""
+
+    replica: Replica
+    committed: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +221,7 @@ Event = (
     | BeaconReceived
     | BeaconAnswered
     | EpochRefused
+    | Objected
     | Heard
     | LinkLost
     | LinkRefused

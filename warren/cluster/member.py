@@ -64,6 +64,7 @@ from warren.cluster.events import (
     LinkLost,
     LinkRefused,
     NearlyCaughtUp,
+    Objected,
     Position,
     Positioned,
     Read,
@@ -276,6 +277,9 @@ class Member:
             case EpochRefused(replica, epoch):
                 if self._is_leader and epoch > self.epoch:
                     self._end(f"{replica} knows of epoch {epoch}")
+            case Objected(replica, committed):
+                if self._is_leader:
+                    self._end(f"{replica} has as committed what this node lacks, up to {committed}")
             case Heard(replica):
                 self._heard(now_s, replica)
             case LinkLost(replica):

@@ -29,6 +29,8 @@ from warren.cluster.events import (
     Heard,
     LinkLost,
     NearlyCaughtUp,
+    Objected,
+    Position,
     Recovered,
     Synced,
 )
@@ -90,6 +92,10 @@ class ElectedSet(InSyncSet):
     def refused(self, replica: Replica, epoch: int) -> None:
         """It follows the leader of another epoch."""
         self._tell(EpochRefused(recorded(replica.node), epoch))
+
+    def objected(self, replica: Replica, committed: Position) -> None:
+        """It has as committed, up to there, what this leader lacks."""
+        self._tell(Objected(recorded(replica.node), committed))
 
     def tell_progress(self, end_lsn: int, commit_began_s: float | None) -> None:
         """Have the member know how far everybody is: several times in the time after which one is suspected.

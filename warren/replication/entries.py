@@ -62,6 +62,8 @@ entries. All integers are big-endian.
     34 ACK         received_lsn u64, synced_lsn u64, done u64, beacon u64, epoch u32: how far the log is written and
                    synced; how many entries of this link are carried out, durably where they change files; the
                    latest beacon
+    35 OBJECTION   epoch u32, lsn u64: the leader lacks what this follower has as committed, up to that LSN, which is of
+                   that epoch. To a leader that understands it (``format_level``); STOP follows
 
     both ways
     48 STOP        UTF-8: the sender ends the link, and why
@@ -117,6 +119,7 @@ _FILE: Final = Struct(">QQQI")
 _IMAGE_PIECE: Final = Struct(">QQ")
 _IMAGE_BYTES: Final = Struct(">QQII")
 _ACK: Final = Struct(">QQQQI")
+_OBJECTION: Final = Struct(">IQ")
 _WANT: Final = Struct(">QQQQI")
 _CHUNK_BYTES: Final = 1 << 12
 _REPLACEMENT: Final = 0x01
@@ -557,6 +560,24 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class Objection:
+    """The leader lacks what this follower has as committed, up to `lsn`, which is of `epoch`."""
+
+    KIND: ClassVar[int] = 35
+    LENGTHS: ClassVar[tuple[int, int]] = (_OBJECTION.size, _OBJECTION.size)
+
+    epoch: int
+    lsn: int
+
+    def body(self) -> list[Piece]:
+        return [_OBJECTION.pack(self.epoch, self.lsn)]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        return cls(*_OBJECTION.unpack(body))
+
+
+@dataclass(frozen=True, slots=True)
 class WantBytes:
     """Bytes of a file that the sender has found damaged: of a segment of the log, or with a `stream_id` of a stream's.
 
@@ -639,7 +660,7 @@ FromLeader = (
     | ImageBytes
     | Stop
 )
-FromFollower = Position | SealedList | Ack | Stop
+FromFollower = Position | SealedList | Ack | Objection | Stop
 OfBoth = WantBytes | HaveBytes
 Entry = FromLeader | FromFollower | OfBoth
 EntryType = type[Entry]
@@ -667,7 +688,7 @@ FROM_LEADER: Final[tuple[EntryType, ...]] = (
     WantBytes,
     HaveBytes,
 )
-FROM_FOLLOWER: Final[tuple[EntryType, ...]] = (Position, SealedList, Ack, Stop, WantBytes, HaveBytes)
+FROM_FOLLOWER: Final[tuple[EntryType, ...]] = (Position, SealedList, Ack, Objection, Stop, WantBytes, HaveBytes)
 # Those that have bytes of files: they keep what has arrived, and no copy of it.
 _VIEWS: Final[frozenset[EntryType]] = frozenset({Frame, CheckpointPiece, ChunkPiece, ImagePiece, ImageBytes})
 # What the crc of the entry covers of the body; all of it where nothing is said.

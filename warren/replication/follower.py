@@ -4,8 +4,9 @@
     thread   reads entries, carries them out, one after the other, and acknowledges (`_Worker`); while it is at the disk
              the loop reads (``intake``)
 
-1. A directory is carried on where it is. What the leader never had is cut off when it says so; nothing else that was
-   here is given up. What a leader has confirmed is acknowledged as synced here before it confirms it.
+1. A directory is carried on where it is. Frames that the leader never had are cut off when it says so. Nothing else is
+   removed. Committed frames are never cut off: the follower objects (OBJECTION), and the link ends. A follower
+   acknowledges a message as synced before the leader confirms it.
 2. Only who was in sync when the link ended can be promoted, unless loss is accepted; and nobody while the leader
    answers. The leader may have gone on alone since then, if its `min_in_sync` allows that: the answer says so.
 3. From the beginning of a promotion on nothing is acknowledged any more. It ends the life of the follower: the same
@@ -43,13 +44,14 @@ from warren.replication.entries import (
     Ack,
     Beacon,
     HaveBytes,
+    Objection,
     OfBoth,
     Stop,
     Truncate,
     encoded,
     sealed_lists,
 )
-from warren.replication.format_level import ANSWERS_FROM, LEVEL, LEVEL_TOLD, told_level
+from warren.replication.format_level import ANSWERS_FROM, LEVEL, LEVEL_TOLD, OBJECTION_FROM, told_level
 from warren.replication.handshake import FollowerSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.intake import Intake
@@ -58,7 +60,13 @@ from warren.replication.passage import connect, meet_leader, pass_on, some
 from warren.replication.questions import Answering, Questions
 from warren.replication.replica_copy import ReplicaCopy
 from warren.replication.replica_scrub import ReplicaScrub
-from warren.replication.replica_store import NO_STORE, EntryRefusedError, ReplicaStore
+from warren.replication.replica_store import (
+    EPOCH_STRIDE,
+    NO_STORE,
+    EntryRefusedError,
+    HistoryLostError,
+    ReplicaStore,
+)
 from warren.replication.wire import Wire
 from warren.server import links_mark
 from warren.server.client_of_node import ClientOfNode
@@ -78,7 +86,6 @@ LOOK_S: Final = 0.05  # how often the loop looks whether the thread is at the di
 PROBE_S: Final = 1.0
 # A leader that starts again takes the next epoch, and a follower that is promoted another one than that, and than
 # another follower that is promoted, too. Epochs have 32 bits.
-EPOCH_STRIDE: Final = 1000
 EPOCHS_APART: Final = 1 << 20
 
 log = get_logger("replication")
@@ -417,6 +424,7 @@ class Follower:
             if self._election is None:
                 link.begin()
             link.may_be_asked = store.level >= ANSWERS_FROM
+            link.may_object = store.level >= OBJECTION_FROM
             self._link = link
             self._told = ""
             log.info("following", leader=str(leader), address=str(self._endpoint), epoch=epoch)
@@ -518,6 +526,7 @@ class _Link:
     def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int, store_id: bytes, follower: Follower) -> None:
         self.reason = ""
         self.may_be_asked = False
+        self.may_object = False
         self.epoch = epoch
         self._store_id = store_id
         self._has_begun = False
@@ -529,7 +538,7 @@ class _Link:
         self.questions = Questions(wire.put)
         self._wanted = Answering(replica.file_system, wire.put)
         self._intake = Intake(wire, self._on_beacon, self._on_end, self._on_question)
-        self._worker = _Worker(wire, replica, epoch, self._intake)
+        self._worker = _Worker(wire, replica, epoch, self._intake, self._object)
 
     @property
     def has_begun(self) -> bool:
@@ -553,6 +562,11 @@ class _Link:
         """Tell the leader of an epoch that is greater than its own, and hang up."""
         self._wire.put(encoded(Ack(0, 0, 0, 0, epoch)))
         self.fail(f"it leads epoch {self.epoch}, and epoch {epoch} has begun")
+
+    def _object(self, lost: HistoryLostError) -> None:
+        """Tell the leader what it lacks. From the thread."""
+        if self.may_object:
+            self._wire.put(encoded(Objection(lost.epoch, lost.lsn)))
 
     def fail(self, reason: str) -> None:
         """Say nothing more over this link, and have it end."""
@@ -633,7 +647,14 @@ class _Worker:
     It reads by itself what it carries out: between the arrival of a frame and the write there is one wake-up.
     """
 
-    def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int, intake: Intake) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        replica: ReplicaStore,
+        epoch: int,
+        intake: Intake,
+        told_lost: Callable[[HistoryLostError], None],
+    ) -> None:
         self.error: StoreError | None = None
         self.beacon = 0
         self.has_begun = False  # and acknowledges from now on
@@ -642,6 +663,7 @@ class _Worker:
         self._replica = replica
         self._epoch = epoch
         self._intake = intake
+        self._object = told_lost
         self._store_id: SimpleQueue[bytes | None] = SimpleQueue()  # with which it is to begin; None: it is over
         self._has_left = False
         self._thread = Thread(target=self._run, name="replica", daemon=True)
@@ -697,6 +719,8 @@ class _Worker:
             if self._has_left:
                 replica.follow(self._epoch, replica.store_id)
         except StoreError as error:
+            if isinstance(error, HistoryLostError):
+                self._object(error)
             self._end(error)
         except Exception as error:
             log.error("internal error, the connection is closed", exception=error)

@@ -24,6 +24,7 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
+from warren.cluster.events import Position as Committed
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import FileSystem
 from warren.replication.catching_up import CatchingUp
@@ -38,6 +39,7 @@ from warren.replication.entries import (
     EntryError,
     ImageBytes,
     ImagePiece,
+    Objection,
     OfBoth,
     Position,
     SealedFile,
@@ -306,7 +308,7 @@ class LinkToFollower:
             if not data:
                 return False
             self._decoder.feed(data)
-        if isinstance(entry, Ack | Stop | OfBoth):
+        if isinstance(entry, Ack | Objection | Stop | OfBoth):
             self._take(entry)
         elif len(self._came) < SAID_MAX:
             self._came.append(entry)
@@ -409,6 +411,9 @@ class LinkToFollower:
         if isinstance(entry, OfBoth):
             self._wanted.take(entry, self.questions)
             return
+        if isinstance(entry, Objection):
+            self._objected(entry)
+            return
         if not isinstance(entry, Ack):
             raise EntryError(f"{type(entry).__name__} while it is fed")
         leader = self._leader
@@ -426,6 +431,17 @@ class LinkToFollower:
         if self._noted_at and not self.replica.is_noted and entry.done >= self._noted_at:
             leader.in_sync.noted(self.replica)
         leader.moved()
+
+    def _objected(self, entry: Objection) -> None:
+        """It has as committed what is not here: this store is older than it was, and may not lead."""
+        log.error(
+            "this leader lacks what a follower has as committed: was its data directory restored from a copy?",
+            node=str(self.node),
+            epoch=entry.epoch,
+            lsn=entry.lsn,
+        )
+        if self._leader.elected is not None:
+            self._leader.elected.objected(self.replica, Committed(entry.epoch, entry.lsn))
 
     def _tell_answered(self, elected: ElectedSet, beacon: int, now_s: float) -> None:
         """Have the member know of an answer: at once of a new one, now and then of one that it knows.

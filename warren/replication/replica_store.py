@@ -25,8 +25,11 @@
    made afterwards count without it.
 5. A segment goes only when the checkpoint on disk does not need it. With CAUGHT_UP all of those go: the leader may have
    removed them while this follower was away.
-6. TRUNCATE never goes behind the checkpoint on disk, nor behind what is known to be committed. What it cuts off is
-   copied to the quarantine, the file is cut and synced, and the later segments are gone, before the next entry.
+6. TRUNCATE and IMAGE never remove committed frames. The checkpoint on disk is committed, and each frame says how far
+   its leader's log was, in this life or an earlier one. A leader that asks for more lost them (`HistoryLostError`).
+   The exception is a leader whose epoch is at least `EPOCH_STRIDE` beyond the log here: a person has made its log the
+   truth. Frames that are cut off are copied to the quarantine, the file is cut and synced, and the later segments are
+   gone, before the next entry.
 7. After a failure of the disk nothing is tried again, as in ``Store``; after a shortage the same entry may be.
 
     catching-up, 20 bytes: magic "WARRNCUP", lsn u64, crc u32 (CRC-32 of what is before)
@@ -43,6 +46,7 @@ from struct import Struct
 from threading import Lock
 from typing import Final, assert_never
 
+from warren.cluster.events import Position as LogPosition
 from warren.msgstore.files.errors import StoreError, StoreFailedError
 from warren.msgstore.files.fail_stop import FailStop
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
@@ -103,6 +107,8 @@ from warren.replication.mending import put_in_place
 from warren.replication.segment_frames import SegmentFrames
 
 NO_STORE: Final = bytes(16)
+# An epoch that a person begins is so far beyond the one before, or further: a leader that starts again takes the next.
+EPOCH_STRIDE: Final = 1000
 _MARKER_MAGIC: Final = b"WARRNCUP"
 _MARKER: Final = Struct(">8sQI")
 _EPOCH: Final = Struct(">I4xQ16x")
@@ -112,6 +118,18 @@ _SEGMENT: Final = Struct(">QQQQQQ")  # in a checkpoint: number, base LSN, capaci
 
 class EntryRefusedError(StoreError):
     """An entry does not fit what is here: nothing was done. The link is to end; the directory is as it was."""
+
+
+class HistoryLostError(EntryRefusedError):
+    """The leader lacks what is known here to be committed, up to `lsn`, which is of `epoch`. Nothing was cut off."""
+
+    def __init__(self, wanted: str, epoch: int, lsn: int) -> None:
+        super().__init__(
+            f"the leader lacks what was confirmed: {wanted}, and this node has all up to LSN {lsn} of epoch {epoch} as "
+            "committed. Nothing was cut off here"
+        )
+        self.epoch = epoch
+        self.lsn = lsn
 
 
 class _Checkpoint:
@@ -150,7 +168,7 @@ class ReplicaStore(FailStop):
         self.store_id = NO_STORE  # of a directory with nothing in it
         self.received_lsn = 0  # up to here the log is written
         self.synced_lsn = 0
-        self.committed_lsn = 0  # as far as the leader has said in this life
+        self.committed_lsn = 0  # of the log here, by what its frames say
         self.done = 0  # entries of this link that are carried out
         self.epoch = 0  # of the last segment
         self.generation = 0  # another one since files may have become others than they were
@@ -159,6 +177,7 @@ class ReplicaStore(FailStop):
         self._store = Store(fs, clock_ms)
         self._on_catalogue = on_catalogue
         self._leader_epoch = 0
+        self._may_lose = False  # a person has said that the leader's log is the truth
         self._crc = 0  # of the frame that ends at `received_lsn`
         self._segments: dict[int, SegmentHeader] = {}
         self._current: SegmentHeader | None = None
@@ -232,6 +251,7 @@ class ReplicaStore(FailStop):
             )
         self.store_id = store_id
         self._leader_epoch = epoch
+        self._may_lose = epoch - self.epoch >= EPOCH_STRIDE
         self.done = 0
         self._read_sealed()
         try:
@@ -347,9 +367,10 @@ class ReplicaStore(FailStop):
                 if self._image is None or not self._image.write(entry.number, entry.position, entry.data):
                     raise EntryRefusedError(f"bytes of segment {entry.number} from {entry.position} on are not due")
             case Committed():
-                self.committed_lsn = max(self.committed_lsn, entry.lsn)
+                # It comes when both logs are known to be the same.
+                self.committed_lsn = max(self.committed_lsn, min(entry.lsn, self.received_lsn))
             case Beacon():
-                self.committed_lsn = max(self.committed_lsn, entry.committed_lsn)
+                pass  # it may come before that
             case Truncate():
                 self._truncate(entry)
             case CaughtUp():
@@ -433,6 +454,7 @@ class ReplicaStore(FailStop):
             self._is_named = True
         write_all(self._fs, self._handle, [entry.head, *entry.payload], entry.lsn - current.base_lsn)
         self.received_lsn = entry.end_lsn
+        self.committed_lsn = max(self.committed_lsn, min(head.durable_lsn, entry.lsn))
         self._crc = entry.crc
 
     @staticmethod
@@ -510,11 +532,7 @@ class ReplicaStore(FailStop):
     # --- images -----------------------------------------------------------------------------------------------------
 
     def _begin_image(self, entry: BeginImage) -> None:
-        kept = max(self._checkpoint.lsn, self.committed_lsn)
-        if entry.lsn < kept:
-            raise EntryRefusedError(
-                f"a log that ends at LSN {entry.lsn}, and up to {kept} it is committed: the leader has another history"
-            )
+        self._check_history(entry.lsn, f"its log ends at LSN {entry.lsn}")
         self._give_up_image()
         self._image = IncomingImage(self._fs, self._sync, entry.lsn)
 
@@ -593,12 +611,14 @@ class ReplicaStore(FailStop):
         ahead = [header for header in headers if header.base_lsn + header.capacity > lsn or header is headers[-1]]
         if headers and headers[-1].base_lsn + headers[-1].capacity < lsn:
             raise StoreError(f"no segment has LSN {lsn}, where the checkpoint ends; {ADVICE}")
+        committed_lsn = lsn
         for header in ahead:
             is_last = header is ahead[-1]
             handle = self._fs.open(segment_path(header.number), writable=is_last)
             try:
                 frames = SegmentFrames(self._fs, handle, header)
                 lsn, crc = frames.end(max(lsn, frames.first_lsn), crc)
+                committed_lsn = max(committed_lsn, frames.claimed_lsn)
                 if frames.maybe_frame(lsn) is not None or (self._is_below_marker(lsn) and frames.claims_behind(lsn)):
                     raise StoreError(f"corruption in {segment_path(header.number)} at LSN {lsn}, or before; {ADVICE}")
                 if is_last:
@@ -608,6 +628,7 @@ class ReplicaStore(FailStop):
         self._current = headers[-1] if headers else None
         self.epoch = headers[-1].epoch if headers else 0
         self.received_lsn = self.synced_lsn = lsn
+        self.committed_lsn = committed_lsn
         self._crc = crc
         self._is_named = True
         self._store.sync_segments([header.number for header in ahead])
@@ -622,12 +643,7 @@ class ReplicaStore(FailStop):
 
     def _truncate(self, entry: Truncate) -> None:
         self.generation += 1
-        kept = max(self._checkpoint.lsn, self.committed_lsn)
-        if entry.lsn < kept:
-            raise EntryRefusedError(
-                f"the log is to be cut at LSN {entry.lsn}, and up to {kept} it is committed: the leader has another "
-                "history. Make this follower anew, in an empty directory"
-            )
+        self._check_history(entry.lsn, f"the log here is to be cut at LSN {entry.lsn}")
         self._mark(entry.lsn)
         if entry.lsn == self.received_lsn and self.epoch <= entry.epoch:
             self._sync_log(entry.lsn)  # nothing is behind it: the leader wants to know what is here
@@ -645,6 +661,23 @@ class ReplicaStore(FailStop):
         self._current = None
         self._read_log()
         self._read_sealed()
+
+    def _check_history(self, lsn: int, wanted: str) -> None:
+        """See that nothing is given up from `lsn` on that is known to be committed."""
+        kept = max(self._checkpoint.lsn, self.committed_lsn)
+        if lsn >= kept or (self._may_lose and lsn >= self._checkpoint.lsn):
+            return
+        if self._may_lose:
+            raise EntryRefusedError(
+                f"{wanted}, and the checkpoint here is at LSN {kept}: an administrator has had another node be the "
+                "truth. Keep a copy of this data directory, and start this node with an empty one"
+            )
+        raise HistoryLostError(wanted, self.committed().epoch, kept)
+
+    def committed(self) -> LogPosition:
+        """Return up to where the log is known here to be committed: the epoch of the last frame before, and the LSN."""
+        lsn = max(self._checkpoint.lsn, self.committed_lsn)
+        return LogPosition(max((epoch for epoch, first_lsn in self._epochs() if first_lsn < lsn), default=0), lsn)
 
     def _cut_file(self, header: SegmentHeader, lsn: int) -> None:
         handle = self._fs.open(segment_path(header.number), writable=True)

@@ -23,6 +23,7 @@ class SegmentFrames:
         self._handle = handle
         self._checksum = checksum_function(header.algorithm)
         self._tag = header.store_id[:STORE_TAG_BYTES]
+        self.claimed_lsn = 0  # up to here it is committed, by the frames that `end` has followed
         self._data = b""
         self._data_at = 0  # where in the file it is from
 
@@ -41,6 +42,7 @@ class SegmentFrames:
     def end(self, lsn: int, crc: int) -> tuple[int, int]:
         """Follow the chain of frames from `lsn` on, `crc` being of the frame before; return its end and last crc."""
         while (found := self.maybe_frame(lsn)) is not None and found[0].previous_crc == crc:
+            self.claimed_lsn = max(self.claimed_lsn, min(found[0].durable_lsn, lsn))
             lsn += found[0].end
             crc = found[0].crc
         return lsn, crc

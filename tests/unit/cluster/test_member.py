@@ -26,6 +26,7 @@ from warren.cluster.events import (
     LinkLost,
     LinkRefused,
     NearlyCaughtUp,
+    Objected,
     Position,
     Read,
     ReadFailed,
@@ -604,9 +605,12 @@ def test_what_is_drained_without_a_transfer_means_nothing() -> None:
         RecordChanged(Versioned(99, record(B, C, leader=B, epoch=7))),
         BeaconReceived(B, 7, 1, {}),
         EpochRefused(B, 7),
+        Objected(C, Position(5, 40)),
     ],
 )
-def test_a_leader_that_learns_of_a_greater_epoch_restarts_and_does_nothing_more(event: Event) -> None:
+def test_a_leader_that_learns_of_a_greater_epoch_or_of_what_it_lacks_restarts(
+    event: Event,
+) -> None:
     node = leader(A, B, C)
     actions = node.all(event)
     assert [type(action) for action in actions] == [StopServing, Restart]

@@ -27,13 +27,14 @@ from warren.replication.entries import (
     Committed,
     Decoder,
     Entry,
+    Objection,
     Position,
     SealedList,
     encoded,
 )
-from warren.replication.follower import EPOCH_STRIDE, Follower, _Link
+from warren.replication.follower import Follower, _Link
 from warren.replication.identity import Identity
-from warren.replication.replica_store import ReplicaStore
+from warren.replication.replica_store import EPOCH_STRIDE, HistoryLostError, ReplicaStore
 from warren.replication.wire import Wire
 from warren.server.setting_kinds import Endpoint
 
@@ -145,6 +146,23 @@ def test_an_epoch_is_refused_with_an_ack_of_a_greater_one(tmp_path: Path) -> Non
     with_link(tmp_path, test)
 
 
+@pytest.mark.parametrize("understands", [True, False])
+def test_a_leader_that_understands_it_is_told_what_it_lacks(tmp_path: Path, understands: bool) -> None:
+    async def test(link: _Link, sock: socket.socket) -> None:
+        leader = Leader(sock)
+        assert await trio.to_thread.run_sync(sock.recv, 65536) == PREAMBLE
+        leader._decoder.feed(PREAMBLE)
+        link.may_object = understands
+        lost = HistoryLostError("its log ends at LSN 64", 6, 4096)
+        link._object(lost)
+        link.refuse(9)
+        if understands:
+            assert await leader.next() == Objection(6, 4096)
+        assert await leader.next() == Ack(0, 0, 0, 0, 9)
+
+    with_link(tmp_path, test)
+
+
 def test_what_is_received_and_not_carried_out_is_counted(tmp_path: Path) -> None:
     async def test(link: _Link, sock: socket.socket) -> None:
         intake = link._intake
@@ -153,7 +171,7 @@ def test_what_is_received_and_not_carried_out_is_counted(tmp_path: Path) -> None
         while not intake._queued_bytes or intake.queued_bytes:
             assert intake.queued_bytes <= 16
             await trio.sleep(0.01)
-        assert link._replica.committed_lsn == 200
+        assert link._replica.done == 2
 
     with_link(tmp_path, test)
 

@@ -13,7 +13,8 @@ import trio
 import trio.testing
 from simulation.simulated_file_system import SimulatedFileSystem
 
-from warren.cluster.events import BeaconAnswered, EpochRefused, Event, Heard
+from warren.cluster.events import BeaconAnswered, EpochRefused, Event, Heard, Objected
+from warren.cluster.events import Position as Committed
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.log.epoch_table import EpochTable
 from warren.replication.catching_up import CatchingUp
@@ -25,6 +26,7 @@ from warren.replication.entries import (
     Decoder,
     EntryError,
     ImagePiece,
+    Objection,
     Position,
     SealedList,
     Stop,
@@ -111,6 +113,18 @@ def test_the_member_hears_which_beacon_was_answered_and_of_a_greater_epoch() -> 
                 follower._take(Ack(0, 0, 0, 0, EPOCH + 1))
             follower.wire.close()
         assert leader.told == [BeaconAnswered(recorded(TWO), EPOCH, 3), EpochRefused(recorded(TWO), EPOCH + 1)]
+
+    trio.run(main)
+
+
+def test_the_member_hears_that_a_follower_has_as_committed_what_is_not_here() -> None:
+    async def main() -> None:
+        leader = Leader()
+        follower, sock = link(leader)
+        with sock:
+            follower._take(Objection(4, 1000))
+            follower.wire.close()
+        assert leader.told == [Objected(recorded(TWO), Committed(4, 1000))]
 
     trio.run(main)
 

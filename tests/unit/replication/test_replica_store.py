@@ -10,8 +10,20 @@ from unit.replication.shipped_log import STORE_ID, ShippedLog, Wire, follower, p
 
 from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
 from warren.msgstore.files.store import Store
-from warren.replication.entries import BeginSegment, CaughtUp, Frame, FromLeader, Sync, Truncate, Unlink
-from warren.replication.replica_store import EntryRefusedError, ReplicaStore
+from warren.msgstore.log.records import FRAME_HEADER_BYTES
+from warren.replication.entries import (
+    Beacon,
+    BeginImage,
+    BeginSegment,
+    CaughtUp,
+    Committed,
+    Frame,
+    FromLeader,
+    Sync,
+    Truncate,
+    Unlink,
+)
+from warren.replication.replica_store import EPOCH_STRIDE, EntryRefusedError, HistoryLostError, ReplicaStore
 
 
 def entries(log: ShippedLog, replica: ReplicaStore) -> list[FromLeader]:
@@ -163,15 +175,52 @@ def test_a_follower_that_was_catching_up_is_nobody_elses_store_until_it_is_in_sy
     Store(fs.kill9()).open()
 
 
-def test_what_is_committed_is_never_cut_off() -> None:
+@pytest.mark.parametrize("lives", [1, 2])
+@pytest.mark.parametrize("entry", [Truncate(64, 1), BeginImage(64)])
+def test_what_the_frames_here_say_is_committed_is_never_given_up(entry: FromLeader, lives: int) -> None:
+    log = ShippedLog()
+    log.commit(3)
+    fs = SimulatedFileSystem()
+    replica = follower(log, fs)
+    Wire(log, replica)
+    last_lsn = log.shipping.end_lsn() - FRAME_HEADER_BYTES - 64
+    if lives == 2:
+        replica = follower(log, fs.kill9())
+    assert (replica.committed_lsn, replica.committed()) == (last_lsn, (1, last_lsn))
+    with pytest.raises(HistoryLostError, match="lacks what was confirmed") as lost:
+        replica.apply(entry, 1)
+    assert (lost.value.epoch, lost.value.lsn) == (1, last_lsn)
+    assert replica.received_lsn == log.shipping.end_lsn()
+    replica.apply(Truncate(last_lsn, 1), 1)
+    assert replica.received_lsn == last_lsn
+
+
+def test_what_is_committed_is_cut_off_on_the_word_of_a_person() -> None:
+    log = ShippedLog()
+    log.commit(3)
+    fs = SimulatedFileSystem()
+    Wire(log, follower(log, fs))
+    for epoch, may in ((EPOCH_STRIDE, False), (1 + EPOCH_STRIDE, True)):
+        replica = ReplicaStore(fs.kill9(), clock_ms=lambda: 0)
+        replica.open()
+        replica.follow(epoch, STORE_ID)
+        if may:
+            replica.apply(Truncate(64, 1), epoch)
+            assert (replica.received_lsn, replica.committed_lsn) == (64, 0)
+        else:
+            with pytest.raises(HistoryLostError):
+                replica.apply(Truncate(64, 1), epoch)
+
+
+def test_only_what_is_here_is_committed_here() -> None:
     log = ShippedLog()
     log.commit(3)
     replica = follower(log)
     Wire(log, replica)
-    replica.committed_lsn = log.shipping.end_lsn()
-    with pytest.raises(EntryRefusedError, match="the leader has another history"):
-        replica.apply(Truncate(64, 1), 1)
-    assert replica.received_lsn == log.shipping.end_lsn()
+    replica.apply(Beacon(1, 1 << 40, 0, 1), 1)
+    assert replica.committed_lsn < replica.received_lsn
+    replica.apply(Committed(1 << 40), 1)
+    assert replica.committed_lsn == replica.received_lsn
 
 
 def test_to_cut_where_the_log_ends_is_to_say_again_what_is_here() -> None:
@@ -201,7 +250,9 @@ def test_what_is_cut_off_is_in_the_quarantine_and_entries_are_counted_anew() -> 
     Wire(log, replica)
     before = segments(fs)
     lsn = 64 + 56 + 64
-    replica.apply(Truncate(lsn, 1), 1)
+    log.epoch += EPOCH_STRIDE  # all of that is committed, and a person gives it up
+    replica.follow(log.epoch, STORE_ID)
+    replica.apply(Truncate(lsn, 1), log.epoch)
     assert (replica.done, replica.received_lsn, replica.synced_lsn) == (0, lsn, lsn)
     (kept,) = fs.kill9().crash_states(0, 1)
     assert list(segments(kept)) == ["log/0000000001"]
