@@ -247,8 +247,11 @@ def example_config(context: typer.Context) -> None:
 @config_app.command("import-rabbitmq")
 def import_rabbitmq(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="RabbitMQ's rabbitmq.conf")],
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="leave out what has no counterpart, with a remark")
+    ] = False,
 ) -> None:
-    """Print RabbitMQ's settings as a file for `warren serve --config`, with a remark on what has no counterpart."""
+    """Print RabbitMQ's settings as a file for `warren serve --config`; fail if a line has no counterpart."""
     from warren.server.rabbitmq_conf import translate
 
     try:
@@ -258,6 +261,14 @@ def import_rabbitmq(
     except UnicodeDecodeError:
         raise SettingsError(f"{file}: is not UTF-8") from None
     found = translate(text)
+    if found.missing and not lenient:
+        for line, remark in found.missing:
+            print(f"{file}:{line.number}: {line.shown}: {remark}", file=sys.stderr)
+        print(
+            f"{len(found.missing)} lines have no counterpart: change or remove them, or leave them out by --lenient",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
     print(found.toml(), end="")
     print(
         f"{len(found.values)} settings, {len(found.missing)} lines without a counterpart, "

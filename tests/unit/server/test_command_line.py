@@ -56,6 +56,17 @@ def test_rabbitmqs_settings_are_translated_whatever_ours_are(tmp_path: Path) -> 
     assert "heartbeat_s = 7" in done.stdout
 
 
+def test_a_line_of_rabbitmqs_without_a_counterpart_is_an_error_unless_it_may_be_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "rabbitmq.conf"
+    file.write_text("heartbeat = 7\nauth_backends.1 = ldap\n")
+    done = warren("config", "import-rabbitmq", str(file))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{file}:2: auth_backends.1 = ldap: users are kept in the broker" in done.stderr
+    done = warren("config", "import-rabbitmq", "--lenient", str(file))
+    assert done.returncode == 0
+    assert "heartbeat_s = 7" in done.stdout and "#   auth_backends.1 = ldap" in done.stdout
+
+
 def test_config_prints_every_value_with_its_origin(tmp_path: Path) -> None:
     file = tmp_path / "w.toml"
     file.write_text("[limits]\nchannel_max = 100\n")
