@@ -3,6 +3,7 @@
 1. What the catalogue remembers is what the log had when `settle` was called last; what it does not have it gets at the
    next start, as with SQL.
 2. Nothing lingers into the log by itself: what nobody waits for is written by `write`, or lost with the process.
+3. A read that the disk does not allow is repeated with each run, or given up.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from simulation.simulated_file_system import SimulatedFileSystem
 from simulation.small_store import Shape, open_store
 
 from warren.channels.broker import Broker
+from warren.msgstore.files.errors import StoreUnreadableError
+from warren.msgstore.files.readable_files import ReadableFiles
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.checkpoint import seal
+from warren.msgstore.log.jobs import Errand
 from warren.vhosts import metadata
 from warren.vhosts.metadata import (
     BindingPut,
@@ -44,6 +48,8 @@ class DiskStore(MemoryStore):
 
     def __init__(self, broker: Broker, store: Store) -> None:
         super().__init__(broker)
+        self.unread: list[Errand] = []  # what the disk did not give
+        self.gives_up = False  # what it does not give
         self._store = store
         self.continued_frames = 0
         self.jobs_left = -1  # 0: nothing is written, as by a process that has died; -1: everything is
@@ -67,9 +73,14 @@ class DiskStore(MemoryStore):
             self.written_bytes += int(commit.payload_bytes)
             self._store.commit(commit, 0)
             self.stored(commit)
-        for read in reads:
-            read.carry_out(self._store)
-            self.loaded(read)
+        unread, self.unread = self.unread, []
+        for read in unread + reads:
+            try:
+                read.carry_out(ReadableFiles(self._store) if self.gives_up else self._store)
+            except StoreUnreadableError:
+                self.unread.append(read)
+            else:
+                self.loaded(read)
         for seal_job in seals:
             seal_job.carry_out(self._store)
             self.loaded(seal_job)
@@ -79,6 +90,7 @@ class DiskStore(MemoryStore):
         for unlink in unlinks:
             self._store.release(unlink.segments)
             self._store.unlink(unlink.segments)
+        reads = [read for read in unread + reads if read not in self.unread]
         return bool(commits or reads or seals or checkpoints or unlinks)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from jumping_clock import run_jumping
 
-from warren.msgstore.files.errors import StoreFailedError, StoreFullError
+from warren.msgstore.files.errors import StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.files.pins import PinError, PinnedFile
 from warren.msgstore.files.store import ReadProblem
 from warren.msgstore.log.checkpoint import CLEAN, snapshot
@@ -46,6 +46,7 @@ class FakeFiles:
         self.pin_gate = threading.Event()
         self.pin_gate.set()
         self.unpinnable = ""
+        self.unreadable = False
         self.before_gates: list[threading.Event] = []
         self.free = 100 * GIB
         self.free_error: OSError | None = None
@@ -83,8 +84,17 @@ class FakeFiles:
 
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:
         self._pass(self.read_gate)
+        if self.unreadable:
+            self.diary.append(f"read {ranges[0][0]} failed")
+            raise StoreUnreadableError("log/0000000001", "Input/output error", 1, ranges[0][0])
         self._do("read", str(ranges[0][0]))
         return [bytes(length) for _, length in ranges]
+
+    def segments_with(self, ranges: list[tuple[int, int]]) -> set[int]:
+        return {1 + lsn // (64 << 10) for lsn, _ in ranges}
+
+    def forget_cached(self, ranges: list[tuple[int, int]]) -> None:
+        self.diary.append(f"forget {ranges[0][0]}")
 
     def seal(self, job: SealJob) -> None:
         self._do("seal", f"{job.stream_id} {job.segment}")

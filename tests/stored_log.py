@@ -83,7 +83,7 @@ class StoredLog:
     def message(self, index: QueueIndex, number: int) -> Message:
         """Return a message as it is stored."""
         data = self.record(index, number)
-        found = self.log.maybe_message(index, number, data, 0, len(data))
+        found = self.log.maybe_message(index, number, data, 0, len(data), False)
         assert found is not None
         return found
 

@@ -154,6 +154,9 @@ class SimulatedFileSystem:
         self._end("read", opened.path)
         return data
 
+    def forget_cached(self, handle: int, length: int, offset: int) -> None:
+        self._opened(handle)
+
     def sync(self, handle: int) -> None:
         opened = self._opened(handle)
         try:

@@ -22,7 +22,7 @@ from simulation.written_store import (
     opened,
     payload_of,
 )
-from warren.msgstore.files.errors import StoreFullError
+from warren.msgstore.files.errors import StoreFullError, StoreUnreadableError
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.checksum import default_algorithm
 from warren.msgstore.log.jobs import CommitJob
@@ -133,7 +133,7 @@ def test_a_start_without_space_cuts_what_does_not_count_of_the_last_segment() ->
     assert sorted(survivor.contents()) == ["checkpoint", "log/0000000001", "log/0000000002"]
 
 
-def test_what_does_not_count_is_kept_when_a_part_of_the_log_could_not_be_read() -> None:
+def test_a_log_of_which_a_part_cannot_be_read_is_not_recovered() -> None:
     fs = SimulatedFileSystem()
     store, placing = opened(fs), Placing()
     store.commit(placing.job(bytes(80)), TIME_MS)
@@ -143,11 +143,8 @@ def test_what_does_not_count_is_kept_when_a_part_of_the_log_could_not_be_read() 
     again.open()
     again.open_segments()
     survivor.spoil("log/0000000001", 300, 400)
-    again.read_segment(1)
-    again.recovered(1, SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + 80)
-    again.resume(int(placing.jobs[-1].crc), SEGMENT_BYTES, EPOCH + 1, STORE_ID, default_algorithm())
-    with pytest.raises(StoreFullError):
-        again.commit(Placing(1, SEGMENT_BYTES).job(bytes(8)), TIME_MS)
+    with pytest.raises(StoreUnreadableError, match="log/0000000001 cannot be read: Input/output error"):
+        again.read_segment(1)
     assert len(survivor.contents()["log/0000000001"]) == SEGMENT_BYTES
 
 

@@ -27,7 +27,7 @@ from simulation.written_store import (
     payload_of,
     put,
 )
-from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.files.store import READ_HANDLES_MAX, SegmentHeader, Store
@@ -307,7 +307,7 @@ def test_after_a_failure_anywhere_nothing_is_tried_again() -> None:
             fs.fail(nth, fault)
             try:
                 store = opened(fs)
-            except StoreFailedError:
+            except (StoreFailedError, StoreUnreadableError):
                 continue
             failed = failure_of(partial(play, store))
             if failed is None:
@@ -412,7 +412,8 @@ def test_ranges_are_read_from_the_segments_that_hold_them(fs: FileSystem) -> Non
     assert store.take_read_problems() == []
 
 
-def test_what_cannot_be_read_is_short_or_empty_and_noted() -> None:
+def test_what_is_not_there_is_short_or_empty_and_noted() -> None:
+    """(5)"""
     fs = SimulatedFileSystem()
     store, placing = opened(fs), Placing()
     jobs = [placing.job(bytes([n]) * 600) for n in range(3)]
@@ -420,15 +421,31 @@ def test_what_cannot_be_read_is_short_or_empty_and_noted() -> None:
         store.commit(job, TIME_MS)
     assert store.read([(int(jobs[0].lsn) + FRAME_HEADER_BYTES + 500, 200)]) == [bytes(100)], "the file is cut"
     assert store.take_read_problems() == []
-    fs.fail(2, Fault.EIO, "open")
-    fs.fail(3, Fault.EIO, "read")
     lsns = [int(job.lsn) for job in jobs]
     fs.unlink("log/0000000003")
-    found = store.read([(lsns[1], 8), (lsns[2], 8), (lsns[1], 8), (lsns[1], 8), (1 << 50, 8)])
-    assert [len(data) for data in found] == [0, 0, 0, 8, 0]
+    found = store.read([(lsns[2], 8), (lsns[1], 8), (1 << 50, 8)])
+    assert [len(data) for data in found] == [0, 8, 0]
     problems = store.take_read_problems()
-    assert [problem.lsn for problem in problems] == [lsns[1], lsns[2], lsns[1], 1 << 50]
-    assert [problem.text for problem in problems[:2]] == ["Input/output error", "No such file or directory"]
+    assert [problem.lsn for problem in problems] == [lsns[2], 1 << 50]
+    assert problems[0].text == "No such file or directory"
+    assert store.take_read_problems() == []
+
+
+@pytest.mark.parametrize("operation", ["open", "read"])
+def test_what_the_disk_does_not_give_now_is_neither_short_nor_empty(operation: str) -> None:
+    """(5)"""
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    jobs = [placing.job(bytes([n]) * 600) for n in range(3)]
+    for job in jobs:
+        store.commit(job, TIME_MS)
+    lsns = [int(job.lsn) for job in jobs]
+    fs.fail(2 + fs._calls.get(operation, 0), Fault.EIO, operation)
+    ranges = [(lsns[0], 8), (lsns[1], 8), (lsns[2], 8)]
+    with pytest.raises(StoreUnreadableError, match="log/0000000002 cannot be read: Input/output error") as told:
+        store.read(ranges)
+    assert (told.value.segment, told.value.lsn) == (2, lsns[1])
+    assert [len(data) for data in store.read(ranges)] == [8, 8, 8]
     assert store.take_read_problems() == []
 
 
@@ -629,6 +646,10 @@ def test_a_segment_is_copied_aside_where_there_are_no_hard_links() -> None:
     store.commit(placing.job(bytes(1000)), TIME_MS)
     content = fs.contents()["log/0000000001"]
     fs.fail(1, Fault.EIO, "link")
+    fs.fail(1, Fault.EIO, "read")
+    store.set_aside(1)
+    assert fs.names("log") == ["0000000001", "0000000002"], "a copy would not have all of it"
+    fs.fail(2, Fault.EIO, "link")
     store.set_aside(1)
     assert fs.names("log") == ["0000000002"]
     assert fs.contents()[f"quarantine/0000000001-{TIME_MS}"] == content

@@ -64,6 +64,9 @@ class PageLoad(WholeRecordsRead):
         self.pages = pages
         self.generation: i64 = backlog.generation
 
+    def subject(self) -> tuple[str, str]:
+        return self.backlog.subject()
+
     def finished(self) -> None:
         self.backlog.pages_read(self)
 
@@ -89,6 +92,9 @@ class MessageLoad(RecordsRead):
             if self.is_damaged(place, int(self.lsns[at]) - self.ranges[place][0], int(self.lengths[at])):
                 found.append(int(self.lsns[at]))
         return found
+
+    def subject(self) -> tuple[str, str]:
+        return self.backlog.subject()
 
     def finished(self) -> None:
         self.backlog.messages_read(self)
@@ -482,6 +488,11 @@ class Backlog(IndexOwner):
         self._offer_pages()
 
     # --- what others look at --------------------------------------------------------------------------------------
+
+    def subject(self) -> tuple[str, str]:
+        """Return vhost and name of the queue, as its index says."""
+        index = self.index
+        return ("", "") if index is None else (index.vhost, index.name)
 
     def memory_bytes(self) -> int:
         """Return what the messages in memory take, about."""
@@ -936,7 +947,9 @@ class Backlog(IndexOwner):
             if place in job.large:
                 message = log.maybe_large_message(index, number, job.large[place])
             else:
-                message = log.maybe_message(index, number, job.data[place], job.lsns[at] - start, job.lengths[at])
+                message = log.maybe_message(
+                    index, number, job.data[place], job.lsns[at] - start, job.lengths[at], job.is_checked
+                )
             if message is None:
                 index.damaged_count += 1
                 lost += 1

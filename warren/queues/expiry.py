@@ -310,7 +310,7 @@ class _EarlyScan(TimeScan):
         self._expiry = expiry
 
     def found(self, number: i64, time_ms: i64, data: bytes) -> None:
-        message = self.log.maybe_message(self.index, number, data, 0, len(data))
+        message = self.log.maybe_message(self.index, number, data, 0, len(data), False)
         if message is not None and message.expiration_ms >= 0:
             place: i64 = self.index.lane << LANE_SHIFT | number
             self._expiry.early_found(self._expiry.since_ms(message) + message.expiration_ms, place)

@@ -214,7 +214,9 @@ class Fetch(IndexOwner):
                 if place in job.large:
                     message = log.maybe_large_message(index, number, job.large[place])
                 else:
-                    message = log.maybe_message(index, number, job.data[place], job.places.starts[at], length)
+                    message = log.maybe_message(
+                        index, number, job.data[place], job.places.starts[at], length, job.is_checked
+                    )
                 if message is None:
                     self.message_damaged(number, lsn)
                 else:
@@ -237,6 +239,9 @@ class _PagesRead(WholeRecordsRead):
         self.pages = pages
         self.numbers = numbers
 
+    def subject(self) -> tuple[str, str]:
+        return self.fetch.index.vhost, self.fetch.index.name
+
     def finished(self) -> None:
         self.fetch.pages_read(self)
 
@@ -257,6 +262,9 @@ class _MessagesRead(RecordsRead):
             for at, (lsn, length, _) in enumerate(self.found)
             if self.is_damaged(int(places.places[at]), int(places.starts[at]), length)
         ]
+
+    def subject(self) -> tuple[str, str]:
+        return self.fetch.index.vhost, self.fetch.index.name
 
     def finished(self) -> None:
         self.fetch.messages_read(self)
@@ -493,12 +501,15 @@ class TimeScan(IndexOwner):
         return True
 
 
-class _ScanPages(ReadJob):
+class _ScanPages(WholeRecordsRead):
     def __init__(self, scan: TimeScan, pages: list[IndexPage], numbers: list[int]) -> None:
         super().__init__([(int(page.lsn), int(page.length)) for page in pages])
         self.scan = scan
         self.pages = pages
         self.numbers = numbers
+
+    def subject(self) -> tuple[str, str]:
+        return self.scan.index.vhost, self.scan.index.name
 
     def finished(self) -> None:
         self.scan.pages_read(self)
@@ -513,6 +524,9 @@ class _ScanTimes(ReadJob):
         self.first: i64 = first
         self.end: i64 = end
         self.places = places
+
+    def subject(self) -> tuple[str, str]:
+        return self.scan.index.vhost, self.scan.index.name
 
     def finished(self) -> None:
         self.scan.times_read(self)

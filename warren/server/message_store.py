@@ -4,9 +4,9 @@ The log (``msgstore.log.message_log``) gathers batches and says what is to be wr
 neither time nor disk. Three threads do the work: the committer writes and syncs, the reader reads, and the housekeeper
 does what nobody waits for: checkpoints, spare segments, copies for the quarantine, removal, pins.
 
-1. Each thread does its jobs one after the other, in the order in which they were asked for. A segment that is to be
-   removed goes through the reader first, so a read that was asked for before still finds it; and it is gone before the
-   next checkpoint, which does not know it any more.
+1. Each thread does its jobs one after the other, in the order in which they were asked for, but for (10). A segment
+   that is to be removed goes through the reader first, so a read that was asked for before still finds it; and it is
+   gone before the next checkpoint, which does not know it any more.
 2. Outcomes reach the engine on the loop only, in `completed`. A thread leaves them in a queue and wakes the reactor
    through its eventfd: a confirm does not wait for a scheduler.
 3. When there is no space, the same commit is tried again every `RETRY_S` for ever. Publishers wait meanwhile, nothing
@@ -23,8 +23,12 @@ does what nobody waits for: checkpoints, spare segments, copies for the quaranti
    that have to have it do. One commit waits there at most, since one is under way at a time. The loop is not woken for
    one that has to wait there anyway: what opens the gate wakes it. A frame that is continued does not wait there: the
    last one of its batch does.
-9. What a read finds damaged is mended before the engine takes it, where there is somebody to mend it (`Mender`): it was
-   damage to nobody then.
+9. Bytes that a read finds damaged are read once more, past the cache of the system. Those that are damaged then are
+   mended before the engine takes them, where another node has them (`Mender`): they were damaged for nobody.
+10. Bytes that the disk does not give now are not damaged. The read leaves the line, so that the jobs after it are done,
+   and is tried again with back-off for as long as the process runs; the engine is told when it has succeeded. A
+   segment that it wants is not removed before that. A file of a stream is: the read finds then that the file is gone.
+   A stop does not wait for such reads, and everything that they wanted stays referred to.
 """
 
 from __future__ import annotations
@@ -34,17 +38,28 @@ import time
 from collections import deque
 from collections.abc import Callable
 from threading import Event
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import trio
 
-from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.errors import StoreError, StoreUnreadableError
 from warren.msgstore.files.pins import PinError, PinnedFile
 from warren.msgstore.files.recovery import ADVICE
+from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.files.store import ReadProblem, wall_time_ms
 from warren.msgstore.log.checkpoint import CLEAN, seal
 from warren.msgstore.log.compaction import PIECE_BYTES, Compaction
-from warren.msgstore.log.jobs import CheckpointJob, CommitJob, DropJob, Errand, SealedRead, SealJob, UnlinkJob
+from warren.msgstore.log.jobs import (
+    CheckpointJob,
+    CommitJob,
+    DropJob,
+    Errand,
+    ReadJob,
+    Removal,
+    SealedRead,
+    SealJob,
+    UnlinkJob,
+)
 from warren.msgstore.log.log_position import LogPosition, call_with_position
 from warren.msgstore.log.message_log import LINGER_S, MessageLog
 from warren.msgstore.log.scrub import PIECE_BYTES as SCRUB_PIECE_BYTES
@@ -52,6 +67,7 @@ from warren.msgstore.log.scrub import Scrubber
 from warren.server.beats import beat_after, next_beat
 from warren.server.catalogue.writer import InThread
 from warren.server.commit_pace import CommitPace
+from warren.server.errors import StartError
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
 from warren.server.settings import DISK_FREE_RESUME_SHARE, StoreSettings
@@ -66,11 +82,13 @@ from warren.server.store_workers import (
     Shortage,
     SpareJob,
     UnpinJob,
+    Unread,
     Worker,
     kind_of,
 )
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import STORE, in_thread
+from warren.server.unread_jobs import READ_ADVICE, UnreadJobs
 
 EXIT_CODE: Final = 3
 RETRY_S: Final = 0.5
@@ -93,8 +111,14 @@ SCRUB_IDLE_S: Final = 5.0
 
 _WATCH_S: Final = SYNC_WITHIN_S / 2
 _READ_RETRY_S: Final = 0.05
+# How long a start waits for reads that fail before it gives up.
+READ_PATIENCE_S: Final = 30.0
+# After so many failures of a read the copy of another node is asked for, where there is one.
+_FAILURES_BEFORE_MENDING: Final = 6
 _POLL_S: Final = 0.02
 _DAMAGES_LOGGED_MAX: Final = 20
+
+_Result = TypeVar("_Result")
 
 log = get_logger("message_store")
 
@@ -109,6 +133,8 @@ class StoreFiles(Protocol):
 
     def commit(self, job: CommitJob, time_ms: int) -> None: ...
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]: ...
+    def segments_with(self, ranges: list[tuple[int, int]]) -> set[int]: ...
+    def forget_cached(self, ranges: list[tuple[int, int]]) -> None: ...
     def seal(self, job: SealJob) -> None: ...
     def read_sealed(self, job: SealedRead) -> None: ...
     def drop_sealed(self, job: DropJob) -> None: ...
@@ -232,6 +258,11 @@ class MessageStoreService:
         self._held_back: list[CheckpointJob] = []  # until those are with the housekeeper
         self._pinning = 0  # how many pins are being made
         self._dropped_later: list[DropJob] = []  # until those have
+        self._unread = UnreadJobs(self._reader.put)
+        # The reader's: reads that failed, with the segments of the log that they want; those whose file is gone.
+        self._failing: dict[Errand, set[int]] = {}
+        self._failures: dict[Errand, int] = {}
+        self._files_gone: set[Errand] = set()
         self._disk_is_low = False
         self._disk_is_known = True
         self._spared_segment = 0  # in which the next one was asked for
@@ -285,12 +316,16 @@ class MessageStoreService:
                 self._reader.put(ReleaseJob(unlink))
 
     def read_at_once(self) -> None:
-        """Carry out the reads that the log asks for, in this thread. Only before `start`."""
+        """Carry out the reads that the log asks for, in this thread. Only before `start`.
+
+        Raises:
+            StartError: the disk does not give something.
+        """
         message_log = self._log
         while message_log.read_jobs:
             reads, message_log.read_jobs = message_log.read_jobs, []
             for read in reads:
-                self._read(read)
+                patiently(lambda read=read: self._read(read))  # type: ignore[misc]
                 self._broker.loaded(read)
 
     def completed(self) -> None:
@@ -341,6 +376,7 @@ class MessageStoreService:
             self._maybe_prepare_spare(outcome)
             self._note_segment(outcome)
         elif isinstance(outcome, Errand):
+            self._unread.done(outcome)
             self.reads += 1
             self.errands -= 1
             self._broker.loaded(outcome)
@@ -360,6 +396,9 @@ class MessageStoreService:
         elif isinstance(outcome, Shortage):
             self._met_shortage(outcome)
             return
+        elif isinstance(outcome, Unread):
+            self._met_unread(outcome)
+            return
         elif isinstance(outcome, Failure):
             self._fail(outcome)
             return
@@ -367,8 +406,15 @@ class MessageStoreService:
             self._has_space(kind_of(outcome))
 
     def _released(self, job: ReleaseJob) -> None:
-        self._releasing -= 1
+        self._unread.done(job)
         self._housekeeper.put(job.unlink)
+        self._hold_back_no_longer(job)
+
+    def _hold_back_no_longer(self, job: ReleaseJob) -> None:
+        """Let checkpoints be written that wait for a removal. A start finds the files of one that has to wait."""
+        if job.holds_checkpoints:
+            job.holds_checkpoints = False
+            self._releasing -= 1
         if not self._releasing:
             checkpoints, self._held_back = self._held_back, []
             for checkpoint in checkpoints:
@@ -433,17 +479,59 @@ class MessageStoreService:
     def _read(self, job: Job) -> None:
         store = self._store
         if isinstance(job, ReleaseJob):
+            for segments in self._failing.values():
+                for number in segments.intersection(job.unlink.segments):
+                    path = segment_path(number)
+                    raise StoreUnreadableError(path, "it is not removed before the reads of it have succeeded", number)
             store.release(job.unlink.segments)
             return
         assert isinstance(job, Errand)
-        job.carry_out(store)
-        if self._mender is not None:
-            places = job.damaged(self._log.checksum)
-            is_missing = isinstance(job, SealedRead) and job.chunk is None
-            if (places or is_missing) and self._mender.mend(job, places):
-                job.carry_out(store)
+        try:
+            self._carry_out(job)
+        except StoreUnreadableError:
+            self._failing[job] = store.segments_with(job.ranges) if isinstance(job, ReadJob) else set()
+            self._failures[job] = self._failures.get(job, 0) + 1
+            raise
+        if self._failing:
+            self._failing.pop(job, None)
+            self._failures.pop(job, None)
+            self._files_gone.discard(job)
+            if isinstance(job, Removal):
+                self._note_gone(*job.replaced())
         for problem in store.take_read_problems():
             log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
+
+    def _carry_out(self, job: Errand) -> None:
+        """Do what `job` asks for; what it reads is damaged only if it is so twice, and nobody can mend it."""
+        if job in self._files_gone:
+            return
+        store, checksum = self._store, self._log.checksum
+        try:
+            job.carry_out(store)
+        except StoreUnreadableError as error:
+            # Right bytes written over those that cannot be read change nothing. See ``replication.mending``.
+            if self._mender is None or self._failures.get(job, 0) < _FAILURES_BEFORE_MENDING:
+                raise
+            if not self._mender.mend(job, [error.lsn] if error.lsn >= 0 else []):
+                raise
+            job.carry_out(store)
+        places = job.damaged(checksum)
+        if places:
+            assert isinstance(job, ReadJob)
+            store.forget_cached(job.ranges)
+            job.carry_out(store)
+            places = job.damaged(checksum)
+        is_missing = isinstance(job, SealedRead) and job.chunk is None
+        if (places or is_missing) and self._mender is not None and self._mender.mend(job, places):
+            job.carry_out(store)
+            places = job.damaged(checksum)
+        job.is_checked = not places
+
+    def _note_gone(self, stream_id: int, segments: list[int]) -> None:
+        """Files of a stream are not there any longer, or are others: reads of them that fail find nothing."""
+        for job in self._failing:
+            if isinstance(job, SealedRead) and job.stream_id == stream_id and job.segment in segments:
+                self._files_gone.add(job)
 
     def _keep_house(self, job: Job) -> None:
         store = self._store
@@ -486,6 +574,8 @@ class MessageStoreService:
         """Return why the store cannot do its work, in a few words; empty when it can."""
         if self.failed:
             return "the message store has failed"
+        if unread := self._unread.trouble():
+            return unread
         return "the disk of the message store is full" if self._shortages else self._gate.trouble()
 
     def _met_shortage(self, shortage: Shortage) -> None:
@@ -503,6 +593,11 @@ class MessageStoreService:
             # While there is room in this segment, make what is dead go.
             self._log.checkpoints.want()
         self._set_alarm()
+
+    def _met_unread(self, unread: Unread) -> None:
+        self._unread.add(unread)
+        if isinstance(unread.job, ReleaseJob):
+            self._hold_back_no_longer(unread.job)
 
     def _has_space(self, kind: str) -> None:
         if self._shortages.pop(kind, None) is not None:
@@ -536,6 +631,7 @@ class MessageStoreService:
             nursery.start_soon(keep, "store linger", self._linger, ESSENTIAL)
             nursery.start_soon(keep, "store sync", self._watch_writes, ESSENTIAL)
             nursery.start_soon(keep, "disk watch", self._watch_disk, ESSENTIAL)
+            nursery.start_soon(keep, "reads that fail", self._unread.run, ESSENTIAL)
             nursery.start_soon(keep, "compaction", self._compact)
             if self._settings.scrub_bytes_per_s:
                 nursery.start_soon(keep, "scrubbing", self._scrub)
@@ -691,10 +787,16 @@ class MessageStoreService:
             await self._next_progress()
 
     async def restored(self, under_way: Callable[[], bool]) -> None:
-        """Return when what the engine has to read before anybody publishes is no longer `under_way`."""
+        """Return when what the engine has to read before anybody publishes is no longer `under_way`.
+
+        Raises:
+            StartError: the disk does not give it.
+        """
         while under_way():
             self._settle()
             await self._next_progress()
+            if self._unread.longest_s() > READ_PATIENCE_S:
+                raise StartError(f"message store: {self._unread.trouble()}; {READ_ADVICE}")
 
     async def pin(self, holder: str) -> tuple[LogPosition, list[PinnedFile]]:
         """Hold the store as it is now for `holder`, who has no pin, until `unpin`: all that is durable, and its files.
@@ -735,6 +837,7 @@ class MessageStoreService:
         Nobody publishes or acknowledges any more. Returns whether all of it was done.
         """
         self._stopping = True
+        self._unread.tell_stop()
         with trio.move_on_at(deadline):
             while not self.failed and not self._is_clean():
                 self._log.checkpoints.want(clean=True)
@@ -780,6 +883,26 @@ class MessageStoreService:
     def join(self, timeout_s: float) -> bool:
         """Wait for the threads after `end`, at most so long for each; tell whether all are over."""
         return all(worker.join(timeout_s) for worker in (self._committer, self._reader, self._housekeeper))
+
+
+def patiently(read: Callable[[], _Result], pause: Callable[[float], None] = time.sleep) -> _Result:
+    """Return what `read` returns, which is called again while the disk does not give something. Blocks; at a start.
+
+    Raises:
+        StartError: it has not for `READ_PATIENCE_S`.
+    """
+    waited_s, pause_s = 0.0, _READ_RETRY_S
+    while True:
+        try:
+            return read()
+        except StoreUnreadableError as error:
+            if waited_s >= READ_PATIENCE_S:
+                raise StartError(f"message store: {error}; nothing was changed. {READ_ADVICE}") from None
+            if waited_s == 0:
+                log.error("the message store cannot be read; the start waits", file=error.path, reason=error.why)
+        pause(pause_s)
+        waited_s += pause_s
+        pause_s = min(2 * pause_s, RETRY_S)
 
 
 def _committer_retries(job: Job) -> float | None:

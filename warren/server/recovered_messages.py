@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.errors import StoreError, StoreUnreadableError
 from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.recovery import Recovery, log_has, recover
 from warren.msgstore.files.store import Store, wall_time_ms
@@ -22,6 +22,7 @@ from warren.msgstore.log.records import LIFE_ID_BYTES
 from warren.server.data_dir import MESSAGES
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
+from warren.server.message_store import patiently
 from warren.server.settings import Settings
 
 log = get_logger("server")
@@ -44,18 +45,21 @@ def recover_messages(
 
     `epoch`: the one that begins, if not the next one. `store_id`: of a store that does not exist yet, 16 bytes.
 
+    What the disk does not give is read again for a while, from the beginning: recovery changes nothing before it knows.
+    Then the start is refused; what cannot be read of sealed streams is passed over, and stays.
+
     Raises:
         StartError: it cannot be opened, and why.
     """
     start_s = time.monotonic()
-    message_log = MessageLog(checksum_function(default_algorithm()), settings.store.segment_bytes)
-    message_log.checkpoints.every_bytes = settings.store.checkpoint_bytes
-    message_log.memory_bytes = settings.store.memory_bytes
-    store = Store(files, handles_max=handles_max)
+    attempt = partial(_attempt, settings, files, handles_max, epoch, store_id)
     try:
-        store.open()
-        recovery = recover(store, message_log, store_id or secrets.token_bytes(16), epoch)
-        sealed = store.scan_sealed(message_log.store_id, partial(log_has, message_log))
+        store, message_log, recovery = patiently(attempt)
+        scan = partial(store.scan_sealed, message_log.store_id, partial(log_has, message_log))
+        try:
+            sealed = patiently(partial(scan, tolerates=False))
+        except StartError:
+            sealed = scan(tolerates=True)
     except StoreError as error:
         raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
     for problem in store.take_read_problems():
@@ -75,6 +79,23 @@ def recover_messages(
     message_log.begin_epoch(int(message_log.epoch), wall_time_ms(), secrets.token_bytes(LIFE_ID_BYTES))
     message_log.removals.take_sealed(sealed.tables)
     return Recovered(store, message_log, recovery, time.monotonic() - start_s)
+
+
+def _attempt(
+    settings: Settings, files: FileSystem, handles_max: int, epoch: int | None, store_id: bytes
+) -> tuple[Store, MessageLog, Recovery]:
+    """Recover once, from the beginning. Raises StoreError: StoreUnreadableError when it may succeed another time."""
+    message_log = MessageLog(checksum_function(default_algorithm()), settings.store.segment_bytes)
+    message_log.checkpoints.every_bytes = settings.store.checkpoint_bytes
+    message_log.memory_bytes = settings.store.memory_bytes
+    store = Store(files, handles_max=handles_max)
+    try:
+        store.open()
+        recovery = recover(store, message_log, store_id or secrets.token_bytes(16), epoch)
+    except StoreUnreadableError:
+        store.close()
+        raise
+    return store, message_log, recovery
 
 
 def messages_directory(data_dir: Path) -> Path:

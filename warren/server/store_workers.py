@@ -2,7 +2,8 @@
 
 Some jobs are those of the log (``msgstore.log.jobs``), the others are here: they concern files that the log knows
 nothing of. The service (``message_store.py``) decides who gets which job, and when; a worker knows neither jobs nor
-files, and tells how each job ended: with the job itself, with a shortage, or with a failure, after which it is over.
+files, and tells how each job ended: with the job itself, with a shortage, unread since the disk gives nothing now, or
+with a failure, after which it is over.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from threading import Event, Thread
 
 import trio
 
-from warren.msgstore.files.errors import StoreError, StoreFullError
+from warren.msgstore.files.errors import StoreError, StoreFullError, StoreUnreadableError
 from warren.msgstore.files.pins import PinError, PinnedFile
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, SealJob, UnlinkJob
 from warren.msgstore.log.log_position import LogPosition
@@ -31,6 +32,7 @@ class ReleaseJob:
 
     def __init__(self, unlink: UnlinkJob) -> None:
         self.unlink = unlink
+        self.holds_checkpoints = True  # the next checkpoint waits for it
 
 
 class QuarantineJob:
@@ -80,6 +82,14 @@ class Shortage:
         self.reason = reason
 
 
+class Unread:
+    """The disk does not give now what a job needs. The thread continues with the others; this one comes again."""
+
+    def __init__(self, job: Job, error: StoreUnreadableError) -> None:
+        self.job = job
+        self.error = error
+
+
 class Failure:
     """The disk has failed, or we have: the thread is over. `error` is None for the disk."""
 
@@ -88,7 +98,7 @@ class Failure:
         self.error = error
 
 
-Outcome = Job | Shortage | Failure
+Outcome = Job | Shortage | Unread | Failure
 
 
 def kind_of(job: Job) -> str:
@@ -179,5 +189,8 @@ class Worker:
                 if self._stopped.wait(pause_s):
                     return False
                 continue
+            except StoreUnreadableError as error:
+                self._report(Unread(job, error))
+                return True
             self._report(job)
             return True

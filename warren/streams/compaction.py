@@ -373,6 +373,9 @@ class _Swap(Removal):
     def goes(self) -> bool:
         return self._compaction.swap_goes(self._old)
 
+    def replaced(self) -> tuple[int, list[int]]:
+        return self._stream_id, self._segments
+
     def carry_out(self, files: Files) -> None:
         files.swap_sealed(self._stream_id, self._segments)
 

@@ -5,7 +5,7 @@
 1. At most `RAWS_MAX` raw chunks of a stream are in memory, the latest used; one while memory is short, and none that
    all consumers have passed. They count as memory of the log.
 2. A chunk is read once for all who wait for it.
-3. A chunk that cannot be read is reported once, and passed over.
+3. A chunk that is damaged is reported once, and passed over. One that has been replaced meanwhile is asked for again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SealedReader:
         self._bad: set[int] = set()
 
     def is_bad(self, place: SealedChunk) -> bool:
-        """Tell whether a chunk turned out to be unreadable."""
+        """Tell whether a chunk turned out to be damaged."""
         return int(place.first) in self._bad
 
     def is_reading(self) -> bool:
@@ -67,7 +67,7 @@ class SealedReader:
         if stream.deleted:
             return
         if job.chunk is None:
-            if job.place.first >= stream.messages.first_number():
+            if stream.messages.sealer.table.has(job.place):
                 self._bad.add(int(job.place.first))
                 stream.chunk_damaged(job.place)
         elif stream.consumers:
@@ -106,6 +106,9 @@ class _Load(SealedRead):
         self.stream = stream
         self.place = place
 
+    def subject(self) -> tuple[str, str]:
+        return self.stream.vhost_name, self.stream.name
+
     def finished(self) -> None:
         self.reader.loaded(self)
 
@@ -125,7 +128,11 @@ class _WholeRead(SealedRead):
     ) -> None:
         super().__init__(stream.store_id, int(segment.first), int(chunk.position), int(chunk.stored_bytes))
         self.wants_parts = False
+        self._stream = stream
         self._told = told
+
+    def subject(self) -> tuple[str, str]:
+        return self._stream.vhost_name, self._stream.name
 
     def finished(self) -> None:
         self._told(self.chunk)
@@ -142,6 +149,9 @@ class SealedTimeRead(SealedRead):
         self._place = place
         self._time_us: i64 = time_us
         self._told = told
+
+    def subject(self) -> tuple[str, str]:
+        return self._stream.vhost_name, self._stream.name
 
     def finished(self) -> None:
         if self._stream.deleted:

@@ -112,6 +112,10 @@ class MemoryFiles:
             length = max(0, min(length, file.size - offset))
             return bytes(file.data[offset : offset + length]).ljust(length, b"\x00")
 
+    def forget_cached(self, handle: int, length: int, offset: int) -> None:
+        with self._lock:
+            self._opened(handle)
+
     def sync(self, handle: int) -> None:
         with self._lock:
             self._opened(handle).undo.clear()
@@ -246,6 +250,10 @@ class Disk:
     def read(self, handle: int, length: int, offset: int) -> bytes:
         self._check()
         return self._files.read(handle, length, offset)
+
+    def forget_cached(self, handle: int, length: int, offset: int) -> None:
+        self._check()
+        self._files.forget_cached(handle, length, offset)
 
     def sync(self, handle: int) -> None:
         self._check()

@@ -47,7 +47,7 @@ def _on_disk(backlog: Backlog, files: FileSystem) -> Iterator[tuple[int, Message
             if entries[offset] == 0 or not backlog.is_on_disk(number):
                 continue
             lsn, length = entries[offset] & LSN_MASK, entries[offset + 1] >> LENGTH_SHIFT
-            message = log.maybe_message(index, number, _read(backlog, files, lsn, length), 0, length)
+            message = log.maybe_message(index, number, _read(backlog, files, lsn, length), 0, length, False)
             if message is not None:
                 yield number, message
 

@@ -25,7 +25,7 @@ from unit.msgstore.sealed_disk import (
     same,
 )
 
-from warren.msgstore.files.errors import StoreFullError
+from warren.msgstore.files.errors import StoreFullError, StoreUnreadableError
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.sealed_files import READ_HANDLES_MAX, REPLACEMENT, STREAMS, maybe_sealed_name
 from warren.msgstore.log.jobs import DropJob, SealedRead
@@ -140,14 +140,15 @@ def test_what_is_not_there_is_read_as_nothing() -> None:
         assert (job.chunk, job.parts) == (None, [])
 
 
-def test_a_bad_sector_is_read_as_nothing() -> None:
+def test_a_bad_sector_is_not_taken_for_damage() -> None:
     """(5)"""
     fs = SimulatedFileSystem()
     store, _ = opened(fs)
     chunk = chunk_of(Stream(store).seal(3))
     for operation in ("open", "read"):
         fail_next(fs, operation, errno.EIO)
-        assert read(store, 7, 0, chunk).chunk is None
+        with pytest.raises(StoreUnreadableError, match="Input/output error"):
+            read(store, 7, 0, chunk)
     assert read(store, 7, 0, chunk).chunk is not None
 
 

@@ -419,7 +419,7 @@ class FakeMender:
         self.asked.append(("segment", [number, lsn]))
 
 
-@pytest.mark.parametrize(("times", "reads"), [(1, 2), (0, 1)])
+@pytest.mark.parametrize(("times", "reads"), [(1, 3), (0, 2)])
 def test_what_a_read_finds_damaged_is_read_again_when_it_is_mended_before_the_engine_is_told(
     times: int, reads: int
 ) -> None:
@@ -433,6 +433,7 @@ def test_what_a_read_finds_damaged_is_read_again_when_it_is_mended_before_the_en
         f.settle()
         await f.until(lambda: len(f.engine.told) == 2)
         assert [entry for entry in f.files.diary if entry.startswith("read")] == ["read 64"] * reads
+        assert "forget 64" in f.files.diary, "the second read is past the cache"
 
     run(test, mender=mender)
     assert mender.asked == [("WholeRecordsRead", [64])]

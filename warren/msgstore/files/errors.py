@@ -1,4 +1,4 @@
-"""What the disk can do to the store, in two kinds: what passes, and what does not."""
+"""What the disk can do to the store, in three kinds: what passes, what does not, and what cannot be read now."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ class StoreError(Exception):
 
 class StoreFullError(StoreError):
     """Something has run out that others may give back: space, quota, descriptors. The same job works again later."""
+
+
+class StoreUnreadableError(StoreError):
+    """The disk does not give something now. That is not damage: nothing follows from it, and the read is repeated.
+
+    `segment`: the number of the segment of the log, 0 for another file. `lsn`: the place in the log, else -1.
+    """
+
+    def __init__(self, path: str, why: str, segment: int = 0, lsn: int = -1) -> None:
+        super().__init__(f"{path} cannot be read: {why}")
+        self.path = path
+        self.why = why
+        self.segment = segment
+        self.lsn = lsn
 
 
 class StoreFailedError(StoreError):

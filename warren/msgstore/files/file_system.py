@@ -18,6 +18,7 @@ There is no memory mapping: a disk error in a mapped page is a signal that kills
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -52,6 +53,9 @@ class FileSystem(Protocol):
 
     def read(self, handle: int, length: int, offset: int) -> bytes:
         """Return at most `length` bytes from `offset`, fewer at will, none only at or behind the end."""
+
+    def forget_cached(self, handle: int, length: int, offset: int) -> None:
+        """Have the next read of these bytes come from the disk, as far as the system allows that. A hint."""
 
     def sync(self, handle: int) -> None:
         """Make the content and the size of the file durable."""
@@ -116,6 +120,12 @@ class OsFileSystem:
 
     def read(self, handle: int, length: int, offset: int) -> bytes:
         return os.pread(handle, length, offset)
+
+    def forget_cached(self, handle: int, length: int, offset: int) -> None:
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            start = offset - offset % mmap.PAGESIZE
+            end = offset + length
+            os.posix_fadvise(handle, start, end - start + -end % mmap.PAGESIZE, os.POSIX_FADV_DONTNEED)
 
     def sync(self, handle: int) -> None:
         sync_content(handle)

@@ -24,7 +24,9 @@ id, first offset of the segment and position of the chunk, i64 each.
 3. A damaged place is passed over and reported: what is behind it is served. A file whose header cannot be read, or
    none of its chunks, gets another name, and stays.
 4. A segment is replaced as a whole, and several by one, which then overlaps with those that are still to be removed.
-5. What cannot be read is None, never an error, unless there are no descriptors left to open it with.
+5. A chunk that is damaged when it is read twice, the second time past the cache, is None, and so is one that is gone.
+   What the disk does not give now is an error. `scan` passes it over as if it was damaged when it is told to, for a
+   start that has waited long enough: then it stays as it is, and (2) and (3) hold.
 6. A chunk without its mark is none. Behind a torn or damaged place chunks are looked for at every multiple of 64, in
    message bodies too, and whoever publishes can write a chunk there; but nobody is told the store's id.
 7. Of chunks that overlap the one behind counts: it was sealed when the one before could not be read, out of the log,
@@ -81,7 +83,6 @@ CLEAR_BYTES: Final = 1 << 16
 _HEADER: Final = Struct("<8sH6x16sQQ12xI")
 _PLACE: Final = Struct("<QQQ")
 CHUNK_FLAGS_AT: Final = 11  # in the head of one
-_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 # What a disk, or the checksums of its file system, say of a bad place.
 _UNREADABLE: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA})
 _ID_DIGITS: Final = 10
@@ -108,6 +109,15 @@ class OnChunk(Protocol):
     def __call__(
         self, stream_id: int, segment: int, position: int, pieces: list[Piece], *, is_replacement: bool
     ) -> None: ...
+
+
+class UnreadableFileError(Exception):
+    """The disk does not give a file, or a part of it, now."""
+
+    def __init__(self, path: str, error: OSError) -> None:
+        super().__init__(path)
+        self.path = path
+        self.error = error
 
 
 @dataclass(slots=True)
@@ -143,6 +153,7 @@ class SealedFiles:
         # The housekeeper's: the file that was written last, of each stream that is being written.
         self._written: OrderedDict[tuple[int, int, bool], int] = OrderedDict()
         self._log_has: Callable[[int, int], bool] = lambda _stream_id, _offset: True
+        self._tolerates = True
         self._lock = Lock()
         self._read: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
 
@@ -210,24 +221,31 @@ class SealedFiles:
     # --- the reader's -----------------------------------------------------------------------------------------------
 
     def read(self, job: SealedRead) -> None:
-        """Read the chunk of `job`. Raises OSError: out of descriptors."""
+        """Read the chunk of `job`; None when it is damaged, or gone. Raises OSError: it cannot be read now."""
         try:
-            data = read_exactly(self._fs, self._handle_to_read(job.stream_id, job.segment), job.length, job.position)
-        except OSError as error:
-            if error.errno in _OUT_OF_DESCRIPTORS:
-                while self._read:
-                    self._fs.close(self._read.popitem()[1])  # kept for the next read only
-                raise
+            handle = self._handle_to_read(job.stream_id, job.segment)
+            if not self._is_taken(job, read_exactly(self._fs, handle, job.length, job.position)):
+                self._fs.forget_cached(handle, job.length, job.position)
+                self._is_taken(job, read_exactly(self._fs, handle, job.length, job.position))
+        except FileNotFoundError:
             return
+        except OSError:
+            while self._read:
+                self._fs.close(self._read.popitem()[1])  # kept for the next read only
+            raise
+
+    def _is_taken(self, job: SealedRead, data: bytes) -> bool:
+        """Put a chunk into its job if it is whole."""
         head = maybe_head(data)
         if head is None or not is_whole(head, data):
-            return
+            return False
         if job.wants_parts:
             try:
                 job.parts = uncompressed(head, data, self._decompressor)
             except ValueError:
-                return
+                return False
         job.chunk = data
+        return True
 
     def _handle_to_read(self, stream_id: int, segment: int) -> int:
         key = (stream_id, segment)
@@ -291,12 +309,15 @@ class SealedFiles:
 
     # --- recovery's -------------------------------------------------------------------------------------------------
 
-    def scan(self, log_has: Callable[[int, int], bool]) -> Scan:
-        """Find out what is sealed, cut what is torn, and make the rest durable. Raises OSError, StoreError.
+    def scan(self, log_has: Callable[[int, int], bool], *, tolerates: bool = True) -> Scan:
+        """Find out what is sealed, cut what is torn, and make the rest durable.
 
-        `log_has`: whether the log goes on at an offset of a stream.
+        `log_has`: whether the log has a stream's messages from an offset on. `tolerates`: unreadable places, see (5).
+
+        Raises OSError, StoreError; UnreadableFileError: something cannot be read now.
         """
         self._log_has = log_has
+        self._tolerates = tolerates
         found = Scan()
         by_stream: dict[int, list[int]] = {}
         for name in self._fs.names(STREAMS):
@@ -326,6 +347,7 @@ class SealedFiles:
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
+            self._met_unreadable(path, error)
             found.problems.append(f"{path} cannot be opened: {os.strerror(error.errno or 0)}")
             self._set_aside(path)
             return None
@@ -452,7 +474,12 @@ class SealedFiles:
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
+            self._met_unreadable(STREAMS, error)
             return None
+
+    def _met_unreadable(self, path: str, error: OSError) -> None:
+        if not self._tolerates:
+            raise UnreadableFileError(path, error)
 
     def _readable(self, handle: int, length: int, position: int) -> bytes:
         """Return the bytes there, with zeros where the disk cannot read."""

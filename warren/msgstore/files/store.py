@@ -17,7 +17,10 @@
    failed, and what is written twice is the same bytes at the same place.
 4. After StoreFailedError nothing is tried again. A sync that failed is not repeated: the kernel has dropped the pages
    that it could not write, and the next sync would succeed without them.
-5. What cannot be read is short or empty, never an error: a message that is corrupt must not stop the others.
+5. A read has three answers. Bytes that are there are returned, intact or not. A range that is not there, of a segment
+   that is gone or after the end of a file, is short or empty. Bytes that the disk does not give now are
+   StoreUnreadableError: the same read is tried again later, and nothing is concluded from it. Before bytes are taken
+   for damaged they are read twice, the second time past the cache (`forget_cached`).
 6. Nothing that may be of use to somebody is deleted or overwritten: only segments that the log is done with, and what
    an earlier process left half-made; a frame that it left so only when there is no space.
 7. *Committed* is what is synced wherever that is required. By default that is here, and `commit` ends with it. Whoever
@@ -48,11 +51,11 @@ from threading import Lock
 from time import time_ns
 from typing import Final, Protocol
 
-from warren.msgstore.files.errors import StoreError, StoreFullError
+from warren.msgstore.files.errors import StoreError, StoreFullError, StoreUnreadableError
 from warren.msgstore.files.fail_stop import OUT_OF_DESCRIPTORS, SHORTAGES, FailStop, reason
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
 from warren.msgstore.files.pins import PinnedFile, Pins
-from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles
+from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles, UnreadableFileError, sealed_path
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
 from warren.msgstore.log.columns import Piece
@@ -217,7 +220,8 @@ class Store(FailStop):
         """Return the segments by number, and what is wrong with the files that have the name of one but are none.
 
         Raises:
-            StoreError: a later version of Warren has written one of them, or the directory cannot be read.
+            StoreUnreadableError: the disk does not give one of them, or the directory, now.
+            StoreError: a later version of Warren has written one of them.
         """
         headers: list[SegmentHeader] = []
         problems: list[str] = []
@@ -233,7 +237,7 @@ class Store(FailStop):
                 else:
                     problems.append(f"{segment_path(number)} {found}")
         except OSError as error:
-            self._raise("list segments", error)
+            raise _unreadable(LOG, error) from None
         if headers:
             # The newest file tells whose store this is.
             ours = headers[-1].store_id
@@ -245,30 +249,43 @@ class Store(FailStop):
         return headers, problems
 
     def _read_header(self, number: int) -> SegmentHeader | str:
-        """Return the header of a segment, or what is wrong with it."""
+        """Return the header of a segment, or what is wrong with it. Raises StoreUnreadableError."""
         path = segment_path(number)
-        handle = self._fs.open(path, writable=False)
         try:
-            size = self._fs.size(handle)
-            data = read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0)
+            handle = self._fs.open(path, writable=False)
+            try:
+                size = self._fs.size(handle)
+                data = read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0)
+            finally:
+                self._fs.close(handle)
         except OSError as error:
-            return f"cannot be read: {reason(error)}"
-        finally:
-            self._fs.close(handle)
+            raise _unreadable(path, error, number) from None
         header = parsed_header(data, size, path)
         if isinstance(header, SegmentHeader) and header.number != number:
             return f"says that it is segment {header.number}"
         return header
 
     def read_segment(self, number: int) -> bytes:
-        """Return a whole segment file. Blocks that cannot be read are zeros; a file that cannot be opened is empty.
+        """Return a whole segment file.
 
         Raises:
             StoreFullError: too many files are open.
+            StoreUnreadableError: the disk does not give all of it now.
         """
-        return self._maybe_segment(number) or b""
+        path = segment_path(number)
+        try:
+            handle = self._fs.open(path, writable=False)
+            try:
+                return read_exactly(self._fs, handle, self._fs.size(handle), 0)
+            finally:
+                self._fs.close(handle)
+        except OSError as error:
+            if error.errno in SHORTAGES:
+                self._raise(f"open {path}", error)
+            raise _unreadable(path, error, number) from None
 
-    def _maybe_segment(self, number: int) -> bytes | None:
+    def _maybe_copied(self, number: int) -> bytes | None:
+        """Return a segment for a copy of it: blocks that cannot be read are zeros. None: it cannot be opened."""
         path = segment_path(number)
         try:
             handle = self._fs.open(path, writable=False)
@@ -323,30 +340,31 @@ class Store(FailStop):
         self._sync_directory(".")
 
     def recovered(self, number: int, length: int) -> None:
-        """Nothing counts behind `length` bytes of this segment, the last one. It is cut there when space is short.
+        """Nothing counts behind `length` bytes of this segment, the last one. It is cut there when space is short."""
+        self._recovered_end = number, length
 
-        Unless something could not be read, which may be possible another time.
-        """
-        if not self._read_problems:
-            self._recovered_end = number, length
-
-    def scan_sealed(self, store_id: bytes, log_has: Callable[[int, int], bool]) -> Scan:
+    def scan_sealed(self, store_id: bytes, log_has: Callable[[int, int], bool], *, tolerates: bool = True) -> Scan:
         """Return what is sealed of streams. `log_has`: whether the log goes on at an offset of one.
 
+        `tolerates`: pass over what the disk does not give now; it stays as it is.
+
         Raises:
+            StoreUnreadableError: the disk does not give some of it now.
             StoreError: a later version of Warren has written it, or the disk does not allow it.
         """
         self._check()
         self._sealed.store_id = store_id
         try:
-            found = self._sealed.scan(log_has)
+            found = self._sealed.scan(log_has, tolerates=tolerates)
+        except UnreadableFileError as error:
+            raise _unreadable(error.path, error.error) from None
         except OSError as error:
             self._raise("look through the sealed streams", error)
         self._sync_directory(STREAMS)
         return found
 
     def set_aside(self, number: int) -> None:
-        """Move a segment to the quarantine; one that cannot be opened stays where it is.
+        """Move a segment to the quarantine; one that cannot be read as a whole stays where it is.
 
         It takes no space: a node whose disk is full has to start, too. Where there are no hard links it is copied.
 
@@ -355,9 +373,13 @@ class Store(FailStop):
             StoreFailedError: the disk does not allow it.
         """
         self._check()
-        if self._is_linked(number) or self._is_quarantined(number):
-            self.release([number])
-            self.unlink([number])
+        if not self._is_linked(number):
+            with suppress(StoreUnreadableError):
+                self._copy_aside(number, self.read_segment(number))
+            if not self._has_copy(number):
+                return
+        self.release([number])
+        self.unlink([number])
 
     def resume(self, last_crc: int, end_lsn: int, epoch: int, store_id: bytes, algorithm: int) -> None:
         """Take up the chain of frames where recovery found its end. The first commit begins a new segment.
@@ -553,9 +575,10 @@ class Store(FailStop):
     # --- the reader's and the housekeeper's -------------------------------------------------------------------------
 
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of each (LSN, length): fewer, or none, where the file ends, is gone, or cannot be read.
+        """Return the bytes of each (LSN, length): fewer, or none, where the file ends or is gone.
 
         Raises:
+            StoreUnreadableError: the disk does not give one of them now; call again later.
             StoreFullError: too many files are open; call again.
             StoreFailedError: the store has failed before.
         """
@@ -587,8 +610,32 @@ class Store(FailStop):
             if error.errno in OUT_OF_DESCRIPTORS:
                 self._give_up_read_handles()
                 raise StoreFullError(f"open {segment_path(number)}: {reason(error)}") from None
-            self._note_read_problem(ReadProblem(number, lsn, reason(error)))
-            return b""
+            if error.errno == errno.ENOENT:
+                self._note_read_problem(ReadProblem(number, lsn, reason(error)))
+                return b""
+            self._give_up_read_handle(number)  # a network file system may give the file back under another handle
+            raise _unreadable(segment_path(number), error, number, lsn) from None
+
+    def segments_with(self, ranges: list[tuple[int, int]]) -> set[int]:
+        """Return the numbers of the segments that these ranges are in, as far as they are there."""
+        found: set[int] = set()
+        segments = self._segments
+        for lsn, _ in ranges:
+            at = bisect_right(segments, lsn, key=_base_of) - 1
+            if at >= 0 and lsn < segments[at][0] + segments[at][2]:
+                found.add(segments[at][1])
+        return found
+
+    def forget_cached(self, ranges: list[tuple[int, int]]) -> None:
+        """Have the next read of these ranges come from the disk itself: what is in the cache may be damaged there."""
+        segments = self._segments
+        for lsn, length in ranges:
+            at = bisect_right(segments, lsn, key=_base_of) - 1
+            if at < 0:
+                continue
+            base_lsn, number, _ = segments[at]
+            with suppress(OSError):
+                self._fs.forget_cached(self._read_handle(number), length, lsn - base_lsn)
 
     def _read_handle(self, number: int) -> int:
         handles = self._read_handles
@@ -608,6 +655,12 @@ class Store(FailStop):
         while self._read_handles:
             self._fs.close(self._read_handles.popitem()[1])
 
+    def _give_up_read_handle(self, number: int) -> None:
+        handle = self._read_handles.pop(number, None)
+        if handle is not None:
+            with suppress(OSError):
+                self._fs.close(handle)
+
     def _note_read_problem(self, problem: ReadProblem) -> None:
         if len(self._read_problems) < _READ_ERRORS_MAX:
             self._read_problems.append(problem)
@@ -623,20 +676,18 @@ class Store(FailStop):
         """Return the checkpoint file, None when there is none.
 
         Raises:
-            StoreFailedError: it is there and cannot be read.
+            StoreUnreadableError: it is there, and the disk does not give it now.
         """
         try:
             handle = self._fs.open(CHECKPOINT, writable=False)
+            try:
+                return read_exactly(self._fs, handle, self._fs.size(handle), 0)
+            finally:
+                self._fs.close(handle)
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._raise(f"read {CHECKPOINT}", error)
-        try:
-            return read_exactly(self._fs, handle, self._fs.size(handle), 0)
-        except OSError as error:
-            self._raise(f"read {CHECKPOINT}", error)
-        finally:
-            self._fs.close(handle)
+            raise _unreadable(CHECKPOINT, error) from None
 
     def write_checkpoint(self, content: bytes) -> None:
         """Replace the checkpoint file, durably and in one step.
@@ -785,10 +836,18 @@ class Store(FailStop):
             StoreFullError: there is no space for a copy; there is none.
             StoreFailedError: the disk does not allow it.
         """
-        self._is_quarantined(number)
+        self._check()
+        if self._has_copy(number):
+            return
+        content = self._maybe_copied(number)
+        if content is not None:
+            self._copy_aside(number, content)
 
     def _has_copy(self, number: int) -> bool:
-        return any(name.startswith(_copies_of(number)) for name in self._fs.names(QUARANTINE))
+        try:
+            return any(name.startswith(_copies_of(number)) for name in self._fs.names(QUARANTINE))
+        except OSError as error:
+            self._raise(f"list {QUARANTINE}", error)
 
     def _is_linked(self, number: int) -> bool:
         """Give the segment a name in the quarantine unless there is a copy; tell whether there is one now."""
@@ -807,15 +866,9 @@ class Store(FailStop):
         self._sync_directory(QUARANTINE)
         return True
 
-    def _is_quarantined(self, number: int) -> bool:
-        """Copy the segment unless there is a copy; tell whether there is one now."""
-        self._check()
+    def _copy_aside(self, number: int, content: bytes) -> None:
+        """Put a copy of a segment into the quarantine."""
         try:
-            if self._has_copy(number):
-                return True
-            content = self._maybe_segment(number)
-            if content is None:
-                return False
             self._unlink_if_there(QUARANTINE_TMP)
             copy = self._fs.create(QUARANTINE_TMP, 0)
             try:
@@ -828,7 +881,6 @@ class Store(FailStop):
             self._give_back_space(QUARANTINE_TMP, error)
             self._raise(f"copy {segment_path(number)} to the quarantine", error)
         self._sync_directory(QUARANTINE)
-        return True
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
@@ -864,12 +916,15 @@ class Store(FailStop):
         """Read a chunk of a stream.
 
         Raises:
+            StoreUnreadableError: the disk does not give it now; call again later.
             StoreFullError: too many files are open; call again.
         """
         try:
             self._sealed.read(job)
         except OSError as error:
-            raise StoreFullError(f"open a segment of a stream: {reason(error)}") from None
+            if error.errno in OUT_OF_DESCRIPTORS:
+                raise StoreFullError(f"open a segment of a stream: {reason(error)}") from None
+            raise _unreadable(sealed_path(job.stream_id, job.segment), error) from None
 
     def drop_sealed(self, job: DropJob) -> None:
         """Remove segments of a stream.
@@ -951,6 +1006,10 @@ def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:
             "written this store"
         )
     return SegmentHeader(number, base_lsn, capacity, epoch, algorithm, store_id, size)
+
+
+def _unreadable(path: str, error: OSError, segment: int = 0, lsn: int = -1) -> StoreUnreadableError:
+    return StoreUnreadableError(path, reason(error), segment, lsn)
 
 
 def _copies_of(number: int) -> str:

@@ -1,17 +1,17 @@
 """Index pages that their queue has let go of while they were on disk only: read back to release what they refer to.
 
-    add -> pages, in order -> a ReadJob, a few at a time -> references of their entries, and of the page: released
+    add -> pages, in order -> read, a few at a time -> references of their entries, and of the page: released
 
 1. What a page refers to counts in the segments until it is released, and so does its PAGE record.
 2. A checkpoint has those that are left, and a start goes on with them.
-3. A page that cannot be read any more releases nothing but itself: its segments keep what nobody needs.
+3. A page that is damaged releases nothing but itself: its segments keep what nobody needs.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from warren.msgstore.log.jobs import ReadJob
+from warren.msgstore.log.jobs import WholeRecordsRead
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.msgstore.log.records import page_entries
 
@@ -58,7 +58,7 @@ class DoomedPages:
         self._read()
 
 
-class _DoomedRead(ReadJob):
+class _DoomedRead(WholeRecordsRead):
     """Reads the first few."""
 
     def __init__(self, doomed: DoomedPages, pages: list[tuple[int, int, bool]]) -> None:

@@ -3,6 +3,10 @@
 The engine half of the store never touches a file. It makes these, the shell carries them out in order, and hands each
 one back with its outcome filled in. `CommitJob`s go to the committer, `SealJob`s and checkpoints to the housekeeper,
 everything else to the reader.
+
+1. An errand whose bytes the disk does not give now is not handed back: the shell repeats it until it succeeds. So the
+   queue that asked waits. A range that comes back empty is gone, one that comes back wrong is damaged.
+2. Damaged bytes were read twice, the second time past the cache, and no other node could mend them.
 """
 
 from __future__ import annotations
@@ -77,7 +81,16 @@ class CommitJob:
 
 
 class Errand:
-    """Something that a thread does for somebody in the engine, who is told when it is done."""
+    """Something that a thread does for somebody in the engine, who is told when it is done.
+
+    ``is_checked``: the thread has found all records that `damaged` looks at intact, so nobody need check them again.
+    """
+
+    is_checked: bool = False
+
+    def subject(self) -> tuple[str, str]:
+        """Return vhost and name of the queue for which it is done; empty when it is for none."""
+        return "", ""
 
     def carry_out(self, files: Files) -> None:
         """Do it. Called in a thread; what it finds it keeps in itself."""
@@ -86,7 +99,7 @@ class Errand:
     def damaged(self, checksum: Callable[[bytes, int], int]) -> list[int]:
         """Return places in the log where what was read is damaged, as far as that can be told before it is taken.
 
-        In the thread that has carried it out, where there is somebody who may mend it.
+        In the thread that has carried it out.
         """
         return []
 
@@ -96,7 +109,7 @@ class Errand:
 
 
 class ReadJob(Errand):
-    """Read ranges of the log. ``data[n]`` is range n; shorter than asked, or empty, where the file ends or fails."""
+    """Read ranges of the log. ``data[n]`` is range n; shorter than asked, or empty, where the file ends or is gone."""
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
         self.ranges = ranges  # (lsn, length)
@@ -182,7 +195,7 @@ class SealJob(Errand):
 
 
 class SealedRead(Errand):
-    """Read a chunk of a stream. ``chunk`` is None when it is not there, or damaged."""
+    """Read a chunk of a stream. ``chunk`` is None when it is damaged, or not there any longer."""
 
     def __init__(self, stream_id: int, segment: int, position: int, length: int) -> None:
         self.stream_id = stream_id
@@ -207,6 +220,10 @@ class Removal(Errand):
         """Tell whether it is still to be carried out: what it follows from is committed, and it comes next."""
         return True
 
+    def replaced(self) -> tuple[int, list[int]]:
+        """Return the stream of which segments are not there afterwards, or are others, and their first offsets."""
+        raise AssertionError("overridden")
+
     def finished(self) -> None:
         """It is durable."""
         if self.removals is not None:
@@ -220,6 +237,9 @@ class DropJob(Removal):
         super().__init__()
         self.stream_id = stream_id
         self.segments = segments
+
+    def replaced(self) -> tuple[int, list[int]]:
+        return self.stream_id, self.segments
 
     def carry_out(self, files: Files) -> None:
         files.drop_sealed(self)

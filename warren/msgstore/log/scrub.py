@@ -161,8 +161,7 @@ class Scrubber:
         stream = self.log.sealed_streams.get(job.stream_id)
         if stream is None:
             return
-        table = stream.sealed()
-        if table.segments and table.place(job.place.first)[1] is job.place:
+        if stream.sealed().has(job.place):
             stream.chunk_damaged(job.place)
 
     def piece_read(self, data: bytes) -> None:

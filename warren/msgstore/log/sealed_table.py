@@ -167,6 +167,10 @@ class SealedTable:
                 first = middle + 1
         return segments[low], chunks[first]
 
+    def has(self, place: SealedChunk) -> bool:
+        """Tell whether a chunk is still here: retention may have removed it, and compaction replaced it."""
+        return len(self.segments) > 0 and place.first < self.end and self.place(place.first)[1] is place
+
     def chunks_between(self, first: i64, end: i64) -> list[tuple[SealedSegment, SealedChunk]]:
         """Return the chunks with offsets from `first` up to `end`, in order."""
         found: list[tuple[SealedSegment, SealedChunk]] = []

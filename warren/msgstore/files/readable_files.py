@@ -1,0 +1,60 @@
+"""The files of a store as far as the disk gives them: for reads that an operator has given up.
+
+1. What cannot be read is zeros, block by block: a record there is damaged to whoever reads it, and those around it are
+   not. A chunk of a stream that cannot be read is None, as a damaged one is.
+2. Nothing is changed on the disk. What was given up is read as before when it is asked for another time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.msgstore.files.errors import StoreUnreadableError
+from warren.msgstore.files.store import Store
+from warren.msgstore.log.jobs import DropJob, SealedRead, SealJob
+
+BLOCK_BYTES: Final = 4096
+
+
+class ReadableFiles:
+    """`Files` of ``msgstore.log.jobs`` for errands that only read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of each (LSN, length), with zeros where the disk gives none."""
+        return [self._read(lsn, length) for lsn, length in ranges]
+
+    def _read(self, lsn: int, length: int) -> bytes:
+        try:
+            return self._store.read([(lsn, length)])[0]
+        except StoreUnreadableError:
+            if length <= BLOCK_BYTES and lsn % BLOCK_BYTES + length <= BLOCK_BYTES:
+                return bytes(length)
+        pieces: list[bytes] = []
+        end = lsn + length
+        while lsn < end:
+            size = min(BLOCK_BYTES - lsn % BLOCK_BYTES, end - lsn)
+            pieces.append(self._read(lsn, size))
+            lsn += size
+        return b"".join(pieces)
+
+    def read_sealed(self, job: SealedRead) -> None:
+        """Read a chunk of a stream; None if the disk does not give it."""
+        try:
+            self._store.read_sealed(job)
+        except StoreUnreadableError:
+            job.chunk = None
+
+    def seal(self, job: SealJob) -> None:
+        raise AssertionError("not a read")
+
+    def drop_sealed(self, job: DropJob) -> None:
+        raise AssertionError("not a read")
+
+    def swap_sealed(self, stream_id: int, segments: list[int]) -> None:
+        raise AssertionError("not a read")
+
+    def unmake_sealed(self, stream_id: int, segment: int) -> None:
+        raise AssertionError("not a read")

@@ -1,0 +1,157 @@
+"""Jobs of the store's reader that the disk does not allow now: which they are, since when, and when they come again.
+
+    failed -> waits here -> given to the reader again -> done, or failed again
+              (50 ms, then twice as long each time, `PAUSE_MAX_S` at most)
+
+1. A job is here from its first failure until it succeeds, whether it waits or the reader has it.
+2. What fails is logged when the first job of a file fails, and once more when none of that file fails.
+
+On the loop, but for what `put` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+
+from warren.msgstore.log.jobs import Errand
+from warren.server.logs import get_logger
+from warren.server.store_workers import Job, ReleaseJob, Unread
+
+PAUSE_FIRST_S: Final = 0.05
+PAUSE_MAX_S: Final = 2.0
+READ_ADVICE: Final = "look after the disk; nothing that cannot be read is given up"
+
+log = get_logger("message_store")
+
+
+class UnreadJob:
+    """A job that fails. Times are trio's, but for `since_ms`."""
+
+    def __init__(self, job: Job, now_s: float) -> None:
+        self.job = job
+        self.since_s = now_s
+        self.again_s = now_s
+        self.pause_s = PAUSE_FIRST_S
+        self.failures = 0
+        self.path = ""
+        self.reason = ""
+        self.is_waiting = False
+
+    def subject(self) -> tuple[str, str]:
+        """Return vhost and name of the queue that waits for it; empty when none does."""
+        return self.job.subject() if isinstance(self.job, Errand) else ("", "")
+
+    def described(self, now_s: float) -> dict[str, Any]:
+        """Return it as the API shows it."""
+        vhost, queue = self.subject()
+        return {
+            "file": self.path,
+            "reason": self.reason,
+            "vhost": vhost or None,
+            "queue": queue or None,
+            "failures": self.failures,
+            "seconds": round(now_s - self.since_s, 3),
+        }
+
+
+class UnreadJobs:
+    """The jobs that fail. `put` gives one to the reader."""
+
+    def __init__(self, put: Callable[[Job], None]) -> None:
+        self.failures = 0  # of all reads since the start
+        self._put = put
+        self._jobs: dict[Job, UnreadJob] = {}
+        self._changed = trio.Event()
+
+    def add(self, unread: Unread) -> None:
+        """A job has failed: it comes again after a while."""
+        now_s = trio.current_time()
+        job, error = unread.job, unread.error
+        entry = self._jobs.get(job)
+        if entry is None:
+            entry = UnreadJob(job, now_s)
+            if not isinstance(job, ReleaseJob) and not any(each.path == error.path for each in self._jobs.values()):
+                vhost, queue = entry.subject()
+                log.error(
+                    "a file of the message store cannot be read now; the read is repeated until it succeeds",
+                    file=error.path,
+                    lsn=error.lsn,
+                    vhost=vhost,
+                    queue=queue,
+                    reason=error.why,
+                )
+            self._jobs[job] = entry
+        entry.path, entry.reason = error.path, error.why
+        entry.failures += 1
+        entry.is_waiting = True
+        entry.again_s = now_s + entry.pause_s
+        entry.pause_s = min(2 * entry.pause_s, PAUSE_MAX_S)
+        self.failures += not isinstance(job, ReleaseJob)
+        self._changed.set()
+
+    def done(self, job: Job) -> None:
+        """A job has succeeded; most have never failed."""
+        entry = self._jobs.pop(job, None) if self._jobs else None
+        if entry is None or isinstance(job, ReleaseJob):
+            return
+        if not any(each.path == entry.path for each in self._jobs.values()):
+            log.info(
+                "a file of the message store can be read again",
+                file=entry.path,
+                failures=entry.failures,
+                seconds=round(trio.current_time() - entry.since_s, 3),
+            )
+
+    def reads(self) -> list[UnreadJob]:
+        """Return the reads that fail, the oldest first."""
+        return [entry for entry in self._jobs.values() if not isinstance(entry.job, ReleaseJob)]
+
+    def described(self) -> list[dict[str, Any]]:
+        """Return the reads that fail as the API shows them."""
+        now_s = trio.current_time()
+        return [entry.described(now_s) for entry in self.reads()]
+
+    def longest_s(self) -> float:
+        """Return for how long the oldest read that fails has done so; 0 when none does."""
+        reads = self.reads()
+        return trio.current_time() - reads[0].since_s if reads else 0.0
+
+    def trouble(self) -> str:
+        """Return what cannot be read, in a few words; empty when nothing fails."""
+        reads = self.reads()
+        if not reads:
+            return ""
+        first = reads[0]
+        more = f", and {len(reads) - 1} more" if len(reads) > 1 else ""
+        return f"{first.path} cannot be read ({first.reason}){more}"
+
+    def tell_stop(self) -> None:
+        """The process stops: say that nothing is given up of what cannot be read."""
+        if reads := self.reads():
+            log.warning(
+                "the broker stops while reads of the message store fail; what they are for is kept",
+                reads=len(reads),
+                file=reads[0].path,
+                reason=reads[0].reason,
+            )
+
+    async def run(self) -> None:
+        """Give jobs to the reader again when it is time. For ever."""
+        while True:
+            self._changed = trio.Event()
+            waiting = [entry for entry in self._jobs.values() if entry.is_waiting]
+            if not waiting:
+                await self._changed.wait()
+                continue
+            now_s = trio.current_time()
+            for entry in waiting:
+                if entry.again_s <= now_s:
+                    entry.is_waiting = False
+                    self._put(entry.job)
+            nexts = [entry.again_s for entry in waiting if entry.is_waiting]
+            if nexts:
+                with trio.move_on_at(min(nexts)):
+                    await self._changed.wait()
