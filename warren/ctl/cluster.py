@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -258,11 +259,23 @@ def _follower(found: Object) -> dict[str, object]:
         "leader": f"{found.get('leader') or 'unknown'} at {found.get('leader_address')}",
         "connected": "yes" if found.get("connected") else f"no: {found.get('trouble')}",
         "in sync": _yes(found.get("in_sync")),
+        **_last_in_sync(found),
         "epoch": found.get("epoch"),
         "synced": found.get("synced_lsn"),
         "lag": size_text(int(found.get("lag_bytes") or 0)),
         **_etcd(found),
     }
+
+
+def _last_in_sync(found: Object) -> dict[str, object]:
+    """Return when a standby was in sync, unless it is."""
+    at_ms = found.get("last_in_sync_ms")
+    if found.get("connected") or "in_sync_since_start" not in found:
+        return {}
+    if not isinstance(at_ms, int):
+        return {"last in sync": "not known"}
+    before = "" if found["in_sync_since_start"] else ", before this start"
+    return {"last in sync": f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC{before}"}
 
 
 def _cell(row: Object, name: str) -> object:

@@ -7,8 +7,9 @@
 1. A directory is carried on where it is. Frames that the leader never had are cut off when it says so. Nothing else is
    removed. Committed frames are never cut off: the follower objects (OBJECTION), and the link ends. A follower
    acknowledges a message as synced before the leader confirms it.
-2. Only who was in sync when the link ended can be promoted, unless loss is accepted; and nobody while the leader
-   answers. The leader may have gone on alone since then, if its `min_in_sync` allows that: the answer says so.
+2. A standby is promoted without a word of loss if it was in sync in this life, its link ended while it was, and that
+   was less than `SURE_S` ago. Otherwise its leader may have confirmed more since: promoting it means to accept that.
+   When it was in sync last is known across restarts (``last_contact.py``). Nobody is promoted while the leader answers.
 3. From the beginning of a promotion on nothing is acknowledged any more. It ends the life of the follower: the same
    process recovers the directory and is a leader (``node.py``).
 4. Where nodes are elected (`Election`) nobody is promoted by hand. This node follows whom the record names, compares
@@ -37,7 +38,8 @@ import trio
 from warren.cluster.driver import passed_s
 from warren.cluster.events import Position
 from warren.msgstore.files.errors import StoreError, StoreFullError
-from warren.replication import cluster_state
+from warren.msgstore.tools.lines import time_text
+from warren.replication import cluster_state, last_contact
 from warren.replication.cluster_state import ClusterState
 from warren.replication.entries import (
     PREAMBLE,
@@ -55,6 +57,7 @@ from warren.replication.format_level import ANSWERS_FROM, LEVEL, LEVEL_TOLD, OBJ
 from warren.replication.handshake import FollowerSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.intake import Intake
+from warren.replication.last_contact import Contact
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.passage import connect, meet_leader, pass_on, some
 from warren.replication.questions import Answering, Questions
@@ -84,6 +87,10 @@ SILENT_S: Final = 3.0  # a leader sends beacons much more often
 RECEIVED_S: Final = 0.25  # how often it is said that something has come
 LOOK_S: Final = 0.05  # how often the loop looks whether the thread is at the disk, and does not read
 PROBE_S: Final = 1.0
+SURE_S: Final = 60.0  # of silence, in which loss need not be accepted
+MAY_LACK: Final = "Confirmed messages may be missing here"
+CONTACT_EVERY_S: Final = 10.0  # how often it is written that this standby is in sync
+CONTACT_LOOK_S: Final = 1.0  # how soon the first time
 # A leader that starts again takes the next epoch, and a follower that is promoted another one than that, and than
 # another follower that is promoted, too. Epochs have 32 bits.
 EPOCHS_APART: Final = 1 << 20
@@ -155,7 +162,9 @@ class Follower:
         self._elected_epoch = 0
         self._promoted_epoch = 0
         self._promoting = False
-        self._lost_s = time.monotonic()
+        self._contact = last_contact.maybe_read(directory)  # None: nobody knows when this node was in sync
+        self._is_contact_of_this_life = False
+        self._heard_s = self._lost_s = time.monotonic()  # the last contact, and the end of the last link
         self._told = ""
 
     # --- what can be seen and asked ---------------------------------------------------------------------------------
@@ -171,12 +180,14 @@ class Follower:
             "leader": None if self.leader is None else self.leader.name,
             "leader_address": None if self._endpoint is None else str(self._endpoint),
             "connected": link is not None,
-            "in_sync": not replica.is_catching_up and self._has_been_in_sync(),
+            "in_sync": self._is_in_sync(),
             "received_lsn": replica.received_lsn,
             "synced_lsn": replica.synced_lsn,
-            "committed_lsn": self.leader_committed_lsn,
-            "lag_bytes": max(0, self.leader_committed_lsn - replica.synced_lsn),
-            "disconnected_s": None if link is not None else round(time.monotonic() - self._lost_s, 3),
+            "committed_lsn": self._known_committed_lsn(),
+            "lag_bytes": max(0, self._known_committed_lsn() - replica.synced_lsn),
+            "disconnected_s": None if link is not None else self._disconnected_s(),
+            "last_in_sync_ms": None if self._contact is None else self._contact.time_ms,
+            "in_sync_since_start": self._is_contact_of_this_life,
             "min_in_sync": self._state.min_in_sync,
             "format_level": LEVEL,
             "served_bytes": self._copy.served_bytes,
@@ -207,10 +218,11 @@ class Follower:
             raise NotPromoted(
                 f"the leader at {self._endpoint} answers: stop it first, or there are two that confirm messages"
             )
-        if (self._replica.is_catching_up or not self._has_been_in_sync()) and not accept_loss:
+        doubt = self._doubt()
+        if doubt and not accept_loss:
             raise NotPromoted(
-                "this follower was not in sync with its leader: confirmed messages may be missing here. Promote "
-                "another follower, or bring the leader back; with --accept-loss what is here is all there is"
+                f"{doubt} Promote another follower, or bring the leader back; with --accept-loss what is here is all "
+                "there is"
             )
         self._promoting = True
         log.warning(
@@ -218,7 +230,7 @@ class Follower:
         )
         self.is_promoted = True
         self.over.set()
-        return {"lsn": self._replica.synced_lsn, "epoch": self.next_epoch(), "note": self._doubt()}
+        return {"lsn": self._replica.synced_lsn, "epoch": self.next_epoch(), "note": doubt or self._note()}
 
     async def recover(self, accept_loss: bool) -> dict[str, Any]:
         """Have what is here be the truth for all nodes, and this one lead.
@@ -272,16 +284,67 @@ class Follower:
         return self._promoted_epoch
 
     def _doubt(self) -> str:
-        if self._state.min_in_sync > 1 or self._replica.is_catching_up:
+        """Return why confirmed messages may be missing here; empty when nothing speaks for that."""
+        if self._replica.is_catching_up or self._replica.synced_lsn == 0:
+            return f"{MAY_LACK}: this follower was not in sync with its leader; {self._last()}."
+        if not self._is_contact_of_this_life:
+            return (
+                f"{MAY_LACK}: this follower has not been in sync with its leader since it was started; {self._last()}. "
+                "What the leader confirmed after that is not here."
+            )
+        silent_s = self._silent_s()
+        if silent_s is None or silent_s >= SURE_S:
+            return (
+                f"{MAY_LACK}: {self._last()}. What the leader confirmed after that, alone or with another follower, "
+                "is not here."
+            )
+        return ""
+
+    def _note(self) -> str:
+        if self._state.min_in_sync > 1:
             return ""
-        since_s = time.monotonic() - self._lost_s
         return (
-            f"The link to the leader was lost {since_s:.0f} s ago. Its min_in_sync is 1: what it has confirmed alone "
-            "after that is not here."
+            f"The link to the leader was lost {self._silent_s() or 0:.0f} s ago. Its min_in_sync is 1: what it has "
+            "confirmed alone after that is not here."
         )
 
-    def _has_been_in_sync(self) -> bool:
-        return self._replica.synced_lsn > 0
+    def _last(self) -> str:
+        """Return when this node was in sync, and with what."""
+        contact = self._contact
+        if contact is None:
+            return "it is not known when it was"
+        behind = contact.committed_lsn - contact.synced_lsn
+        lacked = f", and lacked {behind} bytes of what was committed then" if behind > 0 else ""
+        before = "" if self._is_contact_of_this_life else ", before this start"
+        return (
+            f"it was in sync with {contact.leader} up to LSN {contact.synced_lsn} at {time_text(contact.time_ms)}, "
+            f"{self._silent_s():.0f} s ago{before}{lacked}"
+        )
+
+    def _is_in_sync(self) -> bool:
+        """Tell whether this node has what its leader has, or a standby had when its link ended, in this life."""
+        if self._replica.is_catching_up or self._replica.synced_lsn == 0:
+            return False
+        return self._election is not None or self._is_contact_of_this_life
+
+    def _known_committed_lsn(self) -> int:
+        """Return up to where the log is committed as far as anybody has said here."""
+        contact = self._contact
+        told = max(self.leader_committed_lsn, self._replica.committed_lsn)
+        return told if contact is None else max(told, contact.committed_lsn)
+
+    def _silent_s(self) -> float | None:
+        """Return how long ago this node was in sync; None when that is not known."""
+        if self._contact is None:
+            return None
+        if self._is_contact_of_this_life:
+            return round(time.monotonic() - self._heard_s, 3)
+        return round(max(0.0, time.time() - self._contact.time_ms / 1000), 3)
+
+    def _disconnected_s(self) -> float | None:
+        """Return for how long there has been no leader; None when that is not known."""
+        has_met = self._election is not None or self._is_contact_of_this_life
+        return round(time.monotonic() - self._lost_s, 3) if has_met else self._silent_s()
 
     async def _leader_answers(self) -> bool:
         """Tell whether there is a leader that proves itself."""
@@ -399,6 +462,34 @@ class Follower:
             raise _AnotherLeadsError
         return done[0]
 
+    def _note_contact(self, heard_s: float) -> None:
+        """Note that the leader was heard then (monotonic), if this is a standby that was in sync."""
+        replica = self._replica
+        if self._election is None and self.leader is not None and not replica.is_catching_up:
+            time_ms = round((time.time() - (time.monotonic() - heard_s)) * 1000)
+            self._contact = Contact(time_ms, self.leader.name, self._known_committed_lsn(), replica.synced_lsn)
+            self._is_contact_of_this_life = True
+            self._heard_s = heard_s
+
+    async def keep_contact(self) -> None:
+        """Write now and then that this standby is in sync. For ever."""
+        written = self._contact
+        while True:
+            contact = self._contact
+            if contact is None or contact is written:
+                await trio.sleep(CONTACT_LOOK_S)
+                continue
+            await in_thread(REPLICATION, partial(last_contact.write, self._directory, contact))
+            written = contact
+            await trio.sleep(CONTACT_EVERY_S)
+
+    def write_contact(self) -> None:
+        """Write when this standby was in sync, or forget it if this node leads from now on. Blocks. Raises OSError."""
+        if self.is_promoted:
+            last_contact.forget(self._directory)
+        elif self._contact is not None:
+            last_contact.write(self._directory, self._contact)
+
     def _gone(self, reason: str) -> None:
         """Say why there is no link, once for each reason."""
         self.reason = reason
@@ -433,6 +524,7 @@ class Follower:
             finally:
                 self._link = None
                 self._lost_s = time.monotonic()
+                self._note_contact(link.came_s)
                 if self._election is not None:
                     self._election.lost(leader, self.own_position())
             self._gone(link.reason)
@@ -459,6 +551,7 @@ class Follower:
         self.leader_committed_lsn = entry.committed_lsn
         if self._election is None:
             link.answer(entry.number)
+            self._note_contact(time.monotonic())
         elif self.leader is not None:
             self._election.heard(self.leader, entry.epoch, entry.number, self.own_position())
 
@@ -539,6 +632,11 @@ class _Link:
         self._wanted = Answering(replica.file_system, wire.put)
         self._intake = Intake(wire, self._on_beacon, self._on_end, self._on_question)
         self._worker = _Worker(wire, replica, epoch, self._intake, self._object)
+
+    @property
+    def came_s(self) -> float:
+        """When something came from the leader last (monotonic)."""
+        return self._intake.came_s
 
     @property
     def has_begun(self) -> bool:

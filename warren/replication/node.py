@@ -196,8 +196,8 @@ async def _follow(
     state = cluster_state.read(settings.data_dir)
     _write(settings.data_dir, state)
     replica, metadata = _opened(settings)
+    follower = Follower(endpoint, own, _name(settings), settings.data_dir, state, replica, metadata)
     try:
-        follower = Follower(endpoint, own, _name(settings), settings.data_dir, state, replica, metadata)
         follower.urls = readable_at(settings, socket.getfqdn())
         ended = await _run(settings, str(endpoint), follower, plugins, _with_members, read_again)
         if isinstance(ended, Promoted):
@@ -205,6 +205,10 @@ async def _follow(
             replica.promote(force=True)
         return ended
     finally:
+        try:
+            follower.write_contact()
+        except OSError as error:
+            log.warning("when this node was in sync is not written", reason=error.strerror or str(error))
         replica.close()
         metadata.close()
 
@@ -271,6 +275,8 @@ async def _run(
                     places += await nursery.start(tasks.begin, name, plugin.follow, following)
             _announce(settings, leader, places, manager)
             nursery.start_soon(tasks.keep, "following", follower.run, ESSENTIAL)
+            if not settings.etcd:
+                nursery.start_soon(tasks.keep, "last contact", follower.keep_contact)
             if settings.store.scrub_bytes_per_s:
                 scrub = partial(follower.scrub.run, settings.store.scrub_bytes_per_s)
                 nursery.start_soon(tasks.keep, "scrubbing", scrub)

@@ -125,6 +125,33 @@ def test_who_was_not_in_sync_is_promoted_only_when_loss_is_accepted(tmp_path: Pa
     follower.process.kill()
 
 
+def test_a_standby_that_was_away_is_promoted_only_when_loss_is_accepted(tmp_path: Path) -> None:
+    """It was in sync before it was stopped, and its leader has confirmed more since: 500 of 600 were lost so."""
+    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two")
+    leader.lead()
+    follower.follow(leader)
+    leader.await_in_sync("two")
+    leader.publish("orders", bodies(0, 10))
+    wait_until(lambda: follower.status()["in_sync_since_start"], "the follower to be in sync")
+    follower.process.stop()
+    leader.publish("orders", bodies(10, 50))
+    leader.lose()
+    follower.follow(leader)
+    status = follower.status()
+    assert (status["connected"], status["in_sync"], status["in_sync_since_start"]) == (False, False, False)
+    assert status["last_in_sync_ms"] > 0
+    refused, refusal = follower.ask("POST", "/api/cluster/promote", {"accept_loss": False})
+    assert refused == 409
+    told = ("since it was started", "it was in sync with rabbit@one up to LSN", "before this start", "--accept-loss")
+    for text in told:
+        assert text in refusal["reason"]
+    answer = follower.promote(accept_loss=True)
+    assert answer["note"].startswith("Confirmed messages may be missing here")
+    assert follower.drain("orders") == bodies(0, 10)
+    assert not (follower.process.data_directory / "last-contact.json").exists()
+    follower.process.stop()
+
+
 def test_a_leader_that_was_replaced_follows_and_gives_up_what_it_alone_had(tmp_path: Path) -> None:
     one, two = Node(tmp_path, "one"), Node(tmp_path, "two")
     one.lead()
@@ -140,7 +167,7 @@ def test_a_leader_that_was_replaced_follows_and_gives_up_what_it_alone_had(tmp_p
     one.process.kill()
     two.follow(one)
     two.await_lost()
-    two.promote()
+    two.promote(accept_loss=True)
     two.publish("orders", bodies(5, 5))
     one.follow(two)
     two.await_in_sync("one")
