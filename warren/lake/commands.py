@@ -59,6 +59,10 @@ ENGINES: Final = (ARROW, SPARK)
 
 def main(arguments: Sequence[str], connect: Connect) -> int:
     """Run the command and return its exit code."""
+    if arguments[:1] == ["check"]:
+        from warren.lake.check_command import check
+
+        return bridge.main("lake check", arguments[1:], connect, check, INSTALL, "interrupted")
     return bridge.main("lake", arguments, connect, lake, INSTALL)
 
 
@@ -129,7 +133,10 @@ def lake(
     insecure: Insecure = False,
     timeout: Timeout = None,
 ) -> int:
-    """Let Iceberg and Delta tables follow streams and queues: each message becomes one row, whatever is killed."""
+    """Let Iceberg and Delta tables follow streams and queues: each message becomes one row, whatever is killed.
+
+    `warren lake check TABLE` finds messages that a table has twice, or lacks.
+    """
     from warren.lake import job as jobs
     from warren.spark_bridge.errors import UsageError
 
@@ -157,22 +164,12 @@ def lake(
     given = {key: value for key, value in given.items() if value is not None}
     if skip_lost:
         given["skip_lost"] = True
-    more = pairs(properties or [])
     if file is not None:
-        if given or catalog or more or warehouse:
+        if given or catalog or properties or warehouse:
             raise UsageError("with --file the tables are described there, and by no other options")
         wanted = jobs.jobs_of(file)
     else:
-        catalogs = {}
-        if form == jobs.DELTA:
-            given["storage"] = more
-            if catalog or warehouse:
-                raise UsageError("--catalog and --warehouse are for iceberg")
-        elif catalog is not None:
-            catalogs["given"] = jobs.catalog_of(catalog, warehouse, more)
-            given["catalog"] = "given"
-        elif warehouse or more:
-            raise UsageError("--warehouse and --property are for a --catalog")
+        catalogs = place_of(given, form, catalog, warehouse, properties or [])
         wanted = [jobs.job_of(given, catalogs, Path())]
     _check_engine(engine, master, wanted)
     flags: dict[str, Any] = {"url": url, "vhost": vhost, "username": username, "password": password}
@@ -228,6 +225,30 @@ def _cluster(master: str | None) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.stop()
+
+
+def place_of(
+    given: dict[str, Any], form: str | None, catalog: str | None, warehouse: str | None, properties: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Add to the words of a table what options say of its place, and return the catalogues that these name.
+
+    Raises:
+        UsageError: they do not go together.
+    """
+    from warren.lake import job as jobs
+    from warren.spark_bridge.errors import UsageError
+
+    more = pairs(properties)
+    if form == jobs.DELTA:
+        given["storage"] = more
+        if catalog or warehouse:
+            raise UsageError("--catalog and --warehouse are for iceberg")
+    elif catalog is not None:
+        given["catalog"] = "given"
+        return {"given": jobs.catalog_of(catalog, warehouse, more)}
+    elif warehouse or more:
+        raise UsageError("--warehouse and --property are for a --catalog")
+    return {}
 
 
 def pairs(texts: Sequence[str]) -> dict[str, str]:

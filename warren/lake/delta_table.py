@@ -127,17 +127,18 @@ class DeltaTable:
         return self._suspects
 
     def marks(self) -> dict[str, int]:
-        found = {}
-        for key in self._keys:
-            version = self._table.transaction_version(PREFIX + key)
-            if version is not None:
-                found[key] = int(version)
+        found = self._said()
         if not found and self._table.file_uris():
             raise NotOurs(
                 f"table {self.name} has rows, and does not say how far it follows a queue: it was made by another "
                 "program. Use another table"
             )
         return found
+
+    def _said(self) -> dict[str, int]:
+        """Return the marks that there are of those that were asked for."""
+        found = {key: self._table.transaction_version(PREFIX + key) for key in self._keys}
+        return {key: int(number) for key, number in found.items() if number is not None}
 
     def columns(self) -> pa.Schema:
         found = pa.schema(self._table.schema().to_arrow())
@@ -256,7 +257,6 @@ class DeltaTable:
             raise
         taken = [file for files in groups for file in files]
         now_ms = int(time.time() * 1000)
-        marks = self.marks()
         at = self._table.version()
         self._fence()
         if self._table.version() != at + 1:
@@ -271,7 +271,7 @@ class DeltaTable:
                 ),
                 *(AddAction(**file.entry) for file in made if file is not None),
             ],
-            marks,
+            self._said(),
         )
         left = {file.path for file in taken} & set(_paths(self._table))
         if left:
@@ -289,7 +289,7 @@ class DeltaTable:
         """
         try:
             self._table.alter.set_table_properties(
-                {_TAKEN_OUT: self._taken_out}, commit_properties=self._properties(self.marks())
+                {_TAKEN_OUT: self._taken_out}, commit_properties=self._properties(self._said())
             )
         except CommitFailedError as error:
             raise Conflict(f"table {self.name}: {error}") from None

@@ -60,7 +60,8 @@ def test_without_its_libraries_it_says_how_to_install_them(
     broker: ExportBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broker.stream(count=1)
-    monkeypatch.delitem(sys.modules, "warren.lake.delta_table", raising=False)
+    for name in ("delta_table", "iceberg_table"):
+        monkeypatch.delitem(sys.modules, f"warren.lake.{name}", raising=False)
     for name in ("pyiceberg", "pyiceberg.catalog", "deltalake"):
         monkeypatch.setitem(sys.modules, name, None)
     assert lake("--stream", "orders", "--to", tmp_path / "a.b", "--once") == ExitCode.USAGE
