@@ -5,7 +5,8 @@ addresses and the metadata services of clouds are refused, unless the operator h
 
 1. What is judged is the resolved address, and that very address is connected to: a name that changes its mind
    between check and connect gains nothing.
-2. An IPv4 address in IPv6 clothes (mapped, NAT64, 6to4) is judged as the IPv4 address, too.
+2. An IPv4 address within an IPv6 address (mapped, translated, NAT64, 6to4, Teredo, ISATAP) is judged as well. Within
+   the local NAT64 prefix 64:ff9b:1::/48 its place depends on the network, so that prefix is refused as a whole.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ _DENIED: Final[tuple[Network, ...]] = tuple(
         "fec0::/10",
         "ff00::/8",
         "fd00:ec2::254/128",  # of Amazon
+        "64:ff9b:1::/48",  # NAT64 of a network's own (RFC 8215)
     )
 )
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_TRANSLATED: Final = ipaddress.IPv6Network("::ffff:0:0:0/96")  # RFC 2765
+_ISATAP: Final = (0x0000_5EFE, 0x0200_5EFE)  # the upper half of an interface identifier
 _COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
 
 
@@ -57,7 +61,10 @@ def _inner_address(address: Address) -> Address | None:
         return address.ipv4_mapped
     if address.sixtofour is not None:
         return address.sixtofour
-    if address in _NAT64 or (address in _COMPATIBLE and int(address) > 0xFFFF):
+    if address.teredo is not None:
+        return address.teredo[1]
+    is_isatap = int(address) >> 32 & 0xFFFF_FFFF in _ISATAP
+    if is_isatap or address in _NAT64 or address in _TRANSLATED or (address in _COMPATIBLE and int(address) > 0xFFFF):
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return None
 

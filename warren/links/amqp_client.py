@@ -6,17 +6,19 @@ Owns one socket per `Connection`, its heartbeats, and the `Channel`s on it.
    that: a `LinkError` whose text names the peer and holds no credentials.
 2. Memory: while more than `INBOX_BYTES` of deliveries wait to be taken nothing is read; while more than
    `OUTBOX_BYTES` are unsent `Connection.writable` waits. No content larger than ``max_message_bytes`` is begun, and
-   one takes its size in memory, in however many frames it comes.
+   one takes its size in memory, in however many frames it comes; what all links hold of incomplete contents is bounded
+   (``inbound.py``). A peer may return and cancel only what there is, and have `ANSWERS_MAX` answers unsent.
 3. Properties stay encoded, from delivery to publish: what is not rewritten keeps every byte.
 4. Everything queued for sending before a request or `close` goes out before it: acks are never overtaken.
 """
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -31,10 +33,13 @@ from warren.amqp.properties import MIN_HEADER_BYTES, scan_properties
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_uri import BrokerUri, redact
 from warren.links.client_tls import client_context, client_stream
+from warren.links.inbound import STALL_S, Inbound
 from warren.links.starts import Ends
 
 INBOX_BYTES: Final = 8 << 20
 OUTBOX_BYTES: Final = 1 << 20
+SEND_BYTES: Final = 1 << 20  # are handed to the socket at a time
+ANSWERS_MAX: Final = 1000  # to what the peer sends unasked
 READ_MIN_BYTES: Final = 32 << 10
 READ_MAX_BYTES: Final = 256 << 10
 SMALL_FRAME_BYTES: Final = 512
@@ -81,6 +86,7 @@ class ClientSettings:
     product: str = "Warren"
     version: str = ""
     descriptors_below: int = 1 << 30  # a connection whose socket has a number from there on is one too many
+    inbound: Inbound = field(default_factory=Inbound)
 
 
 class Delivery(NamedTuple):
@@ -162,6 +168,8 @@ class Channel:
         self.confirms: list[Confirm] = []
         self.returned: list[Returned] = []
         self.cancelled: set[str] = set()
+        self._consumers: set[str] = set()
+        self._returnable = 0  # mandatory publishes that the peer may still return
         self._reply: Any = None
         self._replied = trio.Event()
         self._awaiting = False
@@ -242,6 +250,7 @@ class Channel:
     async def cancel(self, consumer_tag: str) -> None:
         """Stop a consumer. What arrived before stays to be taken."""
         await self.call(methods.BasicCancel(consumer_tag, no_wait=False), methods.BasicCancelOk)
+        self._consumers.discard(consumer_tag)
 
     async def confirm_select(self) -> None:
         """Have publishes confirmed: their sequence numbers are `published` after each, from 1 on."""
@@ -290,9 +299,13 @@ class Channel:
             connection.send(b"".join(parts))
         else:
             connection.send(self._publish_frame + head + properties + _FRAME_END)
+            view = memoryview(body)
             for at in range(0, size, room):
-                part = body[at : at + room]
-                connection.send(_HEAD.pack(3, self.number, len(part)) + part + _FRAME_END)
+                part = view[at : at + room]
+                connection.send(_HEAD.pack(3, self.number, len(part)))
+                connection.send(part)
+                connection.send(_FRAME_END)
+        self._returnable += mandatory
         self.published += 1
         return self.published
 
@@ -333,17 +346,25 @@ class Channel:
             self.connection.drop(self)
             self.fail(PeerClosed(self.connection.where, "channel", method.reply_code, method.reply_text))
         elif isinstance(method, methods.BasicReturn):
+            if not self._returnable:
+                raise _Nonsense("returned a message that it has not got")
+            self._returnable -= 1
             self._content = _Content(method)
         elif isinstance(method, methods.BasicNack):
             self._receive_confirm(Confirm(method.delivery_tag, method.multiple, False))
         elif isinstance(method, methods.BasicCancel):
+            if method.consumer_tag not in self._consumers:
+                raise _Nonsense("cancelled a consumer that it has not got")
+            self._consumers.discard(method.consumer_tag)
             self.cancelled.add(method.consumer_tag)
             if not method.no_wait:
-                self.connection.send(method_frame(self.number, methods.BasicCancelOk(method.consumer_tag)))
+                self.connection.answer(method_frame(self.number, methods.BasicCancelOk(method.consumer_tag)))
             self.changed.wake()
         elif isinstance(method, methods.ChannelFlow):
-            self.connection.send(method_frame(self.number, methods.ChannelFlowOk(active=method.active)))
+            self.connection.answer(method_frame(self.number, methods.ChannelFlowOk(active=method.active)))
         elif self._awaiting:
+            if isinstance(method, methods.BasicConsumeOk):
+                self._consumers.add(method.consumer_tag)  # now: its cancel may be in the same read
             self._reply = method
             self._replied.set()
         else:
@@ -390,8 +411,16 @@ class Channel:
             self._complete(content, data[start:end])
             return
         content.body += data[start:end]
+        self.connection.holds(end - start)
         if not content.missing:
+            self.connection.holds(-len(content.body))
             self._complete(content, bytes(content.body))
+
+    def drop_content(self) -> None:
+        """Forget a content that is not complete: the channel has ended."""
+        content, self._content = self._content, None
+        if content is not None and content.body:
+            self.connection.holds(-len(content.body))
 
     def _complete(self, content: _Content, body: bytes) -> None:
         self._content = None
@@ -424,7 +453,9 @@ def _name(method: Any) -> str:
 class Connection:
     """A connection that is open, or was. Made by `connect`."""
 
-    def __init__(self, stream: trio.abc.Stream, where: str, max_message_bytes: int, ends: Ends) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, where: str, max_message_bytes: int, ends: Ends, inbound: Inbound | None = None
+    ) -> None:
         self.where = where
         self.max_message_bytes = max_message_bytes
         self.frame_max_bytes = methods.FRAME_MIN_BYTES
@@ -433,18 +464,22 @@ class Connection:
         self.blocked_reason: str | None = None
         self.failure: LinkError | None = None
         self.inbox_bytes = 0
+        self.partial_bytes = 0
         self.changed = Signal()
         self._stream = stream
         self._channels: dict[int, Channel] = {}
         self._next_channel = 1
         self._carry = b""
         self._read_bytes = READ_MIN_BYTES
-        self._out: list[bytes] = []
+        self._inbound = inbound or Inbound()
+        self._out: deque[bytes | memoryview] = deque()
         self._out_bytes = 0
+        self._answers = 0  # that are unsent
         self._sending_bytes = 0
         self._work = trio.Event()
         self._room = Signal()
         self._last_sent = self._last_received = 0.0
+        self._progress_s = 0.0  # when the last part of an incomplete content came
         self.is_closing = False
         self._closed = trio.Event()
         self._written = trio.Event()
@@ -468,6 +503,7 @@ class Connection:
         if self.failure is None:
             self.failure = error
         for channel in list(self._channels.values()):
+            channel.drop_content()
             channel.fail(self.failure)
         self._closed.set()
         self._work.set()
@@ -480,10 +516,29 @@ class Connection:
             await self._ends.wait()
         self._fail(error)
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         self._out.append(data)
         self._out_bytes += len(data)
         self._work.set()
+
+    def answer(self, data: bytes) -> None:
+        """Send an answer to what the peer has sent unasked."""
+        self._answers += 1
+        if self._answers > ANSWERS_MAX:
+            raise _Nonsense(f"asks for more than {ANSWERS_MAX} answers and does not take them")
+        self.send(data)
+
+    def _take_out(self) -> bytes | memoryview:
+        """Take about `SEND_BYTES` of what is to be sent."""
+        out = self._out
+        taken = [out.popleft()]
+        size = len(taken[0])
+        while out and size + len(out[0]) <= SEND_BYTES:
+            size += len(out[0])
+            taken.append(out.popleft())
+        self._out_bytes -= size
+        self._sending_bytes = size
+        return taken[0] if len(taken) == 1 else b"".join(taken)
 
     async def writable(self) -> None:
         """Wait until the peer takes publishes: less than `OUTBOX_BYTES` unsent, and not blocked.
@@ -511,13 +566,11 @@ class Connection:
                     self._work = trio.Event()
                     await self._work.wait()
                     continue
-                data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-                self._out = []
-                self._sending_bytes = self._out_bytes
-                self._out_bytes = 0
-                await self._stream.send_all(data)
+                await self._stream.send_all(self._take_out())
                 self._last_sent = trio.current_time()
                 self._sending_bytes = 0
+                if not self._out:
+                    self._answers = 0
                 self._room.wake()
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):
             await self._lose(LinkError(f"the connection to {self.where} was lost"))
@@ -554,6 +607,8 @@ class Connection:
                 while self.inbox_bytes > INBOX_BYTES and self.failure is None and not self.is_closing:
                     await self.changed.wait()
                     self._last_received = trio.current_time()
+                if await self._inbound.turn(self):
+                    self._last_received = self._progress_s = trio.current_time()
                 await self._receive_more()
         except _Nonsense as error:
             await self._lose(LinkError(f"{self.where} {error}"))
@@ -564,8 +619,20 @@ class Connection:
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):
             await self._lose(LinkError(f"the connection to {self.where} was lost"))
 
+    def holds(self, count: int) -> None:
+        """Count bytes of incomplete contents, which have come, or which are complete or dropped (negative)."""
+        if count > 0:
+            self._inbound.grown(self, count)
+            self._progress_s = trio.current_time()
+        else:
+            self._inbound.completed(self, -count)
+
     async def _receive_more(self) -> None:
-        data = bytes(await self._stream.receive_some(self._read_bytes))
+        until_s = self._progress_s + STALL_S if self.partial_bytes else math.inf
+        with trio.move_on_at(until_s) as stalled:
+            data = bytes(await self._stream.receive_some(self._read_bytes))
+        if stalled.cancelled_caught:
+            raise LinkError(f"{self.where} stopped within a message for {STALL_S:.0f} s")
         if not data:
             raise LinkError(f"{self.where} closed the connection without giving a reason")
         self._last_received = trio.current_time()
@@ -658,6 +725,7 @@ class Connection:
     def drop(self, channel: Channel) -> None:
         """Forget a channel that was closed; what it had not taken does not count any more."""
         self._channels.pop(channel.number, None)
+        channel.drop_content()
         self.freed(channel.delivery_bytes)
         channel.delivery_bytes = 0
 
@@ -695,6 +763,8 @@ class Connection:
                 raise
             raise LinkError(f"{self.where} refused the login") from None
         frame_max = min(tune.frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
+        if frame_max < methods.FRAME_MIN_BYTES:
+            raise LinkError(f"{self.where} takes frames of {frame_max} bytes; {methods.FRAME_MIN_BYTES} are the least")
         channel_max = tune.channel_max
         if uri.channel_max:
             channel_max = min(uri.channel_max, channel_max) if channel_max else uri.channel_max
@@ -873,7 +943,7 @@ async def connect(
                 if uri.tls:
                     stream = await _secure(stream, uri, where)
             assert stream is not None
-            connection = Connection(stream, where, settings.max_message_bytes, ends or Ends())
+            connection = Connection(stream, where, settings.max_message_bytes, ends or Ends(), settings.inbound)
             await connection.handshake(uri, properties)
     except BaseException as error:
         if stream is not None:

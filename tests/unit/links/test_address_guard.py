@@ -31,6 +31,12 @@ from warren.links.address_guard import AddressGuard, networks
         "::127.0.0.1",
         "64:ff9b::7f00:1",
         "2002:7f00:1::",
+        "::ffff:0:127.0.0.1",
+        "64:ff9b:1::7f00:1",
+        "64:ff9b:1:7f00:0:100::",
+        "2001:0:5db8:d822::80ff:fffe",
+        "2001:db8::5efe:127.0.0.1",
+        "2001:db8::200:5efe:7f00:1",
         "localhost",
         "",
     ],
@@ -39,7 +45,9 @@ def test_addresses_of_the_machine_and_its_surroundings_are_refused(address: str)
     assert not AddressGuard().permits(address)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1", "192.168.1.1", "93.184.216.34", "2001:db8::1", "fd00::1"])
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1", "192.168.1.1", "93.184.216.34", "2001:db8::1", "fd00::1", "2001:db8::5efe:93.184.216.34"]
+)
 def test_other_brokers_are_reached(address: str) -> None:
     assert AddressGuard().permits(address)
 

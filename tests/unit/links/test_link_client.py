@@ -7,19 +7,18 @@ import socket
 import ssl
 import threading
 import tracemalloc
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from struct import pack
-from typing import Any
 
 import pytest
 import trio
 import trustme
+from link_peer import SETTINGS, Peer, Script, fails, play, silence
 from tls_peer import TlsPeer
 from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from warren.amqp import methods
-from warren.amqp.codec import decode_method, frame, method_frame
+from warren.amqp.codec import frame, method_frame
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, ENTRIES_MAX, encode_table
 from warren.amqp.properties import BasicProperties
@@ -39,118 +38,6 @@ from warren.links.amqp_client import (
 from warren.links.amqp_uri import parse_uri
 from warren.server.network.tls_records import EMPTY_MAX
 from warren.server.network.tls_session import TlsSession
-
-SETTINGS = ClientSettings(AddressGuard(), max_message_bytes=100_000)
-START = methods.ConnectionStart(0, 9, {"cluster_name": "peer"}, b"AMQPLAIN PLAIN", b"en_US")
-
-
-class Peer:
-    """The broker's side of one connection."""
-
-    def __init__(self, stream: trio.abc.Stream) -> None:
-        self.stream = stream
-        self._buffer = b""
-        self.frame_max = 4096
-
-    async def send(self, channel: int, *sent: Any) -> None:
-        await self.stream.send_all(b"".join(method_frame(channel, method) for method in sent))
-
-    async def frame(self) -> tuple[int, int, bytes]:
-        """Return type, channel and payload of the next frame that is not a heartbeat."""
-        while True:
-            while len(self._buffer) < 8 or len(self._buffer) < 8 + int.from_bytes(self._buffer[3:7], "big"):
-                data = await self.stream.receive_some()
-                assert data, "the client closed the connection"
-                self._buffer += data
-            size = int.from_bytes(self._buffer[3:7], "big")
-            kind, channel = self._buffer[0], int.from_bytes(self._buffer[1:3], "big")
-            payload, self._buffer = self._buffer[7 : 7 + size], self._buffer[8 + size :]
-            if kind != methods.FRAME_HEARTBEAT:
-                return kind, channel, payload
-
-    async def expect(self, wanted: type[Any]) -> Any:
-        _, _, payload = await self.frame()
-        method = decode_method(payload, 0, len(payload))
-        assert isinstance(method, wanted), method
-        return method
-
-    async def log_in(self) -> methods.ConnectionStartOk:
-        """Play the handshake up to open-ok."""
-        while len(self._buffer) < 8:
-            self._buffer += await self.stream.receive_some()
-        assert self._buffer[:8] == methods.PROTOCOL_HEADER
-        self._buffer = self._buffer[8:]
-        await self.send(0, START)
-        ok: methods.ConnectionStartOk = await self.expect(methods.ConnectionStartOk)
-        await self.send(0, methods.ConnectionTune(100, self.frame_max, 60))
-        await self.expect(methods.ConnectionTuneOk)
-        await self.expect(methods.ConnectionOpen)
-        await self.send(0, methods.ConnectionOpenOk(""))
-        return ok
-
-    async def serve_channel(self) -> None:
-        await self.expect(methods.ChannelOpen)
-        await self.send(1, methods.ChannelOpenOk(b""))
-
-    async def deliver(self, tag: int, body: bytes, announced: int | None = None) -> None:
-        """Send a message on channel 1, its body cut to the frame size."""
-        header = pack(">HHQ", 60, 0, len(body) if announced is None else announced) + NO_PROPERTIES
-        parts = [frame(1, 1, method_payload(methods.BasicDeliver("t", tag, False, "x", "k"))), frame(2, 1, header)]
-        room = self.frame_max - 8
-        parts += [frame(3, 1, body[at : at + room]) for at in range(0, len(body), room)]
-        await self.stream.send_all(b"".join(parts))
-
-
-def method_payload(method: Any) -> bytes:
-    return method_frame(0, method)[7:-1]
-
-
-Client = Callable[[Connection, Channel], Awaitable[None]]
-Script = Callable[[Peer], Awaitable[None]]
-
-
-def play(script: Script, client: Client, uri: str = "amqp://u:s3cret@?heartbeat=0", *, clock: bool = False) -> None:
-    """Run `client` with an open channel against a peer that follows `script` once the channel is open."""
-
-    async def main() -> None:
-        ours, theirs = memory_stream_pair()
-
-        async def open_local() -> trio.abc.Stream:
-            return ours
-
-        peer = Peer(theirs)
-
-        async def serve() -> None:
-            await peer.log_in()
-            await peer.serve_channel()
-            await script(peer)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve)
-            connection = await connect(nursery, parse_uri(uri), SETTINGS, "test", open_local)
-            channel = await connection.open_channel()
-            try:
-                await client(connection, channel)
-            finally:
-                nursery.cancel_scope.cancel()
-                with trio.CancelScope(shield=True):  # or what `client` raises would be lost in the cancellation
-                    await trio.aclose_forcefully(ours)
-
-    trio.run(main, clock=MockClock(autojump_threshold=0) if clock else None)
-
-
-async def silence(peer: Peer) -> None:
-    await trio.sleep_forever()
-
-
-async def fails(channel: Channel) -> LinkError:
-    """Wait until the channel has failed and return why."""
-    while True:
-        try:
-            channel.check()
-        except LinkError as error:
-            return error
-        await channel.changed.wait()
 
 
 def handshake(script: Script, uri: str = "amqp://u:s3cret@") -> None:

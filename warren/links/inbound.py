@@ -1,0 +1,66 @@
+"""What all links hold of messages that have begun to come and are not complete: bounded in bytes and in time.
+
+1. A message of which nothing comes for `STALL_S` ends its connection.
+2. While all links together hold more than `HELD_MAX_BYTES`, only the connection that holds most is read. It completes
+   its message, or (1) ends it, so one message after the other gets its turn. Together links hold `HELD_MAX_BYTES`, one
+   message, and one read of each connection at most.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import trio
+
+HELD_MAX_BYTES: Final = 128 << 20
+STALL_S: Final = 30.0
+
+
+class Holder(Protocol):
+    """A connection. ``partial_bytes``: what it holds of messages that are not complete."""
+
+    partial_bytes: int
+
+
+class Inbound:
+    """The connections with incomplete messages."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self._holders: dict[Holder, None] = {}
+        self._first: Holder | None = None  # is read while too much is held
+        self._less = trio.Event()
+
+    def grown(self, holder: Holder, count: int) -> None:
+        """Count `count` more bytes for `holder`."""
+        holder.partial_bytes += count
+        self.held_bytes += count
+        self._holders[holder] = None
+
+    def completed(self, holder: Holder, count: int) -> None:
+        """A message of `count` bytes is complete, or dropped."""
+        holder.partial_bytes -= count
+        self.held_bytes -= count
+        if not holder.partial_bytes:
+            self._holders.pop(holder, None)
+            if self._first is holder:
+                self._first = None
+        self._less.set()
+        self._less = trio.Event()
+
+    async def turn(self, holder: Holder) -> bool:
+        """Return when `holder` may read; True: it had to wait."""
+        waited = False
+        while self.held_bytes > HELD_MAX_BYTES and self._next() is not holder:
+            waited = True
+            await self._less.wait()
+        return waited
+
+    def _next(self) -> Holder | None:
+        if self._first is None and self._holders:
+            self._first = max(self._holders, key=_partial_bytes)
+        return self._first
+
+
+def _partial_bytes(holder: Holder) -> int:
+    return holder.partial_bytes
