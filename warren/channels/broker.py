@@ -685,8 +685,10 @@ class Broker:
             case _:
                 raise ValueError(f"the catalogue may not hold {type(change).__name__}")
 
-    def administer(self, change: MetadataChange, by: str = INTERNAL_USER) -> int:
+    def administer(self, change: MetadataChange, by: str = INTERNAL_USER, *, planned: bool = False) -> int:
         """Apply an administrative change that `by` asked for, live, and journal it. Return the ticket to wait for.
+
+        `planned`: whether `by` may have it has been checked; what it says is checked again.
 
         Raises:
             ValueError: the change is not valid, a pattern for instance, or its vhost or user does not exist. The text
@@ -694,6 +696,7 @@ class Broker:
         """
         change = own_change(change)
         check_storable(change)
+        asker = "" if planned else by
         told = self.events.describe(change, by)
         changed: ParameterChange | None = None
         match change:
@@ -718,9 +721,9 @@ class Broker:
                 self._change_policy(change, by)
             case ParameterPut() | ParameterDelete():
                 self._existing_vhost(change.vhost)
-                changed = change if self.parameters.apply(change, by) else None
+                changed = change if self.parameters.apply(change, asker) else None
             case GlobalParameterPut() | GlobalParameterDelete():
-                changed = change if self.parameters.apply(change, by) else None
+                changed = change if self.parameters.apply(change, asker) else None
             case _:
                 raise ValueError("exchanges, queues and bindings are declared, not administered")
         ticket = self.journal.append(change)

@@ -85,7 +85,7 @@ def _carry_out(broker: Broker, step: Step, by: str) -> HistoryBind | None:
             case _:
                 assert_never(step)
     else:
-        broker.administer(step, by)
+        broker.administer(step, by, planned=True)
     return None
 
 

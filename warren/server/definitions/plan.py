@@ -12,6 +12,8 @@
 5. Of two items for the same thing the later one counts; a queue or exchange that is declared in two ways is a mistake.
 6. Names beginning with ``amq.``, the default exchange and global parameters beginning with ``internal`` are skipped.
 7. The steps are in an order in which each can be applied: an exchange or queue finds its policies in place.
+8. A vhost that the import makes is open to the user who imports, unless the file says what they may do there. An
+   administrator may import what connects to any vhost: shovels, upstreams, tables.
 
 Limits that hold already bind what is imported; those that come with the file do not, so that a vhost that had more than
 its limit can be taken over. Tracing is not durable, so a file cannot switch it on.
@@ -180,6 +182,9 @@ class _Planner:
         self._pause = pause
         self._by = by
         self._overwrite_own = overwrite_own
+        importer = broker.access.get(by)
+        is_administrator = importer is not None and ADMINISTRATOR_TAG in importer.tags
+        self._asked_by = "" if is_administrator else by  # whose rights the values of parameters are checked for
         self._puts: dict[tuple[str, ...], object] = {}  # what is planned, by kind and name
         self._users: set[str] = set()
         self._vhosts: dict[str, VhostPut] = {}
@@ -205,6 +210,7 @@ class _Planner:
             await self._pause()
         await self._each(given.vhosts, self._vhost)
         await self._each(given.permissions, self._permission)
+        self._open_new_vhosts()
         await self._each(given.topic_permissions, self._topic_permission)
         await self._each(given.global_parameters, self._global_parameter)
         await self._each(given.parameters, self._parameter)
@@ -337,6 +343,16 @@ class _Planner:
         guard = self._guard_permissions(put.user, taken)
         self._put(("permission", put.user, put.vhost), put, put.vhost, current, changed, guard)
 
+    def _open_new_vhosts(self) -> None:
+        """Let the user who imports into the vhosts that this makes, as RabbitMQ does (8)."""
+        if self._by not in self._broker.access.users:
+            return
+        for vhost in self._vhosts:
+            key = ("permission", self._by, vhost)
+            if vhost not in self._broker.vhosts and key not in self._puts:
+                put = PermissionPut(self._by, vhost, EVERYTHING, EVERYTHING, EVERYTHING)
+                self._put(key, put, vhost, None, [], "")
+
     def _topic_permission(self, item: Any) -> None:
         put = TopicPermissionPut(item.user, self._known_vhost(item.vhost), item.exchange, item.write, item.read)
         self._check_permission(put)
@@ -374,7 +390,7 @@ class _Planner:
             return
         put = GlobalParameterPut(item.name, json.dumps(item.value))
         check_storable(put)
-        parameter = self._broker.parameters.checked(put, self._by)
+        parameter = self._broker.parameters.checked(put, self._asked_by)
         self._put_parameter(("global_parameter", item.name), put, "", parameter)
 
     def _parameter(self, item: ParameterItem) -> None:
@@ -387,7 +403,7 @@ class _Planner:
             self._policy_put(kept)
         else:
             check_storable(put)
-            parameter = self._broker.parameters.checked(put, self._by)
+            parameter = self._broker.parameters.checked(put, self._asked_by)
             key = ("parameter", put.vhost, put.component, put.name)
             self._put_parameter(key, put, put.vhost, parameter, f"{put.component}/{put.name}")
 

@@ -14,6 +14,7 @@ from warren.amqp.field_table import EMPTY_TABLE, decode_table
 from warren.channels.broker import Broker, Limits
 from warren.server.definitions.apply import apply_plan
 from warren.server.definitions.plan import Plan, make_plan
+from warren.server.definitions.schema import DefinitionsRefused
 from warren.server.logins.passwords import PasswordHash, hash_password, verify_password
 from warren.vhosts.metadata import (
     BindingPut,
@@ -90,6 +91,7 @@ def test_everything_is_created_in_an_order_in_which_it_can_be() -> None:
         ("create", "user_limits", "u"),
         ("create", "vhost", "v"),
         ("create", "permission", "u"),
+        ("create", "permission", ADMIN),
         ("create", "topic_permission", "u, amq.topic"),
         ("create", "global_parameter", "cluster_name"),
         ("create", "vhost_limits", "v"),
@@ -119,7 +121,7 @@ def test_everything_is_created_in_an_order_in_which_it_can_be() -> None:
     ]
     again = plan(broker, document)
     assert set(actions(again)) == {"same"}
-    assert len(again.changes) == len(planned.changes)
+    assert len(again.changes) == len(planned.changes) - 1  # the permission of who made the vhost is not in the file
     assert apply(broker, again).conflicts() == []
 
 
@@ -279,6 +281,40 @@ def test_who_imports_is_granted_what_a_file_adds_to_their_permissions() -> None:
     assert actions(planned) == ["create", "update", "create", "create"]
     assert broker.access.permissions[ADMIN, "/"] == PermissionPut(ADMIN, "/", "^mine", ".*", ".*")
     assert broker.access.permissions[ADMIN, "new"] == PermissionPut(ADMIN, "new", ".*", "^x", ".*")
+
+
+def test_who_makes_a_vhost_by_an_import_may_enter_it() -> None:
+    broker = broker_with()
+    document = {"vhosts": [{"name": "new"}, {"name": "/"}]}
+    planned = apply(broker, plan(broker, document))
+    assert shown(planned) == [("create", "vhost", "new"), ("same", "vhost", "/"), ("create", "permission", ADMIN)]
+    assert broker.access.permissions[ADMIN, "new"] == PermissionPut(ADMIN, "new", ".*", ".*", ".*")
+    assert actions(plan(broker, {"vhosts": [{"name": "more"}]}, by="")) == ["create"]
+    assert actions(plan(broker, document)) == ["same", "same"]
+
+
+def test_a_parameter_may_use_a_vhost_of_the_same_file() -> None:
+    broker = broker_with()
+    asked: list[str] = []
+
+    def connects(vhost: str, name: str, value: Any, by: str) -> list[str]:
+        asked.append(by)
+        return [] if by == "" or broker.access.maybe_principal(by, value) is not None else ["no permission"]
+
+    broker.parameters.validators["link"] = connects
+    broker.restore(UserPut("guest", HASH, SHA256, ("management",)))
+    document = {
+        "vhosts": [{"name": "new"}],
+        "permissions": [own_permission("new", read="^x")],
+        "parameters": [{"vhost": "new", "component": "link", "name": "l", "value": "new"}],
+    }
+    planned = apply(broker, plan(broker, document))
+    assert actions(planned) == ["create"] * 3 and set(asked) == {""}
+    assert broker.parameters.maybe_parameter("new", "link", "l") is not None
+    # For others their own permissions are asked for.
+    parameter = document["parameters"][0] | {"name": "m"}
+    with pytest.raises(DefinitionsRefused):
+        plan(broker, {"parameters": [parameter]}, by="guest")
 
 
 @pytest.mark.parametrize("pattern", ["^mine", "^$", "", "x|.*"])
@@ -576,6 +612,7 @@ def test_what_changes_between_plan_and_import_is_a_conflict_and_the_rest_is_impo
     trio.run(apply_plan, broker, planned, delete_the_vhost, lambda: None)
     assert [(change.action, change.name) for change in planned.changes] == [
         ("create", "v"),
+        ("conflict", ADMIN),
         ("conflict", "q"),
         ("create", "r"),
         ("conflict", "s"),
