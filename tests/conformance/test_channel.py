@@ -10,6 +10,7 @@ from engine_harness import Client, Harness, Refusal, basic_consume, publish_fram
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE
+from warren.channels.connection import CLOSED_MAX, CLOSED_S
 
 from .rules import rule
 
@@ -36,6 +37,49 @@ def test_a_channel_is_opened_once(client: Client) -> None:
 def test_a_channel_has_to_be_opened_first(client: Client, call: Any) -> None:
     refusal = client.refused(2, call)
     assert refusal == Refusal("connection", 504, "CHANNEL_ERROR - expected 'channel.open'", type(call))
+
+
+@rule(
+    "rabbitmq.channel.close.under-way", "Frames for a channel that has just been closed are ignored; close is answered."
+)
+@pytest.mark.parametrize("closer", ["client", "server"])
+def test_frames_that_were_under_way_when_a_channel_closed(client: Client, harness: Harness, closer: str) -> None:
+    client.declare("q")
+    if closer == "client":
+        client.send(1, m.ChannelClose(200, "", 0, 0))
+        client.expect(m.ChannelCloseOk)
+    else:
+        client.send(1, m.BasicAck(7, False))
+        assert client.refusal().code == 406  # which is answered
+    client.send(1, m.BasicAck(1, False), m.BasicNack(2, True, True), m.BasicGet(0, "q", True), m.TxSelect())
+    client.feed(publish_frames("", "q", b"small") + publish_frames("", "q", b"large" * 40_000))
+    client.nothing()
+    assert client.call(1, m.ChannelClose(200, "", 0, 0)) == m.ChannelCloseOk()
+    assert client.call(1, m.ChannelOpen("")) == m.ChannelOpenOk(b"")
+    assert client.get("q") is None
+
+
+@rule(
+    "warren.channel.close.under-way",
+    "They are refused later on, and for a channel that was opened and closed before many others.",
+)
+@pytest.mark.parametrize("way", ["later", "many"])
+def test_frames_for_a_channel_that_was_closed_long_ago(client: Client, harness: Harness, way: str) -> None:
+    for number in range(1, 2 if way == "later" else CLOSED_MAX + 2):
+        if number > 1:
+            client.open(number)
+        client.send(number, m.ChannelClose(200, "", 0, 0))
+        client.expect(m.ChannelCloseOk)
+    if way == "later":
+        harness.pass_time(CLOSED_S)
+    refusal = client.refused(1, m.BasicAck(1, False))
+    assert refusal == Refusal("connection", 504, "CHANNEL_ERROR - expected 'channel.open'", m.BasicAck)
+
+
+@rule("rabbitmq.channel.close.twice", "A second channel.close is answered, too.")
+def test_a_second_close_is_answered(client: Client, harness: Harness) -> None:
+    client.send(1, m.ChannelClose(200, "", 0, 0), m.ChannelClose(200, "", 0, 0))
+    assert [each.method for each in client.take()] == [m.ChannelCloseOk()] * 2
 
 
 @rule("rabbitmq.channel.open", "channel.open on channel 0 is refused with 504.")

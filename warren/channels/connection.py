@@ -5,7 +5,9 @@
    topology waits unread.
 3. When a connection ends, its channels have ended and its exclusive queues are deleted, before close-ok is written.
 4. All errors that a peer can cause become a close here and nowhere else.
-5. What one call of `feed` does is bounded (fast_path.py (5)); frames are handled in their order all the same.
+5. Frames for a channel that has ended are ignored for `CLOSED_S`: a client with several threads had them under way.
+   channel.close is answered then.
+6. What one call of `feed` does is bounded (fast_path.py (5)); frames are handled in their order all the same.
 """
 
 from __future__ import annotations
@@ -57,6 +59,10 @@ if TYPE_CHECKING:
 
 # After a framing error no close-ok can be recognised; the peer gets this long to read why it is closed.
 LINGER_S: Final = 3.0
+# How long frames for a channel that has ended are ignored, and for how many channels that is known.
+CLOSED_S: Final = 10.0
+CLOSED_MAX: Final = 256
+_NONE_CLOSED: Final[dict[int, float]] = {}
 # More work than any number of bytes can ask for at a time.
 UNLIMITED_UNITS: Final = 1 << 60
 
@@ -71,6 +77,7 @@ class Connection(FastConnection):
         self.consumer_cancel_notify: bool = False
         self.frame_limit_bytes = FRAME_MAX_BYTES
         self.handshake: Handshake | None = Handshake(self)  # until the connection is open, or has ended
+        self._closed = _NONE_CLOSED  # when channels ended that were not opened again, by number
         self._deaf: bool = False  # framing is lost: nothing that comes makes sense any more
 
     # --- in -------------------------------------------------------------------------------------------------------
@@ -179,7 +186,11 @@ class Connection(FastConnection):
         if isinstance(method, m.ChannelCloseOk):
             return True
         if not isinstance(method, m.ChannelOpen):
-            raise ConnectionException(CHANNEL_ERROR, "expected 'channel.open'")
+            if not self.was_closed(number):
+                raise ConnectionException(CHANNEL_ERROR, "expected 'channel.open'")
+            if isinstance(method, m.ChannelClose):
+                self.send_method(number, m.ChannelCloseOk(), 0)
+            return True
         if self._gate.is_shut():
             self.pause(PAUSED_COMMIT)
             return False
@@ -200,6 +211,8 @@ class Connection(FastConnection):
             usage.channels += 1
         channel = Channel(self, number)
         self.channels[number] = channel
+        if number in self._closed:
+            del self._closed[number]
         if not self.is_direct:
             self.broker.churn.channels_opened += 1
             self.broker.events.channel_created(channel)
@@ -226,8 +239,19 @@ class Connection(FastConnection):
             self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
             self.end()
 
+    def was_closed(self, number: i64) -> bool:
+        """Tell whether a channel of this number has ended lately, so that frames for it may be under way."""
+        closed_s = self._closed.get(int(number))
+        return closed_s is not None and self.broker.now_s - closed_s < CLOSED_S
+
     def _forget_channel(self, number: int) -> None:
         del self.channels[number]
+        if self._closed is _NONE_CLOSED:
+            self._closed = {}
+        closed = self._closed
+        if len(closed) >= CLOSED_MAX:
+            del closed[next(iter(closed))]
+        closed[number] = self.broker.now_s
         if self._usage is not None:
             self._usage.channels -= 1
 
