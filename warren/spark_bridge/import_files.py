@@ -7,8 +7,10 @@
    did is checked.
 2. What was decoded without loss becomes the same message again: body, properties and typed headers octet by octet. Not
    what the broker gives a message: offset, time, redelivered.
-3. Counts are compared: rows read, messages that the broker says it published, rows that the manifest of an export has.
-4. One import at a time, of one machine, goes on by a state.
+3. Messages of files without a column ``delivery_mode`` are persistent: a restart of the broker would lose transient
+   ones from durable queues. What a file says holds, and so does ``without`` this property.
+4. Counts are compared: rows read, messages that the broker says it published, rows that the manifest of an export has.
+5. One import at a time, of one machine, goes on by a state.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from warren.spark_bridge.errors import BridgeError, Refused, UsageError
 from warren.spark_bridge.frames import bounds_of, content_of, encode_publishes
 from warren.spark_bridge.places import OWN, Directory, Note, note_at, place_of
 from warren.spark_bridge.properties import encode_properties
-from warren.spark_bridge.schema import PROPERTY_COLUMNS
+from warren.spark_bridge.schema import PROPERTY_COLUMNS, arrow_type
 from warren.spark_bridge.table_files import DELTA, crc_of
 from warren.spark_bridge.table_readers import (
     MESSAGE_COLUMNS,
@@ -49,6 +51,8 @@ PART_BYTES: Final = 16 << 20
 KEPT_S: Final = 7 * 24 * 3600
 QUEUE_FULL_WAIT_S: Final = 600.0
 _RETRY_PAUSE_S: Final = 1.0
+_DELIVERY_MODE: Final = "delivery_mode"
+_PERSISTENT: Final = 2
 _AGAIN: Final = ("queue_full", "conflict")
 
 
@@ -134,6 +138,9 @@ class Import:
         form = None if self._export is None else self._export.settings["format"]
         self._delta = self._maybe_table(form)
         self._wanted = frozenset(MESSAGE_COLUMNS) - set(options.without) - self._not_needed()
+        self._lacks_delivery_mode = _DELIVERY_MODE in self._wanted and (
+            self._export is None or _DELIVERY_MODE not in (self._export.settings["columns"] or ())
+        )
         self._sources = [] if self._delta is not None else self._files()
 
     def _noted(self, name: str) -> Note:
@@ -292,6 +299,8 @@ class Import:
                 raise UsageError(f"the files have no column {name}: name a routing key with --routing-key")
             key = piece.column(name)
         columns = {name: piece.column(name) for name in PROPERTY_COLUMNS if name in names and name in self._wanted}
+        if self._lacks_delivery_mode and _DELIVERY_MODE not in columns:
+            columns[_DELIVERY_MODE] = pa.repeat(pa.scalar(_PERSISTENT, arrow_type(_DELIVERY_MODE)), piece.num_rows)
         try:
             properties = encode_properties(columns, piece.num_rows)
             # Whether what goes to no queue matters is said with the commit.

@@ -4,7 +4,8 @@
    sees the pieces that he would have seen.
 2. Columns that are no part of a message are passed over, and so is what a reader adds to one. Of those that are, each
    has the type that the schema gives it; headers may have any of their formats.
-3. A row that cannot be understood is an error that names file and row.
+3. A number is no time: nothing tells whether it is of seconds or of something shorter. It is refused.
+4. A row that cannot be understood is an error that names file and row.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _STRADDLES: Final = "straddl"
 _BLOCK_BYTES_MAX: Final = (1 << 31) - 1
 _COMPRESSED: Final = (".gz", ".zst")
 _TIME: Final = re.compile(r"(-?\d{4,})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?Z?")
+_NO_UNIT: Final = "a number does not say its unit: give times as timestamps, or as texts such as 2026-11-22T08:00:00Z"
 _DAYS_TO_1970: Final = 719_468
 
 
@@ -166,6 +168,9 @@ def _csv_blocks(path: Path, block_bytes: int) -> Iterator[pa.RecordBatch]:
     import pyarrow.csv as csv
 
     with pa.input_stream(str(path), compression="detect") as stream:
+        if not stream.read(1):
+            return  # not even a line of names
+    with pa.input_stream(str(path), compression="detect") as stream:
         yield from csv.open_csv(
             stream,
             read_options=csv.ReadOptions(block_size=block_bytes),
@@ -290,6 +295,10 @@ def _column(name: str, values: pa.Array, headers_format: str | None) -> pa.Array
         return values
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if wanted == TIMESTAMP_TYPE and (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        if values.null_count < len(values):
+            raise ValueError(f"{_NO_UNIT}, not {values.type}")
+        return pa.nulls(len(values), TIMESTAMP_TYPE)
     if wanted == TIMESTAMP_TYPE and pa.types.is_string(values.type):
         return _times(values)
     if wanted == TIMESTAMP_TYPE and pa.types.is_timestamp(values.type) and values.type.tz is None:
@@ -312,6 +321,8 @@ def micros_of(text: str) -> int:
         ValueError: it is none.
     """
     found = _TIME.fullmatch(text)
+    if text.lstrip("-").isdigit():  # Python takes some for dates
+        raise ValueError(f"{text!r}: {_NO_UNIT}")
     if found is None:
         time = datetime.fromisoformat(text)
         offset = time.utcoffset() or timedelta(0)

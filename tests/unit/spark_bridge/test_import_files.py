@@ -324,7 +324,12 @@ def test_files_of_others_are_read_whatever_their_types(broker: ExportBroker, tmp
         ("", "k0", b"one"),
         ("", "k1", b"two"),
     ] * 2
-    wanted = {"headers": encode_table({"a": "b"}), "priority": 1, "timestamp": int(time.timestamp())}
+    wanted = {
+        "headers": encode_table({"a": "b"}),
+        "delivery_mode": 2,
+        "priority": 1,
+        "timestamp": int(time.timestamp()),
+    }
     assert broker.published[0].properties == properties_of(wanted)
 
 
@@ -339,8 +344,8 @@ def test_texts_of_others_are_read(broker: ExportBroker, tmp_path: Path) -> None:
     publish(broker, tmp_path, exchange="", routing_key="q")
     assert [each.body for each in broker.published] == [b'{"n": 1}', "é".encode(), b'a "b"\nc', b""]
     first, second = broker.published[:2]
-    assert first.properties == properties_of({"headers": encode_table({"k": 1}), "priority": 3})
-    assert second.properties == properties_of({"timestamp": 1767319445})
+    assert first.properties == properties_of({"headers": encode_table({"k": 1}), "delivery_mode": 2, "priority": 3})
+    assert second.properties == properties_of({"delivery_mode": 2, "timestamp": 1767319445})
 
 
 def test_base64_may_have_lines_as_spark_writes_them(broker: ExportBroker, tmp_path: Path) -> None:
@@ -493,3 +498,57 @@ def test_json_lines_are_json(texts: list[str], number: float) -> None:
     assert [row.get('na"me') for row in found] == [*texts, None]
     assert [row.get("m") for row in found] == [*({text: text} for text in texts), None]
     assert all(repr(float(row["d"])) == repr(number) for row in found)
+
+
+PERSISTENT, TRANSIENT = b"\x10\x00\x02", b"\x00\x00"
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "jsonl", "csv"])
+@pytest.mark.parametrize("without", [(), ("delivery_mode",)])
+def test_messages_of_files_without_delivery_mode_are_persistent_unless_that_is_left_out(
+    broker: ExportBroker, tmp_path: Path, form: str, without: tuple[str, ...]
+) -> None:
+    table = pa.table({"body": [b"a", b"b"], "routing_key": ["k", "l"]})
+    path = tmp_path / f"rows.{form}"
+    if form == "parquet":
+        pq.write_table(table, path)
+    elif form == "arrow":
+        feather.write_feather(table, path, compression="uncompressed")
+    elif form == "jsonl":
+        path.write_bytes(b'{"body":"a","routing_key":"k"}\n{"body":"b","routing_key":"l"}\n')
+    else:
+        path.write_bytes(b"body,routing_key\na,k\nb,l\n")
+    publish(broker, tmp_path, exchange="ex", without=without)
+    assert {each.properties for each in broker.published} == {TRANSIENT if without else PERSISTENT}
+
+
+def test_a_delivery_mode_that_a_file_has_holds(broker: ExportBroker, tmp_path: Path) -> None:
+    table = pa.table({"body": [b"a", b"b"], "delivery_mode": pa.array([None, 2], pa.int16())})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    publish(broker, tmp_path, exchange="ex", routing_key="k")
+    assert [each.properties for each in broker.published] == [TRANSIENT, PERSISTENT]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("columns", [None, "offset,body,routing_key,exchange"])
+def test_what_was_exported_is_transient_only_if_it_is_known_to_have_been(
+    broker: ExportBroker, tmp_path: Path, form: str, columns: str | None
+) -> None:
+    given = {} if columns is None else {"columns": tuple(columns.split(","))}
+    publish(broker, exported(broker, tmp_path / "out", some(3), form=form, **given))
+    assert {each.properties for each in broker.published} == {TRANSIENT if columns is None else PERSISTENT}
+
+
+def test_an_empty_file_of_csv_has_no_rows(broker: ExportBroker, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"")
+    with gzip.open(tmp_path / "b.csv.gz", "wb"):
+        pass
+    (tmp_path / "c.csv").write_bytes(b"body\nx\n")
+    assert publish(broker, tmp_path, exchange="ex", routing_key="k").published == 1
+
+
+@pytest.mark.parametrize("value", [pa.array([1_712_010_112]), pa.array([1.5]), pa.array(["1712010112345"])])
+def test_a_number_is_no_time(broker: ExportBroker, tmp_path: Path, value: pa.Array) -> None:
+    pq.write_table(pa.table({"body": [b"a"], "message_timestamp": value}), tmp_path / "rows.parquet")
+    with pytest.raises(DamagedFile, match="does not say its unit"):
+        publish(broker, tmp_path, exchange="ex", routing_key="k")
