@@ -11,6 +11,7 @@ What is looked at after every step (the letters are those of the design):
     C8  after everything is healed, commits go on
     T   who leads by a transfer has all that its predecessor wrote, committed or not
     C10 one process serves at a time, and none beyond the limit after the last beacon that all others answered
+    F   nobody gives way before its time, or to one whose disk is as slow
     R   whoever is recorded as in sync, with this incarnation, has everything that was committed; the set is never
         smaller than it may be
 """
@@ -34,6 +35,7 @@ from warren.cluster.events import (
     Drained,
     EpochRefused,
     Event,
+    GiveWay,
     HandOver,
     Lead,
     LinkLost,
@@ -80,6 +82,8 @@ KINDS: Final = (
         "publish",
         "publish",
         "publish",
+        "slow disk",
+        "slow disk",
     ),
 )
 Entry = tuple[int, int]  # the epoch, and a number that no other entry has
@@ -109,7 +113,7 @@ class Register:
         return True
 
 
-@dataclass
+@dataclass(eq=False)
 class Process:
     """One life of a node."""
 
@@ -123,12 +127,15 @@ class Process:
     acked: dict[Replica, int] = field(default_factory=dict)
     committed: int = 0
     hands_over: bool = False  # its clients are sent away: it writes nothing more
+    leads_since: float = 0.0
+    syncs: bool = False  # its disk, at the moment
+    to_ack: tuple[Replica, int, int] | None = None
     begins_at: int = 0  # where the entry is that begins the epoch
     sent: dict[int, float] = field(default_factory=dict)  # beacons, by the true time
     promised: dict[Replica, float] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(eq=False)
 class Node:
     """A machine: its disk, its clock, and the process that runs on it, if any."""
 
@@ -139,6 +146,8 @@ class Node:
     disk: Log = ()
     process: Process | None = None
     paused_until: float = 0.0
+    slow_s: float = 0.0  # how long its disk needs for a sync
+    was_slow_at: float = float("-inf")
     inbox: list[Callable[[], None]] = field(default_factory=list)
 
     @property
@@ -164,6 +173,7 @@ class World:
         self.commits = 0
         self.take_overs = 0
         self.transfers = 0
+        self.ways = 0  # that were given
         self.served_s: list[float] = []
         self._numbers = itertools.count(1)
         self._order = itertools.count()
@@ -326,6 +336,8 @@ class World:
                 self._begin(process, epoch)
             case RequireAcks(replicas):
                 process.required = replicas
+            case GiveWay(target):
+                self._give_way(process, target)
             case HandOver():
                 process.hands_over = True
                 delay_s = self.random.choice((0.01, 0.3, 2.0)) * self.random.random()
@@ -334,6 +346,15 @@ class World:
             case Restart():
                 self.crash(node)
                 self.later(self.random.uniform(0.05, 0.5), lambda: self.start(node))
+
+    def _give_way(self, process: Process, target: Replica) -> None:
+        if (self.now - process.leads_since) * process.node.rate < self.timers.tenure_s[0]:
+            raise Broken(f"F: {process.node.name} gives way too soon")
+        if process.node.slow_s == 0.0 and process.node.was_slow_at < self.now - 10.0:
+            raise Broken(f"F: {process.node.name} gives way, and its disk is good")
+        self.ways += 1
+        transfer = TransferRequested(target.node)
+        self.deliver(process.node, lambda peer: self._if_same(peer, process, transfer))
 
     def _answered(self, process: Process, answer: BeaconAnswered) -> None:
         if answer.epoch == process.member.epoch:
@@ -420,6 +441,8 @@ class World:
         # The entry that begins the epoch is synced before anybody hears of it (`Lead`).
         process.log = process.node.disk = (*log, (epoch, next(self._numbers)))
         process.begins_at = len(process.log)
+        process.leads_since = self.now
+        self.tell(process, Synced(process.node.replica, process.begins_at))
         self.tell(process, Appended(process.begins_at))
         self._ship(process)
         self._maybe_commit(process)
@@ -441,13 +464,26 @@ class World:
         length = len(process.log)
         self.tell(process, Appended(length))
         self._ship(process)
-        self.later(self.random.uniform(0, 0.01), lambda: self.deliver(process.node, lambda p: self._sync(p, length)))
+        self._begin_sync(process)
 
-    def _sync(self, process: Process, length: int) -> None:
-        if process.epoch == 0 or length <= len(process.node.disk):
+    def _begin_sync(self, process: Process) -> None:
+        """Have the disk sync what there is, one thing at a time."""
+        length = len(process.log)
+        if process.syncs or length <= len(process.node.disk):
             return
-        process.node.disk = process.log[:length]
-        self._maybe_commit(process)
+        process.syncs = True
+        delay_s = self.random.uniform(0, 0.01) + process.node.slow_s
+        self.later(delay_s, lambda: self.deliver(process.node, lambda peer: self._sync(peer, process, length)))
+
+    def _sync(self, running: Process, process: Process, length: int) -> None:
+        if running is not process:
+            return
+        process.syncs = False
+        if length > len(process.node.disk):
+            process.node.disk = process.log[:length]
+            self.tell(process, Synced(process.node.replica, length))
+            self._maybe_commit(process)
+        self._begin_sync(process)
 
     def _ship(self, process: Process) -> None:
         if process.epoch == 0:
@@ -468,9 +504,29 @@ class World:
                 raise Broken(f"C3: {process.node.name} has other entries of epoch {epoch}")
             process.node.disk = log
             self.tell(process, Positioned(Position(log[-1][0], len(log))))
-        replica = process.node.replica
-        length = len(log)
-        self.send(process.node, self.nodes[leader.node], lambda peer: self._acked(peer, replica, epoch, length))
+        self._ack(process, leader, epoch, len(log))
+
+    def _ack(self, process: Process, leader: Replica, epoch: int, length: int) -> None:
+        """Acknowledge, once the disk has synced: one thing at a time."""
+        replica, target = process.node.replica, self.nodes[leader.node]
+
+        def send() -> None:
+            self.send(process.node, target, lambda peer: self._acked(peer, replica, epoch, length))
+
+        def synced() -> None:
+            process.syncs = False
+            send()
+            last, process.to_ack = process.to_ack, None
+            if last is not None:
+                self._ack(process, *last)
+
+        if process.syncs:
+            process.to_ack = leader, epoch, length
+        elif process.node.slow_s:
+            process.syncs = True
+            self.later(process.node.slow_s, lambda: self.deliver(process.node, lambda _: synced()))
+        else:
+            send()
 
     def _acked(self, process: Process, replica: Replica, epoch: int, length: int) -> None:
         if process.epoch != epoch:
@@ -601,11 +657,19 @@ class World:
                 self.etcd.is_up = True
             case "cut from etcd":
                 self.cut_from_etcd.add(node.name)
+            case "slow disk":
+                self.slow_down({node}, choose.choice((1.0, 2.0, 3.0)))
             case "transfer" if leader is not None:
                 target = choose.choice((None, *(other.name for other in self.others(leader.node))))
                 self.deliver(leader.node, lambda process: self.tell(process, TransferRequested(target)))
             case _:
                 self.publish()
+
+    def slow_down(self, nodes: set[Node], slow_s: float) -> None:
+        """Have the disks of these nodes be slow, and no others."""
+        for node in self.nodes.values():
+            node.was_slow_at = self.now if node.slow_s else node.was_slow_at
+            node.slow_s = slow_s if node in nodes else 0.0
 
     def heal(self) -> None:
         """End all trouble."""
@@ -613,6 +677,7 @@ class World:
         self.cut.clear()
         self.cut_from_etcd.clear()
         self.etcd.is_up = True
+        self.slow_down(set(), 0.0)
         for node in self.nodes.values():
             if node.paused_until > self.now:
                 node.paused_until = self.now

@@ -27,6 +27,7 @@ from warren.cluster.events import (
     Action,
     AnswerBeacon,
     Event,
+    GiveWay,
     HandOver,
     Lead,
     Read,
@@ -106,6 +107,8 @@ class Node(Protocol):
     def stop_serving(self) -> None: ...
 
     def hand_over(self, target: Replica) -> None: ...
+
+    def give_way(self, target: Replica, reason: str) -> None: ...
 
     def refuse_command(self, reason: str) -> None: ...
 
@@ -220,6 +223,8 @@ class Driver:
                 node.stop_serving()
             case HandOver(target):
                 node.hand_over(target)
+            case GiveWay(target, reason):
+                node.give_way(target, reason)
             case RefuseCommand(reason):
                 node.refuse_command(reason)
             case Restart(reason):

@@ -130,7 +130,7 @@ class LinkRefused:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A replica has acknowledged that its log is synced up to this LSN, in our epoch."""
+    """A replica has acknowledged that its log is synced up to this LSN, in our epoch. Ours has carried out so much."""
 
     replica: Replica
     lsn: int
@@ -165,6 +165,13 @@ class DiskWaits:
     """The time since which the oldest job of our disk is under way; None when there is none."""
 
     since_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DisksShort:
+    """The nodes whose disks are short of space, by name: this one's as it is, others' as they have told lately."""
+
+    nodes: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +237,7 @@ Event = (
     | Positioned
     | Appended
     | DiskWaits
+    | DisksShort
     | Recovered
     | TransferRequested
     | Drained
@@ -334,6 +342,17 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveWay:
+    """Have this node lead, since everybody waits for the disk of ours: as an administrator would, and without that.
+
+    Nothing is written here for it that the log does not have, and what cannot be done is asked for again later.
+    """
+
+    target: Replica
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RefuseCommand:
     """Say why nothing is done of what was asked for last; this node goes on."""
 
@@ -367,6 +386,7 @@ Action = (
     | Serve
     | StopServing
     | HandOver
+    | GiveWay
     | RefuseCommand
     | Restart
     | Report

@@ -15,6 +15,9 @@ A leader hands over in steps, of which none leads back to serving:
     the record        -> Restart     as a follower. So does one that nobody has taken over from in `hand_over_s`: the
                                      record may name it still, and it stands again, or another replica of the set does
 
+A leader whose disk everybody waits for gives way (`GiveWay`) to a follower in sync whose disk is good (`disk_watch`):
+not before it has led for a while, longer when another one has handed over to it, and never while no disk is better.
+
 Confirms are safe whatever the clocks do:
 
 1. A commit needs the acks of every replica that may be recorded as in sync (`RecordView.possible`), and of one that is
@@ -46,6 +49,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from warren.cluster.disk_watch import LATE_S, DiskWatch
 from warren.cluster.events import (
     Acknowledge,
     Action,
@@ -54,10 +58,12 @@ from warren.cluster.events import (
     BeaconAnswered,
     BeaconReceived,
     ChangeRequested,
+    DisksShort,
     DiskWaits,
     Drained,
     EpochRefused,
     Event,
+    GiveWay,
     HandOver,
     Heard,
     Lead,
@@ -127,6 +133,8 @@ class Timers:
     retry_s: float = 0.25  # between two questions to etcd that fail
     hand_over_s: float = 3.0  # from when all is written until another replica leads
     command_s: float = 5.0  # for etcd to take what an administrator asks for
+    tenure_s: tuple[float, float] = (10.0, 60.0)  # before a leader gives way: one that was elected, or handed over to
+    give_way_retry_s: float = 5.0
 
     def __post_init__(self) -> None:
         if not self.beacon_s < self.suspect_s < self.limit_s:
@@ -199,6 +207,9 @@ class Member:
         self._has_led = False
         # As a leader.
         self._peers = Peers(now_s)
+        self._disks = DiskWatch(self.me, now_s)
+        self._short: frozenset[str] = frozenset()  # nodes without space
+        self._gives_way_at_s = NEVER  # not earlier
         self._beacon_at_s = now_s
         self._beacons = 0
         self._required: frozenset[Replica] = frozenset()
@@ -227,6 +238,14 @@ class Member:
     def silence_s(self, now_s: float) -> float:
         """Return for how long a leader has heard nothing of one whose promise it needs; 0 when it needs none."""
         return max((now_s - self._peers.of(other).heard_s for other in self._eligible() - {self.me}), default=0.0)
+
+    def trouble_of_disk(self) -> str:
+        """Return how the disk of a leader holds everybody up; empty while it does not."""
+        if not self._is_leader or not self._disks.is_worse():
+            return ""
+        if self.me.node in self._short:
+            return "the disk of this node is full, or nearly"
+        return "the disk of this node is slower than those of others: commits wait for it"
 
     def wake_at_s(self, now_s: float) -> float:
         """Return when `Tick` is due, if nothing happens before."""
@@ -296,9 +315,12 @@ class Member:
                 self._peers.appended(lsn, now_s)
             case DiskWaits(since_s):
                 self._disk_since_s = since_s
+            case DisksShort(nodes):
+                self._short = nodes
             case Recovered():
                 if self.role is Role.RECOVERING and self._is_told_to_lead:
                     self.role = Role.LEADING
+                    self._gives_way_at_s = now_s + self._tenure_s()
             case TransferRequested(node):
                 self._transfer_requested(now_s, node)
             case ChangeRequested():
@@ -406,6 +428,7 @@ class Member:
             self._maybe_begin(now_s)
             self._decide_serving(now_s)
             self._decide_acks()
+            self._maybe_give_way(now_s)
             self._maybe_beacon(now_s)
         if swap is not None:
             self._actions.append(swap)
@@ -579,6 +602,7 @@ class Member:
         self.role = Role.RECOVERING
         self.epoch = record.epoch
         self._peers = Peers(now_s)
+        self._disks = DiskWatch(self.me, now_s)
         self._beacon_at_s = now_s
         # Who led before may serve for as long as our last answer allows, unless it is known that it does not.
         is_alone = record.by in (LeaderBy.FIRST, LeaderBy.TRANSFER) or self._is_refused or self._has_led
@@ -667,10 +691,35 @@ class Member:
         self._asked = None
         return None
 
-    def _best(self, now_s: float, record: Record) -> Replica | None:
-        others = [other for other in record.in_sync - {self.me} if self._is_useful(other, now_s)]
+    def _best(self, now_s: float, record: Record, among: frozenset[Replica] | None = None) -> Replica | None:
+        found = record.in_sync - {self.me} if among is None else among
+        others = [other for other in found if self._is_useful(other, now_s)]
         others = [other for other in others if other.node not in record.drained] or others
         return min(others, key=lambda other: (-self._peers.of(other).synced_lsn, other), default=None)
+
+    def _tenure_s(self) -> float:
+        elected_s, handed_over_s = self._timers.tenure_s
+        return handed_over_s if self.record is not None and self.record.by is LeaderBy.TRANSFER else elected_s
+
+    def _maybe_give_way(self, now_s: float) -> None:
+        """Have another node lead, if everybody waits for our disk and not for its disk."""
+        record = self.record
+        if self.role is not Role.LEADING or record is None or record.epoch != self.epoch:
+            return
+        late = frozenset(replica for replica in record.in_sync if self._is_late(now_s, replica))
+        self._disks.look(now_s, record.in_sync, late)
+        if now_s < self._gives_way_at_s or self._target is not None:
+            return
+        better = frozenset(other for other in self._disks.much_better() - late if other.node not in record.drained)
+        target = self._best(now_s, record, better)
+        if target is not None:
+            self._gives_way_at_s = now_s + self._timers.give_way_retry_s
+            self._actions.append(GiveWay(target, self.trouble_of_disk()))
+
+    def _is_late(self, now_s: float, replica: Replica) -> bool:
+        peer = self._peers.of(replica)
+        is_behind = 0 < peer.synced_lsn < self._peers.appended_lsn and now_s >= peer.progress_s + LATE_S
+        return is_behind or replica.node in self._short
 
     def _transfer(self, now_s: float, record: Record, lsn: int) -> Record | None:
         """Return the record in which another one leads, once it has our log up to its end."""

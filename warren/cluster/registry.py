@@ -1,6 +1,6 @@
 """Where the nodes of a cluster are: ``/warren/<cluster>/nodes/<name>``, each with a lease of its own.
 
-    {"incarnation": "91ce…", "cluster": "broker1:25672", "version": "0.1.0"}
+    {"incarnation": "91ce…", "cluster": "broker1:25672", "version": "0.1.0", "disk_is_low": false}
 
 1. Nothing is decided by it. A node that is not registered at the moment is reached where it was registered last.
 2. Every node looks at all of them, and remembers whom it has seen (`seen`): so what is known of a node that is gone
@@ -34,6 +34,7 @@ class NodeEntry(msgspec.Struct, frozen=True):
     incarnation: _Text
     cluster: _Text
     version: _Text
+    disk_is_low: bool = False  # it would block publishers if it led
 
 
 class Seen(NamedTuple):
@@ -49,6 +50,7 @@ class Registry:
 
     def __init__(self, etcd: Etcd, cluster: str, clock_s: Callable[[], float] = time.time) -> None:
         self.late_renewals = 0  # of the lease of this node
+        self.disk_is_low = False  # of this node
         self.namesake = ""  # where the other process is that had this node's name at the last renewal
         self._etcd = etcd
         self._prefix = prefix(cluster) + b"nodes/"
@@ -62,15 +64,15 @@ class Registry:
 
     async def announce(self, name: str, entry: NodeEntry) -> None:
         """Have this node be registered, for ever."""
-        key, value = self._prefix + name.encode(), msgspec.json.encode(entry)
+        key = self._prefix + name.encode()
         while True:
             try:
                 lease = await self._etcd.grant(LEASE_S)
-                await self._etcd.put(key, value, lease)
+                await self._etcd.put(key, self._value(entry), lease)
                 while True:
                     await trio.sleep(RENEW_S)
                     if await self._renewed(lease):
-                        await self._hold(key, value, lease)
+                        await self._hold(key, entry, lease)
             except (EtcdError, OutcomeUnknown):
                 await trio.sleep(RETRY_S)
 
@@ -85,11 +87,15 @@ class Registry:
             self.late_renewals += 1  # as long as etcd is away no lease expires; the next time says whether it is there
             return False
 
-    async def _hold(self, key: bytes, value: bytes, lease: int) -> None:
-        """Put the key again if it is gone, or another process has put it."""
+    def _value(self, entry: NodeEntry) -> bytes:
+        return msgspec.json.encode(msgspec.structs.replace(entry, disk_is_low=self.disk_is_low))
+
+    async def _hold(self, key: bytes, entry: NodeEntry, lease: int) -> None:
+        """Put the key again if it is gone, another process has put it, or it is not true any longer."""
+        value = self._value(entry)
         try:
             found = await self._etcd.get(key)
-            self.namesake = "" if found is None or found.value == value else _where(found.value)
+            self.namesake = "" if found is None or _is_same(found.value, entry) else _where(found.value)
             if found is None or found.value != value:
                 await self._etcd.put(key, value, lease)
         except EtcdError:
@@ -144,6 +150,11 @@ def _maybe_entry_of(value: bytes) -> NodeEntry | None:
         return msgspec.json.decode(value, type=NodeEntry)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def _is_same(value: bytes, entry: NodeEntry) -> bool:
+    found = _maybe_entry_of(value)
+    return found is not None and msgspec.structs.replace(found, disk_is_low=entry.disk_is_low) == entry
 
 
 def _where(value: bytes) -> str:

@@ -15,8 +15,9 @@
    to them, and nothing read of them. They are held so until it says that they may be served again, but not for longer
    than others are silent for `GIVE_UP_S`: then the process restarts, for another node may lead that they can reach. One
    that was told to stop ends at once.
-4. A leader that was told to stop hands over first, if another one can lead. It ends then, and one that an administrator
-   has hand over begins anew.
+4. A leader that was told to stop hands over first, if another one can lead, and ends then. One that an administrator
+   has hand over starts again. One whose disk holds everybody up gives way (`give_way`): it hands over what was shipped,
+   and waits neither for its own disk nor for what has not been written yet. To clients that is the end of a process.
 5. The id of the store is in the record. A node whose directory is of another store takes no part (``etcd_record.py``).
 """
 
@@ -39,6 +40,7 @@ from warren.cluster.etcd_record import EtcdRecord
 from warren.cluster.events import (
     BeaconReceived,
     ChangeRequested,
+    DisksShort,
     DiskWaits,
     Drained,
     Event,
@@ -94,6 +96,7 @@ class Directory(Protocol):
     """Where the nodes are, see ``registry.py``."""
 
     late_renewals: int
+    disk_is_low: bool
     namesake: str
 
     @property
@@ -118,6 +121,9 @@ class ElectedNode:
         self.leader: Leader | None = None
         self.driver: Driver | None = None
         self.target: Node | None = None  # who is to lead next
+        self.gives_way = False  # to it, and does not wait for the disk
+        self._way_to: tuple[Replica, str] | None = None  # the next leader, and why
+        self._gives_way = trio.Event()
         self._refusal = ""
         self._addressed: Replica | None = None  # the leader that was asked for last
         self._registry = registry
@@ -148,6 +154,10 @@ class ElectedNode:
             self._holds = True
             log.warning("clients are held back: another node that may lead does not answer")
         return False
+
+    def trouble_of_disk(self) -> str:
+        """Return how the disk of this leader holds everybody up; empty while it does not."""
+        return "" if self.driver is None else self.driver.member.trouble_of_disk()
 
     def leads(self) -> bool:
         """Tell whether this node leads, and serves clients at this moment."""
@@ -198,6 +208,10 @@ class ElectedNode:
         assert self.leader is not None
         self.leader.stop_broker()
 
+    def give_way(self, target: Replica, reason: str) -> None:
+        self._way_to = target, reason
+        self._gives_way.set()
+
     def refuse_command(self, reason: str) -> None:
         self._refusal = reason
 
@@ -232,6 +246,21 @@ class ElectedNode:
         if self._refusal or self.target is None:
             raise ClusterRefusal(self._refusal)
         return self.target.name
+
+    async def keep_giving_way(self) -> None:
+        """Hand over when the member says so, if etcd can have that on record. For ever."""
+        while True:
+            await self._gives_way.wait()
+            self._gives_way = trio.Event()
+            assert self._way_to is not None
+            target, reason = self._way_to
+            log.warning("this node gives way to another one", target=target.node, reason=reason)
+            self.gives_way = True
+            try:
+                await self.transfer(target.node)
+            except ClusterRefusal as refusal:
+                self.gives_way = False
+                log.warning("this node leads on", reason=str(refusal))
 
     async def change(self, ask: Ask, node: str) -> None:
         """Have the record say what is asked for about a node. One that leads and is drained hands over then.
@@ -344,12 +373,21 @@ class ElectedNode:
             self._tell(LinkRefused(self.driver.member.record.leader))
 
     async def watch_disk(self) -> None:
-        """Have the member know of a disk that hangs, for as long as this node follows."""
+        """Have the member know of a disk that hangs, as a follower, and of disks without space, as a leader. For ever.
+
+        Have other nodes know whether this one's is short of space.
+        """
         while self.leader is None:
             if self.follower is not None:
                 self._tell(DiskWaits(self.follower.disk_began_s))
+                self._registry.disk_is_low = self.follower.is_disk_low()
             await trio.sleep(WATCH_S)
         self._tell(DiskWaits(None))  # what it did as a follower is done
+        while True:
+            self._registry.disk_is_low = self.leader.is_disk_low()
+            short = {name for name, other in self._registry.seen.items() if other.entry.disk_is_low} - {self.me.name}
+            self._tell(DisksShort(frozenset(short | ({self.me.name} if self._registry.disk_is_low else set()))))
+            await trio.sleep(WATCH_S)
 
 
 class Election:
@@ -406,6 +444,7 @@ class Election:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._driver.run)
                 nursery.start_soon(self.node.watch_disk)
+                nursery.start_soon(self.node.keep_giving_way)
         except Exception as error:
             log.error("internal error, the process begins anew", exception=error)
             self._restart(True)

@@ -97,15 +97,18 @@ class ElectedSet(InSyncSet):
         """It has as committed, up to there, what this leader lacks."""
         self._tell(Objected(recorded(replica.node), committed))
 
-    def tell_progress(self, end_lsn: int, commit_began_s: float | None) -> None:
+    def tell_progress(self, end_lsn: int, commit_began_s: float | None, written_lsn: int | None = None) -> None:
         """Have the member know how far everybody is: several times in the time after which one is suspected.
 
-        `commit_began_s`: since when this node's own disk has worked on a commit, by the member's clock.
+        `commit_began_s`: since when this node's own disk has worked on a commit, by the member's clock. `written_lsn`:
+        how far it has come.
         """
         self._tell(DiskWaits(commit_began_s))
         for replica in self._required:
             if replica.is_connected and (replica.is_noted or replica.node in self.members):
                 self._tell(Synced(recorded(replica.node), replica.synced_lsn))
+        if written_lsn is not None:
+            self._tell(Synced(recorded(self.me), written_lsn))
         self._tell(Appended(end_lsn))
 
     def has(self, lsn: int, *, synced: bool, now_s: float) -> bool:

@@ -77,6 +77,7 @@ from warren.server.logs import get_logger
 from warren.server.management import Health, NoLeader, NotPromoted, Passage, ReadableCopy
 from warren.server.replication import ClusterRefusal
 from warren.server.setting_kinds import Endpoint
+from warren.server.settings import DISK_FREE_RESUME_SHARE
 from warren.server.threads import REPLICATION, in_thread
 
 # Less than the grace time of a member: one that waits for a machine that is gone has to hear of the next leader.
@@ -144,6 +145,7 @@ class Follower:
         self.me = state.me(name)
         self.metadata = metadata
         self.urls: list[str] = []  # of its management API, as others reach it
+        self.disk_free_min_bytes = 0
         self.over = trio.Event()  # its life as a follower
         self.is_promoted = False
         self.failure = ""  # what the disk has done: it is not known any more what is on it
@@ -165,6 +167,7 @@ class Follower:
         self._contact = last_contact.maybe_read(directory)  # None: nobody knows when this node was in sync
         self._is_contact_of_this_life = False
         self._heard_s = self._lost_s = time.monotonic()  # the last contact, and the end of the last link
+        self._is_disk_low = False
         self._told = ""
 
     # --- what can be seen and asked ---------------------------------------------------------------------------------
@@ -540,6 +543,13 @@ class Follower:
     def disk_began_s(self) -> float | None:
         """Since when the disk has worked on one thing, by the member's clock; None when it does not."""
         return None if self._link is None else self._link.disk_began_s
+
+    def is_disk_low(self) -> bool:
+        """Tell whether there is so little space that publishers would be blocked if this node led."""
+        least = self.disk_free_min_bytes * (DISK_FREE_RESUME_SHARE if self._is_disk_low else 1)
+        with suppress(OSError):
+            self._is_disk_low = self._replica.file_system.free_bytes() < least
+        return self._is_disk_low
 
     def received(self) -> None:
         """Something has come from the leader."""

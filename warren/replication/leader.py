@@ -84,9 +84,16 @@ log = get_logger("replication")
 
 
 class Commands(Protocol):
-    """What an elected leader asks when another node is to lead; `target` is that node, once it is settled."""
+    """What an elected leader asks when another node is to lead; `target` is that node, once it is settled.
+
+    `gives_way`: since that node's disk is better.
+    """
 
     target: Node | None
+    gives_way: bool
+
+    def trouble_of_disk(self) -> str:
+        """Return how the disk of this node holds everybody up; empty while it does not."""
 
     def told_to_stop(self) -> None:
         """The process was told to stop."""
@@ -178,6 +185,14 @@ class Leader:
         """Tell whether somebody has yet to acknowledge the commit."""
         return self.has_begun and self.in_sync.lacks(int(job.end_lsn()), synced=job.sync)
 
+    def trouble_of_disk(self) -> str:
+        """Return how the disk of this node holds everybody up; empty while it does not."""
+        return "" if self.commands is None else self.commands.trouble_of_disk()
+
+    def is_disk_low(self) -> bool:
+        """Tell whether publishers are blocked, since this node's disk is short of space."""
+        return self._host is not None and self._host.broker.has_alarm("disk")
+
     def trouble(self) -> str:
         """Return why commits wait."""
         return "too few replicas have what is written (min_in_sync)" if self._is_short() else ""
@@ -197,18 +212,30 @@ class Leader:
         """Tell whether another node is to lead when the broker has stopped."""
         return self.commands is not None and self.commands.target is not None
 
+    def gives_way(self) -> bool:
+        """Tell whether it hands over since its own disk is not to be waited for."""
+        return self.is_handing_over() and self.commands is not None and self.commands.gives_way
+
     async def hand_over(self) -> None:
         """Have another node lead, if one is to: once it has carried out what it was sent, which ends this process."""
         if self.elected is None or self.commands is None or self.commands.target is None:
             return
         node = self.commands.target
-        with trio.move_on_after(CARRIED_OUT_S):
-            while (follower := self._followers.get(node)) is not None and not follower.has_carried_out_all():
-                await trio.sleep(PROGRESS_S)
-        self.commands.drained(self.shipping.end_lsn())
+        if self.gives_way():
+            end_lsn = self.shipping.end()
+        else:
+            with trio.move_on_after(CARRIED_OUT_S):
+                while (follower := self._followers.get(node)) is not None and not follower.has_carried_out_all():
+                    await trio.sleep(PROGRESS_S)
+            end_lsn = self.shipping.end_lsn()
+        self.commands.drained(end_lsn)
         while True:
-            self.elected.tell_progress(self.shipping.end_lsn(), self.shipping.commit_began_s)
+            self._tell_progress(self.elected)
             await trio.sleep(PROGRESS_S)
+
+    def _tell_progress(self, elected: ElectedSet) -> None:
+        shipping = self.shipping
+        elected.tell_progress(shipping.end_lsn(), shipping.commit_began_s, shipping.written_lsn())
 
     async def transfer(self, node: str | None) -> str:
         """Stop the broker, to have another node lead.
@@ -312,7 +339,7 @@ class Leader:
             "end_lsn": end_lsn,
             "min_in_sync": self.in_sync.min_in_sync,
             "in_sync": sorted(node.name for node in self.in_sync.members),
-            "trouble": self.trouble(),
+            "trouble": self.trouble() or self.trouble_of_disk(),
             "mended": self._mender.mended,
             "format_level": min([LEVEL, *(follower.level for follower in self._followers.values())]),
             "followers": rows,
@@ -439,7 +466,7 @@ class Leader:
         for follower in list(self._followers.values()):
             follower.note_progress(now_s)
         if self.elected is not None:
-            self.elected.tell_progress(self.shipping.end_lsn(), self.shipping.commit_began_s)
+            self._tell_progress(self.elected)
         for replica in self.in_sync.joiners(now_s):
             self._followers[replica.node].caught_up()
         for replica in self.in_sync.stragglers(now_s):

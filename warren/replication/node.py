@@ -121,6 +121,7 @@ async def _take_part(
     try:
         follower = Follower(None, own, name, settings.data_dir, state, replica, metadata)
         follower.urls = readable_at(settings, socket.getfqdn())
+        follower.disk_free_min_bytes = settings.store.disk_free_min_bytes
         election = by_etcd(settings, name, state, follower.own_position(), replica.store_id)
         follower.obey(election.node)
         election.node.follower = follower

@@ -36,7 +36,7 @@ from threading import Lock
 from typing import Final
 
 from warren.cluster.driver import passed_s
-from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.msgstore.files.file_system import FileSystem, read_exactly
 from warren.msgstore.files.pins import PinnedFile
 from warren.msgstore.files.sealed_files import REPLACEMENT, STREAMS, maybe_sealed_name, sealed_path
@@ -267,6 +267,7 @@ class Shipping:
         self._epochs = epochs
         self._attachments: tuple[Attachment, ...] = ()
         self._lock = Lock()  # of the entries' order
+        self._is_over = False  # nothing more is shipped
         self._segment = 0  # that was told of last
         self._end_lsn = 0  # of what was told of
         self._written_lsn = 0  # and is in the files
@@ -286,18 +287,18 @@ class Shipping:
         number = int.from_bytes(header[32:40], "big")
         if number != self._segment:  # not for another try
             self._segment = number
-            self._commits(BeginSegment(header))
+            begin = BeginSegment(header)
+            self._unwritten.append(begin)
+            self.publish(begin)
 
     def frame(self, head: bytes, payload: list[bytes], *, sync: bool) -> None:
         """A frame is written, and synced when `sync`."""
         size = int.from_bytes(head[4:8], "big")
         entry = Frame(head, _joined(payload, size) if self._attachments else tuple(payload))
-        self._end_lsn = entry.end_lsn
-        if sync:
-            # In one piece: a follower that finds nothing behind a frame acknowledges it, and again when it is synced.
-            self._commits(entry, Sync(entry.end_lsn))
-        else:
-            self._commits(entry)
+        # In one piece: a follower that finds nothing behind a frame acknowledges it, and again when it is synced.
+        entries = (entry, Sync(entry.end_lsn)) if sync else (entry,)
+        self._unwritten += entries
+        self.publish(*entries, end_lsn=entry.end_lsn)
 
     def sync(self, lsn: int) -> None:
         """All frames before `lsn` are synced."""
@@ -309,19 +310,30 @@ class Shipping:
             for piece in chunk_pieces(stream_id, segment, position, b"".join(pieces), is_replacement=is_replacement):
                 self.publish(piece)
 
-    def _commits(self, *entries: Entry) -> None:
-        self._unwritten += entries
-        self.publish(*entries)
-
     # --- what else there is to be shipped ---------------------------------------------------------------------------
 
-    def publish(self, *entries: Entry) -> None:
-        """Ship entries, one behind the other, to all that are attached. Any thread."""
-        if self._attachments:
-            pieces = [piece for entry in entries for piece in encoded(entry)]
-            with self._lock:
-                for attachment in self._attachments:
-                    attachment.publish(pieces, len(entries))
+    def publish(self, *entries: Entry, end_lsn: int | None = None) -> None:
+        """Ship entries, one behind the other, to all that are attached; the log ends at `end_lsn` then. Any thread."""
+        pieces = [piece for entry in entries for piece in encoded(entry)] if self._attachments else []
+        with self._lock:
+            if self._is_over:
+                return
+            if end_lsn is not None:
+                self._end_lsn = end_lsn
+            for attachment in self._attachments if pieces else ():
+                attachment.publish(pieces, len(entries))
+
+    def end(self) -> int:
+        """Ship nothing more, and return up to where the log was shipped; all have it synced when they have done that.
+
+        What the store writes from now on is nobody's: another node leads before this one starts again.
+        """
+        with self._lock:
+            self._is_over = True
+            pieces = encoded(Sync(self._end_lsn))
+            for attachment in self._attachments:
+                attachment.publish(pieces, 1)
+            return self._end_lsn
 
     def written(self) -> None:
         """The commit is in the files that was told of."""
@@ -663,7 +675,12 @@ class ShippedStore:
         shipping = self._shipping
         with shipping.committing:
             shipping.commit_began_s = passed_s()
-            self._store.commit(job, time_ms)
+            try:
+                self._store.commit(job, time_ms)
+            except StoreFullError:
+                # The commit that syncs waits for this one: nobody is to look slow since this disk is full.
+                shipping.sync(shipping.end_lsn())
+                raise
             shipping.written()
             shipping.commit_began_s = None
 

@@ -737,14 +737,17 @@ class Application:
         deadline = trio.current_time() + STOP_DEADLINE_S
         replication = self._replication
         hands_over = replication is not None and replication.is_handing_over()
+        gives_way = replication is not None and replication.gives_way()
         self._reactor.stop_listening()
         self._broker.shut_down("another node leads from now on: connect again" if hands_over else "shutdown")
         self._settle()
-        await self._writer.drain(trio.current_time() + CATCH_UP_S)
+        if not gives_way:
+            await self._writer.drain(trio.current_time() + CATCH_UP_S)
         with trio.move_on_after(HAND_OVER_GRACE_S if hands_over else CLOSE_GRACE_S):
             while self._reactor.connection_count():
                 await trio.sleep(0.02)
-        self._stopped_clean = await self._messages.stop(deadline)
+        if not gives_way:
+            self._stopped_clean = await self._messages.stop(deadline)
         if replication is not None:
             await replication.hand_over()
         if self._span_export is not None:
@@ -760,7 +763,8 @@ class Application:
             return Health(False, "the metadata store is unavailable; changes wait in the message log", confirm)
         failing = self.tasks.failing()
         stuck = threads().stuck()
-        degraded = (*(task.name for task in failing), *(f"threads of {purpose}" for purpose in stuck))
+        slow = ("disk",) if self._replication is not None and self._replication.trouble_of_disk() else ()
+        degraded = (*(task.name for task in failing), *(f"threads of {purpose}" for purpose in stuck), *slow)
         trouble = self._messages.trouble()
         if CATALOGUE in stuck:
             trouble = trouble or "the metadata store does not answer"

@@ -48,6 +48,7 @@ class Health:
     `confirm` is what a confirm promises: ``durable`` or ``os``, or ``mixed`` when that differs between vhosts.
     `degraded` names the tasks that are failing; what is not essential does not make the broker unhealthy. `held` says
     why shovels, federation links and tables are held (``held_links.py``).
+    A leader whose disk holds up its followers names that as degraded, too.
     """
 
     ok: bool

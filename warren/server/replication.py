@@ -76,6 +76,12 @@ class Replication(Protocol):
     def is_handing_over(self) -> bool:
         """Tell whether another node is to lead when the broker has stopped: clients are to find it soon."""
 
+    def gives_way(self) -> bool:
+        """Tell whether it hands over what other nodes have by now: nothing waits for the disk of this one."""
+
+    def trouble_of_disk(self) -> str:
+        """Return how the disk of this node holds everybody up; empty while it does not."""
+
     async def hand_over(self) -> None:
         """Have another node lead, if one is to. The broker has stopped, and everything is written."""
 

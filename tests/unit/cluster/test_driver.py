@@ -79,6 +79,9 @@ class Paper:
     def hand_over(self, target: Replica) -> None:
         self._note(f"hand over {target.node}")
 
+    def give_way(self, target: Replica, reason: str) -> None:
+        self._note(f"give way {target.node}")
+
     def refuse_command(self, reason: str) -> None:
         self._note(f"no command {reason}")
 

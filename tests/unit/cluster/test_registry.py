@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import cast
 
+import msgspec
 import trio
 import trio.testing
 
@@ -99,6 +100,20 @@ def test_a_node_is_remembered_with_the_time_when_it_was_seen_last() -> None:
         await trio.sleep(RENEW_S)
         assert registry.seen["a"] == seen._replace(is_registered=False)
         assert await registry.maybe_entry("a") == ENTRY
+
+    run(test)
+
+
+def test_a_node_whose_disk_gets_full_says_so_and_is_no_namesake_of_its_own() -> None:
+    async def test(keys: Keys, registry: Registry, nursery: trio.Nursery) -> None:
+        nursery.start_soon(registry.announce, "a", ENTRY)
+        await trio.sleep(2 * RENEW_S)
+        assert not registry.seen["a"].entry.disk_is_low
+        for is_low in (True, False):
+            registry.disk_is_low = is_low
+            await trio.sleep(3 * RENEW_S)
+            assert registry.seen["a"].entry == msgspec.structs.replace(ENTRY, disk_is_low=is_low)
+            assert registry.namesake == ""
 
     run(test)
 

@@ -11,8 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from warren.cluster.events import DiskWaits, Event
+from warren.cluster.events import DisksShort, DiskWaits, Event
 from warren.cluster.record import Replica
+from warren.cluster.registry import NodeEntry, Seen
 from warren.replication.elected_node import GIVE_UP_S, REASONS_MAX, REPEAT_S, ElectedNode, Election
 from warren.replication.handshake import Node
 from warren.server.replication import ClusterRefusal
@@ -47,11 +48,13 @@ class Place:
     def __init__(self) -> None:
         self.driver = Driver()
         self.restarts: list[bool] = []
-        self.node = ElectedNode(ME, None, self.restarts.append)  # type: ignore[arg-type]
+        entry = NodeEntry("47d0", "broker4:25672", "0.1.0", disk_is_low=True)
+        self.registry = SimpleNamespace(seen={"other": Seen(entry, 0.0, True)}, disk_is_low=False)
+        self.node = ElectedNode(ME, self.registry, self.restarts.append)
         self.node.driver = self.driver  # type: ignore[assignment]
 
     def lead(self, *, is_stopping: bool = False) -> None:
-        self.node.leader = SimpleNamespace(is_stopping=is_stopping)  # type: ignore[assignment]
+        self.node.leader = SimpleNamespace(is_stopping=is_stopping, is_disk_low=lambda: False)  # type: ignore[assignment]
 
 
 def test_clients_are_held_until_others_answer_and_given_up_when_one_is_silent_for_long() -> None:
@@ -114,14 +117,18 @@ def test_the_member_knows_since_when_the_disk_of_a_follower_works_and_that_of_a_
     place = Place()
 
     async def main() -> None:
-        place.node.follower = SimpleNamespace(disk_began_s=7.0)  # type: ignore[assignment]
+        place.node.follower = SimpleNamespace(disk_began_s=7.0, is_disk_low=lambda: True)  # type: ignore[assignment]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(place.node.watch_disk)
             await trio.sleep(1.1)
+            assert place.registry.disk_is_low
             place.lead()
+            await trio.sleep(0.2)
+            assert not place.registry.disk_is_low
+            nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert place.driver.told == [DiskWaits(7.0)] * 5 + [DiskWaits(None)]
+    assert place.driver.told == [DiskWaits(7.0)] * 5 + [DiskWaits(None), DisksShort(frozenset({"other"}))]
 
 
 def test_what_is_wrong_is_said_when_it_begins_for_each_reason_each_minute_and_when_it_is_over(

@@ -6,6 +6,7 @@ A node that is killed is cancelled where it is, and its disk takes nothing more.
 
 from __future__ import annotations
 
+import errno
 import math
 import shutil
 import time
@@ -55,6 +56,7 @@ class Etcd:
         self.running: set[str] = set()
         self.is_away = False
         self.late_renewals = 0
+        self.disk_is_low = False
         self.namesake = ""
         self.seen: dict[str, Seen] = {}
         self._watchers: list[trio.MemorySendChannel[Versioned]] = []
@@ -105,6 +107,22 @@ class Etcd:
         return self.entries.get(name)
 
 
+class Disk:
+    """That of a node, without space while a test says so."""
+
+    def __init__(self, files: OsFileSystem) -> None:
+        self.is_full = False
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def write(self, handle: int, chunks: Sequence[bytes | memoryview], offset: int) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return self._files.write(handle, chunks, offset)
+
+
 class Node:
     """A node. `kill` ends its life; `live` begins another one in the same directory."""
 
@@ -121,6 +139,7 @@ class Node:
         self.commands: ElectedNode
         self.status: Callable[[], dict[str, Any]]  # while it follows
         self.member: Member | None = None  # while it leads
+        self.disk: Disk | None = None  # while it leads
         self.recover: Callable[..., Recovered] = recover_messages
         self._directory = directory / name
         self._directory.mkdir()
@@ -197,7 +216,7 @@ class Node:
         epoch: int,
         nursery: trio.Nursery,
     ) -> None:
-        files = OsFileSystem(str(messages_directory(settings.data_dir)))
+        files = self.disk = Disk(OsFileSystem(str(messages_directory(settings.data_dir))))
         assert settings.cluster_listen is not None
         make = partial(Leader, settings.cluster_listen, identity, self.name, settings.data_dir, state, files)
         self.leader = election.leader(make)
@@ -342,6 +361,41 @@ def test_a_leader_hands_over_to_who_is_named_and_follows_with_nothing_lost(tmp_p
         assert await three.drained() == bodies(0, 40)
         assert three.redelivered == 0, "nothing was delivered, and that is known after an orderly end"
         await until(lambda: three.has_in_sync("one", "two"))
+
+    elect(tmp_path, test)
+
+
+def test_a_leader_whose_disk_is_full_gives_way_to_one_that_has_what_it_could_not_write(tmp_path: Path) -> None:
+    """(4)"""
+
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one, two, three = nodes
+        await one.publish(bodies(0, 20))
+        assert one.member is not None and one.disk is not None and one.leader is not None
+        assert one.leader.status()["trouble"] == ""
+        one.member._gives_way_at_s = 0.0  # it has led for long
+        parameters = pika.ConnectionParameters("127.0.0.1", one.amqp_port)
+        connection = await trio.to_thread.run_sync(pika.BlockingConnection, parameters)
+        channel = await trio.to_thread.run_sync(connection.channel)
+        one.disk.is_full = True
+        for body in bodies(20, 5):
+            channel.basic_publish("", "orders", body, PERSISTENT)
+        troubles: set[str] = set()
+
+        def is_given_way() -> bool:
+            if one.leader is not None and one.epoch:
+                troubles.add(one.leader.status()["trouble"])
+            return bool(two.epoch or three.epoch)
+
+        await until(is_given_way)
+        assert any("disk" in trouble for trouble in troubles), troubles
+        closed = await trio.to_thread.run_sync(partial(_closing_of, connection))
+        assert (closed.reply_code, "connect again" in closed.reply_text) == (320, True)
+        leader = await leader_of([two, three])
+        assert leader.epoch == 2 and etcd.found is not None and etcd.found.record.by is LeaderBy.TRANSFER
+        found = await leader.drained()
+        assert found[:20] == bodies(0, 20) and found[20:] == bodies(20, len(found) - 20)
+        await until(lambda: leader.has_in_sync(*({"one", "two", "three"} - {leader.name.partition("@")[2]})))
 
     elect(tmp_path, test)
 

@@ -111,6 +111,19 @@ def test_a_commit_and_the_wish_to_sync_it_go_out_together_and_count_as_two(is_li
     assert attachment.sent == sent + 2
 
 
+def test_what_is_written_behind_the_end_of_shipping_reaches_nobody_and_what_was_shipped_is_synced() -> None:
+    log = ShippedLog()
+    log.commit(1)
+    attachment = log.attach(follower(log))
+    assert list(attachment.catch_up())
+    given: list[list[Piece]] = []
+    attachment.go_live(given.append)
+    end_lsn = log.shipping.end()
+    log.commit(3)
+    assert log.shipping.end_lsn() == end_lsn
+    assert [parsed(pieces) for pieces in given] == [[Sync(end_lsn)]]
+
+
 def test_a_new_follower_of_a_log_that_has_lost_its_beginning_gets_all_there_is() -> None:
     log = ShippedLog()
     log.commit(30)
