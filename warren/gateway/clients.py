@@ -11,6 +11,7 @@
     WAITING   no leader in time; this node stops              LEAVING, told why
     PASSED    the leader has said its last word, and ended    LEAVING
     PASSED    the leader is gone, or another one leads        LEAVING, told why (``answers.py``)
+    PASSED    nothing is heard of the leader for `SILENT_S`   LEAVING, told why
     any       the client is gone; a deadline has passed       closed, at both ends
 
 1. An end is read while the other one takes what is offered: who does not read costs one read, what ``answers.py``
@@ -50,6 +51,8 @@ WAITING: Final = "waiting"
 PASSED: Final = "passed on"
 LEAVING: Final = "leaving"
 
+# Less than the grace time of a cluster: clients that are told try another node.
+SILENT_S: Final = 2.5
 LINGER_S: Final = 3.0
 UNSENT_S: Final = 10.0
 LAST_LINGER_S: Final = 1.0  # when this node begins to lead, or stops
@@ -139,8 +142,11 @@ class Clients:
                 await trio.lowlevel.checkpoint()
                 last_yield_s = now_s
 
-    def tick(self, leader_node: object) -> None:
-        """Let time pass; `leader_node` is who leads as far as is known, None when nobody does. About twice a second."""
+    def tick(self, leader_node: object, silent_s: float = 0.0) -> None:
+        """Let time pass. About twice a second.
+
+        `leader_node` is who leads as far as is known, None when nobody does. Nothing was heard of it for `silent_s`.
+        """
         now_s = self._clock()
         for fd, until_s in list(self._resting.items()):
             if now_s >= until_s:
@@ -153,6 +159,8 @@ class Clients:
                 self._close(client)
             elif client.state == PASSED and leader_node is not None and client.leader_node != leader_node:
                 self._leave(client, "another node leads from now on: connect again")
+            elif client.state == PASSED and silent_s >= SILENT_S:
+                self._leave(client, "this node does not hear of the node that leads: connect again, to another node")
 
     def connected(self, client: Client, passage: Passage) -> None:
         """Pass on a client from now on. One that is gone by now is nobody's business any more."""

@@ -22,6 +22,8 @@ from warren.server.supervision import ESSENTIAL
 # How many are being connected to the leader at a time: it takes few whom it does not know yet (`NEWCOMERS_MAX`).
 CONNECTING_MAX: Final = 4
 RETRY_S: Final = 0.2
+# Without a leader for so long, new clients are told at once: nobody is elected where this node is.
+ALONE_S: Final = 6.0
 
 
 class GatewayPlugin:
@@ -58,7 +60,7 @@ class GatewayPlugin:
             async def tick() -> None:
                 while True:
                     await next_beat()
-                    clients.tick(following.leader())
+                    clients.tick(following.leader(), following.silent_s())
 
             clients = Clients(
                 Admission(
@@ -119,6 +121,8 @@ async def _connect(
                         passage = await following.to_leader(client.facts)
                     except NoLeader as error:
                         reason = str(error)
+                        if following.silent_s() >= ALONE_S:
+                            patience.cancel()
                     else:
                         clients.connected(client, passage)
                         return

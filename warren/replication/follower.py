@@ -167,6 +167,7 @@ class Follower:
         self._contact = last_contact.maybe_read(directory)  # None: nobody knows when this node was in sync
         self._is_contact_of_this_life = False
         self._heard_s = self._lost_s = time.monotonic()  # the last contact, and the end of the last link
+        self._link_heard_s = self._lost_s  # the leader, over the last link
         self._is_disk_low = False
         self._told = ""
 
@@ -252,6 +253,11 @@ class Follower:
     def current_leader(self) -> Node | None:
         """Return whom this node follows at the moment."""
         return self.leader if self._link is not None else None
+
+    def leader_silent_s(self) -> float:
+        """Return for how long nothing has been heard of a leader."""
+        link = self._link
+        return time.monotonic() - (self._link_heard_s if link is None else link.heard_s)
 
     async def to_leader(self, client: ClientOfNode) -> Passage:
         """Connect a client of this node to the leader.
@@ -525,6 +531,7 @@ class Follower:
             try:
                 await self._while_it_leads(partial(link.run, side.rest()))
             finally:
+                self._link_heard_s = link.heard_s
                 self._link = None
                 self._lost_s = time.monotonic()
                 self._note_contact(link.came_s)
@@ -628,6 +635,7 @@ class _Link:
 
     def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int, store_id: bytes, follower: Follower) -> None:
         self.reason = ""
+        self.heard_s = time.monotonic()  # the leader, unless this node is the one that does not read
         self.may_be_asked = False
         self.may_object = False
         self.epoch = epoch
@@ -711,7 +719,7 @@ class _Link:
 
     async def _watch(self) -> str:
         """Read what comes while the thread is at the disk, and see that something comes; return why nothing does."""
-        intake, told_s, heard_s = self._intake, time.monotonic(), time.monotonic()
+        intake, told_s = self._intake, time.monotonic()
         while not intake.is_over:
             with trio.move_on_after(LOOK_S):
                 if intake.maybe_read():
@@ -722,8 +730,8 @@ class _Link:
                 told_s = intake.came_s
                 self._follower.received()
             now_s = time.monotonic()
-            heard_s = now_s if intake.is_full() else max(heard_s, intake.came_s)
-            if now_s - heard_s >= SILENT_S:
+            self.heard_s = now_s if intake.is_full() else max(self.heard_s, intake.came_s)
+            if now_s - self.heard_s >= SILENT_S:
                 return "the leader is silent"
         if intake.is_left:
             self._worker.leave()

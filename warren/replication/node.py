@@ -262,6 +262,7 @@ async def _run(
         follower.to_leader,
         recover=follower.recover,
         readable=follower.readable,
+        silent_s=follower.leader_silent_s,
         tls=in_force.tls,
     )
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:

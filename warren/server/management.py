@@ -229,10 +229,11 @@ class Following:
 
     `users` returns those of its metadata, `status` what ``/api/cluster/status`` answers. `promote` has it go on as a
     leader; it takes whether loss is accepted and returns what is to be said about it, or raises `NotPromoted`.
-    `leader` returns who leads as far as is known, `to_leader` connects a client to it, or raises `NoLeader`. `gauges`
-    are numbers that plugins add to the metrics, by name: what each is, and how it is read. `recover` has what is here
-    be the truth for all nodes, and is called as `promote` is. `readable` returns what this node can serve to readers
-    itself, None while it is not in sync. `tls` has the context of all its listeners, if any speaks TLS.
+    `leader` returns who leads as far as is known, `silent_s` for how long nothing has been heard of a leader.
+    `to_leader` connects a client to it, or raises `NoLeader`. `gauges` are numbers that plugins add to the metrics, by
+    name: what each is, and how it is read. `recover` has what is here be the truth for all nodes, and is called as
+    `promote` is. `readable` returns what this node can serve to readers itself, None while it is not in sync. `tls` has
+    the context of all its listeners, if any speaks TLS.
     """
 
     settings: Settings
@@ -246,6 +247,7 @@ class Following:
     gauges: dict[str, tuple[str, Callable[[], int]]] = field(default_factory=dict)
     recover: Callable[[bool], Awaitable[dict[str, Any]]] = _not_recovered
     readable: Callable[[], ReadableCopy | None] = _nothing_readable
+    silent_s: Callable[[], float] = lambda: 0.0
     tls: ServerTls | None = None
 
 

@@ -14,7 +14,7 @@ import trustme
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.gateway.answers import HELD_BYTES_MAX
-from warren.gateway.clients import LEAVING, LINGER_S, PASSED, SHAKING, UNSENT_S, WAITING, Client, Clients
+from warren.gateway.clients import LEAVING, LINGER_S, PASSED, SHAKING, SILENT_S, UNSENT_S, WAITING, Client, Clients
 from warren.gateway.ends import RECEIVE_BYTES
 from warren.server.management import Passage
 from warren.server.network.admission import Admission
@@ -262,6 +262,23 @@ def test_clients_of_a_leader_that_was_replaced_are_sent_away_and_closed_in_time(
             served.now_s += LINGER_S
             served.clients.tick("another one")
             assert served.clients.count(LEAVING) == 0, "though the client does not end"
+
+        run(work, served)
+
+
+def test_clients_of_a_leader_of_which_nothing_is_heard_are_sent_away() -> None:
+    with gateway() as served:
+
+        async def work() -> None:
+            client, leader = await joined(served)
+            leader.send(OPEN_OK)
+            assert await received(client, len(OPEN_OK)) == OPEN_OK
+            served.clients.tick(LEADER, SILENT_S - 0.1)
+            served.clients.tick(None, SILENT_S - 0.1)
+            assert served.clients.count(PASSED) == 1
+            served.clients.tick(LEADER, SILENT_S)
+            assert await rest(leader) == b""
+            assert b"connect again, to another node" in await rest(client)
 
         run(work, served)
 
