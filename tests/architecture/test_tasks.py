@@ -38,6 +38,7 @@ ARGUED = {
     ("mgmt_plugin/plugin.py", "serve_locally", "serve_http"): "a listener whose failure is that of the kept task",
     # Threads report what they raise as the failure of the store, which ends the process: that is what it is for.
     ("server/store_workers.py", "__init__", "Thread"): "a thread of the message store",
+    ("server/standard_streams.py", "put", "Thread"): "writes to a descriptor, and takes every failure of that",
     ("server/network/readiness.py", "fileno", "Thread"): "it waits in `poll`, and does nothing else",
     # Inside the connection of one follower, or to a leader, whose nursery ends with it: the failure of that connection.
     ("replication/link_to_follower.py", "serve", "self.wire.send"): "sends what the kernel did not take at once",

@@ -65,6 +65,7 @@ from warren.replication.follower import Follower
 from warren.replication.handshake import STORE_ID_BYTES, Node
 from warren.replication.leader import Leader
 from warren.replication.replica_store import NO_STORE
+from warren.server import standard_streams
 from warren.server.logs import get_logger
 from warren.server.replication import ClusterRefusal
 from warren.server.setting_kinds import Endpoint
@@ -597,8 +598,7 @@ def begin_anew(goes_on: bool) -> None:
 
     One that was told to stop does not go on, and ends.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    standard_streams.finish()
     if not goes_on:
         os._exit(0)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

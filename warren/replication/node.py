@@ -49,6 +49,7 @@ from warren.server.reloading import reloaded
 from warren.server.service_manager import ServiceManager
 from warren.server.setting_kinds import Endpoint
 from warren.server.settings import Settings
+from warren.server.standard_streams import OUTPUT
 from warren.server.supervision import ESSENTIAL, Supervision
 
 ANSWER_S: Final = 0.1  # for who has asked for a promotion to get the answer, over a port that is opened anew
@@ -316,4 +317,4 @@ def _announce(settings: Settings, leader: str, opened: Sequence[Listening], mana
         *([] if settings.etcd else ["  promote     warren ctl cluster promote"]),
         f"  stop        Ctrl-C, or kill -TERM {os.getpid()}",
     ]
-    print("\n".join(lines), flush=True)
+    OUTPUT.put("\n".join(lines) + "\n")

@@ -78,6 +78,7 @@ from warren.server.replication import Host, Replication
 from warren.server.service_manager import ServiceManager
 from warren.server.setting_kinds import Endpoint
 from warren.server.settings import DEFAULT_ORIGIN, WAYS, Settings
+from warren.server.standard_streams import OUTPUT
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, STORE, in_thread, threads
 from warren.server.tracing.span_export import maybe_span_export
@@ -239,7 +240,7 @@ def _serving(settings: Settings, application: Application, manager: ServiceManag
         f"  data        {settings.data_dir.absolute()}",
         f"  stop        Ctrl-C, or kill -TERM {os.getpid()}",
     ]
-    print("\n".join(lines), flush=True)
+    OUTPUT.put("\n".join(lines) + "\n")
 
 
 def _first_user(settings: Settings) -> str:

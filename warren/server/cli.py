@@ -15,8 +15,10 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from warren.server import standard_streams
 from warren.server.errors import StartError
 from warren.server.settings import SERVE_OPTIONS, SERVE_SWITCHES, Settings
 from warren.server.settings_reader import load_settings
@@ -37,6 +39,7 @@ class OtherCommand(NamedTuple):
 
 def main(make_plugins: Callable[[], Sequence[Plugin]] = tuple, others: Sequence[OtherCommand] = ()) -> None:
     """Run the command line of this process and exit. `make_plugins` imports and makes what runs beside the broker."""
+    standard_streams.open_missing()
     if sys.flags.optimize:
         _fail("Python must not run with -O or PYTHONOPTIMIZE: Warren relies on its assertions", 2)
     if sys.argv[1:2] == ["ctl"]:
@@ -99,13 +102,25 @@ def run_broker(settings: Settings, plugins: Sequence[Plugin], read_again: Callab
     from warren.server import application, logs, process_memory, setting_checks
 
     logs.configure(settings.log_level, settings.log_format)
-    setting_checks.check(settings)
-    process_memory.keep_little_free()
-    if settings.cluster_listen is None and settings.follow is None:
-        return trio.run(application.serve, settings, plugins, read_again)
-    from warren.replication import node
+    sys.excepthook = _tell_fault
+    try:
+        setting_checks.check(settings)
+        process_memory.keep_little_free()
+        if settings.cluster_listen is None and settings.follow is None:
+            return trio.run(application.serve, settings, plugins, read_again)
+        from warren.replication import node
 
-    return trio.run(node.serve, settings, plugins, read_again)
+        return trio.run(node.serve, settings, plugins, read_again)
+    finally:
+        standard_streams.finish()
+
+
+def _tell_fault(kind: type[BaseException], fault: BaseException, traceback: TracebackType | None) -> None:
+    """Write the traceback of a fault of ours, which ends the process: without waiting for stderr."""
+    import traceback as tracebacks
+
+    standard_streams.ERRORS.put("".join(tracebacks.format_exception(kind, fault, traceback)))
+    standard_streams.finish()
 
 
 def _maybe_start_error(group: BaseExceptionGroup[BaseException]) -> StartError | None:
@@ -121,5 +136,6 @@ def _maybe_start_error(group: BaseExceptionGroup[BaseException]) -> StartError |
 
 
 def _fail(reason: str, exit_code: int) -> None:
-    print("warren: " + reason.replace("\n", "\n        "), file=sys.stderr)
+    standard_streams.ERRORS.put("warren: " + reason.replace("\n", "\n        ") + "\n")
+    standard_streams.finish()
     sys.exit(exit_code)

@@ -8,6 +8,8 @@
    exception looks like a record.
 2. No credential is written: a field whose name speaks of one, and the password inside a URL, become ``***``.
 3. A disabled level costs one comparison and formats nothing.
+4. Nobody waits for stderr: a thread writes to it (``standard_streams.py``). While it takes nothing, lines beyond
+   `standard_streams.QUEUE_BYTES` are dropped, and a line says how many as soon as it takes something.
 
 Lines of libraries that use the standard `logging` go the same way. The per-message path never logs.
 """
@@ -17,10 +19,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-import sys
 import time
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, Literal, TextIO
+
+from warren.server.standard_streams import ERRORS, StreamWriter
 
 LogFormat = Literal["console", "json"]
 
@@ -77,8 +80,14 @@ def get_logger(name: str) -> Log:
 
 def configure(level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
     """Send log lines from `level` (one of `LEVELS`) up to `stream` (stderr), instead of where they went."""
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(_JsonFormatter() if log_format == "json" else _ConsoleFormatter())
+    formatter = _JsonFormatter() if log_format == "json" else _ConsoleFormatter()
+    handler: logging.Handler
+    if stream is not None:
+        handler = logging.StreamHandler(stream)
+    else:
+        handler = _WriterHandler(ERRORS)
+        ERRORS.say_dropped = partial(_dropped_line, formatter)
+    handler.setFormatter(formatter)
     root = logging.getLogger()
     for earlier in list(root.handlers):
         if isinstance(earlier.formatter, _LineFormatter):
@@ -121,6 +130,26 @@ def redact_url(text: str) -> str:
 def _is_credential(name: str) -> bool:
     """Tell whether a field speaks of a credential; the names of fields are ours, and few."""
     return _CREDENTIAL_NAME.search(name) is not None
+
+
+class _WriterHandler(logging.Handler):
+    def __init__(self, writer: StreamWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._writer.put(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+
+
+def _dropped_line(formatter: logging.Formatter, lines: int) -> str:
+    """Return the line that says how many were dropped."""
+    text = "log lines were dropped: stderr took nothing"
+    record = logging.LogRecord(f"{_ROOT}.logs", logging.WARNING, "", 0, text, None, None)
+    record.fields = {"lines": lines}
+    return formatter.format(record) + "\n"
 
 
 class _LineFormatter(logging.Formatter):

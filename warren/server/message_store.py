@@ -64,6 +64,7 @@ from warren.msgstore.log.log_position import LogPosition, call_with_position
 from warren.msgstore.log.message_log import LINGER_S, MessageLog
 from warren.msgstore.log.scrub import PIECE_BYTES as SCRUB_PIECE_BYTES
 from warren.msgstore.log.scrub import Scrubber
+from warren.server import standard_streams
 from warren.server.beats import beat_after, next_beat
 from warren.server.catalogue.writer import InThread
 from warren.server.commit_pace import CommitPace
@@ -125,6 +126,7 @@ log = get_logger("message_store")
 
 def end_process() -> None:
     """End the process at once, as it ends when the store has failed."""
+    standard_streams.finish()
     os._exit(EXIT_CODE)
 
 
