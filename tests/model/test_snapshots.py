@@ -108,7 +108,7 @@ class Place:
         data = snapshot.path.read_bytes()
         rows: list[Row] = []
         at = 0
-        for first, end, position, size in snapshot.chunks:
+        for first, end, position, size, _ in snapshot.chunks:
             assert (first, position) == (len(rows), at)
             rows += rows_of(data[position : position + size])
             at += size
@@ -275,7 +275,7 @@ def test_chunks_are_of_a_size_and_written_as_they_come(tmp_path: Path) -> None:
     with mock.patch.object(columns, "CHUNK_MESSAGES", 30):
         snapshot, rows = place.make()
     if not columns.__file__.endswith(".so"):
-        assert [(first, end) for first, end, _, _ in snapshot.chunks] == [(0, 30), (30, 60), (60, 90), (90, 100)]
+        assert [(first, end) for first, end, *_ in snapshot.chunks] == [(0, 30), (30, 60), (60, 90), (90, 100)]
     assert [row.body for row in rows] == bodies
 
 

@@ -17,7 +17,7 @@ from engine_harness import publish_frames
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table
 from warren.mgmt_plugin.http.server import HttpError
-from warren.mgmt_plugin.resources.data_port import answer_of
+from warren.mgmt_plugin.resources.data_port import _cut_off, answer_of
 from warren.mgmt_plugin.resources.ranges import StreamRanges, Wanted
 from warren.msgstore.log.columns import Piece
 from warren.streams.stream import Stream
@@ -232,7 +232,9 @@ class LargeChunks:
     def bounds(self) -> tuple[int, int]:
         return 0, 3
 
-    async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
+    async def cut(
+        self, first: int, end: int, piece_bytes: int, most_bytes: int | None = None
+    ) -> tuple[list[int], list[int]]:
         raise AssertionError("nothing is cut here: the ranges are given")
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
@@ -263,3 +265,61 @@ def test_a_chunk_for_which_there_is_no_room_beside_others_has_an_answer_of_its_o
             await answer_of(LargeChunks(), 0, 3, EVERYTHING, refuse)
 
     run(answers)
+
+
+BODY = 2000
+
+
+def planned(ranges: StreamRanges, first: int, end: int, most_bytes: int) -> int:
+    """Return up to where a plan of at most so many bytes goes."""
+    found: list[int] = []
+
+    async def test() -> None:
+        bounds, sizes = await _cut_off(*await ranges.cut(first, end, most_bytes // 8 + 1, most_bytes), most_bytes)
+        assert len(bounds) == len(sizes) + 1 and sum(sizes) <= most_bytes
+        found.append(bounds[-1])
+
+    run(test)
+    return found[0]
+
+
+@pytest.mark.parametrize("where", ["sealed", "log", "memory"])
+def test_limits_count_bodies_as_they_are_uncompressed(where: str) -> None:
+    s = Streams(0)
+    s.publisher.feed(b"".join(publish_frames("", "s", b"x" * BODY) for _ in range(200)))
+    if where == "sealed":
+        s.seal()
+        stored = sum(int(chunk.stored_bytes) for _, chunk in s.stream.messages.sealer.table.chunks_between(0, 200))
+        assert stored < 200 * BODY // 20
+    elif where == "log":
+        s.harness = s.harness.restart(clean=True)
+    at, ends = 0, []
+    while at < 200:
+        at = planned(s.ranges, at, 200, 25 * BODY)
+        ends.append(at)
+    steps = [end - first for first, end in zip([0, *ends], ends, strict=False)]
+    assert all(22 <= step <= 25 for step in steps[:-1]), steps  # frames and properties are bytes, too
+
+
+def test_batches_within_a_chunk_do_not_become_smaller() -> None:
+    s = Streams(0)
+    s.harness.broker.log.seal_messages = 160
+    s.publisher.feed(b"".join(publish_frames("", "s", b"x" * BODY) for _ in range(160)))
+    s.stream.seal()
+    s.harness.settle()
+    assert s.stream.messages.sealed_end() == 160
+    at, steps = 0, []
+    while at < 160:
+        following = planned(s.ranges, at, 160, 40 * BODY)
+        steps.append(following - at)
+        at = following
+    assert all(step >= 38 for step in steps[:-1]), steps
+
+
+def test_large_messages_behind_many_small_ones_are_counted_one_by_one() -> None:
+    s = Streams(0)
+    s.publish(0, 300)
+    s.publisher.feed(b"".join(publish_frames("", "s", b"x" * 100_000) for _ in range(20)))
+    assert planned(s.ranges, 300, 320, 350_000) == 303
+    assert planned(s.ranges, 310, 320, 10) == 311  # a message at least
+    assert planned(s.ranges, 290, 320, 350_000) == 303

@@ -43,6 +43,7 @@ from warren.vhosts.super_streams import partitions_of
 
 ANSWER_BYTES: Final = 8 << 20
 PIECE_BYTES: Final = 64 << 20
+BOUNDED_PIECES: Final = 64  # into about as many a range is cut of which only some bytes are wanted
 SUPER_STREAM: Final = "super-stream"
 
 
@@ -238,9 +239,15 @@ class DataPortHandlers(Handlers):
         end = wanted.to
         if wanted.max_rows is not None:
             end = min(end, wanted.from_ + max(1, wanted.max_rows))
-        bounds, sizes = await ranges.cut(wanted.from_, end, max(1, wanted.piece_bytes))
-        if wanted.max_bytes is not None:
-            bounds, sizes = await _cut_off(bounds, sizes, max(1, wanted.max_bytes))
+        piece_bytes = max(1, wanted.piece_bytes)
+        if wanted.max_bytes is None:
+            bounds, sizes = await ranges.cut(wanted.from_, end, piece_bytes)
+        else:
+            most_bytes = max(1, wanted.max_bytes)
+            bounds, sizes = await ranges.cut(
+                wanted.from_, end, min(piece_bytes, most_bytes // BOUNDED_PIECES + 1), most_bytes
+            )
+            bounds, sizes = await _cut_off(bounds, sizes, most_bytes)
         return {"id": ranges.id, "first": oldest, "end": newest, "bounds": bounds, "bytes": sizes} | self._elsewhere(
             ranges
         )

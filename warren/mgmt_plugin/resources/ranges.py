@@ -7,6 +7,8 @@
 1. What lies in files is told as it lies there, compressed or not: a chunk may begin before what was asked for, and end
    behind it. Only whole columns are left out.
 2. `read` tells chunks, and where they end: never before where it began, so that who goes on from there comes to an end.
+3. `cut` counts bodies and properties as they are in a reader's memory, not as they are compressed. Of a chunk that is
+   cut it counts the part: a range that begins in the middle of a chunk does not have the bytes of all of it.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ from warren.streams.sealed_reads import read_sealed
 from warren.streams.stream import Stream
 
 PIECES_MAX: Final = 100_000
+LOOK_MESSAGES: Final = 1024  # at a time
 BESIDE_BYTES: Final = 8 << 20  # as much as a chunk may have besides its largest message, or less
 
 
@@ -86,8 +89,13 @@ class Ranges(Protocol):
     def bounds(self) -> tuple[int, int]:
         """Return the oldest offset, and where what is synced ends."""
 
-    async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
-        """Return where a range can be cut into pieces of about that size, and how large each piece is about."""
+    async def cut(
+        self, first: int, end: int, piece_bytes: int, most_bytes: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Return where a range can be cut into pieces of about that size, and how large each piece is about.
+
+        `most_bytes`: what is behind so many need not be cut.
+        """
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
         """Return the next chunk in pieces, and the offset up to which it reaches, at most `end`."""
@@ -130,28 +138,42 @@ class StreamRanges:
         table = self._stream.messages.sealer.table
         return int(table.end) if table.segments else 0
 
-    async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
-        """Exactly where chunks are sealed; what is in the log by the average size of its messages."""
-        stream = self._stream
-        table = stream.messages.sealer.table
-        last = first
-        bounds, sizes = [first], [0]
+    async def cut(
+        self, first: int, end: int, piece_bytes: int, most_bytes: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Exactly where chunks are sealed; what is in memory message by message if `most_bytes` asks for that.
+
+        What is in the log only counts by the average size of what is not sealed.
+        """
+        table = self._stream.messages.sealer.table
+        pieces = _Pieces(first, piece_bytes, most_bytes)
         for _, chunk in table.chunks_between(first, end):
             await give_way()
-            behind, size = min(int(chunk.end), end), int(chunk.stored_bytes)
-            if sizes[-1] and sizes[-1] + size > piece_bytes:
-                bounds.append(max(first, int(chunk.first)))
-                sizes.append(0)
-            sizes[-1] += size
-            last = behind
-        if not sizes[-1]:
-            return await _cut_evenly(first, end, piece_bytes, _average_bytes(stream))
-        bounds.append(last)
-        if last < end:
-            more, more_sizes = await _cut_evenly(last, end, piece_bytes, _average_bytes(stream))
-            bounds += more[1:]
-            sizes += more_sizes
-        return bounds, sizes
+            if pieces.has_enough():
+                return pieces.made()
+            begin, behind = max(first, int(chunk.first)), min(int(chunk.end), end)
+            share = int(chunk.content_bytes) * (behind - begin) // (int(chunk.end) - int(chunk.first))
+            pieces.add(begin, behind, share)
+        if pieces.end < end:
+            await self._cut_unsealed(pieces, end)
+        return pieces.made()
+
+    async def _cut_unsealed(self, pieces: _Pieces, end: int) -> None:
+        stream, messages = self._stream, self._stream.messages
+        count = max(1, int(stream.message_count) - int(messages.sealer.table.count))
+        average = max(1, int(stream.unsealed_bytes()) // count)
+        tail = end if pieces.most_bytes is None else min(end, int(messages.tail_from()))
+        await pieces.add_evenly(tail, average)
+        while pieces.end < end and not pieces.has_enough():
+            await give_way()
+            at = max(pieces.end, int(messages.tail_from()))
+            found = messages.messages(at, min(end, at + LOOK_MESSAGES))
+            if not found:
+                await pieces.add_evenly(end, average)  # it has left memory meanwhile
+            for offset, message in enumerate(found, at):
+                if pieces.has_enough():
+                    break
+                pieces.add(offset, offset + 1, 0 if message is None else int(message.content_bytes()))
 
     async def files(self, first: int, end: int) -> list[tuple[int, int, str, int, int]]:
         """Return the sealed chunks of a range: first, end, name of the file, place in it, bytes."""
@@ -209,8 +231,13 @@ class ClaimRanges:
     def bounds(self) -> tuple[int, int]:
         return self._claims.first_offset(), self._claims.synced_end()
 
-    async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
-        return await _cut_evenly(first, end, piece_bytes, _average_bytes(self._claims))
+    async def cut(
+        self, first: int, end: int, piece_bytes: int, most_bytes: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        pieces = _Pieces(first, piece_bytes, most_bytes)
+        claims = self._claims
+        await pieces.add_evenly(end, max(1, int(claims.ready.body_bytes) // max(1, int(claims.message_count))))
+        return pieces.made()
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
         claims = self._claims
@@ -230,28 +257,32 @@ class SnapshotRanges:
     def bounds(self) -> tuple[int, int]:
         return 0, self._snapshot.count
 
-    async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
-        bounds, sizes = [first], [0]
-        for begin, behind, _, size in self._snapshot.chunks:
+    async def cut(
+        self, first: int, end: int, piece_bytes: int, most_bytes: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        pieces = _Pieces(first, piece_bytes, most_bytes)
+        for chunk in self._snapshot.chunks:
             await give_way()
-            if begin < end and behind > first:
-                if sizes[-1] and sizes[-1] + size > piece_bytes:
-                    bounds.append(max(first, begin))
-                    sizes.append(0)
-                sizes[-1] += size
-        return ([*bounds, end], sizes) if first < end else ([first], [])
+            if pieces.has_enough():
+                break
+            begin, behind = max(first, chunk.first), min(chunk.end, end)
+            if begin < behind:
+                pieces.add(begin, behind, chunk.content_bytes * (behind - begin) // (chunk.end - chunk.first))
+        return pieces.made()
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
-        for begin, behind, position, size in self._snapshot.chunks:
-            if begin <= first < behind:
+        for chunk in self._snapshot.chunks:
+            if chunk.first <= first < chunk.end:
                 try:
                     path, missing = self._snapshot.path, wanted.missing_parts()
-                    pieces = await in_thread(SNAPSHOTS, _read_chunk, path, position, size, missing, abandon=True)
+                    pieces = await in_thread(
+                        SNAPSHOTS, _read_chunk, path, chunk.position, chunk.size, missing, abandon=True
+                    )
                 except FileNotFoundError:
                     raise HttpError(404, "no_snapshot", "the snapshot has expired") from None
                 if not pieces:
                     raise HttpError(500, "damaged", "the snapshot is damaged on disk: take another")
-                return pieces, min(behind, end)
+                return pieces, min(chunk.end, end)
         raise not_found()
 
 
@@ -272,19 +303,53 @@ async def _encoded(columns: Columns) -> list[Piece]:
     return await in_thread(CHUNKS, columns.encode)
 
 
-def _average_bytes(queue: Queue) -> int:
-    return max(1, int(queue.ready.body_bytes) // max(1, int(queue.message_count)))
+class _Pieces:
+    """Where a range is cut. `end`: up to where it was looked at; `most_bytes`: nobody wants more."""
 
+    def __init__(self, first: int, piece_bytes: int, most_bytes: int | None) -> None:
+        self.end = first
+        self.most_bytes = most_bytes
+        self._piece_bytes = piece_bytes
+        self._bounds = [first]
+        self._sizes: list[int] = []
+        self._total = 0
 
-async def _cut_evenly(first: int, end: int, piece_bytes: int, message_bytes: int) -> tuple[list[int], list[int]]:
-    step = max(1, piece_bytes // message_bytes, (end - first) // PIECES_MAX + 1)
-    step = (step + RANGE_MESSAGES - 1) // RANGE_MESSAGES * RANGE_MESSAGES
-    bounds, sizes = [first], list[int]()
-    for behind in range(first + step, end + step, step):
-        await give_way()
-        sizes.append(message_bytes * (min(behind, end) - bounds[-1]))
-        bounds.append(min(behind, end))
-    return bounds, sizes
+    def has_enough(self) -> bool:
+        return self.most_bytes is not None and self._total >= self.most_bytes
+
+    def add(self, begin: int, behind: int, size: int) -> None:
+        """Add the offsets up to `behind`, of which those from `begin` are there: to the last piece if there is room."""
+        size = max(1, size)
+        if self._sizes and self._sizes[-1] + size <= self._piece_bytes:
+            self._bounds[-1] = behind
+            self._sizes[-1] += size
+        else:
+            if self._sizes:
+                self._bounds[-1] = max(self._bounds[-1], begin)
+            self._bounds.append(behind)
+            self._sizes.append(size)
+        self.end = behind
+        self._total += size
+
+    async def add_evenly(self, end: int, message_bytes: int) -> None:
+        """Add the offsets up to `end`, of messages of about that size, in pieces of their own."""
+        first = self.end
+        step = max(1, self._piece_bytes // message_bytes, (end - first) // PIECES_MAX + 1)
+        step = (step + RANGE_MESSAGES - 1) // RANGE_MESSAGES * RANGE_MESSAGES
+        for behind in range(first + step, end + step, step):
+            await give_way()
+            if self.has_enough():
+                break
+            behind = min(behind, end)
+            size = message_bytes * (behind - self.end)
+            self._bounds.append(behind)
+            self._sizes.append(size)
+            self._total += size
+            self.end = behind
+
+    def made(self) -> tuple[list[int], list[int]]:
+        """Return the bounds of the pieces, and their sizes."""
+        return self._bounds, self._sizes
 
 
 async def _read_columns(

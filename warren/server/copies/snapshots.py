@@ -24,7 +24,7 @@ import time
 from dataclasses import dataclass, field
 from heapq import merge
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -77,12 +77,19 @@ class QueueGone(SnapshotError):
     """The queue was deleted meanwhile."""
 
 
+class SnapshotChunk(NamedTuple):
+    """The rows from `first` up to `end`: where in the file, in how many bytes, and with how many when uncompressed."""
+
+    first: int
+    end: int
+    position: int
+    size: int
+    content_bytes: int
+
+
 @dataclass(slots=True)
 class Snapshot:
-    """One snapshot. `queue_id` is what its maker knows the queue by.
-
-    Entries of `chunks`: first row, end, place in the file, bytes.
-    """
+    """One snapshot. `queue_id` is what its maker knows the queue by."""
 
     id: str
     vhost: str
@@ -97,7 +104,7 @@ class Snapshot:
     error: SnapshotError | None = None
     count: int = 0
     bytes: int = 0
-    chunks: list[tuple[int, int, int, int]] = field(default_factory=list)
+    chunks: list[SnapshotChunk] = field(default_factory=list)
     over: trio.Event = field(default_factory=trio.Event)  # it is ready, or has failed
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
@@ -339,7 +346,7 @@ class _Maker:
         columns = self._writer.finish(first, snapshot.count)
         self._writer = self._new_writer()
         size = await in_thread(SNAPSHOTS, _append, self._file, snapshot.path.parent, columns, self._minimum_bytes)
-        snapshot.chunks.append((first, snapshot.count, self._position, size))
+        snapshot.chunks.append(SnapshotChunk(first, snapshot.count, self._position, size, int(columns.content_bytes)))
         self._position += size
 
 
