@@ -9,6 +9,7 @@ from mypy_extensions import i64
 
 from warren.amqp.outbox import Outbox
 from warren.channels.confirms import PendingConfirms
+from warren.channels.early_input import EarlyInput
 from warren.channels.inbound import Inbound
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
@@ -54,6 +55,7 @@ class Shared:
         self.stopped: bool = False  # publishers have to wait: an alarm, or the disk is behind
         self.large_stopped: bool = False  # those of large messages have to: the same, or the disk is behind with these
         self.inbound = Inbound(1 << 29, 60.0)
+        self.early = EarlyInput()
         self.message_max_bytes: i64 = 134217728
         self.feed_units: i64 = FEED_UNITS_MAX  # how much one call of `Connection.feed` may do; set by the shell
         self.confirms = PendingConfirms(log, journal)

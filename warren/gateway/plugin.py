@@ -19,7 +19,7 @@ from warren.server.network.reactor import Listener
 from warren.server.network.tls import maybe_user_of_certificate
 from warren.server.supervision import ESSENTIAL
 
-# How many are being connected to the leader at a time: it takes few whom it does not know yet (`NEWCOMERS_MAX`).
+# How many are being connected to the leader at a time: it takes few of them (`replication.newcomers`).
 CONNECTING_MAX: Final = 4
 RETRY_S: Final = 0.2
 # Without a leader for so long, new clients are told at once: nobody is elected where this node is.

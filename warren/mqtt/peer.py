@@ -9,7 +9,8 @@
     RUNNING          DISCONNECT                                        CLOSING until all of it has ended, then ENDED
     any              an error, or the socket is gone                   ENDED
 
-1. Before the login a packet has at most `EARLY_BYTES`; afterwards PUBLISH as many as a message may have, with a head of
+1. Before the login a packet has at most `EARLY_BYTES`, and all that are not whole together are bounded
+   (``channels.early_input``); afterwards PUBLISH as many as a message may have, with a head of
    at most `PUBLISH_HEAD_BYTES`, any other `COMMAND_BYTES`.
 2. One connection at a time has a client id in a vhost. Who comes later has it, when the earlier one has let go of
    everything.
@@ -296,6 +297,8 @@ class MqttPeer(Peer):
         session = self._session
         if session is not None and self.running:
             self.shared.inbound.hold(session, cost)
+        elif self.state < RUNNING:
+            self.shared.early.hold(self, self._have)
         if self.shared.large_stopped and self.inbound_bytes > STOPPED_MAX_BYTES:
             self.publisher_blocked()
 
@@ -306,6 +309,7 @@ class MqttPeer(Peer):
         session = self._session
         if session is not None:
             self.shared.inbound.let_go(session)
+        self.shared.early.let_go(self)
 
     def details(self) -> dict[str, object]:
         session = self._session
@@ -848,6 +852,7 @@ class MqttPeer(Peer):
         pass  # a server has none: PINGRESP answers
 
     def forget_input(self) -> None:
+        self.shared.early.let_go(self)
         self._rest = b""
         self._rest_from = 0
         self._pieces = _NO_PIECES

@@ -12,8 +12,8 @@
    Where nodes are elected a `Member` decides instead, and etcd has the set (``elected_set.py``).
 3. A follower that has left the set is disconnected, and told why: it has to catch up again, and takes note that it may
    lack what was confirmed since.
-4. Whoever connects has `HANDSHAKE_S` to prove that it knows the secret, and at most `NEWCOMERS_MAX` are given that time
-   at once. It is told nothing of the store meanwhile.
+4. A peer that connects has `HANDSHAKE_S` to prove that it knows the secret, unless others need its place
+   (``newcomers.py``). It is told nothing of the store meanwhile.
 5. What begins this life is synced here before anything of the log is compared with, or sent to, a follower. Otherwise
    this node, ended and started again, would know nothing of it, and could follow the epoch before. One that was elected
    is heard of before that, while it recovers (`listen`): those who wait for it answer its beacons.
@@ -57,6 +57,7 @@ from warren.replication.identity import Identity
 from warren.replication.in_sync import InSyncSet, Replica
 from warren.replication.leader_mender import LeaderMender
 from warren.replication.link_to_follower import LinkToFollower
+from warren.replication.newcomers import Newcomer, Newcomers
 from warren.replication.passage import some
 from warren.replication.questions import Questions
 from warren.replication.shipping import ShippedStore, Shipping
@@ -72,7 +73,6 @@ from warren.server.threads import REPLICATION, in_thread
 BEACON_S: Final = 0.25
 WATCH_S: Final = 0.1
 HANDSHAKE_S: Final = 5.0
-NEWCOMERS_MAX: Final = 16
 REMEMBERED_MAX: Final = 64  # nodes that catch up
 RECORD_RETRY_S: Final = 1.0
 PROGRESS_S: Final = 0.005  # how often it is looked how far a handing over has come
@@ -145,7 +145,7 @@ class Leader:
         self._directory = directory
         self._state = state
         self._followers: dict[Node, LinkToFollower] = {}
-        self._newcomers = trio.CapacityLimiter(NEWCOMERS_MAX)
+        self._newcomers = Newcomers()
         self._proposed = trio.Event()
         self._proposal: frozenset[Node] | None = None
         self._beacons = 0
@@ -532,35 +532,28 @@ class Leader:
 
     async def _accept(self, listener: trio.socket.SocketType, nursery: trio.Nursery) -> None:
         while True:
-            await self._newcomers.acquire_on_behalf_of(token := object())
             try:
                 sock, address = await listener.accept()
             except OSError:
-                self._newcomers.release_on_behalf_of(token)
                 await trio.sleep(1.0)
                 continue
-            except BaseException:
-                self._newcomers.release_on_behalf_of(token)
-                raise
             plain = socket.socket(fileno=sock.detach())
             assert self._tasks is not None
-            nursery.start_soon(self._tasks.once, "follower", self._serve, plain, str(address[0]), token)
+            nursery.start_soon(self._tasks.once, "follower", self._serve, plain, str(address[0]))
 
-    async def _serve(self, sock: socket.socket, address: str, token: object) -> None:
+    async def _serve(self, sock: socket.socket, address: str) -> None:
         follower: LinkToFollower | None = None
         with sock:
             try:
-                try:
-                    with trio.fail_after(HANDSHAKE_S):
-                        follower = await self._meet(sock, address)
-                finally:
-                    self._newcomers.release_on_behalf_of(token)
+                is_met = False
+                with self._newcomers.enter(address, HANDSHAKE_S) as newcomer:
+                    follower = await self._meet(sock, address, newcomer)
+                    is_met = True
+                if not is_met:
+                    why = "others needed its place" if newcomer.lost_place else f"no handshake within {HANDSHAKE_S:g} s"
+                    self._say_once("a follower was refused", reason=why, address=address)
             except Refused as refused:
                 self._say_once("a follower was refused", reason=refused.reason, address=address)
-            except trio.TooSlowError:
-                self._say_once(
-                    "a follower was refused", reason=f"no handshake within {HANDSHAKE_S:g} s", address=address
-                )
             except OSError as error:
                 reason = error.strerror or str(error)
                 self._say_once("a follower was refused", reason=reason, address=address)
@@ -572,7 +565,7 @@ class Leader:
         if follower is not None:
             await follower.forget()
 
-    async def _meet(self, sock: socket.socket, address: str) -> LinkToFollower | None:
+    async def _meet(self, sock: socket.socket, address: str, newcomer: Newcomer) -> LinkToFollower | None:
         """Go through the handshake; return the follower, None for a client that one passes on.
 
         Raises:
@@ -584,6 +577,7 @@ class Leader:
         try:
             while not (challenge := side.challenge()):
                 side.feed(await some(wire))
+            newcomer.has_spoken = True
             wire.put([challenge])
             while (about := side.proved()) is None:
                 side.feed(await some(wire))

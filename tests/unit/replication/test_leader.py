@@ -15,7 +15,8 @@ from simulation.simulated_file_system import SimulatedFileSystem
 from warren.replication.cluster_state import ClusterState
 from warren.replication.handshake import Node
 from warren.replication.identity import Identity
-from warren.replication.leader import Leader
+from warren.replication.leader import HANDSHAKE_S, Leader
+from warren.replication.newcomers import NEWCOMERS_MAX
 from warren.replication.passage import pass_on
 from warren.server.client_of_node import ClientOfNode
 from warren.server.management import NoLeader
@@ -41,5 +42,29 @@ def test_a_client_that_is_passed_on_to_a_leader_that_recovers_is_told_so(tmp_pat
                 await pass_on(leader._endpoint, identity, TWO, client)
             assert not tasks.failing()
             nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("count", [40, 3 * NEWCOMERS_MAX])
+def test_peers_that_say_nothing_are_in_nobodys_way(tmp_path: Path, count: int) -> None:
+    """(4): those who come behind them are heard at once, not when their time is over."""
+    identity = Identity(b"what the nodes of this test share")
+    state = ClusterState(ME.incarnation)
+    client = ClientOfNode("192.0.2.7:50412", "192.0.2.2:5671", False)
+
+    async def main() -> None:
+        leader = Leader(Endpoint("127.0.0.1", free_port()), identity, ME.name, tmp_path, state, SimulatedFileSystem())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(leader.listen, Supervision(), b"s" * 16, EPOCH)
+            silent = [await trio.open_tcp_stream("127.0.0.1", leader._endpoint.port) for _ in range(count)]
+            began_s = trio.current_time()
+            with pytest.raises(NoLeader, match="it does not take clients yet"):
+                await pass_on(leader._endpoint, identity, TWO, client)
+            assert len(leader._newcomers) >= min(count, NEWCOMERS_MAX) - 1
+            assert trio.current_time() - began_s < HANDSHAKE_S
+            nursery.cancel_scope.cancel()
+        for stream in silent:
+            await stream.aclose()
 
     trio.run(main)
