@@ -30,6 +30,8 @@ from warren.cluster.events import (
     Action,
     AnswerBeacon,
     Appended,
+    AskingEnded,
+    AskPositions,
     BeaconAnswered,
     BeaconReceived,
     Drained,
@@ -41,8 +43,10 @@ from warren.cluster.events import (
     LinkLost,
     LinkRefused,
     NearlyCaughtUp,
+    Objected,
     Position,
     Positioned,
+    PositionTold,
     Read,
     ReadFailed,
     RecordChanged,
@@ -52,6 +56,7 @@ from warren.cluster.events import (
     RequireAcks,
     Restart,
     SendBeacon,
+    Standing,
     StopAcknowledging,
     Swap,
     SwapDone,
@@ -88,6 +93,10 @@ KINDS: Final = (
 )
 Entry = tuple[int, int]  # the epoch, and a number that no other entry has
 Log = tuple[Entry, ...]
+
+
+def _end_of(log: Log) -> Position:
+    return Position(log[-1][0] if log else 0, len(log))
 
 
 class Broken(AssertionError):
@@ -144,6 +153,7 @@ class Node:
     rate: float
     offset_s: float
     disk: Log = ()
+    known: int = 0  # how much of it is committed, by what is on the disk
     process: Process | None = None
     paused_until: float = 0.0
     slow_s: float = 0.0  # how long its disk needs for a sync
@@ -153,6 +163,11 @@ class Node:
     @property
     def replica(self) -> Replica:
         return Replica(self.name, f"i{self.incarnation}")
+
+    @property
+    def standing(self) -> Standing:
+        committed = self.disk[: self.known]
+        return Standing(_end_of(self.disk), _end_of(committed))
 
 
 class World:
@@ -211,12 +226,11 @@ class World:
     def start(self, node: Node) -> None:
         if node.process is not None:
             return
-        last = node.disk[-1][0] if node.disk else 0
         founding = Founding("store", self.min_in_sync) if node.name == "a" and node.incarnation == 0 else None
         member = Member(
             node.replica,
             self.clock(node),
-            position=Position(last, len(node.disk)),
+            position=_end_of(node.disk),
             timers=self.timers,
             founding=founding,
         )
@@ -233,6 +247,7 @@ class World:
         replica = node.replica
         if wipe:
             node.disk = ()
+            node.known = 0
             node.incarnation += 1
         for other in self.others(node):
             self.send(node, other, lambda peer: self.tell(peer, LinkLost(replica)))
@@ -313,12 +328,14 @@ class World:
                 self._read(process)
             case Swap(number, revision, record):
                 self._swap(process, number, revision, record)
+            case AskPositions(number, nodes):
+                for name in sorted(nodes):
+                    self._ask(process, number, self.nodes[name])
+                ended = AskingEnded(number)
+                self.later(1.0, lambda: self.deliver(node, lambda peer: self._if_same(peer, process, ended)))
             case SendBeacon(epoch, number):
                 process.sent[number] = self.now
-                positions = {
-                    replica: Position(epoch, lsn) for replica, lsn in process.acked.items() if replica != node.replica
-                }
-                beacon = BeaconReceived(node.replica, epoch, number, positions)
+                beacon = BeaconReceived(node.replica, epoch, number)
                 for other in self.others(node):
                     self.send(node, other, lambda peer: self.tell(peer, beacon))
                 self._ship(process)
@@ -355,6 +372,15 @@ class World:
         self.ways += 1
         transfer = TransferRequested(target.node)
         self.deliver(process.node, lambda peer: self._if_same(peer, process, transfer))
+
+    def _ask(self, process: Process, number: int, other: Node) -> None:
+        node = process.node
+
+        def answer(peer: Process) -> None:
+            told = PositionTold(number, other.name, other.replica, other.standing)
+            self.send(other, node, lambda back: self._if_same(back, process, told))
+
+        self.send(node, other, answer)
 
     def _answered(self, process: Process, answer: BeaconAnswered) -> None:
         if answer.epoch == process.member.epoch:
@@ -488,11 +514,11 @@ class World:
     def _ship(self, process: Process) -> None:
         if process.epoch == 0:
             return
-        log, epoch, node = process.log, process.epoch, process.node
+        log, epoch, node, committed = process.log, process.epoch, process.node, process.committed
         for other in self.others(node):
-            self.send(node, other, lambda peer: self._take(peer, node.replica, epoch, log))
+            self.send(node, other, lambda peer: self._take(peer, node.replica, epoch, log, committed))
 
-    def _take(self, process: Process, leader: Replica, epoch: int, log: Log) -> None:
+    def _take(self, process: Process, leader: Replica, epoch: int, log: Log, committed: int) -> None:
         """Follow a leader: the log that was sent has the entry that began its epoch, so what differs shows there."""
         if process.followed != (epoch, leader):
             return
@@ -502,8 +528,13 @@ class World:
             is_behind = same == len(own)
             if not is_behind and own[same][0] == epoch:
                 raise Broken(f"C3: {process.node.name} has other entries of epoch {epoch}")
+            if same < process.node.known:
+                objection = Objected(process.node.replica, process.node.standing.committed)
+                self.send(process.node, self.nodes[leader.node], lambda peer: self._objected(peer, epoch, objection))
+                return
             process.node.disk = log
-            self.tell(process, Positioned(Position(log[-1][0], len(log))))
+            self.tell(process, Positioned(_end_of(log)))
+        process.node.known = max(process.node.known, committed)
         self._ack(process, leader, epoch, len(log))
 
     def _ack(self, process: Process, leader: Replica, epoch: int, length: int) -> None:
@@ -527,6 +558,10 @@ class World:
             self.later(process.node.slow_s, lambda: self.deliver(process.node, lambda _: synced()))
         else:
             send()
+
+    def _objected(self, process: Process, epoch: int, objection: Objected) -> None:
+        if process.epoch == epoch:
+            self.tell(process, objection)
 
     def _acked(self, process: Process, replica: Replica, epoch: int, length: int) -> None:
         if process.epoch != epoch:

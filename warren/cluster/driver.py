@@ -2,6 +2,7 @@
 
     tell        an event, from whatever runs on the loop -> the member -> actions, carried out before `tell` returns
     the record  a task that reads, one that swaps, one that watches; each has one request under way at most
+    others      a task that asks other nodes how far their logs go
     time        a task that tells `Tick` when the member wants to be woken
 
 1. Actions are carried out in their order, and those of one event before the next event is looked at. An event that an
@@ -17,6 +18,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final, Protocol, assert_never
 
 import trio
@@ -26,10 +28,13 @@ from warren.cluster.events import (
     Acknowledge,
     Action,
     AnswerBeacon,
+    AskingEnded,
+    AskPositions,
     Event,
     GiveWay,
     HandOver,
     Lead,
+    PositionTold,
     Read,
     ReadFailed,
     RecordChanged,
@@ -41,6 +46,7 @@ from warren.cluster.events import (
     Restart,
     SendBeacon,
     Serve,
+    Standing,
     StopAcknowledging,
     StopServing,
     Swap,
@@ -50,6 +56,7 @@ from warren.cluster.events import (
     Tick,
 )
 from warren.cluster.member import Member
+from warren.cluster.pre_vote import ASKING_S
 from warren.cluster.record import Record, RecordError, Replica, Versioned
 
 # The clocks of the member and of the loop are two: neither is trusted for longer than this.
@@ -61,6 +68,10 @@ ANSWER_S: Final = 2.0
 def passed_s() -> float:
     """Return a time in seconds that only passes, also while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# Which node has answered, the directory it has, and what it has said of its log.
+ToldPosition = Callable[[str, Replica | None, Standing | None], None]
 
 
 class RecordStore(Protocol):
@@ -87,6 +98,8 @@ class RecordStore(Protocol):
 
 class Node(Protocol):
     """What a member decides for. Nothing here blocks; see `warren.cluster.events` for what each of them asks."""
+
+    async def ask_positions(self, nodes: frozenset[str], told: ToldPosition) -> None: ...
 
     def send_beacon(self, epoch: int, number: int) -> None: ...
 
@@ -132,6 +145,9 @@ class Driver:
         self._told = trio.Event()
         self._was_read = trio.Event()
         self._reads = trio.Event()
+        self._asking: AskPositions | None = None
+        self._asks = trio.Event()
+        self._asks_scope = trio.CancelScope()
         self._swap: Swap | None = None
         self._swaps = trio.Event()
 
@@ -190,6 +206,7 @@ class Driver:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read)
             nursery.start_soon(self._write)
+            nursery.start_soon(self._ask)
             nursery.start_soon(self._watch)
             nursery.start_soon(self._wake)
 
@@ -203,6 +220,10 @@ class Driver:
             case Swap():
                 self._swap = action
                 self._swaps.set()
+            case AskPositions():
+                self._asking = action
+                self._asks_scope.cancel()
+                self._asks.set()
             case SendBeacon(epoch, number):
                 node.send_beacon(epoch, number)
             case AnswerBeacon(leader, epoch, number):
@@ -267,6 +288,21 @@ class Driver:
         await self._was_read.wait()  # nothing counts before that
         async for found in self._store.changes():
             self.tell(RecordChanged(found))
+
+    # --- other nodes ------------------------------------------------------------------------------------------------
+
+    async def _ask(self) -> None:
+        while True:
+            await self._asks.wait()
+            self._asks = trio.Event()
+            asking = self._asking
+            assert asking is not None
+            with trio.move_on_after(ASKING_S) as self._asks_scope:
+                await self._node.ask_positions(asking.nodes, partial(self._told_position, asking.number))
+            self.tell(AskingEnded(asking.number))
+
+    def _told_position(self, number: int, node: str, replica: Replica | None, standing: Standing | None) -> None:
+        self.tell(PositionTold(number, node, replica, standing))
 
     # --- time -------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ Actions are to be carried out in their order: what stops comes before what asks 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +20,13 @@ class Position(NamedTuple):
 
     def __str__(self) -> str:
         return f"LSN {self.lsn} of epoch {self.epoch}"
+
+
+class Standing(NamedTuple):
+    """What a node says of its log: how far it goes, and up to where it is known there to be committed."""
+
+    position: Position
+    committed: Position
 
 
 # --- events: etcd -----------------------------------------------------------------------------------------------------
@@ -74,12 +80,11 @@ class SwapUnknown:
 
 @dataclass(frozen=True, slots=True)
 class BeaconReceived:
-    """A leader has said that it leads; `positions` are those that it knows of the others."""
+    """A leader has said that it leads."""
 
     leader: Replica
     epoch: int
     number: int
-    positions: Mapping[Replica, Position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,23 @@ class EpochRefused:
 
     replica: Replica
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PositionTold:
+    """A node has answered the questions of this number. None: it is of a version that says nothing of its log."""
+
+    number: int
+    node: str
+    replica: Replica | None = None
+    standing: Standing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskingEnded:
+    """Every node that was asked has answered the questions of this number, or is given up."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +250,8 @@ Event = (
     | BeaconReceived
     | BeaconAnswered
     | EpochRefused
+    | PositionTold
+    | AskingEnded
     | Objected
     | Heard
     | LinkLost
@@ -265,8 +289,16 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True)
+class AskPositions:
+    """Ask these nodes how far their logs go, and tell each answer as it comes; earlier questions are given up."""
+
+    number: int
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class SendBeacon:
-    """Send a beacon to all replicas that are connected, with the positions that are known of them."""
+    """Send a beacon to all replicas that are connected."""
 
     epoch: int
     number: int
@@ -376,6 +408,7 @@ class Report:
 Action = (
     Read
     | Swap
+    | AskPositions
     | SendBeacon
     | AnswerBeacon
     | RefuseEpoch

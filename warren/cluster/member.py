@@ -44,7 +44,6 @@ answers, since nobody else can stand.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -55,6 +54,8 @@ from warren.cluster.events import (
     Action,
     AnswerBeacon,
     Appended,
+    AskingEnded,
+    AskPositions,
     BeaconAnswered,
     BeaconReceived,
     ChangeRequested,
@@ -73,6 +74,7 @@ from warren.cluster.events import (
     Objected,
     Position,
     Positioned,
+    PositionTold,
     Read,
     ReadFailed,
     RecordChanged,
@@ -96,6 +98,7 @@ from warren.cluster.events import (
     TransferRequested,
 )
 from warren.cluster.peers import Peers
+from warren.cluster.pre_vote import ASKING_S, PreVote, positions
 from warren.cluster.record import (
     Ask,
     LeaderBy,
@@ -129,6 +132,8 @@ class Timers:
     grace_s: float = 3.0
     refused_s: float = 0.3  # from the loss of the link, when connecting again is refused
     stagger_s: float = 0.2  # between the candidates
+    ask_s: float = 0.5  # before it is to stand, a node asks the others
+    ask_again_s: float = 0.5
     disk_s: float = 2.0
     retry_s: float = 0.25  # between two questions to etcd that fail
     hand_over_s: float = 3.0  # from when all is written until another replica leads
@@ -202,7 +207,9 @@ class Member:
         self._answered_s = now_s  # an earlier life of this process may have answered just before it ended
         self._lost_s: float | None = None
         self._is_refused = False
-        self._positions: Mapping[Replica, Position] = {}
+        self._pre_vote: PreVote | None = None
+        self._pre_votes = 0
+        self._asks_at_s = now_s  # not earlier
         self._stood: set[int] = set()  # the epochs that this life has stood for
         self._has_led = False
         # As a leader.
@@ -257,7 +264,9 @@ class Member:
             times += [self._doubt_at_s()]
             times += [self._peers.useful_until_s(peer, self._timers.suspect_s) for peer in self._required - {self.me}]
         else:
-            times += [self._stand_at_s(), self._doubt_at_s()]
+            times += [self._stand_at_s(), self._ask_others_at_s(), self._doubt_at_s()]
+            if self._pre_vote is not None:
+                times += [self._pre_vote.asked_s + self._timers.ask_s, self._pre_vote.asked_s + ASKING_S]
         return min((time_s for time_s in times if time_s > now_s), default=NEVER)
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -296,6 +305,12 @@ class Member:
             case EpochRefused(replica, epoch):
                 if self._is_leader and epoch > self.epoch:
                     self._end(f"{replica} knows of epoch {epoch}")
+            case PositionTold(number, node, replica, standing):
+                if self._pre_vote is not None and self._pre_vote.number == number:
+                    self._pre_vote.take(node, replica, standing)
+            case AskingEnded(number):
+                if self._pre_vote is not None and self._pre_vote.number == number:
+                    self._pre_vote.is_over = True
             case Objected(replica, committed):
                 if self._is_leader:
                     self._end(f"{replica} has as committed what this node lacks, up to {committed}")
@@ -388,7 +403,7 @@ class Member:
             self._view.is_read = False
         self._heard_s = self._answered_s = now_s
         self._lost_s, self._is_refused = None, False
-        self._positions = beacon.positions
+        self._pre_vote = None
         self._actions.append(AnswerBeacon(beacon.leader, beacon.epoch, beacon.number))
 
     def _heard(self, now_s: float, replica: Replica) -> None:
@@ -496,17 +511,64 @@ class Member:
 
     def _maybe_stand(self, now_s: float) -> Record | None:
         """Return the record in which this node leads, when it is time to stand."""
-        if now_s < self._stand_at_s() or self._is_disk_stuck(now_s):
+        if self._is_disk_stuck(now_s):
             return None
         if self.record is None:
-            return self._found()
-        change = taken_over(self.record, self.me, self._position.epoch)
+            return self._found() if now_s >= self._stand_at_s() else None
+        vote = self._maybe_pre_vote(now_s, self.record)
+        if vote is None or now_s < self._stand_at_s():
+            return None
+        reason = self._why_not_stand(self.record, vote)
+        if reason:
+            self._report(f"this node does not stand for election: {reason}")
+            if vote.is_over:
+                self._ask_others_again(now_s)
+            return None
+        change = taken_over(self.record, self.me, self._position.epoch, vote.answering())
         if isinstance(change, Refusal):
             return None
+        self._ask_others_again(now_s)
         self._stand(change)
         # What our log has of the epoch that the record gives us we wrote ourselves, as its leader in an earlier life.
         self._has_led = self.record.leader == self.me and self._position.epoch == self.record.epoch
         return change
+
+    def _ask_others_at_s(self) -> float:
+        """Return when the others are to be asked, so that their answers are there when this node is to stand."""
+        return max(self._due_s() - self._timers.ask_s, self._asks_at_s)
+
+    def _maybe_pre_vote(self, now_s: float, record: Record) -> PreVote | None:
+        """Return what the others have answered, once it can be decided by; ask them when that is due."""
+        vote = self._pre_vote
+        if vote is None or now_s >= vote.asked_s + ASKING_S:
+            if now_s < self._ask_others_at_s():
+                return None
+            others = record.assigned - {self.me.node}
+            self._pre_votes += 1
+            vote = self._pre_vote = PreVote(self._pre_votes, others, now_s)
+            if others:
+                self._actions.append(AskPositions(vote.number, others))
+        return vote if vote.is_ready(now_s, self._timers.ask_s) else None
+
+    def _ask_others_again(self, now_s: float) -> None:
+        self._pre_vote = None
+        self._asks_at_s = now_s + self._timers.ask_again_s
+
+    def _why_not_stand(self, record: Record, vote: PreVote) -> str:
+        """Return why this node is not to lead, by what others say; empty when it may."""
+        ahead = vote.ahead(self._position)
+        if ahead is not None:
+            return (
+                f"{ahead.replica.node} has as committed what is not here, up to {ahead.committed}, and the log of this "
+                f"node ends at {self._position}: was its data directory restored from a copy?"
+            )
+        if not vote.reaches(record):
+            known = positions(vote.told)
+            return (
+                f"a leader needs {record.least - 1} other node(s) to confirm anything, and {len(vote.reached)} answer"
+                + (f" ({known})" if known else "")
+            )
+        return ""
 
     def _stand(self, change: Record) -> None:
         self._stop_acknowledging()
@@ -522,7 +584,17 @@ class Member:
         return first(self._founding.store, self.me, self._founding.min_in_sync)
 
     def _stand_at_s(self) -> float:
-        """Return when this node is to stand, if nothing is heard before; never for one outside the set."""
+        """Return when this node is to stand, if nothing is heard before: behind those whose logs go further."""
+        due_s, vote = self._due_s(), self._pre_vote
+        if self.record is None or vote is None or due_s == NEVER:
+            return due_s
+        rank = vote.rank(self.record, self.me, self._position)
+        if rank and due_s < self._heard_s:  # even one that led before: the others wait for the grace time
+            due_s = self._heard_s + self._timers.grace_s
+        return due_s + rank * self._timers.stagger_s
+
+    def _due_s(self) -> float:
+        """Return when this node is to stand as the first one; never for one outside the set."""
         if not self._view.is_read or self._view.is_swapping:
             return NEVER
         record = self.record
@@ -533,10 +605,8 @@ class Member:
         if record.leader == self.me:
             return -math.inf
         if self._is_refused and self._lost_s is not None:
-            due_s = self._lost_s + self._timers.refused_s
-        else:
-            due_s = self._heard_s + self._timers.grace_s
-        return due_s + self._rank(record) * self._timers.stagger_s
+            return self._lost_s + self._timers.refused_s
+        return self._heard_s + self._timers.grace_s
 
     def _recovery_requested(self, now_s: float, request: RecoveryRequested) -> None:
         reason = self._why_no_recovery(now_s)
@@ -578,14 +648,6 @@ class Member:
         self._stand(change)
         self._has_led = False
         return change
-
-    def _rank(self, record: Record) -> int:
-        """Return how many others of the set are to stand before this node: those with longer logs."""
-        lowest = Position(0, 0)
-        others = record.in_sync - {record.leader, self.me}
-        ours = self._position
-        theirs = [(self._positions.get(other, lowest), other) for other in others]
-        return sum(position > ours or (position == ours and other < self.me) for position, other in theirs)
 
     def _may_lead(self, record: Record) -> bool:
         """Whether the record makes this process the leader of an epoch that nobody has led."""
@@ -735,6 +797,8 @@ class Member:
         """Return the record without those that are silent or stuck, longest first, as many as may go."""
         limit_s = self._timers.suspect_s
         silent = [peer for peer in record.in_sync - {self.me} if not self._is_useful(peer, now_s)]
+        if len(record.in_sync) - len(silent) < record.least:
+            return None  # nothing can be confirmed without them: those that are cut off together may elect a leader
         changed = record
         for replica in sorted(silent, key=lambda peer: (self._peers.useful_until_s(peer, limit_s), peer)):
             shorter = removed(changed, self.me, self.epoch, replica)

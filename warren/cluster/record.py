@@ -132,14 +132,19 @@ def first(store: str, leader: Replica, min_in_sync: int) -> Record:
     return Record(store, 1, leader, LeaderBy.FIRST, in_sync, frozenset({leader.node}), min_in_sync)
 
 
-def taken_over(record: Record, candidate: Replica, log_epoch: int) -> Record | Refusal:
+def taken_over(
+    record: Record, candidate: Replica, log_epoch: int, answering: frozenset[Replica] | None = None
+) -> Record | Refusal:
     """Let a replica of the set lead; the leader until now leaves it, if enough remain.
 
-    `log_epoch` is the greatest epoch that the candidate's log knows of: etcd may be older, restored from a backup.
+    `log_epoch` is the greatest epoch that the candidate's log knows of: etcd may be older, restored from a backup. Of
+    the set, those stay that are `answering`, and of the others as many as have to: the leader until now is the last.
     """
     if candidate not in record.in_sync:
         return Refusal(f"{candidate} is not in sync: it may lack what was confirmed")
     in_sync = _without_leader(record, candidate)
+    if answering is not None:
+        in_sync = _with_answering(record, candidate, answering)
     epoch = max(record.epoch, log_epoch) + 1
     return dataclasses.replace(record, epoch=epoch, leader=candidate, by=LeaderBy.TAKE_OVER, in_sync=in_sync)
 
@@ -297,6 +302,17 @@ def _without_leader(record: Record, next_leader: Replica) -> frozenset[Replica]:
     """Return the set without the leader until now, if enough remain and it does not lead again."""
     rest = record.in_sync - ({record.leader} - {next_leader})
     return rest if len(rest) >= record.least else record.in_sync
+
+
+def _with_answering(record: Record, candidate: Replica, answering: frozenset[Replica]) -> frozenset[Replica]:
+    """Return the set that a candidate leads best: those that answer, and others only if they are too few.
+
+    Whoever is in sync has everything that is committed, so any of them will do.
+    """
+    there = answering & record.in_sync
+    kept = {candidate} | (there - {record.leader})
+    rest = sorted(record.in_sync - kept, key=lambda other: (other not in there, other == record.leader, other))
+    return frozenset(kept | set(rest[: max(0, record.least - len(kept))]))
 
 
 def _unless_led_by(record: Record, leader: Replica, epoch: int) -> Refusal | None:

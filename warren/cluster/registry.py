@@ -1,6 +1,6 @@
 """Where the nodes of a cluster are: ``/warren/<cluster>/nodes/<name>``, each with a lease of its own.
 
-    {"incarnation": "91ce…", "cluster": "broker1:25672", "version": "0.1.0", "disk_is_low": false}
+    {"incarnation": "91ce…", "cluster": "broker1:25672", "version": "0.1.0", "disk_is_low": false, "level": 3}
 
 1. Nothing is decided by it. A node that is not registered at the moment is reached where it was registered last.
 2. Every node looks at all of them, and remembers whom it has seen (`seen`): so what is known of a node that is gone
@@ -29,12 +29,13 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
 class NodeEntry(msgspec.Struct, frozen=True):
-    """What a node says of itself. `cluster` is the address of its cluster port, for other nodes."""
+    """What a node says of itself. `cluster` is the address of its cluster port, `level` what it understands there."""
 
     incarnation: _Text
     cluster: _Text
     version: _Text
     disk_is_low: bool = False  # it would block publishers if it led
+    level: int = 1
 
 
 class Seen(NamedTuple):

@@ -1,7 +1,8 @@
-"""The cluster port: bound from the start of a node, and listened on while it leads.
+"""The cluster port: bound from the start of a node, and listened on from then on where nodes elect their leader.
 
-A node that cannot have its port says so before it can be elected, and does not end as a leader. Until it listens
-connections are refused there: that is how others know that the process of a leader is gone.
+A node that cannot have its port says so before it can be elected, and does not end as a leader. While it does not lead
+it answers there how far its log goes, and nothing else (``pre_vote.py``). Connections are refused by a machine whose
+process is gone.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from warren import __version__
-from warren.cluster.driver import Driver, RecordStore, passed_s
+from warren.cluster.driver import Driver, RecordStore, ToldPosition, passed_s
 from warren.cluster.etcd import Etcd, Traffic
 from warren.cluster.etcd_record import EtcdRecord
 from warren.cluster.events import (
@@ -50,6 +50,7 @@ from warren.cluster.events import (
     Position,
     Positioned,
     RecoveryRequested,
+    Standing,
     TransferRequested,
 )
 from warren.cluster.member import Founding, Member
@@ -62,7 +63,8 @@ from warren.replication.elected_set import ElectedSet, node_of, recorded
 from warren.replication.election_counts import ElectionCounts
 from warren.replication.etcd_access import etcd_settings
 from warren.replication.follower import Follower
-from warren.replication.handshake import STORE_ID_BYTES, Node
+from warren.replication.format_level import LEVEL, POSITION_FROM
+from warren.replication.handshake import STORE_ID_BYTES, Node, Refused
 from warren.replication.leader import Leader
 from warren.replication.replica_store import NO_STORE
 from warren.server import standard_streams
@@ -169,6 +171,27 @@ class ElectedNode:
         return self.leads() or (self.follower is not None and self.follower.current_leader() is not None)
 
     # --- what the driver carries out --------------------------------------------------------------------------------
+
+    async def ask_positions(self, nodes: frozenset[str], told: ToldPosition) -> None:
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(self._ask_position, node, told)
+
+    async def _ask_position(self, node: str, told: ToldPosition) -> None:
+        entry = await self._maybe_entry(node)
+        endpoint = None if entry is None else _endpoint(entry.cluster)
+        if entry is None or endpoint is None or self.follower is None:
+            return
+        if entry.level < POSITION_FROM:
+            if await self._registry.is_registered(node):
+                told(node, None, None)
+            return
+        try:
+            answer = await self.follower.position_of(endpoint)
+        except (OSError, Refused):
+            return
+        if answer.node.name == node:
+            told(node, recorded(answer.node), answer.standing)
 
     def send_beacon(self, epoch: int, number: int) -> None:
         if self.leader is not None:
@@ -341,12 +364,26 @@ class ElectedNode:
         self._addressed = None if record is None else record.leader
         if record is None or record.leader.node == self.me.name:
             return None
+        entry = await self._maybe_entry(record.leader.node)
+        return None if entry is None else _endpoint(entry.cluster)
+
+    async def _maybe_entry(self, node: str) -> NodeEntry | None:
+        """Return what is known of a node, as of now if etcd answers soon."""
         entry: NodeEntry | None = None
         with trio.move_on_after(ADDRESS_S):
-            entry = await self._registry.maybe_entry(record.leader.node)
-        if entry is None and record.leader.node in self._registry.seen:
-            entry = self._registry.seen[record.leader.node].entry
-        return None if entry is None else _endpoint(entry.cluster)
+            entry = await self._registry.maybe_entry(node)
+        if entry is None and node in self._registry.seen:
+            entry = self._registry.seen[node].entry
+        return entry
+
+    def standing(self) -> tuple[str, Standing]:
+        """Return which store this node has, how far its log goes, and up to where that is committed."""
+        assert self.follower is not None
+        found = None if self.leader is None else self.leader.own_standing()
+        if found is None:
+            return self.follower.store(), self.follower.standing()
+        assert self.leader is not None
+        return self.leader.store_id().hex(), found
 
     async def another_leads(self) -> None:
         """Wait until the record names another leader than at the last `leader_address`."""
@@ -356,7 +393,7 @@ class ElectedNode:
     def heard(self, leader: Node, epoch: int, beacon: int, own: Position) -> None:
         """A leader has said that it leads."""
         self._tell(Positioned(own))
-        self._tell(BeaconReceived(recorded(leader), epoch, beacon, {}))
+        self._tell(BeaconReceived(recorded(leader), epoch, beacon))
 
     def received(self, leader: Node) -> None:
         """Something has come from a leader."""
@@ -370,8 +407,9 @@ class ElectedNode:
     def refused(self) -> None:
         """Nobody listens where the leader of the record was."""
         assert self.driver is not None
-        if self.driver.member.record is not None:
-            self._tell(LinkRefused(self.driver.member.record.leader))
+        record = self.driver.member.record
+        if record is not None and record.leader == self._addressed:
+            self._tell(LinkRefused(record.leader))
 
     async def watch_disk(self) -> None:
         """Have the member know of a disk that hangs, as a follower, and of disks without space, as a leader. For ever.
@@ -437,7 +475,7 @@ class Election:
     def entry(self) -> NodeEntry:
         """Return what other nodes are told of this one."""
         address = advertised(self._settings, socket.getfqdn())
-        return NodeEntry(self.node.me.incarnation.hex(), str(address), __version__)
+        return NodeEntry(self.node.me.incarnation.hex(), str(address), __version__, level=LEVEL)
 
     async def drive(self) -> None:
         """Take part, for ever. A fault of ours is the end of this process: nobody knows what was not carried out."""

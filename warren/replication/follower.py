@@ -36,7 +36,7 @@ from typing import Any, Final, Protocol, TypeVar
 import trio
 
 from warren.cluster.driver import passed_s
-from warren.cluster.events import Position
+from warren.cluster.events import Position, Standing
 from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.msgstore.tools.lines import time_text
 from warren.replication import cluster_state, last_contact
@@ -60,6 +60,7 @@ from warren.replication.intake import Intake
 from warren.replication.last_contact import Contact
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.passage import connect, meet_leader, pass_on, some
+from warren.replication.pre_vote import Told, ask
 from warren.replication.questions import Answering, Questions
 from warren.replication.replica_copy import ReplicaCopy
 from warren.replication.replica_scrub import ReplicaScrub
@@ -120,7 +121,7 @@ class Election(Protocol):
         """The link to a leader has ended."""
 
     def refused(self) -> None:
-        """Nobody listens where the leader was: its machine is there, and its process is not."""
+        """Nobody listens where the leader was, or a process that does not lead: the one that led is gone."""
 
     def recover(self, *, accepts_loss: bool) -> str:
         """Have what is here be the truth, and this node lead; raises ClusterRefusal."""
@@ -414,7 +415,9 @@ class Follower:
                 self._gone("another node leads by now")
             except Refused as refused:
                 self._gone(refused.reason)
-                is_patient = True
+                is_patient = refused.leads
+                if self._election is not None and not refused.leads:
+                    self._election.refused()
             except EntryRefusedError as error:
                 self._gone(str(error))
             except trio.TooSlowError:
@@ -546,6 +549,19 @@ class Follower:
         """Return how far the log is synced here."""
         return Position(self._replica.epoch, self._replica.synced_lsn)
 
+    def standing(self) -> Standing:
+        """Return how far the log is synced here, and up to where it is committed."""
+        return Standing(self.own_position(), self._replica.committed())
+
+    def store(self) -> str:
+        """Return the id of the store here, empty without one."""
+        store_id = self._replica.store_id
+        return "" if store_id == NO_STORE else store_id.hex()
+
+    async def position_of(self, endpoint: Endpoint) -> Told:
+        """Ask another node how far its log goes; raises OSError and Refused."""
+        return await ask(endpoint, self._identity, self.me, self.store())
+
     @property
     def disk_began_s(self) -> float | None:
         """Since when the disk has worked on one thing, by the member's clock; None when it does not."""
@@ -588,11 +604,8 @@ class Follower:
         Raises:
             Refused: the leader does not take this follower.
         """
-        store_id = self._replica.store_id
-        known = "" if store_id == NO_STORE else store_id.hex()
-        wire.put(
-            [side.prove({"store": known, "applied": self.metadata.applied(store_id), "http": self.urls} | LEVEL_TOLD)]
-        )
+        applied = self.metadata.applied(self._replica.store_id)
+        wire.put([side.prove({"store": self.store(), "applied": applied, "http": self.urls} | LEVEL_TOLD)])
         while (store := side.welcomed()) is None:
             side.feed(await some(wire))
         return _StoreOfLeader(store)

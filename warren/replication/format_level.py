@@ -2,7 +2,8 @@
 
     1    version 0.1.0
     2    answers WANT_BYTES, understands IMAGE_BYTES
-    3    reads checkpoints of minor 3, with ids of lives; to the others they are sent without. Understands OBJECTION
+    3    reads checkpoints of minor 3, with ids of lives; to the others they are sent without. Understands OBJECTION,
+         and answers how far its log goes (``pre_vote``)
 
 A node says its level when it proves itself, or takes a follower in; who says none has level 1. Nothing is sent to a
 node that it does not understand: so nodes of two versions go together while one after the other is upgraded. What else
@@ -20,6 +21,7 @@ ANSWERS_FROM: Final = 2
 IMAGE_BYTES_FROM: Final = 2
 LIVES_FROM: Final = 3
 OBJECTION_FROM: Final = 3
+POSITION_FROM: Final = 3
 LEVEL_TOLD: Final = {"level": LEVEL, "version": __version__}
 VERSION_CHARS_MAX: Final = 64
 

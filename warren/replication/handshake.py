@@ -63,12 +63,16 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 
 
 class Refused(Exception):
-    """The other side is not accepted, or does not accept us. `tell`: what it is to be sent, if anything."""
+    """The other side is not accepted, or does not accept us. `tell`: what it is to be sent, if anything.
 
-    def __init__(self, reason: str, tell: bytes = b"") -> None:
+    `leads`: False when it has said that it does not lead.
+    """
+
+    def __init__(self, reason: str, tell: bytes = b"", *, leads: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
         self.tell = tell
+        self.leads = leads
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +141,10 @@ class _Side:
         """Return, once the handshake is over, what came behind it."""
         return self._reader.rest()
 
-    def refusal(self, reason: str) -> bytes:
+    def refusal(self, reason: str, *, leads: bool = True) -> bytes:
         """Return what turns the other side away."""
-        return self._message(REFUSAL, {"reason": reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")})
+        text = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+        return self._message(REFUSAL, {"reason": text} if leads else {"reason": text, "leads": False})
 
     def _message(self, kind: int, body: Mapping[str, object]) -> bytes:
         encoded = json.dumps(body, separators=(",", ":")).encode()
@@ -225,7 +230,7 @@ class FollowerSide(_Side):
             return None
         kind, body = found
         if kind == REFUSAL:
-            raise Refused(body.text("reason", REASON_BYTES_MAX))
+            raise Refused(body.text("reason", REASON_BYTES_MAX), leads=not body.has("leads"))
         return body.table("store")
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from warren.cluster.events import Position, Standing
 from warren.cluster.record import Ask
 from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.store import Store, wall_time_ms
@@ -58,10 +58,11 @@ from warren.replication.in_sync import InSyncSet, Replica
 from warren.replication.leader_mender import LeaderMender
 from warren.replication.link_to_follower import LinkToFollower
 from warren.replication.newcomers import Newcomer, Newcomers
-from warren.replication.passage import some
+from warren.replication.passage import accepted, some
+from warren.replication.pre_vote import answer, is_question
 from warren.replication.questions import Questions
 from warren.replication.shipping import ShippedStore, Shipping
-from warren.replication.wire import TlsWire, Wire, shake_hands
+from warren.replication.wire import Wire
 from warren.server.client_of_node import ClientOfNode
 from warren.server.logs import get_logger
 from warren.server.message_store import Gate, StoreFiles
@@ -103,6 +104,9 @@ class Commands(Protocol):
 
     async def change(self, ask: Ask, node: str) -> None:
         """Have it be on record what is asked for about a node; raises ClusterRefusal."""
+
+    def standing(self) -> tuple[str, Standing]:
+        """Return which store this is, how far its log goes, and up to where that is committed."""
 
     def why_not_taken(self, node: str, *, is_empty: bool) -> str:
         """Return why a node cannot follow this one, empty if it can; `is_empty`: its directory is."""
@@ -395,6 +399,13 @@ class Leader:
         """Return the epoch of this life."""
         return self._state.epoch
 
+    def own_standing(self) -> Standing | None:
+        """Return how far the log goes in this life, and up to where it is committed; None before that has begun."""
+        if not self.has_begun or not self.in_sync.committed_lsn:
+            return None
+        epoch = self.epoch()
+        return Standing(Position(epoch, self.shipping.written_lsn()), Position(epoch, self.in_sync.committed_lsn))
+
     def store_id(self) -> bytes:
         """Return which store this is."""
         return self._store_id or self.log.store_id
@@ -572,7 +583,7 @@ class Leader:
             Refused: who connects is no follower that is taken.
             OSError: the connection, or its TLS, has failed.
         """
-        wire = await _wire(sock, self.identity.accepting)
+        wire = await accepted(sock, self.identity.accepting)
         side = LeaderSide(self.identity.secret, self.me, secrets.token_bytes(NONCE_BYTES), self.identity.certificate)
         try:
             while not (challenge := side.challenge()):
@@ -584,6 +595,10 @@ class Leader:
             assert side.follower is not None
             if side.client is not None:
                 self._take_client(wire, side, side.client)
+                return None
+            if self.commands is not None and is_question(about):
+                wire.put([side.welcome(answer(*self.commands.standing()))])
+                wire.close()
                 return None
             self._check(side, about)
         except Refused as refused:
@@ -666,13 +681,3 @@ class Leader:
 def _with_members(status: dict[str, Any]) -> dict[str, Any]:
     """Add a row for each node that this leader knows."""
     return status | {"members": members.of_leader(status, status["in_sync"], {}, time.time())}
-
-
-async def _wire(sock: socket.socket, context: ssl.SSLContext | None) -> Wire:
-    """Put TLS around a connection that was accepted. Raises OSError."""
-    sock.setblocking(False)
-    if context is None:
-        return Wire(sock)
-    wrapped = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-    await shake_hands(wrapped)
-    return TlsWire(wrapped)

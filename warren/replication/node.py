@@ -35,6 +35,7 @@ from warren.replication.follower import Follower
 from warren.replication.identity import Identity, identity
 from warren.replication.leader import Leader
 from warren.replication.metadata_copy import MetadataCopy
+from warren.replication.pre_vote import PositionPort
 from warren.replication.replica_store import ReplicaStore
 from warren.server.application import NODE, STRAY_SIGNALS, SWITCH_INTERVAL_S, serve_locked
 from warren.server.catalogue.catalogue import Catalogue
@@ -126,12 +127,17 @@ async def _take_part(
         election = by_etcd(settings, name, state, follower.own_position(), replica.store_id)
         follower.obey(election.node)
         election.node.follower = follower
+        cluster_port.listen(endpoint, port)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tasks.once, "election", election.drive)
             nursery.start_soon(tasks.keep, "registration", election.announce)
             nursery.start_soon(tasks.keep, "members", election.look)
             nursery.start_soon(tasks.keep, "election counts", election.count)
-            ended = await _run(settings, "whom the nodes elect", follower, plugins, election.describe, read_again)
+            async with trio.open_nursery() as asked:
+                positions = PositionPort(own, follower.me, election.node.standing)
+                asked.start_soon(tasks.keep, "position port", partial(positions.run, port), ESSENTIAL)
+                ended = await _run(settings, "whom the nodes elect", follower, plugins, election.describe, read_again)
+                asked.cancel_scope.cancel()
             if isinstance(ended, Promoted):
                 settings = ended.settings
                 replica.promote(force=True)  # it is recorded as in sync: it has everything that was confirmed

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import ssl
 from typing import Final
 
 import trio
@@ -39,6 +40,16 @@ async def connect(endpoint: Endpoint, identity: Identity) -> Wire:
     except BaseException:
         wrapped.close()
         raise
+    return TlsWire(wrapped)
+
+
+async def accepted(sock: socket.socket, context: ssl.SSLContext | None) -> Wire:
+    """Put TLS around a connection that was accepted. Raises OSError."""
+    sock.setblocking(False)
+    if context is None:
+        return Wire(sock)
+    wrapped = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+    await shake_hands(wrapped)
     return TlsWire(wrapped)
 
 

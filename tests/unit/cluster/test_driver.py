@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import trio
 import trio.testing
 
-from warren.cluster.driver import Driver
+from warren.cluster.driver import Driver, ToldPosition
 from warren.cluster.etcd import EtcdError, OutcomeUnknown
 from warren.cluster.events import BeaconAnswered, BeaconReceived, LinkLost, LinkRefused, Position, Recovered
 from warren.cluster.member import Founding, Member
@@ -69,6 +69,12 @@ class Paper:
     def _note(self, text: str) -> None:
         self.done.append(text)
         self.then.get(text.partition(" ")[0], lambda: None)()
+
+    async def ask_positions(self, nodes: frozenset[str], told: ToldPosition) -> None:
+        await trio.lowlevel.checkpoint()
+        self._note(f"ask {''.join(sorted(nodes))}")
+        for node in nodes:
+            told(node, None, None)
 
     def send_beacon(self, epoch: int, number: int) -> None:
         self._note(f"beacon {epoch} {number}")
@@ -243,7 +249,7 @@ def test_a_follower_answers_and_stands_when_its_leader_is_silent() -> None:
 
     async def test(driver: Driver, paper: Paper) -> None:
         await until(lambda: driver.member.record is not None)
-        driver.tell(BeaconReceived(A, 1, 7, {}))
+        driver.tell(BeaconReceived(A, 1, 7))
         heard_s = trio.current_time()
         assert paper.done == ["acknowledge a 1", "answer a 1 7"]
         await until(lambda: "lead 2" in paper.done)
@@ -259,7 +265,7 @@ def test_a_follower_stands_at_once_when_the_process_of_its_leader_is_gone() -> N
 
     async def test(driver: Driver, paper: Paper) -> None:
         await until(lambda: driver.member.record is not None)
-        driver.tell(BeaconReceived(A, 1, 7, {}))
+        driver.tell(BeaconReceived(A, 1, 7))
         driver.tell(LinkLost(A))
         driver.tell(LinkRefused(A))
         lost_s = trio.current_time()
@@ -313,7 +319,7 @@ def test_what_happens_earlier_than_the_member_wanted_to_wake_is_not_waited_for()
     async def test(driver: Driver, paper: Paper) -> None:
         await until(lambda: driver.member.record is not None)
         for number in range(20):
-            driver.tell(BeaconReceived(A, 1, number, {}))
+            driver.tell(BeaconReceived(A, 1, number))
             await trio.sleep(1.0)
         assert "lead 2" not in paper.done
 

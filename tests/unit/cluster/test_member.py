@@ -13,6 +13,8 @@ from warren.cluster.events import (
     Action,
     AnswerBeacon,
     Appended,
+    AskingEnded,
+    AskPositions,
     BeaconAnswered,
     BeaconReceived,
     ChangeRequested,
@@ -30,6 +32,7 @@ from warren.cluster.events import (
     NearlyCaughtUp,
     Objected,
     Position,
+    PositionTold,
     Read,
     ReadFailed,
     RecordChanged,
@@ -43,6 +46,7 @@ from warren.cluster.events import (
     Restart,
     SendBeacon,
     Serve,
+    Standing,
     StopAcknowledging,
     StopServing,
     Swap,
@@ -75,6 +79,7 @@ class Node:
         epoch: int = 5,
         founding: Founding | None = None,
         recovery: Founding | None = None,
+        answers: dict[Replica, Standing] | None = None,
     ) -> None:
         self.now = 100.0
         position = Position(epoch, 10 if epoch else 0)
@@ -83,12 +88,24 @@ class Node:
         self.end = 5
         self.beacons: list[SendBeacon] = []
         self.last: list[Action] = []
+        behind = Position(0, 0)
+        leads = None if found is None else found.leader
+        self.answers = {each: Standing(behind, behind) for each in (A, B, C) if each not in (me, leads)}
+        if answers is not None:
+            self.answers = answers
         assert self.all(Tick()) == [Read()]
         self.all(RecordRead(None if found is None else Versioned(self.revision, found)))
 
     def all(self, event: Event, after_s: float = 0.0) -> list[Action]:
         self.now += after_s
         self.last = self.member.handle(self.now, event)
+        for asked in of(AskPositions, self.last):
+            self.last.remove(asked)
+            for replica, standing in self.answers.items():
+                if replica.node in asked.nodes:
+                    told = PositionTold(asked.number, replica.node, replica, standing)
+                    self.last += self.member.handle(self.now, told)
+            self.last += self.member.handle(self.now, AskingEnded(asked.number))
         self.beacons += [action for action in self.last if isinstance(action, SendBeacon)]
         return self.last
 
@@ -97,7 +114,7 @@ class Node:
         return found
 
     def beacon(self, leader: Replica = A, epoch: int = 5, after_s: float = 0.0) -> list[Action]:
-        return self.all(BeaconReceived(leader, epoch, 1, {}), after_s)
+        return self.all(BeaconReceived(leader, epoch, 1), after_s)
 
     def answered(self, *replicas: Replica, after_s: float = 0.0) -> list[Action]:
         """Let replicas answer the last beacon."""
@@ -243,9 +260,60 @@ def test_a_leader_whose_beacon_comes_behind_much_else_is_there() -> None:
 
 def test_the_longest_log_stands_first_and_the_others_later() -> None:
     node = follower(C)
-    node.all(BeaconReceived(A, 5, 2, {B: Position(5, 11)}))
+    node.answers[B] = Standing(Position(5, 11), Position(5, 10))
     assert node.all(Tick(), 3.1) == []
     assert of(Swap, node.all(Tick(), 0.2)) != []
+
+
+def test_a_node_that_reaches_too_few_others_does_not_stand_and_asks_again() -> None:
+    node = Node(B, record(A, B, C, least=2))
+    node.beacon()
+    node.answers.clear()
+    (report,) = of(Report, node.all(Tick(), 3.0))
+    assert "needs 1 other node(s) to confirm anything, and 0 answer" in report.text
+    assert node.member.role is Role.FOLLOWING
+    assert node.member.wake_at_s(node.now) == pytest.approx(node.now + 0.5)
+    assert node.all(Tick(), 0.5) == []  # said once
+    node.answers[C] = Standing(Position(5, 10), Position(5, 10))
+    assert of(Swap, node.all(Tick(), 0.5)) != []
+
+
+def test_a_node_of_an_older_version_counts_and_says_nothing() -> None:
+    node = Node(B, record(A, B, C, least=2))
+    node.beacon()
+    node.now += 2.5
+    (asked,) = of(AskPositions, node.member.handle(node.now, Tick()))
+    assert asked.nodes == {"a", "c"}
+    assert node.all(PositionTold(asked.number, "c")) == [] and node.all(Tick(), 0.49) == []
+    assert of(Swap, node.all(Tick(), 0.02)) != []  # the other one has had its time
+
+
+def test_a_node_that_lacks_what_another_one_has_as_committed_never_stands() -> None:
+    node = Node(A, record(A, B, C, least=2), epoch=4, answers={B: Standing(Position(5, 60), Position(5, 40))})
+    for _ in range(20):
+        assert of(Swap, node.all(Tick(), 1.0)) == []
+    # Outside the set that counts, too: it was taken out by a leader that lacked it.
+    node.all(RecordChanged(Versioned(8, record(A, C, least=2))))
+    for _ in range(20):
+        assert of(Swap, node.all(Tick(), 1.0)) == []
+    node.answers[B] = Standing(Position(4, 60), Position(4, 10))
+    assert of(Swap, node.all(Tick(), 5.0)) != []
+
+
+def test_a_leader_that_comes_back_waits_when_another_one_has_more() -> None:
+    assert of(Swap, Node(A, record(A, B, C)).last) != []
+    node = Node(A, record(A, B, C), answers={B: Standing(Position(5, 11), Position(5, 10))})
+    assert of(Swap, node.last) == []
+    assert of(Swap, node.all(Tick(), 3.1)) == []
+    assert of(Swap, node.all(Tick(), 0.2)) != []
+
+
+def test_the_set_of_a_take_over_is_who_answers() -> None:
+    node = Node(B, record(A, B, C, least=2))
+    node.beacon()
+    node.answers = {A: Standing(Position(5, 9), Position(5, 9))}
+    swap = node.one(Swap, Tick(), 3.1)
+    assert swap.record.in_sync == {A, B}  # the one that is cut off is not waited for
 
 
 def test_a_process_that_is_gone_is_replaced_soon() -> None:
@@ -374,6 +442,13 @@ def test_a_silent_replica_leaves_the_set_and_its_acks_are_required_until_that_is
 def test_a_closed_link_is_silence_at_once_but_the_set_stays_large_enough() -> None:
     assert leader(A, B, C, least=2).one(Swap, LinkLost(C)).record.in_sync == {A, B}
     assert of(Swap, leader(A, B, least=2).all(LinkLost(B))) == []
+
+
+def test_nobody_is_removed_while_too_few_answer_to_confirm_anything() -> None:
+    node = leader(A, B, C, least=2)
+    assert of(Swap, node.all(Tick(), 1.1)) == []
+    (swap,) = of(Swap, node.answered(B))
+    assert swap.record.in_sync == {A, B}
 
 
 def test_a_replica_that_answers_and_syncs_nothing_leaves_the_set() -> None:
@@ -675,7 +750,7 @@ def test_what_is_drained_without_a_transfer_means_nothing() -> None:
     "event",
     [
         RecordChanged(Versioned(99, record(B, C, leader=B, epoch=7))),
-        BeaconReceived(B, 7, 1, {}),
+        BeaconReceived(B, 7, 1),
         EpochRefused(B, 7),
         Objected(C, Position(5, 40)),
     ],

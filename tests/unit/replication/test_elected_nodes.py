@@ -27,13 +27,14 @@ from warren.cluster.events import RecordChanged
 from warren.cluster.member import Member
 from warren.cluster.record import LeaderBy, Record, Versioned, removed
 from warren.cluster.registry import NodeEntry, Seen
-from warren.msgstore.files.file_system import OsFileSystem
-from warren.replication import cluster_state, node
+from warren.msgstore.files.file_system import FileSystem, OsFileSystem
+from warren.replication import cluster_port, cluster_state, node
 from warren.replication.elected_node import ElectedNode, Election, Restart
 from warren.replication.follower import Follower
 from warren.replication.identity import Identity
 from warren.replication.leader import Leader
 from warren.replication.link_to_follower import LinkToFollower
+from warren.replication.pre_vote import PositionPort
 from warren.server.application import Application
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.recovered_messages import Recovered, messages_directory, recover_messages
@@ -143,6 +144,7 @@ class Node:
         self.recover: Callable[..., Recovered] = recover_messages
         self._directory = directory / name
         self._directory.mkdir()
+        self._copy = directory / f"copy of {name}"
         self._cluster_port = free_port()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
@@ -187,6 +189,10 @@ class Node:
         election = Election(
             settings, self.name, state, follower.own_position(), replica.store_id, self.etcd, self.etcd, restart
         )
+        assert settings.cluster_listen is not None
+        port = await cluster_port.bound(settings.cluster_listen)
+        cluster_port.listen(settings.cluster_listen, port)
+        positions = PositionPort(identity, follower.me, election.node.standing)
         self.commands = election.node
         self.status = lambda: election.describe(follower.status())
         follower.obey(election.node)
@@ -196,30 +202,34 @@ class Node:
             nursery.start_soon(election.announce)
             try:
                 async with trio.open_nursery() as following:
+                    following.start_soon(positions.run, port)
                     following.start_soon(follower.run)
                     await follower.over.wait()
                     following.cancel_scope.cancel()
                 assert follower.failure == ""
                 replica.promote(force=True)
+            except BaseException:
+                cluster_port.close(port)
+                raise
             finally:
                 replica.close()
                 metadata.close()
-            await self._lead(settings, identity, state, election, follower.next_epoch(), nursery)
+            leader = partial(self._leader, settings, identity, state, election)
+            await self._lead(settings, leader, port, election, follower.next_epoch(), nursery)
             nursery.cancel_scope.cancel()
 
     async def _lead(
         self,
         settings: Settings,
-        identity: Identity,
-        state: cluster_state.ClusterState,
+        leader: Callable[[FileSystem], Leader],
+        port: list[trio.socket.SocketType],
         election: Election,
         epoch: int,
         nursery: trio.Nursery,
     ) -> None:
         files = self.disk = Disk(OsFileSystem(str(messages_directory(settings.data_dir))))
-        assert settings.cluster_listen is not None
-        make = partial(Leader, settings.cluster_listen, identity, self.name, settings.data_dir, state, files)
-        self.leader = election.leader(make)
+        self.leader = leader(files)
+        self.leader.bound = port
         self.member = election.member
         await nursery.start(self.leader.listen, Supervision(), election.store_id(), epoch)
         recovered = await trio.to_thread.run_sync(
@@ -241,6 +251,18 @@ class Node:
             self.epoch = self.amqp_port = 0
             self.application.join(10)
 
+    def _leader(
+        self,
+        settings: Settings,
+        identity: Identity,
+        state: cluster_state.ClusterState,
+        election: Election,
+        files: FileSystem,
+    ) -> Leader:
+        assert settings.cluster_listen is not None
+        make = partial(Leader, settings.cluster_listen, identity, self.name, settings.data_dir, state, files)
+        return election.leader(make)
+
     async def kill(self) -> None:
         """End this life at once."""
         self._scope.cancel()
@@ -250,6 +272,16 @@ class Node:
         """Lose its directory."""
         shutil.rmtree(self._directory)
         self._directory.mkdir()
+
+    def keep_copy(self) -> None:
+        """Copy its directory."""
+        shutil.rmtree(self._copy, ignore_errors=True)
+        shutil.copytree(self._directory, self._copy)
+
+    def restore(self) -> None:
+        """Put the copy in the place of its directory."""
+        shutil.rmtree(self._directory)
+        shutil.copytree(self._copy, self._directory)
 
     def has_in_sync(self, *names: str) -> bool:
         """Tell whether these and no others are on record beside this node, and have taken note of it."""
@@ -637,6 +669,39 @@ def test_a_leader_that_was_silent_for_a_moment_holds_its_clients_and_goes_on_wit
         await until(lambda: bool(answers))
         await trio.to_thread.run_sync(connection.close)
         assert [each.lives for each in nodes] == [1, 1, 1]
+
+    elect(tmp_path, test)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_node_whose_directory_is_a_restored_one_does_not_lead_and_is_caught_up(tmp_path: Path, leads: bool) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one, two, _ = nodes
+        await one.publish(bodies(0, 10))
+        old = one if leads else two
+        others = [each for each in nodes if each is not old]
+        await old.kill()
+        old.keep_copy()
+        leader = await leader_of(others)
+        nursery.start_soon(old.live)
+        await until(lambda: leader.has_in_sync(*(each.name[7:] for each in nodes if each is not leader)))
+        if leads:
+            await leader.commands.transfer(one.name)
+            await until(lambda: one.epoch > 0 and one.has_in_sync("two", "three"))
+        await (await leader_of(nodes)).publish(bodies(10, 30))
+        for each in nodes:
+            await each.kill()
+        old.restore()
+        nursery.start_soon(old.live)
+        with trio.move_on_after(4.0):  # longer than the grace time
+            await until(lambda: bool(old.epoch))
+        assert not old.epoch, "nobody else was there to say how far the others are"
+        for each in others:
+            nursery.start_soon(each.live)
+        leader = await leader_of(nodes)
+        assert leader in others
+        await until(lambda: leader.has_in_sync(*(each.name[7:] for each in nodes if each is not leader)))
+        assert await leader.drained() == bodies(0, 40)
 
     elect(tmp_path, test)
 

@@ -1,0 +1,74 @@
+"""A pre-vote, as Raft has it: what a node asks the others before it stands for election, and what follows from that.
+
+1. A node stands only if it reaches as many others as a commit needs (`reaches`). One that reaches etcd alone could
+   lead, but confirm and serve nothing, and would keep others from leading.
+2. It never stands while another node has as committed what this one lacks (`ahead`): its directory is older than it
+   was. Positions are compared by the epoch of the last frame first, then by LSN.
+3. The node whose log goes furthest stands first (`rank`), the others later.
+
+Answers are not promises: the compare-and-swap of the record decides. No I/O and no clock: times are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from warren.cluster.events import Position, Standing
+from warren.cluster.record import Record, Replica
+
+ASKING_S: Final = 4.0  # an answer that came over a slow link counts, and one that is older does not
+
+
+class Ahead(NamedTuple):
+    """A node that has as committed what this one lacks."""
+
+    replica: Replica
+    committed: Position
+
+
+class PreVote:
+    """The questions of number `number`, which were put at `asked_s`; `nodes` are asked."""
+
+    def __init__(self, number: int, nodes: frozenset[str], asked_s: float) -> None:
+        self.number = number
+        self.asked_s = asked_s
+        self.is_over = not nodes
+        self.reached: set[str] = set()
+        self.told: dict[Replica, Standing] = {}
+
+    def take(self, node: str, replica: Replica | None, standing: Standing | None) -> None:
+        """Take an answer. One of an older version says nothing of its log."""
+        self.reached.add(node)
+        if replica is not None and standing is not None:
+            self.told[replica] = standing
+
+    def is_ready(self, now_s: float, patience_s: float) -> bool:
+        """Tell whether to decide by what has come: all have answered, or were given so long."""
+        return self.is_over or now_s >= self.asked_s + patience_s
+
+    def reaches(self, record: Record) -> bool:
+        """Tell whether enough other nodes answer to confirm anything with them."""
+        return len(self.reached) >= record.least - 1
+
+    def ahead(self, position: Position) -> Ahead | None:
+        """Return the node that has most of those that have as committed what a log that ends at `position` lacks."""
+        found = [Ahead(replica, told.committed) for replica, told in self.told.items() if told.committed > position]
+        return max(found, key=lambda ahead: (ahead.committed, ahead.replica), default=None)
+
+    def rank(self, record: Record, me: Replica, position: Position) -> int:
+        """Return how many others of the set are to stand before this node: those with longer logs."""
+        theirs = [
+            (told.position, other) for other, told in self.told.items() if other != me and record.may_stand(other)
+        ]
+        return sum(their > position or (their == position and other < me) for their, other in theirs)
+
+    def answering(self) -> frozenset[Replica]:
+        """Return the replicas that have answered."""
+        return frozenset(self.told)
+
+
+def positions(told: Mapping[Replica, Standing]) -> str:
+    """Return what nodes have said of their logs, for people: the furthest first."""
+    furthest = sorted(told.items(), key=lambda item: (item[1].position, item[0]), reverse=True)
+    return ", ".join(f"{replica.node} has {standing.position}" for replica, standing in furthest)
