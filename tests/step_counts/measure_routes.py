@@ -99,11 +99,11 @@ def world(n: int, *, policies: bool) -> Engine:
     )
     sessions = sessions_of(broker, engine.vhost)
     for at in range(max(n, 2)):
-        session = sessions.take_up(f"c{at}")
+        session = sessions.take_up(f"c{at}", "guest")
         sessions.keep(session, 3600, b"")
         sessions.leave(session)
     for at in range(max(n, 1)):
-        engine.vhost.retained().put(f"t/{at}", Retained(0, 0, b"\0\0", b"x"))
+        engine.vhost.retained().put(f"t/{at}", Retained("guest", 0, 0, b"\0\0", b"x"))
     client.take_bytes()
     frames: list[bytes] = []
     for name in ("full", "owed", "q2", "s"):

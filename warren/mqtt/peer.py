@@ -680,8 +680,8 @@ class MqttPeer(Peer):
         else:
             expiry_s = 0 if connect.clean else SESSION_EXPIRY_MAX_S
         sessions = sessions_of(self.broker, usable)
-        if expiry_s > 0 and not sessions.has_room(self._client_id):
-            raise MqttError(QUOTA, "this virtual host has as many sessions as it may have")
+        if expiry_s > 0 and not sessions.has_room(self._client_id, self.user_name):
+            raise MqttError(QUOTA, "this virtual host, or the user in it, has as many sessions as it may have")
         granted = self._granted(connect, expiry_s)
         self._check_answer(connack(self.version, False, 0, granted))
         earlier = sessions.sessions.get(self._client_id)
@@ -694,7 +694,7 @@ class MqttPeer(Peer):
             if connect.clean:
                 sessions.leave_shares(earlier)
                 sessions.end(earlier)
-        session = MqttSession(self, sessions, sessions.take_up(self._client_id), expiry_s)
+        session = MqttSession(self, sessions, sessions.take_up(self._client_id, self.user_name), expiry_s)
         self._session = session
         self.channels[1] = session
         self.broker.churn.channels_opened += 1

@@ -14,9 +14,16 @@ from warren.vhosts.retained import Retained, RetainedMessages
 
 
 def retain(
-    retained: RetainedMessages, now_ms: int, topic: str, properties: Properties, qos: int, body: bytes, most_bytes: int
+    retained: RetainedMessages,
+    user: str,
+    now_ms: int,
+    topic: str,
+    properties: Properties,
+    qos: int,
+    body: bytes,
+    most_bytes: int,
 ) -> None:
-    """Retain a message for its topic; an empty one takes away what was.
+    """Retain a message of `user` for its topic; an empty one takes away what was.
 
     Raises:
         MqttError: it is larger than `most_bytes`, or too much is retained already.
@@ -29,8 +36,8 @@ def retain(
     expiry_s = properties.number(MESSAGE_EXPIRY, -1)
     expires_ms = 0 if expiry_s < 0 else now_ms + expiry_s * 1000
     found = properties_of(properties, qos, False, "").encode()
-    if not retained.put(topic, Retained(now_ms, expires_ms, found, body)):
-        raise MqttError(QUOTA, "too much is retained in this virtual host already")
+    if not retained.put(topic, Retained(user, now_ms, expires_ms, found, body)):
+        raise MqttError(QUOTA, "too much is retained in this virtual host, or by this user, already")
 
 
 def maybe_replayed(retained: RetainedMessages, now_ms: int, topic: str) -> Message | None:

@@ -240,7 +240,7 @@ class MqttSession(Session):
             return
         if received >= UNANSWERED_MAX:
             raise MqttError(RECEIVE_MAXIMUM, f"more than {UNANSWERED_MAX} messages that are not answered yet")
-        if qos == 2 and not self.sessions.has_room_for_ids():
+        if qos == 2 and not self.sessions.has_room_for_ids(self.kept):
             raise MqttError(QUOTA, "too many packet ids of QoS 2 are remembered in this virtual host already")
 
     def publish(
@@ -263,7 +263,7 @@ class MqttSession(Session):
     def _retain(self, topic: str, properties: Properties, qos: int, body: bytes) -> None:
         now_ms = self.connection.broker.now_ms()
         most = int(self.shared.message_max_bytes)
-        retain(self.vhost.retained(), now_ms, topic, properties, qos, body, most)
+        retain(self.vhost.retained(), self.kept.user, now_ms, topic, properties, qos, body, most)
 
     def publish_will(self, will: Will) -> None:
         """Publish the will: the client is gone without a word."""
@@ -351,7 +351,7 @@ class MqttSession(Session):
 
     def _keep(self) -> None:
         """Have it on record what the session is."""
-        notes = notes_of(list(self.shared_subscriptions.values()))
+        notes = notes_of(self.kept.user, list(self.shared_subscriptions.values()))
         if self.sessions.keep(self.kept, self.expiry_s, notes):
             log = self.connection.broker.log
             log.force()
@@ -594,7 +594,7 @@ class MqttSession(Session):
                 ledger.send_held()
             return
         if tag is not None:
-            if not self.sessions.has_room_for_ids():
+            if not self.sessions.has_room_for_ids(self.kept):
                 raise MqttError(QUOTA, "too many packet ids of QoS 2 are remembered in this virtual host already")
             self.sessions.release(self.kept, packet_id)
             ledger.take_room(1)

@@ -4,7 +4,8 @@
 2. The queue of a shared subscription goes when the session of its last subscriber does, or has unsubscribed.
 3. A will that waits is published with the rights that its user has then.
 
-    notes of a session     a field table, empty without shared subscriptions
+    notes of a session     a field table, empty in what earlier versions have stored
+        user               who has connected last
         shared             a list of tables: filter, qos, as_published, id
     will that waits        user (text), QoS << 1 | RETAIN, topic (text), properties, payload
 """
@@ -56,16 +57,17 @@ class SharedSubscription:
         }
 
 
-def notes_of(shared: list[SharedSubscription]) -> bytes:
-    """Return the notes of a session with these shared subscriptions."""
-    if not shared:
-        return b""
+def notes_of(user: str, shared: list[SharedSubscription]) -> bytes:
+    """Return the notes of a session of `user` with these shared subscriptions."""
     tables: list[object] = []
     for each in shared:
         table: Table = {"filter": each.filter, "qos": each.qos, "as_published": each.as_published}
         table["id"] = each.identifier
         tables.append(table)
-    return encode_table({"shared": tables})
+    notes: Table = {"user": user}
+    if tables:
+        notes["shared"] = tables
+    return encode_table(notes)
 
 
 def shared_of(notes: bytes) -> list[SharedSubscription]:
@@ -114,6 +116,10 @@ class MqttSessions(KeptSessions):
         if queue is not None:
             self._broker.delete_queue(self._vhost, queue)
 
+    def user_of(self, notes: bytes) -> str:
+        user = decode_table(notes or EMPTY_TABLE).get("user")
+        return user if isinstance(user, str) else ""
+
     # --- the end of a session ---------------------------------------------------------------------------------------
 
     def session_over(self, session: KeptSession) -> None:
@@ -153,7 +159,7 @@ class MqttSessions(KeptSessions):
             if will.retain:
                 retained = vhost.retained()
                 most = int(broker.shared.message_max_bytes)
-                retain(retained, broker.now_ms(), will.topic, will.properties, will.qos, will.payload, most)
+                retain(retained, user, broker.now_ms(), will.topic, will.properties, will.qos, will.payload, most)
             properties = properties_of(will.properties, will.qos, will.retain, "").encode()
             message = build_message(Envelope(EXCHANGE, key), properties, will.payload, 0, will.qos > 0)
             vhost.publish_copy(message, exchange, key)

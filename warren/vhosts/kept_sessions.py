@@ -16,7 +16,8 @@ with.
 3. One that nobody has come back to ends its expiry after the connection, or after the start of the broker, whatever is
    later. A will that waits goes out at its time, or at the end of the session, whatever is earlier; after a restart
    that was too long at once.
-4. Sessions, packet ids and wills of a vhost are bounded: `SESSIONS_MAX`, `IDS_MAX`, `WILL_BYTES_MAX`.
+4. Sessions, packet ids and wills of a vhost are bounded (`SESSIONS_MAX`, `IDS_MAX`, `WILL_BYTES_MAX`), and no user
+   takes all of them (`vhosts.user_shares`). A session belongs to the user who has connected last.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from mypy_extensions import i64
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.timers import NEVER, Timer, TimerQueue
 from warren.vhosts.records import VhostRecords
+from warren.vhosts.user_shares import UserShares
 
-SESSIONS_MAX: Final = 100_000
-IDS_MAX: Final = 250_000
-WILL_BYTES_MAX: Final = 64 << 20
+SESSIONS_MAX: Final = 150_000
+IDS_MAX: Final = 350_000
+WILL_BYTES_MAX: Final = 96 << 20
 _SESSION: Final = "session:"
 _WILL: Final = "session-will:"
 _IN: Final = "session-in:"
@@ -45,6 +47,7 @@ class KeptSession(Timer):
     def __init__(self, owner: KeptSessions, name: str) -> None:
         super().__init__()
         self.name = name
+        self.user = ""
         self.expiry_s: int = 0  # how long it outlives its connection
         self.notes = b""  # of the protocol
         self.is_connected: bool = False
@@ -70,16 +73,29 @@ class KeptSessions:
 
     def __init__(self, records: VhostRecords, log: MessageLog, timers: TimerQueue) -> None:
         self.sessions: dict[str, KeptSession] = {}
-        self.ids: int = 0  # received and released ones, of all
-        self.will_bytes: int = 0
-        self.sessions_max: int = SESSIONS_MAX
-        self.will_bytes_max: int = WILL_BYTES_MAX
+        self.session_shares = UserShares(SESSIONS_MAX)
+        self.id_shares = UserShares(IDS_MAX)  # received and released ones
+        self.will_shares = UserShares(WILL_BYTES_MAX)
         self._records = records
         self._log = log
         self._timers = timers
         self._restore()
 
+    @property
+    def ids(self) -> int:
+        """How many packet ids are remembered."""
+        return self.id_shares.total
+
+    @property
+    def will_bytes(self) -> int:
+        """What the wills that wait take."""
+        return self.will_shares.total
+
     # --- what a protocol overrides ----------------------------------------------------------------------------------
+
+    def user_of(self, notes: bytes) -> str:
+        """Return whose session it is that has these notes."""
+        return ""
 
     def publish_will(self, session: KeptSession, will: bytes) -> None:
         """The time of a will has come."""
@@ -97,6 +113,8 @@ class KeptSessions:
             session = KeptSession(self, name[len(_SESSION) :])
             session.expiry_s = int.from_bytes(value[:4], "big")
             session.notes = value[4:]
+            session.user = self.user_of(session.notes)
+            self.session_shares.add(session.user, 1)
             session.stored = value
             session.ends_ms = now_ms + session.expiry_s * 1000
             self.sessions[session.name] = session
@@ -105,7 +123,7 @@ class KeptSessions:
             if found is not None:
                 found.will = value[8:]
                 found.will_ms = int.from_bytes(value[:8], "big")
-                self.will_bytes += len(found.will)
+                self.will_shares.add(found.user, len(found.will))
         for prefix in (_IN, _OUT):
             for name, _ in self._records.values(prefix):
                 at = len(prefix) + _ID_DIGITS
@@ -115,20 +133,36 @@ class KeptSessions:
         for session in self.sessions.values():
             self._set_timer(session)
 
-    def has_room(self, name: str) -> bool:
-        """Tell whether there may be a session called `name`."""
-        return name in self.sessions or len(self.sessions) < self.sessions_max
+    def has_room(self, name: str, user: str) -> bool:
+        """Tell whether `user` may have a session called `name`."""
+        return name in self.sessions or self.session_shares.allows(user, 1)
 
-    def take_up(self, name: str) -> KeptSession:
+    def take_up(self, name: str, user: str) -> KeptSession:
         """Return the session called `name`, whose client is connected from now on: what there was, or a new one."""
         session = self.sessions.get(name)
         if session is None:
             session = KeptSession(self, name)
+            session.user = user
             self.sessions[name] = session
+            self.session_shares.add(user, 1)
+        elif session.user != user:
+            self._hand_over(session, user)
         session.is_connected = True
         session.ends_ms = NEVER
         self._set_timer(session)
         return session
+
+    def _hand_over(self, session: KeptSession, user: str) -> None:
+        """Count a session for another user, who has connected to it."""
+        ids = len(session.received) + len(session.released)
+        for shares, amount in (
+            (self.session_shares, 1),
+            (self.id_shares, ids),
+            (self.will_shares, len(session.will)),
+        ):
+            shares.add(session.user, -amount)
+            shares.add(user, amount)
+        session.user = user
 
     def keep(self, session: KeptSession, expiry_s: int, notes: bytes) -> bool:
         """Have the session outlive its connection by `expiry_s`, with `notes`; True if something was stored for it."""
@@ -174,7 +208,8 @@ class KeptSessions:
         will = self.take_will(session)
         if session.stored is not None:
             self._forget_records(session)
-        self.ids -= len(session.received) + len(session.released)
+        self.id_shares.add(session.user, -len(session.received) - len(session.released))
+        self.session_shares.add(session.user, -1)
         session.received = _NONE
         session.released = _NONE
         del self.sessions[session.name]
@@ -221,9 +256,9 @@ class KeptSessions:
 
     def delay_will(self, session: KeptSession, will: bytes, due_ms: i64) -> bool:
         """Have a will wait; False when too much waits already. The session outlives its connection."""
-        if self.will_bytes + len(will) > self.will_bytes_max or session.stored is None:
+        if session.stored is None or not self.will_shares.allows(session.user, len(will)):
             return False
-        self.will_bytes += len(will)
+        self.will_shares.add(session.user, len(will))
         session.will = will
         session.will_ms = due_ms
         self._records.store(_WILL + session.name, int(due_ms).to_bytes(8, "big") + will)
@@ -236,7 +271,7 @@ class KeptSessions:
         if will:
             session.will = b""
             session.will_ms = NEVER
-            self.will_bytes -= len(will)
+            self.will_shares.add(session.user, -len(will))
             self._records.forget(_WILL + session.name)
             self._set_timer(session)
         return will
@@ -244,7 +279,7 @@ class KeptSessions:
     # --- packet ids -------------------------------------------------------------------------------------------------
 
     def _add(self, session: KeptSession, kind: str, packet_id: int) -> None:
-        self.ids += 1
+        self.id_shares.add(session.user, 1)
         if kind == _IN:
             if session.received is _NONE:
                 session.received = {}
@@ -254,9 +289,9 @@ class KeptSessions:
                 session.released = {}
             session.released[packet_id] = None
 
-    def has_room_for_ids(self) -> bool:
+    def has_room_for_ids(self, session: KeptSession) -> bool:
         """Tell whether there may be one more."""
-        return self.ids < IDS_MAX
+        return self.id_shares.allows(session.user, 1)
 
     def receive(self, session: KeptSession, packet_id: int) -> bool:
         """Remember that a message was taken over; True when that is stored."""
@@ -273,7 +308,7 @@ class KeptSessions:
         del session.received[packet_id]
         if not session.received:
             session.received = _NONE
-        self.ids -= 1
+        self.id_shares.add(session.user, -1)
         if session.stored is not None:
             self._records.forget(_record(_IN, packet_id, session.name))
         return True
@@ -291,7 +326,7 @@ class KeptSessions:
         del session.released[packet_id]
         if not session.released:
             session.released = _NONE
-        self.ids -= 1
+        self.id_shares.add(session.user, -1)
         if session.stored is not None:
             self._records.forget(_record(_OUT, packet_id, session.name))
         return True
@@ -309,6 +344,9 @@ class KeptSessions:
         assert ids_out == {_record(_OUT, at, name) for name, each in stored.items() for at in each.released}
         assert self.ids == sum(len(each.received) + len(each.released) for each in self.sessions.values())
         assert self.will_bytes == sum(len(each.will) for each in self.sessions.values())
+        assert self.session_shares.total == len(self.sessions)
+        for shares in (self.session_shares, self.id_shares, self.will_shares):
+            shares.check_invariants()
         assert not _NONE
 
 

@@ -2,14 +2,16 @@
 
 1. What is retained is a record of the vhost (`vhosts.records`): it is in the frame of the log of what it was published
    with, and survives what that survives.
-2. There are `TOPICS_MAX` at most, with `BYTES_MAX` of all topics, properties and bodies.
+2. There are `TOPICS_MAX` at most, with `BYTES_MAX` of all topics, properties and bodies, and no user takes all of that
+   (`vhosts.user_shares`). What is retained counts for the user who published it.
 3. A message that has expired is not found, and goes when it is.
 
     record "retained:" TOPIC
          0   8  published, in ms since the epoch
          8   8  expires then; 0: never
-        16   4  property bytes
-        20      properties as in a content header, body
+        16   4  property bytes | 0x80000000: a user follows
+        20      user bytes (1), user; neither in what earlier versions have stored
+                properties as in a content header, body
 """
 
 from __future__ import annotations
@@ -19,17 +21,20 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.vhosts.records import VhostRecords
+from warren.vhosts.user_shares import UserShares
 
-TOPICS_MAX: Final = 100_000
-BYTES_MAX: Final = 64 << 20
+TOPICS_MAX: Final = 150_000
+BYTES_MAX: Final = 96 << 20
 _PREFIX: Final = "retained:"
 _HEAD_BYTES: Final = 20
+_HAS_USER: Final = 0x80000000
 
 
 class Retained:
-    """What is retained for a topic."""
+    """What is retained for a topic. `user`: who published it."""
 
-    def __init__(self, published_ms: int, expires_ms: int, properties: bytes, body: bytes) -> None:
+    def __init__(self, user: str, published_ms: int, expires_ms: int, properties: bytes, body: bytes) -> None:
+        self.user = user
         self.published_ms = published_ms
         self.expires_ms = expires_ms
         self.properties = properties
@@ -54,12 +59,27 @@ class RetainedMessages:
     def __init__(self, records: VhostRecords) -> None:
         self._records = records
         self.root = TopicLevel()
-        self.count: int = 0
-        self.bytes: int = 0
+        self.topic_shares = UserShares(TOPICS_MAX)
+        self.byte_shares = UserShares(BYTES_MAX)
         for name, value in records.values(_PREFIX):
-            self._index(name[len(_PREFIX) :], len(name) + len(value))
+            self._count(_user_of(value), 1, len(name) + len(value))
+            self._index(name[len(_PREFIX) :])
 
-    def _index(self, topic: str, size: int) -> None:
+    @property
+    def count(self) -> int:
+        """For how many topics something is retained."""
+        return self.topic_shares.total
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes that takes."""
+        return self.byte_shares.total
+
+    def _count(self, user: str, topics: int, size: int) -> None:
+        self.topic_shares.add(user, topics)
+        self.byte_shares.add(user, size)
+
+    def _index(self, topic: str) -> None:
         level = self.root
         for word in topic.split("/"):
             below = level.below.get(word)
@@ -68,29 +88,38 @@ class RetainedMessages:
                 level.below[word] = below
             level = below
         level.topic = topic
-        self.count += 1
-        self.bytes += size
 
     def put(self, topic: str, retained: Retained) -> bool:
         """Retain something for `topic`, in place of what was; False: there is too much already."""
         name = _PREFIX + topic
-        old = self._records.maybe_value(name)
+        user = retained.user.encode()[:255]
         value = (
             retained.published_ms.to_bytes(8, "big")
             + retained.expires_ms.to_bytes(8, "big")
-            + len(retained.properties).to_bytes(4, "big")
+            + (_HAS_USER | len(retained.properties)).to_bytes(4, "big")
+            + bytes([len(user)])
+            + user
             + retained.properties
             + retained.body
         )
         size = len(name) + len(value)
-        old_size = 0 if old is None else len(name) + len(old)
-        if self.bytes - old_size + size > BYTES_MAX or (old is None and self.count >= TOPICS_MAX):
-            return False
-        self._records.store(name, value)
+        old = self._records.maybe_value(name)
         if old is None:
-            self._index(topic, size)
+            if not (self.topic_shares.allows(retained.user, 1) and self.byte_shares.allows(retained.user, size)):
+                return False
+            self._index(topic)
         else:
-            self.bytes += size - old_size
+            earlier = _user_of(old)
+            old_size = len(name) + len(old)
+            is_own = earlier == retained.user
+            self._count(earlier, -1, -old_size)
+            has_topic = is_own or self.topic_shares.allows(retained.user, 1)
+            has_bytes = (is_own and size <= old_size) or self.byte_shares.allows(retained.user, size)
+            if not (has_topic and has_bytes):
+                self._count(earlier, 1, old_size)
+                return False
+        self._count(retained.user, 1, size)
+        self._records.store(name, value)
         return True
 
     def remove(self, topic: str) -> bool:
@@ -100,8 +129,7 @@ class RetainedMessages:
         if old is None:
             return False
         self._records.forget(name)
-        self.count -= 1
-        self.bytes -= len(name) + len(old)
+        self._count(_user_of(old), -1, -len(name) - len(old))
         path: list[tuple[TopicLevel, str]] = []
         level = self.root
         for word in topic.split("/"):
@@ -118,13 +146,29 @@ class RetainedMessages:
         value = self._records.maybe_value(_PREFIX + topic)
         if value is None:
             return None
-        published_ms = int.from_bytes(value[:8], "big")
-        expires_ms = int.from_bytes(value[8:16], "big")
-        if 0 < expires_ms <= now_ms:
+        found = _decoded(value)
+        if 0 < found.expires_ms <= now_ms:
             self.remove(topic)
             return None
-        body_at = _HEAD_BYTES + int.from_bytes(value[16:_HEAD_BYTES], "big")
-        return Retained(published_ms, expires_ms, value[_HEAD_BYTES:body_at], value[body_at:])
+        return found
+
+
+def _user_of(value: bytes) -> str:
+    if not value[16] & 0x80:
+        return ""
+    return value[_HEAD_BYTES + 1 : _HEAD_BYTES + 1 + value[_HEAD_BYTES]].decode(errors="replace")
+
+
+def _decoded(value: bytes) -> Retained:
+    size = int.from_bytes(value[16:_HEAD_BYTES], "big")
+    at = _HEAD_BYTES
+    user = _user_of(value)
+    if size & _HAS_USER:
+        size -= _HAS_USER
+        at = _HEAD_BYTES + 1 + value[_HEAD_BYTES]
+    published_ms = int.from_bytes(value[:8], "big")
+    expires_ms = int.from_bytes(value[8:16], "big")
+    return Retained(user, published_ms, expires_ms, value[at : at + size], value[at + size :])
 
 
 class RetainedSearch:

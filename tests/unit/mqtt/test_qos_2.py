@@ -454,7 +454,7 @@ def test_what_a_session_is_can_be_seen_and_ended(harness: Harness) -> None:
 
 
 def test_there_is_an_end_to_the_sessions_that_last(harness: Harness) -> None:
-    sessions(harness).sessions_max = 1
+    sessions(harness).session_shares.most = 1
     lasting(harness, "w")[0].hang_up()
     lasting(harness, "w")
     assert MqttClient(harness, 5).connect("x", **LASTS).body[:2] == b"\0\x97"

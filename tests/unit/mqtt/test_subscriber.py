@@ -308,7 +308,9 @@ def test_what_is_retained_comes_as_fast_as_it_is_read(size: int) -> None:
     harness = Harness(outbox_soft_bytes=LIMIT, mqtt_qos0_outbox_bytes=LIMIT)
     retained = harness.vhost.retained()
     for number in range(200):
-        retained.put(f"a/{number}", Retained(harness.broker.now_ms(), 0, BasicProperties().encode(), b"x" * size))
+        retained.put(
+            f"a/{number}", Retained("guest", harness.broker.now_ms(), 0, BasicProperties().encode(), b"x" * size)
+        )
     reader = mqtt_client(harness, client_id="r")
     stall(reader)
     reader.peer.feed(packet(8, 2, b"\0\x01\0\x03a/#\0") + packet(12, 0, b""))

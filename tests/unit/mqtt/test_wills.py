@@ -153,7 +153,7 @@ def test_nothing_goes_out_of_a_vhost_that_is_deleted(harness: Harness) -> None:
 
 
 def test_too_much_does_not_wait(harness: Harness) -> None:
-    sessions_of(harness.broker, harness.vhost).will_bytes_max = 100
+    sessions_of(harness.broker, harness.vhost).will_shares.most = 100
     reader = reader_of(harness)
     with_will(harness, will=("will", b"x" * 100, 1, False)).hang_up()
     assert reader.bodies() == [b"x" * 100]

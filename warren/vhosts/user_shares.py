@@ -1,0 +1,43 @@
+"""How much of something that a vhost has for all its users each of them may take.
+
+A user may have `SHARE` times as much as is free. So one user alone gets three quarters, whoever comes next three
+quarters of the rest, and something is left for every other one. Nothing is reserved for users who want nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHARE: Final = 3
+
+
+class UserShares:
+    """What users have of `most`."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.total: int = 0
+        self._used: dict[str, int] = {}
+
+    def used(self, user: str) -> int:
+        """Return what `user` has."""
+        return self._used.get(user, 0)
+
+    def allows(self, user: str, amount: int) -> bool:
+        """Tell whether `user` may have so much more."""
+        free = self.most - self.total
+        return amount <= free and self._used.get(user, 0) + amount <= SHARE * free
+
+    def add(self, user: str, amount: int) -> None:
+        """Count `amount` more for `user`, or less when it is negative."""
+        self.total += amount
+        used = self._used.get(user, 0) + amount
+        if used:
+            self._used[user] = used
+        elif user in self._used:
+            del self._used[user]
+
+    def check_invariants(self) -> None:
+        """Assert that the parts are the whole. For tests."""
+        assert self.total == sum(self._used.values())
+        assert all(used > 0 for used in self._used.values())
