@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import trio
 
@@ -65,6 +65,16 @@ M = TypeVar("M")
 
 class LinkError(Exception):
     """A link cannot go on. The text is for status and logs: no credentials in it."""
+
+    def fresh(self) -> Self:
+        """Return the same error without a traceback.
+
+        A connection keeps why it has ended. The frames of a traceback refer to the connection: with them it would be in
+        a cycle, and stay in memory.
+        """
+        made = type(self).__new__(type(self), *self.args)
+        made.__dict__.update(self.__dict__)
+        return made
 
 
 class PeerClosed(LinkError):
@@ -183,7 +193,7 @@ class Channel:
     def check(self) -> None:
         """Raise what ended the channel or its connection."""
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.fresh()
         self.connection.check()
 
     async def call(self, method: Any, reply: type[M]) -> M:
@@ -491,17 +501,17 @@ class Connection:
     def check(self) -> None:
         """Raise what ended the connection."""
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.fresh()
 
     def fail_with(self, what: str) -> LinkError:
         """End the connection for a reason of ours, and return the error that says so."""
         self._fail(LinkError(f"{self.where} {what}"))
         assert self.failure is not None
-        return self.failure
+        return self.failure.fresh()
 
     def _fail(self, error: LinkError) -> None:
         if self.failure is None:
-            self.failure = error
+            self.failure = error.fresh()
         for channel in list(self._channels.values()):
             channel.drop_content()
             channel.fail(self.failure)
@@ -806,6 +816,7 @@ class Connection:
         self._fail(LinkError(f"the connection to {self.where} is closed"))
         for scope in self._tasks:
             scope.cancel()
+        self._channels.clear()  # they refer to us
         with trio.CancelScope(shield=True):  # or whoever is cancelled would not come to close a second connection
             await trio.aclose_forcefully(self._stream)
 

@@ -59,9 +59,9 @@ class Endpoints:
             try:
                 return await self._connect(nursery, uri, name), uri
             except LinkError as error:
-                problems.append(error)
+                problems.append(error.fresh())
         if len(problems) == 1:
-            raise problems[0]
+            raise problems[0].fresh()
         raise LinkError("; ".join(dict.fromkeys(map(str, problems))))
 
     async def open_local(self, nursery: trio.Nursery, vhost: str, name: str) -> Connection:

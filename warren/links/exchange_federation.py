@@ -374,10 +374,10 @@ class ExchangeLink(FederationLink):
                 finally:
                     await remote.close()
             except LinkError as error:
-                failure = error
+                failure = error.fresh()
             nursery.cancel_scope.cancel()
         if failure is not None:
-            raise failure
+            raise failure.fresh()
 
     def status(self) -> dict[str, Json]:
         return {

@@ -55,13 +55,13 @@ class FederationLink(ABC):
                 opened.append(remote)
                 await self.carry(nursery, remote, local, running)
             except LinkError as error:
-                failure = error
+                failure = error.fresh()
             finally:
                 self.transfer = None
                 for connection in opened:
                     await connection.close()
                 nursery.cancel_scope.cancel()
-        raise failure or LinkError("the link ended")
+        raise LinkError("the link ended") if failure is None else failure.fresh()
 
     @abstractmethod
     async def carry(
@@ -83,14 +83,14 @@ class FederationLink(ABC):
                 try:
                     await part()
                 except LinkError as error:
-                    failures.append(error)
+                    failures.append(error.fresh())
                     both.cancel_scope.cancel()
 
             both.start_soon(attempt, follow)
             await attempt(transfer.run)
             both.cancel_scope.cancel()
         if failures:
-            raise failures[0]
+            raise failures[0].fresh()
 
     @abstractmethod
     async def clean_up(self) -> None:

@@ -243,14 +243,14 @@ class Shovel:
             try:
                 await self._attempt(nursery, opened, running)
             except LinkError as error:
-                failure = error
+                failure = error.fresh()
             finally:
                 self._end_transfer()
                 for connection in opened:
                     await connection.close()
                 nursery.cancel_scope.cancel()
         if failure is not None:
-            raise failure
+            raise failure.fresh()
 
     def _end_transfer(self) -> None:
         if self._transfer is None:

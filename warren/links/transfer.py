@@ -149,7 +149,7 @@ class Transfer:
                 try:
                     await task()  # type: ignore[misc]
                 except LinkError as error:
-                    failure = failure or error
+                    failure = failure or error.fresh()
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(guarded, self._watch_source)
@@ -159,7 +159,7 @@ class Transfer:
                 nursery.start_soon(guarded, self._watch_destination)
             await guarded(self._forward)
         if failure is not None:
-            raise failure
+            raise failure.fresh()
 
     async def _watch_source(self) -> None:
         """Notice the end of the source while `_forward` waits for the destination."""
