@@ -18,6 +18,7 @@ Threads:  those of the message store; and of trio, for logins and commits of the
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import hmac
 import math
@@ -285,7 +286,7 @@ class Application:
     ) -> None:
         self._settings = settings
         self._plugins = plugins
-        self.tasks = Supervision()
+        self.tasks = Supervision(self._task_lost)
         self._tls = maybe_server_tls(settings)
         self._catalogue = catalogue
         found = recovered or recover_messages(settings, files, descriptors.store_handles)
@@ -788,6 +789,10 @@ class Application:
     def _settle(self) -> None:
         self._reactor.settle()
 
+    def _task_lost(self, name: str) -> None:
+        log.error("an essential task fails again and again; the broker stops", task=name)
+        self._store_failed()
+
     def _store_failed(self) -> None:
         """Nothing may be confirmed any more: close all sockets and end."""
         self._exit_code = EXIT_CODE
@@ -811,7 +816,8 @@ class Application:
         return maybe_user_of_certificate(certificate, self._settings.tls.cert_login_from)
 
     def _crashed(self, error: BaseException) -> None:
-        log.error("internal error, the connection is closed", exception=error)
+        with contextlib.suppress(MemoryError):  # what is wrong is mended even when nothing can be said
+            log.error("internal error, the connection is closed", exception=error)
 
     def _engine_settled(self) -> None:
         broker = self._broker

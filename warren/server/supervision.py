@@ -8,12 +8,16 @@
    number of failures in between.
 4. A kept or begun task is failing from its failure until it has run for `SETTLED_S`, or for good when it is switched
    off. While an essential one fails the broker is not healthy; any other one is named as degraded.
+5. An essential task that fails `LOST_AFTER` times without ever running for `SETTLED_S` in between is lost. `on_lost` is
+   told, once: the process ends, since nothing in it brings the task back. That takes about a minute.
+6. A failure is noted even when there is no memory for its line in the log.
 
 What the message store does in its threads is not here: its failure ends the process (`message_store`).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -26,6 +30,7 @@ PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
 SETTLED_S: Final = 10.0
 REPEAT_S: Final = 60.0
+LOST_AFTER: Final = 30
 
 RUNNING: Final = "running"
 RESTARTING: Final = "restarting"
@@ -48,6 +53,7 @@ class Task:
     lasting: bool = False  # it is to run for ever
     state: str = RUNNING
     failures: int = 0
+    in_a_row: int = 0  # failures since it last ran for `SETTLED_S`
     reason: str = ""  # of the last failure
     failed_s: float = _NEVER_S
     logged: tuple[str, str, int] | None = None  # the cause of the last line in the log
@@ -62,8 +68,9 @@ class Task:
 class Supervision:
     """The tasks of one broker. Its methods are what nurseries start: ``start_soon(tasks.keep, "a name", work)``."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_lost: Callable[[str], None] | None = None) -> None:
         self.tasks: dict[str, Task] = {}
+        self.on_lost = on_lost
 
     def failing(self) -> list[Task]:
         """Return the tasks that are failing now, essential ones first."""
@@ -83,6 +90,10 @@ class Supervision:
                 return
             if trio.current_time() - began_s >= SETTLED_S:
                 pause_s = PAUSE_FIRST_S
+                task.in_a_row = 0
+            task.in_a_row += 1
+            if need == ESSENTIAL and task.in_a_row == LOST_AFTER and self.on_lost is not None:
+                self.on_lost(name)
             task.state = RESTARTING
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
@@ -144,10 +155,14 @@ class Supervision:
         return True
 
     def _note(self, task: Task, error: BaseException) -> None:
-        cause = _innermost(error)
-        now_s = trio.current_time()
         task.failures += 1
-        task.failed_s = now_s
+        task.failed_s = trio.current_time()
+        with contextlib.suppress(MemoryError):
+            self._tell(task, error)
+
+    def _tell(self, task: Task, error: BaseException) -> None:
+        cause = _innermost(error)
+        now_s = task.failed_s
         task.reason = f"{type(cause).__name__}: {cause}"[:300]
         place = _place(cause)
         if place == task.logged and now_s - task.logged_s < REPEAT_S:

@@ -250,3 +250,60 @@ def test_a_reason_is_short() -> None:
 
 async def _raise(error: Exception) -> None:
     raise error
+
+
+def test_an_essential_task_that_never_settles_is_lost_and_another_one_is_not(lines: Lines) -> None:
+    """(5)"""
+    lost: list[str] = []
+
+    async def fails() -> None:
+        raise MemoryError
+
+    async def main() -> None:
+        tasks = Supervision(lost.append)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tasks.keep, "reactor", fails, ESSENTIAL)
+            nursery.start_soon(tasks.keep, "scrubbing", fails)
+            await trio.sleep(300)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert lost == ["reactor"], "told once"
+
+
+def test_an_essential_task_that_settles_in_between_is_never_lost(lines: Lines) -> None:
+    """(5)"""
+    lost: list[str] = []
+
+    async def fails_at_last() -> None:
+        await trio.sleep(SETTLED_S)
+        raise MemoryError
+
+    async def main() -> None:
+        tasks = Supervision(lost.append)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tasks.keep, "reactor", fails_at_last, ESSENTIAL)
+            await trio.sleep(3 * supervision.LOST_AFTER * SETTLED_S)
+            nursery.cancel_scope.cancel()
+        assert tasks.tasks["reactor"].failures > supervision.LOST_AFTER
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert lost == []
+
+
+def test_a_failure_counts_when_there_is_no_memory_for_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(6)"""
+
+    class NoMemory:
+        def error(self, event: str, /, **fields: Any) -> None:
+            raise MemoryError
+
+    monkeypatch.setattr(supervision, "log", NoMemory())
+
+    async def test(tasks: Supervision, nursery: trio.Nursery) -> None:
+        work, started = failing(ValueError("first"))
+        nursery.start_soon(tasks.keep, "a", work)
+        await trio.sleep(5)
+        assert len(started) == 2 and tasks.tasks["a"].failures == 1
+
+    run(test)

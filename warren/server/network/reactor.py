@@ -295,23 +295,29 @@ class Reactor:
         transports = self._transports
         self._units = 0
         check_at: i64 = CLOCK_EVERY_UNITS
-        for at, (fd, mask) in enumerate(events):
-            transport = transports.get(fd)
-            if transport is None:
-                self._other_event(fd)
-                continue
-            self._units += EVENT_UNITS
-            if mask & WRITE:
-                self._flush(transport)
-            if mask & GO_ON:
-                self._go_on(transport)
-            elif mask & ~WRITE:
-                self._read(transport)
-            if self._units >= check_at:
-                if self._units >= TURN_UNITS or self._clock() - start_s > TURN_BUDGET_S:
-                    self._ready = dict(events[at + 1 :])
-                    break
-                check_at = self._units + CLOCK_EVERY_UNITS
+        reached = 0
+        try:
+            for fd, mask in events:
+                reached += 1
+                transport = transports.get(fd)
+                if transport is None:
+                    self._other_event(fd)
+                    continue
+                self._units += EVENT_UNITS
+                if mask & WRITE:
+                    self._flush(transport)
+                if mask & GO_ON:
+                    self._go_on(transport)
+                elif mask & ~WRITE:
+                    self._read(transport)
+                if self._units >= check_at:
+                    if self._units >= TURN_UNITS or self._clock() - start_s > TURN_BUDGET_S:
+                        self._ready = dict(events[reached:])
+                        break
+                    check_at = self._units + CLOCK_EVERY_UNITS
+        except BaseException:
+            self._ready = dict(events[reached:])  # this task starts again, and what is to go on is told once only
+            raise
         # Behind the last event: until here no descriptor that was closed in this turn is another connection's.
         if self._accepting:
             self._accept_some()
@@ -550,24 +556,39 @@ class Reactor:
                 self.broker.note("warning", "connection.refused", {"peer": address, "reason": self._admission.refusal})
                 sock.close()
                 continue
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            transport = listener.transport(sock, address)
-            self._begin(transport)
-            if not transport.is_ready():
-                self._handshakes.begin(transport.fd, address_block(address), self._clock())
+            try:
+                self._welcome(listener, sock, address)
+            except Exception as error:
+                # Without memory, most likely: that ends this connection only.
+                self.crashes += 1
+                self._on_crash(error)
+                transport = self._transports.get(sock.fileno())
+                if transport is not None:
+                    self._close(transport)
+                else:
+                    self._admission.leave(address)
+                    sock.close()
+
+    def _welcome(self, listener: Listener, sock: socket.socket, address: str) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport = listener.transport(sock, address)
+        self._begin(transport)
+        if not transport.is_ready():
+            self._handshakes.begin(transport.fd, address_block(address), self._clock())
 
     def _rest(self, listener: Listener, pause_s: float) -> None:
         """Accept nothing from `listener` for a while."""
-        self._selector.unregister(listener.sock.fileno())
+        # In this order: without memory for the first step the listener stays watched, and none is lost.
         self._idle_listeners[listener] = self.broker.now_s + pause_s
+        self._selector.unregister(listener.sock.fileno())
 
     def _watch_listeners(self, now_s: float) -> None:
         """Accept again from those that have rested."""
         for listener, until_s in list(self._idle_listeners.items()):
             if now_s >= until_s:
-                del self._idle_listeners[listener]
                 self._selector.register(listener.sock.fileno(), READABLE)
+                del self._idle_listeners[listener]
 
     def _begin(self, transport: Transport) -> None:
         self._transports[transport.fd] = transport

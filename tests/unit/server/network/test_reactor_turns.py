@@ -18,6 +18,7 @@ from reactor_harness import Peer, Place, Queueing, TlsPeer
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.methods import PROTOCOL_HEADER
+from warren.channels.connection import Connection
 from warren.channels.shared import FEED_UNITS_MAX, METHOD_UNITS
 from warren.queues.long_work import TURN_STEPS, Job, Steps
 from warren.server.client_of_node import ClientOfNode
@@ -348,6 +349,24 @@ def test_a_storm_of_connections_is_accepted_a_few_in_each_turn(place: Place) -> 
         place.turn()
         assert innocent.taken() == QOS_OK
         assert len(queueing.accepted) == turns * ACCEPTS_PER_TURN
+
+
+def test_a_connection_for_which_there_is_no_memory_is_closed_and_the_next_is_accepted(place: Place) -> None:
+    made: list[Connection] = []
+
+    def make(*given: Any) -> Connection:
+        if not place.crashes:
+            raise MemoryError
+        made.append(Connection(*given))
+        return made[-1]
+
+    queueing = Queueing()
+    place.reactor.listen(Listener(cast(socket.socket, queueing), None, make))
+    place.reactor.turn(place.reactor._selector.poll(0))
+    assert [type(error) for error in place.crashes] == [MemoryError]
+    assert len(made) == ACCEPTS_PER_TURN - 1 == place.reactor.connection_count()
+    place.reactor.turn(place.reactor._selector.poll(0))
+    assert len(made) == 2 * ACCEPTS_PER_TURN - 1
 
 
 def test_who_connects_behind_too_many_waits_for_a_share_of_a_second_not_for_its_end() -> None:
