@@ -78,6 +78,7 @@ REMEMBERED_MAX: Final = 64  # nodes that catch up
 RECORD_RETRY_S: Final = 1.0
 PROGRESS_S: Final = 0.005  # how often it is looked how far a handing over has come
 CARRIED_OUT_S: Final = 1.0  # for the next leader to have the checkpoint of a clean stop; its log is waited for longer
+ALONE_S: Final = 0.5  # that a node which was told to stop waits for others
 ALARM: Final = "replicas"
 REPEAT_S: Final = 60.0  # a refusal for the same reason is said again
 
@@ -233,8 +234,18 @@ class Leader:
                     await trio.sleep(PROGRESS_S)
             end_lsn = self.shipping.end_lsn()
         self.commands.drained(end_lsn)
+        alone_s = time.monotonic()
         while True:
             self._tell_progress(self.elected)
+            now_s = time.monotonic()
+            if not self.is_stopping or any(
+                replica.node in self.in_sync.members and self.in_sync.answers(replica, now_s)
+                for replica in self.in_sync.replicas()
+            ):
+                alone_s = now_s
+            elif now_s - alone_s >= ALONE_S:
+                log.warning("no other node in sync is there to take over; this one ends")
+                return
             await trio.sleep(PROGRESS_S)
 
     def _tell_progress(self, elected: ElectedSet) -> None:

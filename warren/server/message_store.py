@@ -94,6 +94,7 @@ from warren.server.unread_jobs import READ_ADVICE, UnreadJobs
 EXIT_CODE: Final = 3
 RETRY_S: Final = 0.5
 GRACE_S: Final = 5.0
+STALL_S: Final = 1.0  # at a stop, for the gate to open again
 SYNC_WITHIN_S: Final = 1.0
 # How long nothing must have been written before a checkpoint is taken without need, and how often that may be.
 IDLE_S: Final = 1.0
@@ -836,15 +837,23 @@ class MessageStoreService:
     async def stop(self, deadline: float) -> bool:
         """Write what is open, take the checkpoint of a clean stop, end the threads; until `deadline` (trio time).
 
-        Nobody publishes or acknowledges any more. Returns whether all of it was done.
+        Nobody publishes or acknowledges any more. Commits that cannot pass the gate are waited for for `STALL_S`: the
+        other nodes stop, too. Returns whether all of it was done.
         """
         self._stopping = True
         self._unread.tell_stop()
+        stalls_at_s = trio.current_time() + STALL_S
         with trio.move_on_at(deadline):
             while not self.failed and not self._is_clean():
                 self._log.checkpoints.want(clean=True)
                 self._settle()
                 await self._next_progress()
+                reason = self._gate.trouble()
+                if not reason:
+                    stalls_at_s = trio.current_time() + STALL_S
+                elif trio.current_time() >= stalls_at_s:
+                    log.warning("the last commits are not confirmed, and nothing waits for them", reason=reason)
+                    return False
             if not self.failed:
                 return await self._in_thread(STORE, self._finish, abandon=True)
         return False

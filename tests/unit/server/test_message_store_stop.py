@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 from store_service import ServiceFixture, run
+from unit.server.test_message_store import ClosedGate
 
 from warren.msgstore.log.columns import ColumnsWriter
 from warren.msgstore.log.jobs import ReadJob, SealJob
@@ -210,3 +211,37 @@ def test_threads_that_are_left_behind_wake_nobody() -> None:
         assert f.engine.told == []
 
     run(test)
+
+
+def test_a_stop_does_not_wait_for_commits_that_other_nodes_have_to_have_and_that_are_gone() -> None:
+    gate = ClosedGate()
+
+    async def test(f: ServiceFixture) -> None:
+        f.publish()
+        await f.until(lambda: gate.asked != [])
+        began_s = trio.current_time()
+        assert not await f.service.stop(began_s + 1000.0)
+        assert trio.current_time() < began_s + 1000.0
+        assert f.engine.told == []
+
+    run(test, gate=gate)
+
+
+def test_a_stop_waits_for_other_nodes_that_come_back_meanwhile() -> None:
+    gate = ClosedGate()
+
+    async def test(f: ServiceFixture) -> None:
+        f.publish()
+        await f.until(lambda: gate.asked != [])
+        async with trio.open_nursery() as nursery:
+
+            async def open_it() -> None:
+                await trio.sleep(message_store.STALL_S / 2)
+                gate.open = True
+                f.service.gate_moved()
+
+            nursery.start_soon(open_it)
+            assert await f.service.stop(trio.current_time() + 1000.0)
+        assert "stored 1" in f.engine.told
+
+    run(test, gate=gate)
