@@ -1,7 +1,8 @@
 """Lists as RabbitMQ's API gives them: sorted, filtered by name, in pages, and with chosen columns.
 
     sort, sort_reverse                       by any field, nested ones with dots
-    page, page_size, name, use_regex         an object with `items` instead of an array
+    page, page_size, name, use_regex         an object with `items` instead of an array; case does not matter in names,
+                                             and without a page they are not filtered
     columns                                  fields that are wanted, nested ones with dots
 
 1. An object is described in full only when it is on the page, or when it is sorted by a field that `keys` has not.
@@ -63,7 +64,7 @@ async def answer_list(
     paged = "page" in query
     page, page_size = _page_of(query) if paged else (1, len(items))
     found = items
-    filters = bool(query.get("name")) and "name" in keys
+    filters = paged and bool(query.get("name")) and "name" in keys
     sorts = bool(query.get("sort"))
     if len(items) > MANY and (filters or sorts):
         await call.request.begin_work()
@@ -179,7 +180,7 @@ async def _with_name(items: Sequence[Item], query: Mapping[str, str], name_of: C
     matches: Callable[[str], bool]
     if query.get("use_regex") == "true":
         try:
-            matches = Pattern(wanted).matches
+            matches = Pattern(wanted, ignores_case=True).matches
         except ValueError as error:
             raise bad_request(f"Pagination parameters are invalid: {error}") from None
     else:

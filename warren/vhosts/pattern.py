@@ -26,14 +26,17 @@ SIZE_PER_STEP_SHIFT: Final = 7
 class Pattern:
     """A compiled pattern. ``size`` is that of its programs, in instructions. `stored`: an earlier version took it.
 
+    `ignores_case`: letters mean both cases.
+
     Raises:
         ValueError: not a regular expression of RE2, longer than `PATTERN_MAX_BYTES`, or too large when compiled.
     """
 
-    def __init__(self, text: str, *, stored: bool = False) -> None:
+    def __init__(self, text: str, *, stored: bool = False, ignores_case: bool = False) -> None:
         if len(text.encode()) > PATTERN_MAX_BYTES and not stored:
             raise ValueError(f"pattern longer than {PATTERN_MAX_BYTES} bytes")
         self.text = text
+        self._ignores_case = ignores_case
         self.size: i64 = 0
         self._compiled: Any = None
         self._excluded: list[Any] = []
@@ -49,7 +52,7 @@ class Pattern:
         self._compiled = self._part(wanted, stored)
 
     def _part(self, wanted: str, stored: bool) -> Any:
-        part = _compile(wanted, self.text, STORED_MEMORY_BYTES if stored else MEMORY_BYTES)
+        part = _compile(wanted, self.text, STORED_MEMORY_BYTES if stored else MEMORY_BYTES, self._ignores_case)
         self.size += i64(part.programsize)
         return part
 
@@ -69,7 +72,7 @@ class Pattern:
         return self.text == ".*" or (self.text == "^$" and name == "")
 
 
-def _compile(text: str, shown: str, memory_bytes: int) -> Any:
+def _compile(text: str, shown: str, memory_bytes: int, ignores_case: bool) -> Any:
     # Imported when a pattern needs it: 3 MB that most brokers with "everything" and "nothing" save.
     import re2
 
@@ -77,6 +80,7 @@ def _compile(text: str, shown: str, memory_bytes: int) -> Any:
     options.log_errors = False
     options.never_capture = True  # or whatever matches is searched once more, for its groups and ten times as slowly
     options.max_mem = memory_bytes
+    options.case_sensitive = not ignores_case
     try:
         return re2.compile(text, options)
     except re2.error as error:

@@ -229,7 +229,8 @@ def test_lists_are_paged_sorted_and_cut(place: Place) -> None:
     assert api.get(f"/queues/{v}?sort=name&columns=name") == [{"name": "a"}, {"name": "b"}, {"name": "c"}]
     page = api.get(f"/queues/{v}?page=2&page_size=1&sort=name&sort_reverse=true&columns=name,vhost")
     assert page["items"] == [{"name": "b", "vhost": place.vhost}] and page["page_count"] == 3
-    assert [row["name"] for row in api.get(f"/queues/{v}?name=^[ab]$&use_regex=true&sort=name")] == ["a", "b"]
+    found = api.get(f"/queues/{v}?page=1&name=^[aB]$&use_regex=true&sort=name")["items"]
+    assert [row["name"] for row in found] == ["a", "b"]
     assert api.ask("GET", f"/queues/{v}?page=9").refusal[:2] == (400, "page_out_of_range")
     for kind in ("exchanges", "bindings", "queues", "consumers"):
         assert "items" in api.get(f"/{kind}/{v}?page=1")
