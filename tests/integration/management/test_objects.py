@@ -153,6 +153,8 @@ def test_bindings_are_made_found_by_their_place_and_undone(place: Place) -> None
         assert api.ask("DELETE", f"{between}/{key}").refusal == NOT_FOUND
     assert api.ask("POST", f"/bindings/{v}/e/amq.topic/q/nosuch", {}).status == 404
     assert api.ask("POST", f"/bindings/{v}/e/nosuch/q/q", {}).status == 404
+    for path in ("e/nosuch/q/q", "e/x/q/nosuch", "e/nosuch/e/nosuch"):
+        assert api.get(f"/bindings/{v}/{path}") == []
 
 
 def test_every_list_of_bindings_agrees(place: Place) -> None:
@@ -527,3 +529,16 @@ def test_parameters_come_and_go(api: Api, place: Place) -> None:
     api.put("/cluster-name", {"name": "test"})
     assert api.get("/cluster-name") == {"name": "test"} == {"name": api.get("/overview")["cluster_name"]}
     api.put("/cluster-name", before)
+
+
+def test_what_waits_in_a_delayed_message_exchange_is_counted(place: Place, amqp: Connect) -> None:
+    before = place.api.get("/overview")["messages_delayed"]
+    channel: Any = amqp().channel()
+    channel.exchange_declare("later", "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"})
+    channel.confirm_delivery()
+    for _ in range(3):
+        channel.basic_publish("later", "k", b"x", pika.BasicProperties(headers={"x-delay": 3_600_000}))
+    assert place.api.get(f"/exchanges/{place.v}/later")["messages_delayed"] == 3
+    assert place.api.get("/overview")["messages_delayed"] == before + 3
+    shown = {each["name"]: each.get("messages_delayed") for each in place.api.get(f"/exchanges/{place.v}")}
+    assert (shown["later"], shown["amq.direct"]) == (3, None)

@@ -92,6 +92,18 @@ def test_requests_follow_each_other_on_one_connection_pipelined_too() -> None:
     run(test)
 
 
+def test_a_target_may_be_a_whole_uri_as_it_is_for_a_proxy() -> None:
+    async def test(server: Server) -> None:
+        for target in (b"http://other:80/any?a=b", b"HTTPS://other:80/any?a=b"):
+            answer = await server.exchange(GET.replace(b"/any", target) + LAST)
+            assert answer.count(b"HTTP/1.1 200") == 2
+        await server.exchange(GET.replace(b"/any", b"http://other:80") + LAST)
+        asked = [each for each in server.requests if each.headers["host"] == "other:80"]
+        assert [(each.path, each.query) for each in asked] == [("/any", "a=b"), ("/any", "a=b"), ("/", "")]
+
+    run(test)
+
+
 def test_an_old_client_gets_its_answer_and_is_closed() -> None:
     async def test(server: Server) -> None:
         answer = await server.exchange(b"GET /any HTTP/1.0\r\n\r\n")

@@ -71,6 +71,7 @@ NOT_AMQP: Final = "this is a port of HTTP: AMQP clients connect to another one, 
 
 _HEADER_BYTES_MAX: Final = 16 << 10
 _READ_BYTES: Final = 64 << 10
+_ABSOLUTE: Final = re.compile(r"https?://([^/?#]*)(.*)", re.I)
 # A handshake of TLS takes as long as a head of that size.
 _HANDSHAKE_BYTES: Final = 8 << 10
 _AMQP: Final = b"AMQP\x00"  # how a client of AMQP 0-9-1 begins, and no method of HTTP
@@ -492,6 +493,9 @@ class Conversation:
         method = head.method.decode("ascii")
         path, _, query = head.target.decode("ascii").partition("?")
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+        absolute = _ABSOLUTE.fullmatch(path)
+        if absolute is not None:  # what it names goes before the Host header (RFC 9112, 3.2.2)
+            headers["host"], path = absolute[1], absolute[2] or "/"
         request = Request(
             method,
             path,

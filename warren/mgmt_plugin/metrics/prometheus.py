@@ -492,6 +492,8 @@ class Metrics:
         times = self._management.messages.commit_times
         metric = Metric("store_commit_seconds", "histogram", "Writing and syncing one batch of the message log")
         page.histogram(WARREN, metric, BOUNDS_S, times.buckets(), times.sum_s)
+        delayed = Metric("exchange_messages_delayed", GAUGE, "Messages that wait in x-delayed-message exchanges")
+        _write(page, WARREN, [(delayed, _one(totals.delayed))])
         _write(page, WARREN, self._metadata())
         _write(page, WARREN, self._reactor(totals))
         _write(page, WARREN, self._replication())

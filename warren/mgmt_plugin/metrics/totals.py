@@ -77,6 +77,7 @@ class Totals:
         self.paged_out = 0
         self.paged_out_bytes = 0
         self.consumers = 0
+        self.delayed = 0  # messages that wait in delayed message exchanges
         self.deliveries: dict[str, list[int]] = {}  # by queue type
         self.publishers = 0
         self.channel_state = [0] * len(CHANNEL_STATE)
@@ -137,12 +138,17 @@ async def walk(broker: Broker, gone: GoneQueues) -> Totals:
     # All of this without a pause: what goes from here on is in these lists, and not in what has gone.
     totals.deliveries = {kind: list(numbers) for kind, numbers in gone.deliveries.items()}
     queues = [list(vhost.queues.values()) for vhost in broker.vhosts.values()]
+    delayed = [list(vhost.delayed.values()) for vhost in broker.vhosts.values()]
     connections = list(broker.connections.values())
     totals.received_bytes, totals.sent_bytes = churn.received_bytes, churn.sent_bytes
     for some_queues in queues:
         totals.queues += len(some_queues)
         for queue_chunk in chunks(some_queues):
             totals.add_queues(queue_chunk)
+            await give_way()
+    for some_delayed in delayed:
+        for delayed_chunk in chunks(some_delayed):
+            totals.delayed += sum(int(each.held.count) for each in delayed_chunk)
             await give_way()
     for connection in connections:
         if not connection.is_direct:

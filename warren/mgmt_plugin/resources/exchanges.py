@@ -16,7 +16,7 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.json_pieces import Rows
-from warren.mgmt_plugin.http.server import Response
+from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import (
     MANY,
     QUERY,
@@ -178,6 +178,9 @@ class ExchangeHandlers(Handlers):
         stats = shown.message_stats(EXCHANGE_STATS, ranges.messages)
         if stats:
             described["message_stats"] = stats
+        delayed = vhost.delayed.get(exchange.name)
+        if delayed is not None:
+            described["messages_delayed"] = int(delayed.held.count)
         return described
 
     async def list_exchanges(self, call: Call) -> Response:
@@ -256,7 +259,10 @@ class ExchangeHandlers(Handlers):
         return await _answer_bindings(call, found)
 
     async def _list_between(self, call: Call, kind: str) -> list[Described] | Rows:
-        vhost, source, destination = _ends(call, kind)
+        try:
+            vhost, source, destination = _ends(call, kind)
+        except HttpError:
+            return []  # as RabbitMQ: nothing leads from or to what does not exist
         if source.name == "" and kind == QUEUE:
             return [describe_implicit(vhost.name, destination.name)]
         bindings = await _in_order(call, await bindings_between(source, destination))

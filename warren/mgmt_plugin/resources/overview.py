@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from warren import __version__
 from warren.channels.broker import Broker
 from warren.exchanges.registry import EXCHANGE_TYPES
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.metrics.statistics import CHANNEL_STATS, CHURN, LENGTHS, RANGE_QUERY, Ranges, Statistics
 from warren.mgmt_plugin.names import node_name, visible_connections, visible_vhosts
@@ -16,6 +17,7 @@ from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.server.held_links import told_by
 from warren.server.management import Listening
 from warren.server.settings import WITH_TLS
+from warren.vhosts.virtual_host import VirtualHost
 
 # The version whose API this is: tools look at it before they ask for anything.
 RABBITMQ_VERSION: Final = "3.13.7"
@@ -93,6 +95,18 @@ FEATURES: Final = (
 )
 
 
+async def _delayed_in(vhosts: Sequence[VirtualHost]) -> int:
+    """Return how many messages wait in delayed message exchanges."""
+    count = 0
+    for vhost in vhosts:
+        for at, delayed in enumerate(list(vhost.delayed.values()), 1):
+            count += int(delayed.held.count)
+            if at % PIECE == 0:
+                await give_way()
+    return count
+
+
+PIECE: Final = 32
 _USER: Final = Access.USER
 
 
@@ -152,6 +166,7 @@ class OverviewHandlers(Handlers):
         totals: Described = {}
         shown.add(totals, LENGTHS, ranges.lengths)
         described["queue_totals"] = totals
+        described["messages_delayed"] = await _delayed_in(vhosts)
         described["message_stats"] = shown.message_stats(CHANNEL_STATS, ranges.messages)
         churn: Described = {}
         statistics.of_broker(lengths).add(churn, CHURN, ranges.messages)
