@@ -109,10 +109,10 @@ lake-kills: setup-test ## kill warren lake and the broker 20 times while tables 
 spark-kills: setup-test ## kill Spark drivers, executors, brokers, catalogues, S3 100 times, benchmarks/SPARK_KILLS.md (ARGS="--kills 10")
 	cd tests && ../.venv/bin/python -m spark.chaos $(ARGS)
 
-mutants: setup-test ## break the store on purpose, in 91 ways: the crash simulation has to notice each
+mutants: setup-test ## break the store on purpose: the crash simulation has to notice each mutant
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)
 
-mutants-cluster: setup-check ## break the protocol of a cluster on purpose, in 45 ways: its tests have to notice each
+mutants-cluster: setup-check ## break the protocol of a cluster on purpose: its tests have to notice each mutant
 	cd tests && PYTHONPATH=. ../.venv/bin/python -m cluster.mutants $(ARGS)
 
 cluster-faults: setup-test ## random faults on N=20 clusters of three nodes, each under load (SEED=7)

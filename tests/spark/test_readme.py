@@ -16,20 +16,32 @@ from .messages import Publisher
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
 
 
-def test_the_examples_of_the_readme_speak_of_the_same_stream(
+def blocks_of(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def test_the_example_of_the_readme_runs_as_printed(
     spark: SparkSession, broker: WarrenProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 2 and "pika" in blocks[0] and "spark" in blocks[1]
-    for block in blocks:
-        exec(block.replace("127.0.0.1:5672", f"127.0.0.1:{broker.amqp_port}"), {})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "b'hello'"
-    assert "|offset|routing_key|            body|" in lines
-    assert "|     0|     events|[68 65 6C 6C 6F]|" in lines
+    (block,) = blocks_of("README.md")
+    exec(block.replace("127.0.0.1:5672", f"127.0.0.1:{broker.amqp_port}"), {})
+    assert capsys.readouterr().out == "b'resize 7.jpg'\n"
+
+
+def test_the_first_example_of_the_page_about_spark_runs_as_printed(
+    spark: SparkSession,
+    publisher: Publisher,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    publisher.stream("orders")
+    publisher.bodies("orders", [b"hello"])
+    exec(blocks_of("docs/spark.md")[0].replace('"lake/', f'"{tmp_path}/lake/'), {})
+    assert "|     orders|    1|" in capsys.readouterr().out.splitlines()
+    assert spark.read.parquet(str(tmp_path / "lake/orders")).count() == 1
 
 
 def test_tasks_that_limit_ends_early_print_no_traceback(
