@@ -168,8 +168,9 @@ class Commit(Job):
     once. Two that are long do not hold the same batch: the second one waits. So does what may be a repetition of a
     message that is under way (`SeenKeys` (8)).
 
-    What `check` does not let pass is rolled back instead, and answered with tx.rollback-ok. `note` is called when all
-    of it is done and nothing was refused: what that stores is in the same frame.
+    What `check` does not let pass is rolled back instead, and answered with tx.rollback-ok: publishes are forgotten,
+    and what was answered is for the channel to put back. `note` is called when all of it is done and nothing was
+    refused: what that stores is in the same frame.
     """
 
     def __init__(
@@ -214,6 +215,7 @@ class Commit(Job):
                 return False
             self._is_checked = True
             if not check.has_passed():
+                self._transaction.acked.reverse()  # as it was
                 self._end()
                 if self._channel.is_open():
                     self._channel.reply(m.TxRollbackOk())
@@ -354,7 +356,11 @@ class Rollback(Job):
             self._ledger.restore(delivery)
             # Its time may have run out while its answer waited: nobody would look at it again.
             delivery.queue.touch(self._ledger, delivery)
+            self.restored(delivery)
         return False
+
+    def restored(self, delivery: Delivery) -> None:
+        """A delivery waits for its answer again."""
 
 
 # --- the methods of class tx ----------------------------------------------------------------------------------------

@@ -27,11 +27,11 @@ from warren.amqp.errors import (
     ACCESS_REFUSED,
     FRAME_ERROR,
     NOT_ALLOWED,
+    REPLY_NAMES,
     SYNTAX_ERROR,
     AmqpError,
     ChannelException,
     ConnectionException,
-    reply_text,
 )
 from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
 from warren.channels.login import LoginRequest, enter_vhost
@@ -443,7 +443,7 @@ class StompPeer(Peer):
             ) from None
 
     def login_refused(self, request: LoginRequest) -> None:
-        text = request.problem or "login refused: user or passcode is wrong, or may not be used from this address"
+        text = request.problem or f"Access refused for user '{request.user}'"
         self._failed(ConnectionException(ACCESS_REFUSED, text))
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -505,7 +505,9 @@ class StompPeer(Peer):
         self.end()
 
     def _write_error(self, reply_code: int, explanation: str, receipt: str | None) -> None:
-        headers = [("message", reply_text(reply_code, explanation)), ("content-type", "text/plain")]
+        # As RabbitMQ: the name of the reply code, or that CONNECT was refused.
+        reason = "Bad CONNECT" if self.is_known and not self.session_name else REPLY_NAMES[reply_code].lower()
+        headers = [("message", reason), ("content-type", "text/plain")]
         if receipt is not None:
             headers.append(("receipt-id", receipt))
         body = explanation.encode("utf-8", "replace").replace(b"\0", b" ")

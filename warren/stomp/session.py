@@ -23,13 +23,14 @@ from warren.amqp.errors import NOT_ALLOWED, PRECONDITION_FAILED, SYNTAX_ERROR, C
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.amqp.methods import FRAME_OVERHEAD_BYTES
 from warren.amqp.outbox import CHUNK_MIN_BYTES
+from warren.channels.commit_check import CommitCheck
 from warren.channels.confirms import Confirms, PendingConfirms
 from warren.channels.consuming import cancel, consume
 from warren.channels.jobs import Reply
 from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT, PreparedPublish
 from warren.channels.session import Session
 from warren.channels.topology import check_name, handle_topology
-from warren.channels.transaction import Commit, Rollback, Transaction
+from warren.channels.transaction import ROWS_AT_ONCE, Commit, Rollback, Transaction
 from warren.msgstore.log.message import HEADER_AT, Envelope, Message
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import Job, Steps
@@ -53,6 +54,8 @@ HEADS_MAX: Final = 64
 HEAD_KEPT_BYTES: Final = 1024
 SUBSCRIPTION_ID_MAX_BYTES: Final = 200
 TRANSACTIONS_MAX: Final = 64
+TAGS_PER_STEP: Final = 16  # sorted again after ABORT
+COMMIT_REFUSED: Final = "a queue that is full would refuse a message of the transaction: nothing of it has happened"
 RECEIPTS_MAX_BYTES: Final = 1 << 20
 RECEIPT_OVERHEAD_BYTES: Final = 200
 DECLARED_MIN: Final = 1000  # queues, before it is looked which of them are gone
@@ -131,6 +134,15 @@ class Subscription:
         self.destination = destination
         self.queue = queue
         self.mode = mode
+
+
+class Committing:
+    """A COMMIT under way, of the transaction of that name, and the receipt that is asked for."""
+
+    def __init__(self, name: str, transaction: Transaction, receipt: str | None) -> None:
+        self.name = name
+        self.transaction = transaction
+        self.receipt = receipt
 
 
 class StompLedger(DeliveryLedger):
@@ -252,6 +264,33 @@ class CumulativeAnswer(Job):
         return True
 
 
+class Abort(Rollback):
+    """ABORT: what was answered waits for its answer again, also for one that is for many."""
+
+    def __init__(self, ledger: StompLedger, transaction: Transaction) -> None:
+        super().__init__(ledger, transaction)
+        self._cumulative = ledger.cumulative
+        self._tags: dict[str, list[int]] = {}
+
+    def restored(self, delivery: Delivery) -> None:
+        consumer = delivery.consumer
+        if consumer is not None and consumer.tag in self._cumulative:
+            self._tags.setdefault(consumer.tag, []).append(int(delivery.tag))
+
+    def go_on(self, steps: Steps) -> bool:
+        if not super().go_on(steps):
+            return False
+        for consumer_tag, tags in self._tags.items():
+            steps.left -= len(tags) // TAGS_PER_STEP
+            waiting = self._cumulative.get(consumer_tag)
+            if waiting is not None:
+                # Those of other transactions may be between them.
+                merged = sorted([*tags, *waiting])
+                waiting.clear()
+                waiting.extend(merged)
+        return True
+
+
 class StompSession(Session):
     """The one session of a STOMP connection."""
 
@@ -266,7 +305,7 @@ class StompSession(Session):
         self._declared_max: int = DECLARED_MIN  # with more of them those that are gone are forgotten
         self._receipts: Receipts | None = None
         self._ticket: int = 0  # of the latest change that this connection has made
-        self._committing: str | None = None  # receipts of commits come with their end
+        self._committing: Committing | None = None  # receipts of commits come with their end
 
     # --- results of commands ----------------------------------------------------------------------------------------
 
@@ -276,8 +315,17 @@ class StompSession(Session):
         if isinstance(method, Receipt):
             self.write_receipt(method.name, self._ticket, batch)
         elif isinstance(method, m.TxCommitOk) and self._committing is not None:
-            self.write_receipt(self._committing, ticket, batch)
+            if self._committing.receipt is not None:
+                self.write_receipt(self._committing.receipt, ticket, batch)
             self._committing = None
+        elif isinstance(method, m.TxRollbackOk) and self._committing is not None:
+            self._refuse_commit(self._committing)
+
+    def _refuse_commit(self, committing: Committing) -> None:
+        """A queue has no room for what COMMIT would publish: nothing of it happens, and the connection ends."""
+        self._committing = None
+        self._transactions[committing.name] = committing.transaction  # what was answered in it goes back with the rest
+        self._stomp.fail_later(ChannelException(PRECONDITION_FAILED, COMMIT_REFUSED), committing.receipt)
 
     def write_receipt(self, name: str, ticket: int = 0, batch: int = 0) -> None:
         """Write RECEIPT, not before the change `ticket` and the log's `batch` are on disk."""
@@ -637,14 +685,16 @@ class StompSession(Session):
         """COMMIT: all of it is in one frame of the log; its receipt comes when that is on disk."""
         transaction = self._the_transaction(frame.need("transaction"))
         del self._transactions[frame.need("transaction")]
-        self._committing = frame.get("receipt")
-        self.connection.begin(Commit(self, transaction))
+        self._committing = Committing(frame.need("transaction"), transaction, frame.get("receipt"))
+        check = CommitCheck(mandatory=False)
+        check.is_promised = transaction.row_count() > ROWS_AT_ONCE
+        self.connection.begin(Commit(self, transaction, check))
 
     def abort(self, frame: Frame) -> None:
         """ABORT: what was sent is forgotten, what was answered waits for its answer again."""
         transaction = self._the_transaction(frame.need("transaction"))
         del self._transactions[frame.need("transaction")]
-        self.connection.begin(Rollback(self.ledger, transaction))
+        self.connection.begin(Abort(self._ledger, transaction))
         self.receipt_when_done(frame)
 
     def uncommitted(self) -> tuple[int, int]:

@@ -346,6 +346,49 @@ def test_two_transactions_do_not_mix(harness: Harness) -> None:
     assert bodies(client.send("SUBSCRIBE", destination="/queue/q", id="0")) == [b"b"]
 
 
+@pytest.mark.parametrize("aborted", [("a",), ("a", "b"), ("b", "a")])
+def test_what_was_answered_in_a_transaction_that_was_aborted_can_be_answered_for_many_again(
+    harness: Harness, aborted: tuple[str, ...]
+) -> None:
+    reader, messages = subscribed(harness, "client")
+    for name, number in (("a", 0), ("b", 1)):
+        reader.send("BEGIN", transaction=name)
+        reader.send("ACK", id=messages[number].headers["ack"], transaction=name)
+    for name in aborted:
+        reader.send("ABORT", transaction=name)
+    queue = harness.vhost.queues["q"]
+    assert int(queue.unacked_count) == len(messages)
+    reader.send("ACK", id=messages[0].headers["ack"])
+    assert int(queue.unacked_count) == len(messages) - 1
+    reader.send("ACK", id=messages[-1].headers["ack"])
+    assert int(queue.unacked_count) == (0 if "b" in aborted else 1)
+
+
+@pytest.mark.parametrize("receipt", [None, "c"])
+def test_a_commit_that_a_queue_would_refuse_does_not_happen_at_all(harness: Harness, receipt: str | None) -> None:
+    reader, messages = subscribed(harness, "client-individual")
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    harness.channel().declare("full", arguments=arguments)
+    harness.channel().declare("other")
+    reader.send("BEGIN", transaction="t")
+    reader.send("ACK", id=messages[0].headers["ack"], transaction="t")
+    for queue in ("other", "full", "full"):
+        reader.send("SEND", b"x", destination=f"/amq/queue/{queue}", transaction="t")
+    given = {} if receipt is None else {"receipt": receipt}
+    error = reader.refused("COMMIT", transaction="t", **given)
+    assert error.headers["message"] == "precondition_failed" and error.headers.get("receipt-id") == receipt
+    counts = {name: int(queue.ready_count) for name, queue in harness.vhost.queues.items()}
+    assert counts == {"q": len(messages), "full": 0, "other": 0}
+    harness.check()
+
+
+def test_refusals_read_as_those_of_rabbitmq(harness: Harness) -> None:
+    error = StompClient(harness).connect(login="ann", passcode="wrong")
+    assert (error.headers["message"], error.body) == ("Bad CONNECT", b"Access refused for user 'ann'")
+    error = stomp_client(harness).refused("SEND", b"x", destination="/exchange/none/k")
+    assert (error.headers["message"], error.body) == ("not_found", b"no exchange 'none' in vhost '/'")
+
+
 def test_a_connection_that_ends_gives_back_what_its_transactions_had(harness: Harness) -> None:
     reader, messages = subscribed(harness, "client-individual")
     reader.send("BEGIN", transaction="t")
