@@ -73,7 +73,7 @@ def test_policies_and_limits_in_the_metadata_hold_from_the_start(tmp_path: Path,
         ]
     )
     catalogue.close()
-    with WarrenProcess(tmp_path, {"metadata-url": url}) as process:
+    with WarrenProcess(tmp_path, {"metadata-url": url}, {"accept_loss": "true"}) as process:  # it has no messages
         channel = connect(process).channel()
         channel.confirm_delivery()
         channel.basic_publish("", "of old", b"1")

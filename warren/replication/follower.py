@@ -38,7 +38,6 @@ import trio
 from warren.cluster.driver import passed_s
 from warren.cluster.events import Position, Standing
 from warren.msgstore.files.errors import StoreError, StoreFullError
-from warren.msgstore.tools.lines import time_text
 from warren.replication import cluster_state, last_contact
 from warren.replication.cluster_state import ClusterState
 from warren.replication.entries import (
@@ -327,7 +326,7 @@ class Follower:
         lacked = f", and lacked {behind} bytes of what was committed then" if behind > 0 else ""
         before = "" if self._is_contact_of_this_life else ", before this start"
         return (
-            f"it was in sync with {contact.leader} up to LSN {contact.synced_lsn} at {time_text(contact.time_ms)}, "
+            f"it was in sync with {contact.leader} up to LSN {contact.synced_lsn} at {contact.time_text()}, "
             f"{self._silent_s():.0f} s ago{before}{lacked}"
         )
 
@@ -478,7 +477,7 @@ class Follower:
         """Note that the leader was heard then (monotonic), if this is a standby that was in sync."""
         replica = self._replica
         if self._election is None and self.leader is not None and not replica.is_catching_up:
-            time_ms = round((time.time() - (time.monotonic() - heard_s)) * 1000)
+            time_ms = int((time.time() - (time.monotonic() - heard_s)) * 1000)
             self._contact = Contact(time_ms, self.leader.name, self._known_committed_lsn(), replica.synced_lsn)
             self._is_contact_of_this_life = True
             self._heard_s = heard_s

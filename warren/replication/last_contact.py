@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,8 @@ from warren.server.durable_file import remove_file, replace_file
 
 NAME: Final = "last-contact.json"
 _BYTES_MAX: Final = 1 << 16
+_NUMBER_MAX: Final = 1 << 62
+_TIME_MS_MAX: Final = 1 << 47  # in the year 6429
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,10 @@ class Contact:
     committed_lsn: int
     synced_lsn: int
 
+    def time_text(self) -> str:
+        """Return when it was, in UTC."""
+        return datetime.fromtimestamp(self.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
 
 def maybe_read(directory: Path) -> Contact | None:
     """Return what a data directory remembers."""
@@ -37,7 +44,11 @@ def maybe_read(directory: Path) -> Contact | None:
         with (directory / NAME).open("rb") as file:
             found = json.loads(file.read(_BYTES_MAX))
         numbers = [found[name] for name in ("time_ms", "committed_lsn", "synced_lsn")]
-        if not isinstance(found["leader"], str) or any(type(number) is not int or number < 0 for number in numbers):
+        if not isinstance(found["leader"], str) or any(
+            type(number) is not int or not 0 <= number < _NUMBER_MAX for number in numbers
+        ):
+            return None
+        if numbers[0] >= _TIME_MS_MAX:
             return None
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -163,6 +163,7 @@ async def serve_locked(
         StartError: as there.
     """
     # SQLAlchemy is a third of all there is to import, and whoever brings a catalogue of his own does not need it.
+    from warren.server import histories
     from warren.server.catalogue.catalogue import Catalogue
 
     directory = messages_directory(settings.data_dir)
@@ -181,6 +182,8 @@ async def serve_locked(
     # Not on the loop: other nodes may have to hear of this one meanwhile.
     recover_all = partial(recover_messages, settings, files, descriptors.store_handles, epoch, store_id)
     recovered = await in_thread(STORE, recover_all)
+    if epoch is None:
+        histories.compare(catalogue, recovered, directory, accept_loss=settings.accept_loss)
     application = Application(
         settings,
         catalogue,
@@ -321,6 +324,7 @@ class Application:
             gate=None if replication is None else replication.gate,
             mender=None if replication is None else replication.mender(),
         )
+        self._messages.losses = found.losses
         limits = settings.limits
         self._reactor = Reactor(
             self._broker,
@@ -404,6 +408,7 @@ class Application:
                     plugin.prepare(self._management)
                 self._messages.start()
                 nursery.start_soon(tasks.keep, "catalogue writer", self._writer.run, ESSENTIAL)
+                nursery.start_soon(tasks.keep, "log position", self._writer.keep_position)
                 nursery.start_soon(tasks.keep, "store timers", self._messages.run, ESSENTIAL)
                 nursery.start_soon(tasks.keep, "reactor", self._reactor.run, ESSENTIAL)
                 await self._start_replication(nursery)
@@ -766,7 +771,8 @@ class Application:
         failing = self.tasks.failing()
         stuck = threads().stuck()
         slow = ("disk",) if self._replication is not None and self._replication.trouble_of_disk() else ()
-        degraded = (*(task.name for task in failing), *(f"threads of {purpose}" for purpose in stuck), *slow)
+        lost = ("messages",) if self._messages.losses else ()
+        degraded = (*(task.name for task in failing), *(f"threads of {purpose}" for purpose in stuck), *slow, *lost)
         trouble = self._messages.trouble()
         if CATALOGUE in stuck:
             trouble = trouble or "the metadata store does not answer"

@@ -108,6 +108,9 @@ _ReplicasFlag = Annotated[
 _WithLinksFlag = Annotated[
     bool, typer.Option("--with-links", help="Release shovels, federation and tables of a restored or copied directory")
 ]
+_AcceptLossFlag = Annotated[
+    bool, typer.Option("--accept-loss", help="Start although the message store is older than the metadata, or missing")
+]
 _LogLevelFlag = Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error")]
 _LogFormatFlag = Annotated[str | None, typer.Option(metavar="FORMAT", help="console or json")]
 
@@ -161,6 +164,7 @@ def serve(
     log_level: _LogLevelFlag = None,
     log_format: _LogFormatFlag = None,
     with_links: _WithLinksFlag = False,
+    accept_loss: _AcceptLossFlag = False,
 ) -> None:
     """Run the broker in the foreground until Ctrl-C or SIGTERM."""
     flags = _flags(locals())
@@ -209,6 +213,7 @@ def show_config(
     log_level: _LogLevelFlag = None,
     log_format: _LogFormatFlag = None,
     with_links: _WithLinksFlag = False,
+    accept_loss: _AcceptLossFlag = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     """Print every setting with its value and where that came from; flags as for `warren serve`."""

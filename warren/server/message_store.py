@@ -223,6 +223,7 @@ class MessageStoreService:
         mender: Mender | None = None,
     ) -> None:
         self.failed = ""  # why the store has failed
+        self.losses: tuple[dict[str, object], ...] = ()  # what the start has found missing or damaged
         self.commit_times = Histogram()  # of writing and syncing a batch; the committer's
         # Since the start.
         self.batches = 0  # carried out, those included that only synced

@@ -6,19 +6,21 @@ import os
 import resource
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from warren.msgstore.files.errors import StoreError, StoreUnreadableError
 from warren.msgstore.files.file_system import FileSystem
-from warren.msgstore.files.recovery import Recovery, log_has, recover
+from warren.msgstore.files.recovery import ADVICE, Recovery, log_has, recover
 from warren.msgstore.files.store import Store, wall_time_ms
 from warren.msgstore.files.syncing import sync_all
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.log.records import LIFE_ID_BYTES
+from warren.msgstore.log.sealed_table import SealedTable
 from warren.server.data_dir import MESSAGES
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
@@ -30,12 +32,16 @@ log = get_logger("server")
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A message store that is ready to go on, how it was found, and how long that took."""
+    """A message store that is ready to go on, how it was found, and how long that took.
+
+    `losses`: what is missing or damaged in it, each with ``what`` and where that is.
+    """
 
     store: Store
     log: MessageLog
     recovery: Recovery
     seconds: float
+    losses: tuple[dict[str, object], ...] = ()
 
 
 def recover_messages(
@@ -64,11 +70,22 @@ def recover_messages(
         raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
     for problem in store.take_read_problems():
         log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
+    losses: list[dict[str, object]] = []
+
+    def tell(level: str, what: str, **where: object) -> None:
+        write: Callable[..., None] = getattr(log, level)
+        write(what, **where)
+        if level == "error":
+            losses.append({"what": what, **where})
+
     for text in sealed.problems:
-        log.error("a sealed part of a stream cannot be used", reason=text)
+        tell("error", "a sealed part of a stream cannot be used", reason=text)
     for event in recovery.events:
-        write: Callable[..., None] = getattr(log, event.level)
-        write(event.text, **event.fields)
+        tell(event.level, event.text, **event.fields)
+    for stream_id, first, end in gaps_of(message_log, sealed.tables):
+        index = message_log.indexes[stream_id]
+        where = {"vhost": index.vhost, "stream": index.name, "first_offset": first, "messages": end - first}
+        tell("error", "messages of a stream are missing: neither sealed nor in the log", **where, advice=ADVICE)
     store.resume(
         int(message_log.last_crc),
         int(message_log.durable_lsn),
@@ -78,7 +95,7 @@ def recover_messages(
     )
     message_log.begin_epoch(int(message_log.epoch), wall_time_ms(), secrets.token_bytes(LIFE_ID_BYTES))
     message_log.removals.take_sealed(sealed.tables)
-    return Recovered(store, message_log, recovery, time.monotonic() - start_s)
+    return Recovered(store, message_log, recovery, time.monotonic() - start_s, tuple(losses))
 
 
 def _attempt(
@@ -96,6 +113,44 @@ def _attempt(
         store.close()
         raise
     return store, message_log, recovery
+
+
+def gaps_of(message_log: MessageLog, tables: Mapping[int, SealedTable]) -> Iterator[tuple[int, int, int]]:
+    """Yield (stream id, first offset, offset after the last) of what is neither sealed nor in the log.
+
+    Offsets that a queue counts as damaged were told before. Retention has removed those before the oldest one.
+    """
+    for stream_id, table in tables.items():
+        index = message_log.indexes.get(stream_id)
+        if index is None or not table.segments:
+            continue
+        expected = int(table.first())
+        gaps: list[tuple[int, int]] = []
+        for segment in table.segments:
+            for chunk in segment.chunks:
+                if chunk.first > expected:
+                    gaps.append((expected, int(chunk.first)))
+                expected = int(chunk.end)
+        first = _first_from(index, expected)
+        if first > expected:
+            gaps.append((expected, first))
+        if sum(end - first for first, end in gaps) > index.damaged_count:
+            yield from ((stream_id, first, end) for first, end in gaps)
+
+
+def _first_from(index: QueueIndex, offset: int) -> int:
+    """Return the first offset from `offset` on that the log has, else the next to come."""
+    size = int(index.page_entries)
+    for at, page in enumerate(index.pages):
+        number = int(index.first_page) + at
+        if page is None or (number + 1) * size <= offset:
+            continue
+        if not page.resident:
+            return max(offset, (number + 1) * size - int(page.live))  # entries go from the beginning of a page
+        for each in range(max(offset, number * size), (number + 1) * size):
+            if index.lsn_of(each):
+                return each
+    return max(offset, int(index.next_number))
 
 
 def messages_directory(data_dir: Path) -> Path:

@@ -111,9 +111,10 @@ SERVE_OPTIONS: Final = {
     "--log-level": "log_level",
     "--log-format": "log_format",
     "--with-links": "with_links",
+    "--accept-loss": "accept_loss",
 }
 # Those that take no value on the command line: to name one means true.
-SERVE_SWITCHES: Final = frozenset({"--with-links"})
+SERVE_SWITCHES: Final = frozenset({"--with-links", "--accept-loss"})
 
 
 def default_data_dir() -> Path:
@@ -461,6 +462,10 @@ class Settings:
     with_links: bool = field(
         default=False,
         metadata=about(SWITCH, "release the links of a restored or copied data directory, which are held otherwise"),
+    )
+    accept_loss: bool = field(
+        default=False,
+        metadata=about(SWITCH, "start once although the message store is older than the metadata store, or missing"),
     )
     cluster_listen: Endpoint | None = field(
         default=None,

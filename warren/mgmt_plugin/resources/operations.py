@@ -338,6 +338,7 @@ class StoreHandlers(Handlers):
             "paged_messages": paged,
             "resident_bytes": int(log.resident_bytes),
             "trouble": service.trouble(),
+            "losses": list(service.losses),
         }
 
     async def show_reactor(self, call: Call) -> Described:

@@ -134,6 +134,7 @@ class _Recoverer:
             found.tell("error", "a segment cannot be used", reason=problem, advice=ADVICE)
         checkpoint = self._load_checkpoint(segments, new_store_id)
         start_lsn = int(log.next_lsn)
+        log.recovered_lsn = start_lsn
         self._reconcile(segments, start_lsn)
         replayed = self._replay_from(start_lsn, segments)
         found.clean = checkpoint is not None and checkpoint.clean and found.frames == 0 and not found.damaged
@@ -249,6 +250,7 @@ class _Recoverer:
                 expected_crc = frame.crc
                 pos = frame.end
                 segment.end_lsn = file.base_lsn + pos
+                log.recovered_lsn = file.base_lsn + pos
             log.last_crc = expected_crc
         return [segment.number for segment in ahead]
 

@@ -1,7 +1,7 @@
 """The durable metadata in SQL, from vhosts and users to queues and bindings, a row each.
 
 The tables follow the message log, where a change is durable first (`vhosts.metadata_lane`): ``warren_applied`` says,
-for the log of that id, below which number all its changes are in them.
+for the log of that id, below which number all its changes are in them, and how far it was synced at that time.
 
 1. When `commit` returns, all changes of the call are on disk, with the number up to which they go; when it raises or
    the process dies, none or all are.
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +35,9 @@ from warren.server.catalogue.tables import (
     DELETES,
     GLOBAL_PARAMETERS,
     LOADING_ORDER,
+    LSN,
     PUTS,
+    QUEUES,
     Row,
     RowValues,
     Table,
@@ -54,6 +57,14 @@ from warren.vhosts.metadata import (
 FILLED_AT_ONCE: Final = 1000  # changes
 # What a broker counts on from the largest number in a column. Of it there are more than it can count to.
 _NUMBER_MAX: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a message log has come: how many changes of the metadata are in it, and up to which LSN it is synced."""
+
+    changes: int
+    lsn: int
 
 
 class Catalogue:
@@ -103,6 +114,35 @@ class Catalogue:
         except (DatabaseError, CatalogueError) as error:
             raise CatalogueError(f"metadata store: {error}") from None
 
+    def positions(self) -> dict[bytes, Position]:
+        """Return how far message stores had come as far as is known here, by their ids.
+
+        Raises CatalogueError when the store cannot be read.
+        """
+        numbers: dict[bytes, int] = {}
+        try:
+            with self._database.transaction() as transaction:
+                for store_id, changes in transaction.rows(APPLIED.select):
+                    if not isinstance(store_id, bytes) or not isinstance(changes, int):
+                        raise CatalogueError(f"{APPLIED.name} has a row that no broker has written")
+                    numbers[store_id] = changes
+        except (DatabaseError, CatalogueError) as error:
+            raise CatalogueError(f"metadata store: {error}") from None
+        return {
+            store_id: Position(changes, numbers.get(store_id + LSN, 0))
+            for store_id, changes in numbers.items()
+            if not store_id.endswith(LSN) or store_id.removesuffix(LSN) not in numbers
+        }
+
+    def queue_count(self) -> int:
+        """Return how many durable queues there are. Raises CatalogueError when the store cannot be read."""
+        try:
+            with self._database.transaction() as transaction:
+                ((count,),) = transaction.rows(f"SELECT count(*) FROM {QUEUES.name}")
+        except DatabaseError as error:
+            raise CatalogueError(f"metadata store: {error}") from None
+        return int(count)
+
     def load(self) -> Iterator[MetadataChange]:
         """Yield everything stored as puts, each after what it refers to.
 
@@ -126,25 +166,31 @@ class Catalogue:
         except DatabaseError as error:
             raise CatalogueError(f"metadata store: {error}") from None
 
-    def commit(self, changes: Sequence[MetadataChange], store_id: bytes = b"", applied: int = 0) -> None:
+    def commit(self, changes: Sequence[MetadataChange], store_id: bytes = b"", applied: int = 0, lsn: int = 0) -> None:
         """Make `changes` durable, in their order, all or none.
 
-        With a `store_id` they are all of that log that were not here and are below `applied`.
+        With a `store_id` they are all of that log that were not here and are below `applied`. `lsn`: up to where that
+        log is synced; 0: it is not known.
 
         Raises CatalogueError when the database does not answer or refuses: whether the changes are stored is
         then unknown, and committing them again is right (2). Raises ValueError for text no database can store
         (`tables` (1)).
         """
-        self._carry_out(self._plan(changes), store_id, applied)
+        self._carry_out(self._plan(changes), store_id, applied, lsn)
 
-    def _carry_out(self, steps: Sequence[tuple[str, list[RowValues]]], store_id: bytes, applied: int) -> None:
+    def _carry_out(
+        self, steps: Sequence[tuple[str, list[RowValues]]], store_id: bytes, applied: int, lsn: int = 0
+    ) -> None:
         try:
             with self._database.transaction() as transaction:
                 for statement, rows in steps:
                     transaction.execute(statement, rows)
                 if store_id:
                     transaction.execute(APPLIED.clear)
-                    transaction.execute(APPLIED.put, [{"store_id": store_id, "changes": applied}])
+                    known: list[RowValues] = [{"store_id": store_id, "changes": applied}]
+                    if lsn:
+                        known.append({"store_id": store_id + LSN, "changes": lsn})
+                    transaction.execute(APPLIED.put, known)
         except DatabaseError as error:
             raise CatalogueError(f"metadata store: {error}") from error
 

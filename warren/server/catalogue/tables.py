@@ -14,7 +14,7 @@
     warren_queues             vhost, name | auto_delete, arguments, queue_id
     warren_bindings           vhost, source, destination_type, destination, routing_key, arguments_digest
                               | arguments, ordinal
-    warren_applied            store_id | changes
+    warren_applied            store_id | changes; beside it a row of store_id and `LSN`, whose number is one
 
 1. Arguments and routing keys are client data and stored as bytes. Names are text, so that a person can read the tables;
    PostgreSQL's text has no NUL and UTF-8 no lone surrogates, so `row_of` refuses both for either database. Names with
@@ -188,6 +188,8 @@ BINDINGS = Table(
     unread=frozenset({"arguments_digest", "ordinal"}),
     order=("ordinal",),
 )
+# What stands behind the id of a store in the row that says up to which LSN its log was known to be synced.
+LSN: Final = b"lsn"
 APPLIED = Table("warren_applied", {"store_id": BYTES}, {"changes": BIGINT})
 
 PUTS: Final[dict[type, str]] = {

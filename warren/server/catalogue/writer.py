@@ -12,6 +12,8 @@
 5. A change that cannot be read is lost, and said so. What comes behind it is applied, but for what refers to something
    that is not there then: such rows would keep the broker from starting.
 6. SQL stands still for whoever copies it (`standing_still`); changes wait in the log meanwhile.
+7. With the number goes how far the log is synced, also now and then when nothing changes (`keep_position`): an older
+   message store that is put in its place is told from that (``server/histories.py``).
 """
 
 from __future__ import annotations
@@ -48,6 +50,9 @@ from warren.vhosts.virtual_host import standard_exchanges
 GATHER_S: Final = 0.1
 # So many are, about, at a start.
 AT_ONCE: Final = 10_000
+# How soon after a start SQL learns how far the log is synced, and how often from then on.
+POSITION_FIRST_S: Final = 1.0
+POSITION_EVERY_S: Final = 60.0
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 5.0
 
@@ -67,8 +72,8 @@ class Store(Protocol):
     def applied(self, store_id: bytes, /) -> int:
         """Return the number below which all changes of that log are here. Raises CatalogueError."""
 
-    def commit(self, changes: Sequence[MetadataChange], store_id: bytes, applied: int, /) -> None:
-        """Make `changes` durable, all or none, with the number. Raises CatalogueError."""
+    def commit(self, changes: Sequence[MetadataChange], store_id: bytes, applied: int, lsn: int, /) -> None:
+        """Make `changes` durable, all or none, with the number and the LSN. Raises CatalogueError."""
 
     def load(self) -> Iterator[MetadataChange]:
         """Yield what is here. Raises CatalogueError."""
@@ -111,6 +116,7 @@ class CatalogueWriter:
         self._applying = trio.Lock()
         self._clock_s = clock_s
         self._lag = Lag()
+        self._told_lsn = 0  # up to where SQL knows that the log is synced
 
     # --- at a start -------------------------------------------------------------------------------------------------
 
@@ -200,7 +206,39 @@ class CatalogueWriter:
         with trio.move_on_at(deadline):
             while self.healthy and not self._has_all():
                 await self._progress.wait()
+            if self._has_all():
+                await self._tell_position()
         return self._has_all()
+
+    async def keep_position(self) -> None:
+        """Have SQL know how far the log is synced, though nothing changes. For ever."""
+        pause_s = POSITION_FIRST_S
+        while True:
+            await trio.sleep(pause_s)
+            await self._tell_position()
+            pause_s = POSITION_EVERY_S
+
+    async def _tell_position(self) -> None:
+        async with self._applying:
+            lsn = self._position()
+            if lsn <= self._told_lsn or not self.healthy:
+                return
+            note = partial(self._commit_to, [], int(self._lane.applied))
+            try:
+                await self._in_thread(CATALOGUE, note)
+            except CatalogueError as error:
+                log.warning("the metadata store does not learn how far the log is synced", reason=str(error))
+
+    def _position(self) -> int:
+        """Return up to where the log is known to be synced."""
+        message_log = self._journal.log
+        is_written = message_log.durable_lsn > message_log.void_below_lsn
+        return int(message_log.durable_lsn if is_written else message_log.recovered_lsn)
+
+    def _commit_to(self, changes: Sequence[MetadataChange], applied: int) -> None:
+        lsn = self._position()
+        self._store.commit(changes, self._journal.log.store_id, applied, lsn)
+        self._told_lsn = lsn
 
     def _has_all(self) -> bool:
         journal = self._journal
@@ -228,7 +266,7 @@ class CatalogueWriter:
         """Apply what can be, in a thread from `run`, and return how many changes that are."""
         if piece.changes is None:
             piece.changes = self._sieve.sift(piece.first, piece.bodies)
-        self._store.commit(piece.changes, self._journal.log.store_id, piece.end)
+        self._commit_to(piece.changes, piece.end)
         return len(piece.changes)
 
     async def _commit(self, work: Callable[[], int]) -> None:

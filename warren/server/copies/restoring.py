@@ -25,6 +25,7 @@ from warren.backup.directory import BackupDirectory, BackupError, Manifest, Stor
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.msgstore.files.syncing import sync_all
 from warren.msgstore.tools.lines import Line, UnreadableStore, problem, time_text
+from warren.queues.lanes import METADATA
 from warren.server.data_dir import MESSAGES, UNFINISHED_RESTORE, DataDir
 from warren.server.durable_file import sync_directory
 from warren.server.errors import CatalogueError
@@ -108,8 +109,8 @@ def restore(
                 _copy(directory, file, data_dir)
             for made in sorted({parent for file in manifest.files for parent in _parents(file)}):
                 sync_directory(data_dir / made)
-            summary = yield from _checked(data_dir, manifest, until)
-            _restore_metadata(data_dir / CATALOGUE_FILE, target, manifest)
+            summary, changes = yield from _checked(data_dir, manifest, until)
+            _restore_metadata(data_dir / CATALOGUE_FILE, target, manifest, changes)
             if not with_links:
                 hold(data_dir, f"restored from backup {manifest.number} of {time_text(manifest.taken_ms)}")
             mark.unlink()
@@ -153,8 +154,10 @@ def _parents(file: StoredFile) -> Iterator[Path]:
     return iter(Path(file.name).parents)
 
 
-def _checked(data_dir: Path, manifest: Manifest, until: Until) -> Generator[Line, None, Line]:
-    """Cut the log if it is to be, then recover it as a start would; yield what is wrong, and return a summary.
+def _checked(data_dir: Path, manifest: Manifest, until: Until) -> Generator[Line, None, tuple[Line, int]]:
+    """Cut the log if it is to be, then recover it as a start would; yield what is wrong.
+
+    Return a summary, and how many changes of the metadata the log has.
 
     Raises:
         RestoreError: a broker would not start with it.
@@ -186,7 +189,7 @@ def _checked(data_dir: Path, manifest: Manifest, until: Until) -> Generator[Line
             yield problem(event.text, **event.fields)
     if until == Until() and not recovery.damaged and int(state.log.last_crc) != manifest.crc:
         yield problem("the log does not end where the backup was made", lsn=manifest.lsn)
-    return {
+    summary: Line = {
         "type": "summary",
         "backup": manifest.number,
         "store_id": manifest.store_id,
@@ -196,6 +199,8 @@ def _checked(data_dir: Path, manifest: Manifest, until: Until) -> Generator[Line
         "bytes": manifest.size,
         "queues": queue_count(state.queues()),
     }
+    numbers = [int(index.next_number) for index in state.queues() if index.lane == METADATA]
+    return summary, max(numbers, default=0)
 
 
 def _belongs(until: Until) -> Callable[[Any], bool]:
@@ -225,8 +230,10 @@ def _empty_database(url: str) -> Iterator[Catalogue]:
         yield database
 
 
-def _restore_metadata(copy: Path, database: Catalogue | None, manifest: Manifest) -> None:
+def _restore_metadata(copy: Path, database: Catalogue | None, manifest: Manifest, changes: int) -> None:
     """Read the metadata as a start would; with a `database` bring them there, and remove them from the directory.
+
+    `changes`: how many the log has. They may have more, of a log that was cut: the next one continues there.
 
     Raises:
         RestoreError: a broker would not start with them. CatalogueError: the database cannot be written.
@@ -238,9 +245,10 @@ def _restore_metadata(copy: Path, database: Catalogue | None, manifest: Manifest
     with ExitStack() as stack:
         try:
             source = stack.enter_context(closing(Catalogue.open(sqlite_url(copy), first_contents=False)))
-            applied = source.applied(store_id)
+            applied = min(source.applied(store_id), changes)
             for _ in source.load():
                 pass
+            source.commit([], store_id, applied)
         except CatalogueError as error:
             raise RestoreError(f"a broker would not start with this backup: {error}") from None
         if database is not None:

@@ -1,0 +1,96 @@
+"""Whether the message store and the metadata store are of the same broker and the same time: compared at a start.
+
+    the metadata store knows                   and the message store                      a start is
+    a position of this message store           ends before it: it is older                refused
+    a position of another message store only   is another one                             refused
+    a position, or durable queues              is empty: the directory is missing         refused
+    less than the message store                                                           served, and changes are told
+                                                                                          that are lost (``writer.py``)
+
+1. Compared are how many changes of the metadata the log has, and its last LSN (`Catalogue.positions`). The metadata
+   store learns the LSN with each change, every minute, and at a clean stop: what came after that is not missed here.
+2. `accept_loss` has the broker start with what is here. The metadata store is told so: the next start is as any other.
+3. A node that was promoted or elected is not asked: positions were compared before, and its metadata are in the same
+   directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from warren.queues.lanes import METADATA
+from warren.server.catalogue.catalogue import Position
+from warren.server.errors import StartError
+from warren.server.logs import get_logger
+from warren.server.recovered_messages import Recovered
+from warren.vhosts.metadata import MetadataChange
+
+ADVICE: Final = (
+    "put back the newer one; to start with what is here, although confirmed messages are missing: "
+    "warren serve --accept-loss"
+)
+
+log = get_logger("server")
+
+
+class Metadata(Protocol):
+    """What is asked of a metadata store."""
+
+    def positions(self) -> dict[bytes, Position]:
+        """Return how far message stores had come, by their ids. Raises CatalogueError."""
+
+    def commit(self, changes: Sequence[MetadataChange], store_id: bytes = b"", applied: int = 0, lsn: int = 0) -> None:
+        """Note how far a message store has come. Raises CatalogueError."""
+
+    def queue_count(self) -> int:
+        """Return how many durable queues there are. Raises CatalogueError."""
+
+
+def compare(metadata: Metadata, messages: Recovered, directory: Path, *, accept_loss: bool) -> None:
+    """Compare the message store in `directory` with the metadata.
+
+    Raises:
+        StartError: messages are missing, and loss is not accepted.
+    """
+    reason = _why_messages_are_missing(metadata, messages)
+    if not reason:
+        if accept_loss:
+            log.warning("accept_loss is set, and nothing is missing: remove it, or it accepts what is lost later")
+        return
+    if not accept_loss:
+        raise StartError(f"message store {directory}: {reason}; {ADVICE}")
+    log.warning("messages are missing, and loss is accepted", reason=reason)
+    end = _end_of(messages)
+    metadata.commit([], messages.log.store_id, end.changes, end.lsn)
+
+
+def _why_messages_are_missing(metadata: Metadata, messages: Recovered) -> str:
+    known = metadata.positions()
+    store_id = messages.log.store_id
+    here = known.get(store_id)
+    if here is not None:
+        end = _end_of(messages)
+        if end.changes >= here.changes and end.lsn >= here.lsn:
+            return ""
+        return (
+            f"it is older than the metadata store: it ends at LSN {end.lsn}, with {end.changes} changes of the "
+            f"metadata, and the metadata store knows of LSN {here.lsn} and {here.changes} changes. An earlier copy or "
+            "snapshot has taken its place"
+        )
+    if messages.recovery.is_new:
+        if known:
+            return f"it is empty, and the metadata store is that of {_shown(known)}"
+        count = metadata.queue_count()
+        return f"it is empty, and the metadata store has {count} durable queues" if count else ""
+    return f"it is {store_id.hex()}, and the metadata store is that of {_shown(known)}" if known else ""
+
+
+def _end_of(messages: Recovered) -> Position:
+    numbers = [int(index.next_number) for index in messages.log.indexes.values() if index.lane == METADATA]
+    return Position(max(numbers, default=0), int(messages.log.recovered_lsn))
+
+
+def _shown(known: dict[bytes, Position]) -> str:
+    return ", ".join(f"message store {store_id.hex()} up to LSN {place.lsn}" for store_id, place in known.items())
