@@ -5,6 +5,7 @@
     source          fingerprint of what the table follows: vhost, name, and whether it is drained
     id/STREAM       fingerprint of the incarnation of a stream, or of the session of a drain
     next/STREAM     the offset behind the last one that is in the table
+    life/STREAM     fingerprint of the life of the broker that wrote that last one (``spark_bridge.lives``)
 
 1. Rows and the numbers that say how far they go are one commit of the table. Nothing else is remembered anywhere.
 2. Iceberg keeps them in the summary of a snapshot, Delta as versions of transactions: so they are numbers, and whoever
@@ -21,15 +22,20 @@ EPOCH: Final = "epoch"
 SOURCE: Final = "source"
 ID: Final = "id/"
 NEXT: Final = "next/"
+LIFE: Final = "life/"
 
 Marks = Mapping[str, int]
 
 
 class Place(NamedTuple):
-    """How far a stream is in a table: `next` is the offset to be read next, `id` the fingerprint of its incarnation."""
+    """How far a stream is in a table: `next` is the offset to be read next, `id` the fingerprint of its incarnation.
+
+    `life`: the fingerprint of the life that has written the last offset below `next`; 0: it is not known.
+    """
 
     id: int
     next: int
+    life: int = 0
 
 
 Places = Mapping[str, Place]
@@ -46,6 +52,8 @@ def marks_of(places: Places) -> dict[str, int]:
     for name, place in places.items():
         marks[ID + name] = place.id
         marks[NEXT + name] = place.next
+        if place.life:
+            marks[LIFE + name] = place.life
     return marks
 
 
@@ -55,13 +63,13 @@ def places_of(marks: Marks) -> dict[str, Place]:
     for key, number in marks.items():
         name = key.removeprefix(NEXT)
         if name != key and ID + name in marks:
-            found[name] = Place(marks[ID + name], number)
+            found[name] = Place(marks[ID + name], number, marks.get(LIFE + name, 0))
     return found
 
 
 def keys_of(names: list[str]) -> list[str]:
     """Return the keys of all numbers that a table can have that follows the streams `names`."""
-    return [EPOCH, SOURCE, *(prefix + name for name in names for prefix in (ID, NEXT))]
+    return [EPOCH, SOURCE, *(prefix + name for name in names for prefix in (ID, NEXT, LIFE))]
 
 
 def is_ahead(one: Places, other: Places) -> bool:

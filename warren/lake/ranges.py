@@ -15,7 +15,7 @@ import pyarrow as pa
 from warren.spark_bridge import nodes
 from warren.spark_bridge.columns import Chunk, Context, to_record_batches
 from warren.spark_bridge.control import BrokerClient, Description
-from warren.spark_bridge.errors import AnotherQueue, DataLoss, Gone, UsageError
+from warren.spark_bridge.errors import AnotherQueue, DataLoss, Diverged, Gone, UsageError
 from warren.spark_bridge.local_files import read_chunks_here
 from warren.spark_bridge.options import AUTO
 from warren.spark_bridge.schema import FROM_PROPERTIES
@@ -27,7 +27,8 @@ SKIP: Final = "With skip_lost they are passed over"
 class Range(NamedTuple):
     """The offsets [first, end) of the stream, or queue of claims, `name`; its rows are of `queue` and `partition`.
 
-    `in_files`: whether the broker may have some of it in files; `nodes`: which are asked before the broker itself.
+    `id`: see `id_at` of ``spark_bridge.lives``. `in_files`: whether the broker may have some of it in files; `nodes`:
+    which are asked before the broker itself.
     """
 
     queue: str
@@ -84,7 +85,7 @@ def rows_of(
                 yield list(rows), lost
                 at = end
             return
-        except AnotherQueue:
+        except (AnotherQueue, Diverged):
             raise
         except Gone as error:
             if not skip_lost:

@@ -4,9 +4,10 @@
    claims, which stay until they are settled.
 2. `settle` is told what is safe in the table. A drain acknowledges that; of streams the broker is told how far the
    table is, if it is to know, and that it cannot be told stops nobody.
-3. What retention has removed, a stream that was made anew, a partition that was deleted or taken out before it was
-   read, and messages that cannot be read are a `DataLoss`. With `skip_lost` they are passed over, and counted where
-   somebody knows how many they are.
+3. What retention has removed, a stream that was made anew, a broker with another history than what is in the table
+   (``spark_bridge.lives``), a partition that was deleted or taken out before it was read, and messages that cannot be
+   read are a `DataLoss`. With `skip_lost` they are passed over, and counted where somebody knows how many they are.
+   After another history the table continues where the histories have diverged, if that is known.
 4. Streams that a super stream gets later begin at their first offset.
 """
 
@@ -20,9 +21,10 @@ import pyarrow as pa
 from warren.lake.marks import Place, Places, fingerprint
 from warren.lake.options import Limits
 from warren.lake.ranges import SKIP, Range, parts_of, rows_of
-from warren.spark_bridge.control import BrokerClient, Description, Session
+from warren.spark_bridge.control import BrokerClient, Claim, Description, Session
 from warren.spark_bridge.errors import BridgeError, DataLoss, Fenced, Gone, NotFound, UsageError
 from warren.spark_bridge.limits import shares, within_bytes
+from warren.spark_bridge.lives import Divergence, Lives, id_at
 from warren.spark_bridge.nodes import nodes_of
 from warren.spark_bridge.start_offsets import offset_at
 
@@ -68,6 +70,19 @@ class Source(Protocol):
         """Return how many messages are behind `places`."""
 
 
+def place_at(part: Description, offset: int) -> Place:
+    """Return the place of a stream that was read up to `offset`."""
+    life = 0 if part.lives is None else fingerprint(part.lives.at(offset))
+    return Place(fingerprint(part.id), offset, life)
+
+
+def maybe_divergence(name: str, lives: Lives | None, place: Place) -> Divergence | None:
+    """Return where the history of a stream, or of claims, has left a table's; None: it has not, or nobody knows."""
+    if lives is None or not place.life:
+        return None
+    return lives.by(lambda life: str(fingerprint(life))).maybe_divergence(name, str(place.life), place.next)
+
+
 class StreamSource:
     """A stream or a super stream. `start`: where it begins in a new table; `group`: under which the broker shows it."""
 
@@ -101,9 +116,7 @@ class StreamSource:
 
     def begin(self, places: Places) -> dict[str, Place]:
         return {
-            name: Place(fingerprint(part.id), self._place(part))
-            for name, (_, part) in self._parts().items()
-            if name not in places
+            name: place_at(part, self._place(part)) for name, (_, part) in self._parts().items() if name not in places
         }
 
     def _place(self, part: Description) -> int:
@@ -130,7 +143,7 @@ class StreamSource:
         for name, (_, part) in parts.items():
             if self._stop is not None and name not in self._stop:
                 continue
-            place = places.get(name) or Place(fingerprint(part.id), part.first)
+            place = places.get(name) or place_at(part, part.first)
             start = self._checked(part, place)
             lost += max(0, start.next - place.next) if start.id == place.id else 0
             starts[name] = start
@@ -148,8 +161,8 @@ class StreamSource:
                 end = starts[name].next + rows
                 first = starts[name].next
                 others = nodes_of(part, first, number)
-                ranges.append(Range(self.name, number, name, part.id, first, end, nodes=others))
-                after[name] = starts[name]._replace(next=end)
+                ranges.append(Range(self.name, number, name, part.id_at(end), first, end, nodes=others))
+                after[name] = place_at(part, end)
         left = sum(max(0, ends[name] - place.next) for name, place in after.items())
         return Plan(tuple(ranges), {**places, **after}, left, lost)
 
@@ -170,6 +183,10 @@ class StreamSource:
         """Return where a plan ends in a stream that is not to go beyond `until`."""
         place = until.get(part.name)
         if place is None or place.id != start.id:
+            return start.next
+        divergence = maybe_divergence(part.name, part.lives, place)
+        if divergence is not None:
+            self._loss(f"{divergence.text}; a step had begun that read up to there")
             return start.next
         if place.next > part.end:
             self._loss(f"stream {part.name!r} ends at {part.end}, and a step had begun that read up to {place.next}")
@@ -193,13 +210,17 @@ class StreamSource:
         """Return where to go on in a stream."""
         if place.id != fingerprint(part.id):
             self._loss(f"stream {part.name!r} was deleted and made anew; it had been read up to {place.next}")
-            return Place(fingerprint(part.id), part.first)
+            return place_at(part, part.first)
+        divergence = maybe_divergence(part.name, part.lives, place)
+        if divergence is not None:
+            self._loss(divergence.text)
+            return place_at(part, max(part.first, divergence.offset or 0))
         if place.next < part.first:
             self._loss(f"the offsets from {place.next} to {part.first} of {part.name!r} are gone, by its retention")
-            return place._replace(next=part.first)
+            return place_at(part, part.first)
         if place.next > part.end:
             self._loss(f"stream {part.name!r} ends at {part.end}, and had been read up to {place.next}")
-            return place._replace(next=part.end)
+            return place_at(part, part.end)
         return place
 
     def _loss(self, what: str) -> None:
@@ -245,6 +266,7 @@ class DrainSource:
         self._owner = owner
         self._skip_lost = skip_lost
         self._session: Session | None = None
+        self._claim: Claim | None = None  # the last one of this session
         self._stop: int | None = None
 
     def names(self) -> list[str]:
@@ -253,8 +275,14 @@ class DrainSource:
     def begin(self, places: Places) -> dict[str, Place]:
         session = self._session = self._client.open_drain(self.name, self._session_name, self._owner)
         place = places.get(self.name)
+        begun = self._place_at(session.first)
         if place is None or place.id != fingerprint(session.id):
-            return {self.name: Place(fingerprint(session.id), session.first)}
+            return {self.name: begun}
+        divergence = maybe_divergence(self.name, session.lives, place)
+        if divergence is not None:
+            if not self._skip_lost:
+                raise DataLoss(f"{divergence.text}. {SKIP}")
+            return {self.name: begun}
         if place.next < session.first and not self._skip_lost:
             raise DataLoss(
                 f"the claims from {place.next} to {session.first} of {self.name!r} are gone: released, and then they "
@@ -275,14 +303,28 @@ class DrainSource:
             limits.rows,
             max_bytes=limits.bytes,
             until=self._stop,
+            life=self._maybe_life(place.next),
         )
+        self._claim = claim
         first, end = max(place.next, claim.first), claim.end
         if until is not None:
             end = until[self.name].next
         if end <= first:
-            return Plan((), {self.name: place._replace(next=max(place.next, first))}, 0)
-        ranges = (Range(self.name, 0, session.queue, session.id, first, end, in_files=False),)
-        return Plan(ranges, {self.name: place._replace(next=end)}, limits.rows if end - first >= limits.rows else 0)
+            return Plan((), {self.name: place if first <= place.next else self._place_at(first)}, 0)
+        id = id_at(session.id, self._maybe_life(end))
+        ranges = (Range(self.name, 0, session.queue, id, first, end, in_files=False),)
+        return Plan(ranges, {self.name: self._place_at(end)}, limits.rows if end - first >= limits.rows else 0)
+
+    def _maybe_life(self, offset: int) -> str | None:
+        """Return the life of the broker that has claimed the last offset below `offset`; None: it is not known."""
+        claim, lives = self._claim, self._opened().lives
+        if claim is not None and claim.first < offset <= claim.end:
+            return claim.life  # what one call has claimed is of one life
+        return None if lives is None else lives.at(offset)
+
+    def _place_at(self, offset: int) -> Place:
+        life = self._maybe_life(offset)
+        return Place(fingerprint(self._opened().id), offset, 0 if life is None else fingerprint(life))
 
     def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         self.lost = 0

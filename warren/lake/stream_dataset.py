@@ -45,7 +45,7 @@ def ranges_of(client: BrokerClient, name: str, since: str = FIRST, until: str = 
         first = min(max(there.first, offset_at(client, there, since)), there.end)
         end = min(there.end, offset_at(client, there, until))
         others = nodes_of(there, first, number)
-        found.append(Range(name, number, part, there.id, first, max(first, end), nodes=others))
+        found.append(Range(name, number, part, there.id_at(max(first, end)), first, max(first, end), nodes=others))
     return found
 
 

@@ -49,7 +49,7 @@ async def maybe_chunks(following: Following, request: Request, user: str) -> Res
         return None
     vhost, name, first, end, identifier, wanted = asked
     stream_id = copy.maybe_stream(vhost, name)
-    if stream_id is None or identifier != incarnation(copy.store_id, stream_id):
+    if stream_id is None or identifier.partition("@")[0] != incarnation(copy.store_id, stream_id):
         return None
     pattern = copy.maybe_pattern(user, vhost)
     if pattern is None or not _pattern(pattern).matches(name):

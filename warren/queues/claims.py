@@ -276,6 +276,8 @@ class ClaimQueue(OffsetQueue):
             kept.time_ms = self._log.now_ms
         self.published += 1
         self.not_by_channels += 1
+        if not self.is_life_noted:
+            self.note_life()
         self.ready.store(kept, self.ready.append(kept, 0))
         queue.ready.settle(message, place)
 

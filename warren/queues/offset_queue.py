@@ -7,20 +7,28 @@
 1. A message or an index page that cannot be read is reported once, however many readers come across it. The messages of
    such a page count no more; a single message stays where it is, and is passed over.
 2. It belongs to no connection and is durable, and everything in it is stored.
+3. Its lineage says which life of the store has written which offsets. A life that appends for the first time is entered
+   with that message, in one frame of the log.
 
 Who may read, and what takes messages away at the beginning, is for the class that extends this one to say.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from warren.amqp.declarations import QueueDeclaration
+from warren.msgstore.log.epoch_table import NO_LIFE
+from warren.msgstore.log.lineage import NOT_HERE, ON_PATH, Lineage
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.fetch import Fetch
 from warren.queues.offset_backlog import OffsetBacklog
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
+
+_LINEAGE: Final = "lineage of "  # the number of the queue in the log
 
 
 class OffsetQueue(Queue):
@@ -45,6 +53,8 @@ class OffsetQueue(Queue):
         self.knows_deliveries: bool = knows_deliveries
         self.ready.keep_in(offsets)
         self._damaged: set[int] = set()  # offsets that were reported
+        self.is_life_noted: bool = False  # this life is in the lineage, or has none
+        self._life_first: i64 = -1  # the first offset of this life, -1 before it
 
     def first_offset(self) -> int:
         """Return the offset of the oldest message, or of the next to come."""
@@ -57,6 +67,47 @@ class OffsetQueue(Queue):
     def synced_end(self) -> int:
         """Return the offset up to which everything is synced: what is from there on may not be there after a crash."""
         return int(self.offsets.synced_to())
+
+    def lineage(self) -> Lineage:
+        """Return which lives have written which offsets."""
+        return Lineage(self._host.maybe_remembered(self._lineage_name()) or b"")
+
+    def maybe_divergence(self, life_id: bytes, offset: int) -> str | None:
+        """Return where this history has left the one of a reader, and what to do; None: it has not.
+
+        The reader knows what is below `offset`; `life_id` has written the last of it.
+        """
+        end = self.next_offset()
+        found = self.lineage().diverged_at(life_id, offset, end)
+        if found == ON_PATH:
+            return None
+        where = f"at offset {found}"
+        if found == NOT_HERE:
+            where = f"before offset {offset}, by a life that this broker does not know"
+        return (
+            f"the history of '{self.name}' diverged {where}: its data were restored from a backup, or are those of a "
+            f"copy, and end at offset {end}. Begin again from there, or ask the broker that wrote what was read"
+        )
+
+    def note_life(self) -> None:
+        """Enter this life in the lineage: what comes next is its first message, or one of its first."""
+        life_id = self._log.life_id
+        if self._life_first < 0:
+            self._life_first = self.offsets.next_number
+        if life_id == NO_LIFE:
+            self.is_life_noted = True  # a log without a store
+            return
+        lineage = self.lineage()
+        lineage.begin(life_id, int(self._life_first))
+        self.is_life_noted = self._host.remember(self._lineage_name(), lineage.encode())
+
+    def _lineage_name(self) -> str:
+        return f"{_LINEAGE}{int(self.store_id)}"
+
+    def close(self) -> None:
+        """Let go of everything: the queue is deleted."""
+        super().close()
+        self._host.forget(self._lineage_name())
 
     def is_ready_to_get(self) -> bool:
         """`get` refuses at once."""

@@ -54,6 +54,17 @@ class QueueHost:
         """Return which partition of a super stream `queue` is, counted from 0; -1: of none."""
         return -1
 
+    def maybe_remembered(self, name: str) -> bytes | None:
+        """Return what is remembered under `name` (`remember`); None: nothing."""
+        return None
+
+    def remember(self, name: str, value: bytes) -> bool:
+        """Remember `value` in the frame of what is stored in this turn; False: not yet, something is being read."""
+        return True
+
+    def forget(self, name: str) -> None:
+        """Forget what is remembered under `name`."""
+
     def queue_expired(self, queue: Queue) -> None:
         """Nobody has used `queue` for as long as it allows: delete it."""
         raise AssertionError("overridden")

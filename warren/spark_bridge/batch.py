@@ -109,7 +109,7 @@ def _range(client: BrokerClient, options: ReadOptions, part: Part) -> Range:
     end_place = NEXT if end is None else end.of(part.queue, part.partition)
     first = offset_of(client, part, first_place, options, "startingOffsets" if start is None else start.option)
     behind = offset_of(client, part, end_place, options, "endingOffsets" if end is None else end.option)
-    return Range(part.queue, part.partition, part.name, part.found.id, first, max(first, behind))
+    return Range(part.queue, part.partition, part.name, part.found.id_at(max(first, behind)), first, max(first, behind))
 
 
 # --- what is pinned ------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from warren.spark_bridge.errors import (
     BrokerError,
     DamagedChunk,
     DataLoss,
+    Diverged,
     Fenced,
     Gone,
     NoDrain,
@@ -38,10 +39,11 @@ from warren.spark_bridge.errors import (
     Refused,
     Unreachable,
 )
+from warren.spark_bridge.lives import Lives, id_at
 
 __all__ = ["Ahead", "AnotherQueue", "BridgeError", "BrokerClient", "BrokerError", "Claim", "Committed", "DamagedChunk"]
-__all__ += ["DataLoss", "Description", "Failed", "Fenced", "Gone", "NoDrain", "NoSnapshot", "NotAllowed", "NotFound"]
-__all__ += ["Plan", "Refused", "Session", "Snapshot", "Unreachable"]
+__all__ += ["DataLoss", "Description", "Diverged", "Failed", "Fenced", "Gone", "NoDrain", "NoSnapshot", "NotAllowed"]
+__all__ += ["NotFound", "Plan", "Refused", "Session", "Snapshot", "Unreachable"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:15672"
 NO_DATA_LISTENER: Final = "no_data_listener"
@@ -64,6 +66,7 @@ class Description(NamedTuple):
     """What a queue is. `id`: another one when it was deleted and made again; [first, end): its offsets.
 
     What is before `sealed` can be read from `nodes`, too, which are URLs (``nodes.py``).
+    `lives`: which lives of the broker have written which offsets; None: it does not tell.
     `type`: stream, classic, quorum or super-stream; `partitions`: the names of the streams of a super stream.
     """
 
@@ -78,6 +81,11 @@ class Description(NamedTuple):
     partitions: tuple[str, ...] | None = None
     sealed: int = 0
     nodes: tuple[str, ...] = ()
+    lives: Lives | None = None
+
+    def id_at(self, offset: int) -> str:
+        """Return the id to ask by for a range that ends at `offset`."""
+        return id_at(self.id, None if self.lives is None else self.lives.at(offset))
 
 
 class Plan(NamedTuple):
@@ -133,23 +141,29 @@ class Snapshot(NamedTuple):
 
 
 class Session(NamedTuple):
-    """An open drain: claimed and not acked are the offsets [first, end) of the queue `queue`."""
+    """An open drain: claimed and not acked are the offsets [first, end) of the queue `queue`.
+
+    `lives`: which lives of the broker have claimed which offsets; None: it does not tell.
+    """
 
     epoch: int
     queue: str
     id: str
     first: int
     end: int
+    lives: Lives | None = None
 
 
 class Claim(NamedTuple):
     """What is claimed: the offsets [first, end); nothing was ready when they are equal.
 
     `first` is larger than what was asked for only when claims have been released: those offsets will never be.
+    `life`: the life of the broker that has claimed the last one; None: it does not tell.
     """
 
     first: int
     end: int
+    life: str | None = None
 
 
 class Failed(NamedTuple):
@@ -305,6 +319,7 @@ class BrokerClient:
                 partitions=None if found.get("partitions") is None else tuple(map(str, found["partitions"])),
                 sealed=int(found.get("sealed") or 0),
                 nodes=tuple(map(str, found.get("nodes") or ())),
+                lives=_maybe_lives(found),
             )
         )
 
@@ -549,6 +564,7 @@ class BrokerClient:
                 id=str(found["id"]),
                 first=int(found["first"]),
                 end=int(found["end"]),
+                lives=_maybe_lives(found),
             )
         )
 
@@ -562,17 +578,25 @@ class BrokerClient:
         *,
         max_bytes: int | None = None,
         until: int | None = None,
+        life: str | None = None,
     ) -> Claim:
         """Ack for good what is claimed below `after`, claim what comes then, and return where that is.
 
-        `until`: a mark; what came into the queue after it is not claimed.
+        `until`: a mark; what came into the queue after it is not claimed. `life`: the life of the broker that has
+        claimed the last offset below `after`.
 
         Raises:
-            Fenced: another one has opened the session. Ahead: the broker does not know `after`.
+            Fenced: another one has opened the session. Ahead: the broker does not know `after`. Diverged: it has
+                claimed other messages there.
         """
-        body = {"epoch": epoch, "after": after, "max_rows": max_rows, "max_bytes": max_bytes, "until": until}
+        body: Object = {"epoch": epoch, "after": after, "max_rows": max_rows, "max_bytes": max_bytes, "until": until}
+        if life is not None:
+            body["life"] = life
         found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "claim"), body)
-        return self._made(lambda: Claim(int(found.get("first", after)), int(found["end"])))
+        told = found.get("life")
+        return self._made(
+            lambda: Claim(int(found.get("first", after)), int(found["end"]), None if told is None else str(told))
+        )
 
     def mark(self, queue: str, name: str, epoch: int) -> int:
         """Return a mark of where the queue ends now; it means nothing but to `claim`."""
@@ -835,12 +859,22 @@ def _refusal(status: int, data: bytes, segments: tuple[str, ...], url: str) -> B
         kind = Fenced
     elif status == 409 and error == "ahead":
         kind = Ahead
+    elif status == 409 and error == "diverged":
+        kind = Diverged
     elif status in (404, 405):
         kind = {"no_snapshot": NoSnapshot, "no_drain": NoDrain}.get(error, NotFound)
     elif status in _RETRIED:
         kind = Unreachable
         what = f"{url}: {text}"
     return kind(what, status, error)
+
+
+def _maybe_lives(found: Object) -> Lives | None:
+    """Return the lives that a description has, if it has any."""
+    lives = found.get("lives")
+    if lives is None:
+        return None
+    return Lives([(str(life), int(first)) for life, first in lives], int(found.get("end") or 0))
 
 
 def _seconds(text: str | None) -> float | None:

@@ -35,8 +35,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from warren.spark_bridge.control import BrokerClient, Session
-from warren.spark_bridge.errors import AnotherQueue, DataLoss, Gone, NotFound
+from warren.spark_bridge.errors import AnotherQueue, DataLoss, Diverged, Gone, NotFound
 from warren.spark_bridge.heartbeat import Heartbeat
+from warren.spark_bridge.lives import id_at
 from warren.spark_bridge.offsets import CLAIMS, Position, begin, document, is_sentinel, positions_of, sentinel
 from warren.spark_bridge.options import DRAIN, ReadOptions
 from warren.spark_bridge.pieces import Range, client_of_task, cut, maybe_left_of, read, say
@@ -117,11 +118,14 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 most,
                 max_bytes=None if sizes is None else max(1, sizes // len(self.options.queues)),
                 until=self._mark(queue),
+                life=position.life,
             )
             self._claimed.add(queue)
             if rows is not None:
                 rows -= claimed.end - claimed.first
-            positions[queue] = position._replace(next=claimed.end)
+            if claimed.end != position.next:
+                position = position._replace(next=claimed.end, life=claimed.life)
+            positions[queue] = position
         for queue in before:
             if queue not in positions:
                 say(f"queue {queue!r} is not drained any more; claims from offset {before[queue].next} on may be left")
@@ -138,7 +142,8 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first < position.next:
                 session = self._session(queue)  # taken over before anything is read again
                 claims = position.claims or session.queue
-                wanted = Range(queue, 0, claims, position.id, first, position.next, in_files=False)
+                id = id_at(position.id, position.life)
+                wanted = Range(queue, 0, claims, id, first, position.next, in_files=False)
                 if self.options.counts_failures and queue not in self._claimed:
                     # Planned by a driver that is gone: this one has not asked yet where a batch is to end.
                     failed = self.client.fail(queue, self.name, session.epoch, first, position.next)
@@ -148,7 +153,7 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges = [left for each in ranges if (left := maybe_left_of(self.client, each))]
         try:
             return cut(self.client, self.options, ranges)
-        except (AnotherQueue, Gone, NotFound) as error:
+        except (AnotherQueue, Diverged, Gone, NotFound) as error:
             raise DataLoss(f"{error}. The session was deleted or released, or the checkpoint is an old copy") from None
 
     def commit(self, end: Offset) -> None:
@@ -192,12 +197,19 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return from where a queue is to be claimed, with a base when it is not from where it was left."""
         session = self._session(queue)
         base = session.first
-        begun = Position(session.id, base, base=base, claims=session.queue)
+        lives = session.lives
+        life = None if lives is None else lives.at(base)
+        begun = Position(session.id, base, base=base, claims=session.queue, life=life)
         if before is None:
             return begun
         if before.id != session.id:
             self._lost(f"queue {queue!r}, or its session {self.name!r}, was deleted and made anew")
             return begun
+        if lives is not None and before.life is not None:
+            divergence = lives.maybe_divergence(queue, before.life, before.next)
+            if divergence is not None:
+                self._lost(divergence.text)
+                return begun
         if before.next < session.first:
             self._lost(
                 f"of queue {queue!r} claims up to {session.first} were acknowledged in session {self.name!r}, "

@@ -68,6 +68,10 @@ class AnotherQueue(BrokerError, DataLoss):
     """The queue was deleted and made again: it has other messages under the same offsets."""
 
 
+class Diverged(BrokerError, DataLoss):
+    """The broker has another history than what was read: it was restored from a backup, or is a copy."""
+
+
 class Ahead(BrokerError, DataLoss):
     """The broker knows less of a session than its reader does: its data are older, restored from a backup perhaps."""
 

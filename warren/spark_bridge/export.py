@@ -32,8 +32,9 @@ import pyarrow as pa
 from warren.spark_bridge import conditions, manifest, nodes
 from warren.spark_bridge.columns import Context, to_record_batches
 from warren.spark_bridge.control import BrokerClient, Description
-from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Gone, NoSnapshot, UsageError
+from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Diverged, Gone, NoSnapshot, UsageError
 from warren.spark_bridge.export_targets import DeltaTarget, FileTarget, Target
+from warren.spark_bridge.lives import Lives, id_at
 from warren.spark_bridge.manifest import Manifest
 from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position
 from warren.spark_bridge.places import Directory, Place, note_at, place_of
@@ -111,6 +112,11 @@ class _Source(NamedTuple):
     bytes: int
     snapshot: str | None = None
     nodes: tuple[str, ...] = ()
+    lives: Lives | None = None
+
+    def life_at(self, offset: int) -> str | None:
+        """Return the life of the broker that has written the last offset below `offset`, if it is known."""
+        return None if self.lives is None else self.lives.at(offset)
 
 
 class _Read(NamedTuple):
@@ -327,7 +333,12 @@ class Export:
             if before is None:
                 whole = source.queue if source.queue != source.name else None
                 after.positions[source.name] = Position(
-                    source.id, source.first, base=source.first, queue=whole, partition=source.partition
+                    source.id,
+                    source.first,
+                    base=source.first,
+                    queue=whole,
+                    partition=source.partition,
+                    life=source.life_at(source.first),
                 )
             elif before.next < source.first:  # `_streams` has made sure that this is allowed
                 lost = source.first - before.next
@@ -345,6 +356,10 @@ class Export:
             before = positions.get(name)
             if before is not None and before.id != part.id:
                 raise AnotherQueue(f"{name} was deleted and made anew: use another directory")
+            if before is not None and before.life is not None and part.lives is not None:
+                divergence = part.lives.maybe_divergence(name, before.life, before.next)
+                if divergence is not None:
+                    raise Diverged(f"{divergence.text}: use another directory")
             first = self._place(part, self._options.start or "first") if before is None else before.next
             if first < part.first:
                 if not self._options.skip_lost:
@@ -365,6 +380,7 @@ class Export:
                     min(end, part.end),
                     int(part.bytes * share),
                     nodes=nodes.nodes_of(part, first, number),
+                    lives=part.lives,
                 )
             )
         return sources
@@ -406,7 +422,8 @@ class Export:
         self._is_noted = True
         position = after.positions.get(name)
         if position is None or position.id != session.id:
-            position = Position(session.id, session.first, base=session.first, claims=session.queue)
+            life = None if session.lives is None else session.lives.at(session.first)
+            position = Position(session.id, session.first, base=session.first, claims=session.queue, life=life)
         elif position.next < session.first and not self._options.skip_lost:
             raise DataLoss(
                 f"the claims from {position.next} to {session.first} of {name} are gone: released, and then they come "
@@ -424,11 +441,17 @@ class Export:
                 CLAIM_ROWS,
                 max_bytes=self._options.max_file_bytes,
                 until=mark,
+                life=position.life,
             )
-            after.positions[name] = position._replace(next=max(position.next, claim.first))
+            if claim.first > position.next:
+                position = position._replace(next=claim.first, life=None)
+            after.positions[name] = position
             if claim.end <= claim.first:
                 break
-            self._take_all(_Source(session.queue, name, 0, session.id, claim.first, claim.end, 0), name)
+            # It is what one call has claimed, so of one life.
+            lives = None if claim.life is None else Lives([(claim.life, claim.first)], claim.end)
+            claimed = _Source(session.queue, name, 0, session.id, claim.first, claim.end, 0, lives=lives)
+            self._take_all(claimed, name)
             self._commit()
             position = after.positions[name]
         self._commit()
@@ -467,7 +490,7 @@ class Export:
                 after.read += read.rows
                 after.covered += read.end - read.first
                 after.missing += read.end - read.first - read.rows
-                after.positions[name] = position._replace(next=read.end)
+                after.positions[name] = position._replace(next=read.end, life=source.life_at(read.end))
                 self._watcher.advanced(read.rows, read.bytes)
                 if self._target.is_full(self._options.max_file_bytes):
                     self._commit()
@@ -485,7 +508,7 @@ class Export:
                     source.name,
                     at,
                     source.end,
-                    source.id,
+                    id_at(source.id, source.life_at(source.end)),
                     bodies="body" in names,
                     properties=not FROM_PROPERTIES.isdisjoint(names),
                     snapshot=source.snapshot,

@@ -8,6 +8,7 @@
         id      the incarnation of what `next` counts: the stream, or the queue of the claims
         next    the offset to read next
         base    where the query began with it; only in the offset in which it appears for the first time
+        life    the life of the broker that wrote the last offset below `next` (``lives``); absent when it is not known
         lost    how many offsets were passed over because they were gone; absent when none were
         of, n   of a stream that is a partition of a super stream: which one, and its number
         from    the name of the queue of the claims
@@ -44,6 +45,7 @@ class Position(NamedTuple):
     queue: str | None = None
     partition: int = 0
     claims: str | None = None
+    life: str | None = None
 
 
 Positions = Mapping[str, Position]
@@ -66,6 +68,8 @@ def document(positions: Positions, kind: str = STREAMS) -> dict[str, Any]:
 
 def _entry(position: Position) -> dict[str, Any]:
     entry: dict[str, Any] = {"id": position.id, "next": position.next}
+    if position.life is not None:
+        entry["life"] = position.life
     if position.base is not None:
         entry["base"] = position.base
     if position.lost:
@@ -102,6 +106,7 @@ def positions_of(offset: Mapping[str, Any], kind: str = STREAMS) -> dict[str, Po
                 queue=entry.get("of"),
                 partition=int(entry.get("n", 0)),
                 claims=entry.get("from"),
+                life=None if entry.get("life") is None else str(entry["life"]),
             )
             for name, entry in entries.items()
         }

@@ -35,7 +35,7 @@ SMALLEST_PIECE_BYTES: Final = 1 << 20  # less is not worth a task, unless minPar
 
 
 class Range(NamedTuple):
-    """The offsets [first, end) of the stream, snapshot or queue of claims `name`, whose incarnation is `id`.
+    """The offsets [first, end) of the stream, snapshot or queue of claims `name`; `id`: see `id_at` of ``lives``.
 
     Its rows are said to be of `queue` and `partition`. `in_files`: whether the broker may have some of it in files.
     `failures`, `limit`: how often a reader has failed with claims, and how often it may: see ``drain``.
@@ -126,12 +126,19 @@ def maybe_left_of(client: BrokerClient, wanted: Range) -> Range | None:
     except NotFound:
         say(f"{wanted.name} does not exist any more")
         return None
-    if found.id != wanted.id:
+    id, _, life = wanted.id.partition("@")
+    if found.id != id:
         say(f"{wanted.name} was deleted and made anew")
         return None
+    end = wanted.end
+    divergence = found.lives.maybe_divergence(wanted.name, life, end) if found.lives is not None and life else None
+    if divergence is not None:
+        say(divergence.text)
+        end = min(end, divergence.offset or 0)
+        wanted = wanted._replace(id=found.id_at(end))
     if found.first > wanted.first:
         say(f"the offsets from {wanted.first} to {found.first} of {wanted.name} are gone")
-    left = wanted._replace(first=max(wanted.first, found.first), end=min(wanted.end, found.end))
+    left = wanted._replace(first=max(wanted.first, found.first), end=min(end, found.end))
     return left if left.first < left.end else None
 
 

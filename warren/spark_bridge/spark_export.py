@@ -191,7 +191,8 @@ class SparkExport(Export):
             after.lost += lost
             if before is None:
                 before = Position(source.id, source.first, source.first, queue=whole, partition=source.partition)
-            after.positions[source.name] = before._replace(next=source.end, lost=before.lost + lost)
+            life = source.life_at(source.end)
+            after.positions[source.name] = before._replace(next=source.end, lost=before.lost + lost, life=life)
             self._target.ranges[source.name] = (source.first, source.end)
             for places, offset in ((starts, source.first), (ends, source.end)):
                 if found.partitions is None:

@@ -8,8 +8,9 @@
    has come. Spark calls `commit` late or, for the last batch, never; it does nothing here.
 4. With AvailableNow no batch goes beyond where the streams ended when the first one was planned. Streams that
    appear later wait for the next run.
-5. Messages that are gone, or a stream that was made anew, end the query; with failOnDataLoss false it goes on behind
-   them, and the offset counts what was passed over.
+5. Messages that are gone, a stream that was made anew, and a broker with another history than what was read (``lives``)
+   end the query. With failOnDataLoss false it continues: after what is gone, or where the histories have diverged. The
+   offset counts what was passed over.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from warren.spark_bridge.control import BrokerClient
-from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Gone, NotFound
+from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Diverged, Gone, NotFound
 from warren.spark_bridge.limits import shares, within_bytes
+from warren.spark_bridge.lives import Lives, id_at
 from warren.spark_bridge.offsets import Position, begin, document, is_sentinel, positions_of, sentinel
 from warren.spark_bridge.options import DRAIN, LATEST, NEXT, OptionError, ReadOptions
 from warren.spark_bridge.pieces import Range, client_of_task, cut, maybe_left_of, read, say
@@ -84,6 +86,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: dict[str, int] | None = None  # of AvailableNow
         self._ends: dict[str, Position] = {}  # as they were seen last
         self._told: dict[str, int] = {}  # how far the broker knows that we are
+        self._lives: dict[str, Lives | None] = {}  # of the streams, as they were seen last
+        self._without_life: set[str] = set()  # streams of which it was said that no life is remembered
         self._last_batch_at: float | None = None
         self._turn = 0
 
@@ -118,7 +122,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._report(before)
         positions, ends = self._seen(before, starting=is_sentinel(start))
         for name, rows in self._rows(positions, ends, limit).items():
-            positions[name] = positions[name]._replace(next=positions[name].next + rows)
+            if rows:
+                positions[name] = self._at(name, positions[name], positions[name].next + rows)
         self._turn += 1
         is_new = is_sentinel(start) or _bare(positions) != _bare(before)
         self._pace.answered(something=is_new)
@@ -136,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 position.queue or name,
                 position.partition,
                 name,
-                position.id,
+                id_at(position.id, position.life),
                 begin(name, position, before.get(name)),
                 position.next,
             )
@@ -147,7 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges = [left for each in ranges if (left := maybe_left_of(self.client, each))]
         try:
             return cut(self.client, self.options, ranges)
-        except (AnotherQueue, Gone, NotFound) as error:
+        except (AnotherQueue, Diverged, Gone, NotFound) as error:
             raise DataLoss(f"{error}. {_HINT}") from None
 
     def commit(self, end: Offset) -> None:
@@ -175,13 +180,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise OptionError(_no_stream(part))
             if self._targets is not None and part.name not in self._targets:
                 continue
+            self._lives[part.name] = part.found.lives
             positions[part.name] = self._position(part, before.get(part.name), starting=starting)
             ends[part.name] = part.found.end
         for name in before:
             if name not in positions:
                 self._gone(name, before[name])
         self._ends = {
-            name: position._replace(next=ends[name], base=None, lost=0) for name, position in positions.items()
+            name: position._replace(next=ends[name], base=None, lost=0, life=None)
+            for name, position in positions.items()
         }
         if self._is_available_now:
             if self._targets is None:
@@ -200,18 +207,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self.client, part, place, self.options, "startingOffsets" if given is None else given.option
                 )
             queue = part.queue if part.is_partition else None
-            return Position(incarnation, base, base=base, queue=queue, partition=part.partition)
+            begun = Position(incarnation, base, base=base, queue=queue, partition=part.partition)
+            return self._at(part.name, begun, base)
         position = before._replace(base=None)
         if before.id != incarnation:
             self._lost(f"stream {part.name!r} was deleted and made anew; it had been read up to offset {before.next}")
-            return position._replace(id=incarnation, next=first, base=first)
+            return self._at(part.name, position._replace(id=incarnation, base=first), first)
+        lives = part.found.lives
+        if lives is not None and before.life is None and before.next > 0 and part.name not in self._without_life:
+            self._without_life.add(part.name)
+            say(
+                f"stream {part.name!r}: the checkpoint does not say in which life of the broker it was read. That the "
+                "broker was restored from a backup is noticed from the next batch on"
+            )
+        divergence = None
+        if lives is not None and before.life is not None:
+            divergence = lives.maybe_divergence(part.name, before.life, before.next)
+        if divergence is not None:
+            self._lost(divergence.text)
+            base = max(first, divergence.offset or 0)
+            return self._at(part.name, position._replace(base=base), base)
         if before.next < first:
             self._lost(f"the offsets from {before.next} to {first} of stream {part.name!r} are gone, by its retention")
-            return position._replace(next=first, base=first, lost=before.lost + first - before.next)
+            position = position._replace(base=first, lost=before.lost + first - before.next)
+            return self._at(part.name, position, first)
         if before.next > end:
             self._lost(f"stream {part.name!r} ends at offset {end}, and had been read up to {before.next}")
-            return position._replace(next=end, base=end)
+            return self._at(part.name, position._replace(base=end), end)
         return position
+
+    def _at(self, name: str, position: Position, offset: int) -> Position:
+        """Return the position at `offset`, with the life of the broker that has written what is before it."""
+        lives = self._lives[name]
+        return position._replace(next=offset, life=None if lives is None else lives.at(offset))
 
     def _gone(self, name: str, before: Position) -> None:
         """Decide what it means that a stream is not there that was read before."""
@@ -246,7 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = positions[name].next
             try:
                 found = self.client.plan(name, first, first + rows, positions[name].id, max_bytes=size)
-            except (AnotherQueue, Gone, NotFound) as error:  # just now: the next look decides what that means
+            except (AnotherQueue, Diverged, Gone, NotFound) as error:  # just now: the next look decides what that means
                 say(str(error))
                 return 0, 0
             return found.bounds[-1] - first, sum(found.bytes)

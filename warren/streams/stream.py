@@ -166,6 +166,8 @@ class Stream(OffsetQueue):
             kept.persistent = True
             message.awaits_batch = True  # its confirm: what is stored is another message
         kept.time_ms = now_ms
+        if not self.is_life_noted:
+            self.note_life()
         ready = self.ready
         place: i64 = ready.append(kept, 0)
         ready.store(kept, place)

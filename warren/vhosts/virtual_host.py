@@ -764,6 +764,19 @@ class VirtualHost(QueueHost):
             self._restored_id = 0
             self._restoring = False
 
+    def maybe_remembered(self, name: str) -> bytes | None:
+        return self.records.maybe_value(name)
+
+    def remember(self, name: str, value: bytes) -> bool:
+        if self.records.is_restoring:
+            return False
+        self.records.store(name, value)
+        return True
+
+    def forget(self, name: str) -> None:
+        if not self.records.is_restoring:
+            self.records.forget(name)
+
     def _restore_binding(self, change: BindingPut) -> None:
         source = self.exchange(change.source)
         destination: Destination

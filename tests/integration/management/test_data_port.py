@@ -130,6 +130,7 @@ def test_a_stream_is_described_and_listed(place: Place, data: Data, channel: Any
         "id": found["id"],
         "first": 0,
         "end": 0,
+        "lives": [],
         "messages": 0,
         "bytes": 0,
         "partitions": None,
@@ -140,6 +141,8 @@ def test_a_stream_is_described_and_listed(place: Place, data: Data, channel: Any
     channel.queue_declare("classic", durable=True)
     found = data.describe()
     assert (found["first"], found["end"], found["messages"], found["bytes"]) == (0, 5, 5, 5 * 12)
+    ((life, first),) = found["lives"]
+    assert (len(bytes.fromhex(life)), first) == (16, 0)
     classic = data.api.get(f"/warren/data/{place.v}/classic")
     assert (classic["type"], classic["first"], classic["end"]) == ("classic", None, None)
     assert data.api.get(f"/warren/data/{place.v}") == [classic, found]
@@ -509,3 +512,25 @@ def test_a_snapshot_is_read_by_its_rows(place: Place, channel: Any) -> None:
     assert source.ask(0, 50, snapshot="nothing").refusal[:2] == (404, "no_snapshot")
     source.id = "another"
     assert source.ask(0, 50, snapshot=made["snapshot"]).status == 409
+
+
+def test_a_reader_says_which_history_it_knows_and_is_told_of_another(place: Place, data: Data, channel: Any) -> None:
+    """(2)"""
+    data.publish(channel, 5)
+    found = data.describe()
+    ((life, _),) = found["lives"]
+    plain, other = found["id"], "ab" * 16
+    for known in (f"@{life}", f"@{life}:5", f"@{life}:0", f"@{other}:0"):
+        data.id = plain + known
+        assert data.plan(2, 5)["bounds"] == [2, 5]
+        assert data.ask(2, 5).status == 200
+    for known in (f"@{other}", f"@{other}:2", f"@{'00' * 16}:1"):
+        data.id = plain + known
+        for answer in (data.ask(2, 5), place.api.ask("GET", f"{data.path}/files?from=2&to=5&id={q(data.id)}")):
+            assert answer.refusal[:2] == (409, "diverged")
+            assert "restored from a backup" in answer.refusal[2]
+    for wrong in ("@", "@12", "@" + "x" * 32, f"@{life}:", f"@{life}:-1", f"@{life}:x"):
+        data.id = plain + wrong
+        assert data.ask(2, 5).refusal[:2] == (400, "bad_request")
+    data.id = f"another@{life}"
+    assert data.ask(2, 5).refusal[:2] == (409, "another_queue")

@@ -20,6 +20,7 @@ from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.resources.data_port import _cut_off, answer_of
 from warren.mgmt_plugin.resources.ranges import StreamRanges, Wanted
 from warren.msgstore.log.columns import Piece
+from warren.queues.offset_queue import OffsetQueue
 from warren.streams.stream import Stream
 
 EVERYTHING = Wanted(True, True)
@@ -228,6 +229,7 @@ class LargeChunks:
     """Ranges of chunks of a message each, of which one is as large as all that may be held."""
 
     id = "i"
+    queue: OffsetQueue | None = None
 
     def bounds(self) -> tuple[int, int]:
         return 0, 3

@@ -23,7 +23,8 @@ from warren.spark_bridge.control import (
     Session,
     Snapshot,
 )
-from warren.spark_bridge.errors import AnotherQueue, Fenced, Gone, NotFound
+from warren.spark_bridge.errors import AnotherQueue, Diverged, Fenced, Gone, NotFound
+from warren.spark_bridge.lives import Lives
 from warren.spark_bridge.options import Connection, ReadOptions, read_options
 from warren.spark_bridge.pieces import Range
 
@@ -40,6 +41,7 @@ class MemoryQueue:
     first: int = 0
     messages: list[Sent] = field(default_factory=list)
     partitions: tuple[str, ...] | None = None
+    lives: list[tuple[str, int]] | None = None
 
     @property
     def end(self) -> int:
@@ -49,6 +51,10 @@ class MemoryQueue:
         """Append messages whose bodies are their offsets."""
         for _ in range(count):
             self.messages.append(Sent(self.end, b"%d" % self.end, **fields))
+
+    def told_lives(self) -> Lives | None:
+        """Return its lives as a broker tells them."""
+        return None if self.lives is None else Lives(self.lives, self.end)
 
     def trim(self, first: int) -> None:
         """Forget the messages below `first`."""
@@ -92,13 +98,21 @@ class MemoryBroker(BrokerClient):
         """Make a classic queue."""
         return self.stream(name, count, type="classic")
 
-    def _there(self, name: str, id: str | None = None) -> MemoryQueue:
+    def _there(self, name: str, id: str | None = None, end: int = 0) -> MemoryQueue:
         found = self.queues.get(name)
         if found is None:
             raise NotFound(f"{name}: Object not found", 404)
-        if id is not None and found.id != id:
+        queue_id, _, life = (id or found.id).partition("@")
+        if found.id != queue_id:
             raise AnotherQueue(f"{name}: another queue", 409)
+        self._check_life(found, name, life or None, end)
         return found
+
+    def _check_life(self, queue: MemoryQueue, name: str, life: str | None, offset: int) -> None:
+        lives = queue.told_lives()
+        divergence = None if lives is None or life is None else lives.maybe_divergence(name, life, offset)
+        if divergence is not None:
+            raise Diverged(divergence.text, 409, "diverged")
 
     def maybe_token(self, queue: str, ttl_s: int, url: str | None = None) -> DataToken | None:
         return None
@@ -117,6 +131,7 @@ class MemoryBroker(BrokerClient):
             bytes=ROW_BYTES * count,
             messages=count,
             partitions=found.partitions,
+            lives=found.told_lives(),
         )
 
     def descriptions(self) -> list[Description]:
@@ -135,7 +150,7 @@ class MemoryBroker(BrokerClient):
         snapshot: str | None = None,
     ) -> Plan:
         self.asked.append(f"plan {queue} {first} {end}")
-        found = self._there(snapshot or queue, id)
+        found = self._there(snapshot or queue, id, end)
         if first < found.first:
             raise Gone(f"the oldest offset is {found.first}", 410)
         assert end <= found.end and max_rows is None
@@ -159,7 +174,7 @@ class MemoryBroker(BrokerClient):
     ) -> Iterator[Chunk]:
         self.asked.append(f"read {queue} {first} {end} {'b' * bodies}{'p' * properties}")
         for at in range(first // CHUNK_ROWS * CHUNK_ROWS, end, CHUNK_ROWS):
-            found = self._there(snapshot or queue, id)
+            found = self._there(snapshot or queue, id, end)
             if max(at, first) < found.first:
                 raise Gone(f"the oldest offset is {found.first}", 410)
             low, high = max(at, found.first), min(at + CHUNK_ROWS, found.end)
@@ -198,7 +213,8 @@ class MemoryBroker(BrokerClient):
             self.queues[claims] = MemoryQueue("classic", "c1")
         drain = Drain(1 if before is None else before.epoch + 1, self.queues[claims])
         self.sessions[claims] = drain
-        return Session(drain.epoch, claims, drain.claims.id, drain.claims.first, drain.claims.end)
+        there = drain.claims
+        return Session(drain.epoch, claims, there.id, there.first, there.end, there.told_lives())
 
     def _claims(self, queue: str, name: str, epoch: int) -> MemoryQueue:
         drain = self.sessions[f"amq.drain/{queue}/{name}"]
@@ -216,9 +232,11 @@ class MemoryBroker(BrokerClient):
         *,
         max_bytes: int | None = None,
         until: int | None = None,
+        life: str | None = None,
     ) -> Claim:
         self.asked.append(f"claim {queue} {after} {max_rows} {max_bytes}")
         claims = self._claims(queue, name, epoch)
+        self._check_life(claims, queue, life, after)
         if after > claims.first:
             claims.trim(after)
         source = self._there(queue)
@@ -226,7 +244,8 @@ class MemoryBroker(BrokerClient):
             ready = [sent for sent in source.messages if until is None or sent.offset < until][:max_rows]
             claims.messages += [sent._replace(offset=claims.end + number) for number, sent in enumerate(ready)]
             source.trim(source.first + len(ready))
-        return Claim(claims.first, claims.end)
+        lives = claims.told_lives()
+        return Claim(claims.first, claims.end, None if lives is None else lives.at(claims.end))
 
     def mark(self, queue: str, name: str, epoch: int) -> int:
         self.asked.append(f"mark {queue} {epoch}")

@@ -64,7 +64,8 @@ def test_segments_of_the_log_go_when_what_is_in_them_is_sealed() -> None:
         return sum(len(content) for path, content in s.fs.contents().items() if path.startswith("log/"))
 
     assert log_bytes(100_000) > 8_000_000
-    assert log_bytes(CHUNK) < 2_000_000
+    # The record of the lineage keeps the first segment until compaction moves it.
+    assert log_bytes(CHUNK) < 3_000_000
 
 
 def test_the_index_of_what_is_sealed_goes() -> None:

@@ -4,7 +4,9 @@
 
 1. Reading changes nothing: neither counts nor order nor what consumers get.
 2. A range is of one queue: who gives the ``id`` that it had is told when that queue was deleted and made anew (409), or
-   when retention has removed where the range begins (410). Nothing is passed over silently.
+   when retention has removed where the range begins (410). Nothing is passed over silently. The id may be followed by
+   ``@`` and the life that has written what the reader knows. Then the reader is told when the histories have diverged
+   (409): the broker was restored from a backup, or is a copy.
 3. Answers are of what is synced only, and an answer is always the same for the same range; but that where a range is
    cut into chunks may differ.
 4. It needs no tag: a user who may read the queue over AMQP may read it here. So a queue that belongs to a connection is
@@ -32,7 +34,17 @@ from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import is_shared, sorted_queues, the_shared_queue, the_vhost
-from warren.mgmt_plugin.resources.ranges import Ranges, SnapshotRanges, Sources, StreamRanges, Wanted
+from warren.mgmt_plugin.resources.ranges import (
+    Known,
+    Ranges,
+    SnapshotRanges,
+    Sources,
+    StreamRanges,
+    Wanted,
+    check_path,
+    described_lives,
+    split_id,
+)
 from warren.mgmt_plugin.resources.snapshots import the_snapshot
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.msgstore.log.columns import Piece
@@ -40,10 +52,12 @@ from warren.queues.claims import ClaimQueue
 from warren.queues.queue import Queue
 from warren.server.copies.snapshots import Snapshots
 from warren.vhosts.super_streams import partitions_of
+from warren.vhosts.virtual_host import VirtualHost
 
 ANSWER_BYTES: Final = 8 << 20
 PIECE_BYTES: Final = 64 << 20
 BOUNDED_PIECES: Final = 64  # into about as many a range is cut of which only some bytes are wanted
+RETRY_AFTER_S: Final = 2
 SUPER_STREAM: Final = "super-stream"
 
 
@@ -59,7 +73,10 @@ _BOOT_ID: Final = _boot_id()
 
 
 class Range(msgspec.Struct):
-    """A range of offsets, and how much of it is wanted. `id`: of the queue that it is of."""
+    """A range of offsets, and how much of it is wanted.
+
+    `id`: of the queue that it is of, maybe with a life (`split_id`).
+    """
 
     from_: int = msgspec.field(name="from")
     to: int
@@ -75,13 +92,27 @@ def authorized_name(queue: Queue) -> str:
     return queue.source_name if isinstance(queue, ClaimQueue) else queue.name
 
 
+def _the_restored_vhost(call: Call) -> VirtualHost:
+    """Return the vhost of a call; its records, and so the lineages of its streams, have been read.
+
+    Raises:
+        HttpError: 404. 503, the broker is starting.
+    """
+    vhost = the_vhost(call)
+    if vhost.records.is_restoring:
+        raise HttpError(503, "busy", "the broker is starting", (("Retry-After", str(RETRY_AFTER_S)),))
+    return vhost
+
+
 def _describe_super_stream(vhost: str, name: str, partitions: list[str]) -> Described:
-    missing: Described = dict.fromkeys(("id", "first", "end", "messages", "bytes", "sealed", "nodes"))
+    missing: Described = dict.fromkeys(("id", "first", "end", "lives", "messages", "bytes", "sealed", "nodes"))
     return {"vhost": vhost, "name": name, "type": SUPER_STREAM, **missing, "partitions": partitions}
 
 
-def _checked(ranges: Ranges, first: int, end: int) -> tuple[int, int]:
-    """Make sure that a range is there; return what there is."""
+def _checked(ranges: Ranges, first: int, end: int, known: Known | None) -> tuple[int, int]:
+    """Make sure that a range is there, and is what the reader knows; return what there is."""
+    if ranges.queue is not None:
+        check_path(ranges.queue, known, end)
     oldest, newest = ranges.bounds()
     if not 0 <= first <= end:
         raise bad_request("a range must not end before it begins")
@@ -161,25 +192,29 @@ class DataPortHandlers(Handlers):
         self._snapshots = snapshots
         self._directory = directory
 
-    def _the_ranges(self, call: Call, identifier: str | None, snapshot_id: str | None) -> Ranges:
-        """Return what is to be read, which is the queue that the caller means."""
+    def _the_ranges(self, call: Call, identifier: str | None, snapshot_id: str | None) -> tuple[Ranges, Known | None]:
+        """Return the ranges that the caller means, and what the caller knows of them."""
         if snapshot_id:
             snapshot = the_snapshot(call, self._snapshots, snapshot_id)
             if not snapshot.ready:
                 raise HttpError(409, "not_ready", "the snapshot is being made")
             ranges: Ranges | None = SnapshotRanges(snapshot)
         else:
+            _the_restored_vhost(call)
             queue = the_shared_queue(call)
             call.authorize(READ, "queue", authorized_name(queue))
             ranges = self._sources.maybe_ranges(queue)
         if ranges is None:
             raise bad_request(f"queue '{call.params['queue']}' is not a stream: read a snapshot of it, or drain it")
-        if identifier is not None and identifier != ranges.id:
-            raise HttpError(409, "another_queue", f"queue '{call.params['queue']}' was deleted and declared again")
-        return ranges
+        known: Known | None = None
+        if identifier is not None:
+            identifier, known = split_id(identifier)
+            if identifier != ranges.id:
+                raise HttpError(409, "another_queue", f"queue '{call.params['queue']}' was deleted and declared again")
+        return ranges, known
 
     async def list_readable(self, call: Call) -> Rows:
-        vhost = the_vhost(call)
+        vhost = _the_restored_vhost(call)
         principal = call.operator.access.maybe_principal(call.operator.name, vhost.name)
         assert principal is not None
         found: list[Queue | Exchange] = []
@@ -202,7 +237,7 @@ class DataPortHandlers(Handlers):
         return Rows(found, describe, lambda each: each.deleted)
 
     async def describe(self, call: Call) -> Described:
-        vhost, name = the_vhost(call), call.params["queue"]
+        vhost, name = _the_restored_vhost(call), call.params["queue"]
         partitions = partitions_of(vhost, name)
         if partitions is not None and name not in vhost.queues:
             call.authorize(READ, "queue", name)
@@ -214,6 +249,7 @@ class DataPortHandlers(Handlers):
     def _describe(self, queue: Queue) -> Described:
         ranges = self._sources.maybe_ranges(queue)
         first, end = (None, None) if ranges is None else ranges.bounds()
+        readable = None if ranges is None else ranges.queue
         return {
             "vhost": queue.vhost_name,
             "name": queue.name,
@@ -221,6 +257,7 @@ class DataPortHandlers(Handlers):
             "id": self._sources.incarnation_of(queue),
             "first": first,
             "end": end,
+            "lives": None if readable is None else described_lives(readable.lineage()),
             "messages": int(queue.message_count),
             "bytes": int(queue.ready.body_bytes),
             "partitions": None,
@@ -234,8 +271,8 @@ class DataPortHandlers(Handlers):
 
     async def plan(self, call: Call) -> Described:
         wanted = await call.body(Range)
-        ranges = self._the_ranges(call, wanted.id, wanted.snapshot)
-        oldest, newest = _checked(ranges, wanted.from_, wanted.to)
+        ranges, known = self._the_ranges(call, wanted.id, wanted.snapshot)
+        oldest, newest = _checked(ranges, wanted.from_, wanted.to, known)
         end = wanted.to
         if wanted.max_rows is not None:
             end = min(end, wanted.from_ + max(1, wanted.max_rows))
@@ -253,21 +290,21 @@ class DataPortHandlers(Handlers):
         )
 
     async def read_chunks(self, call: Call) -> Response:
-        ranges = self._the_ranges(call, call.query.get("id"), call.query.get("snapshot"))
+        ranges, known = self._the_ranges(call, call.query.get("id"), call.query.get("snapshot"))
         first, end = _number(call, "from"), _number(call, "to")
         columns = set(call.query.get("columns", "bodies,properties").split(",")) - {""}
         if not columns <= {"bodies", "properties"}:
             raise bad_request("columns must be bodies, properties or both")
-        _checked(ranges, first, end)
+        _checked(ranges, first, end, known)
         wanted = Wanted("bodies" in columns, "properties" in columns)
         blocks, at = await answer_of(ranges, first, end, wanted, call.request.hold)
         headers = (("X-Warren-Next", str(at)),)
         return Response(200, content_type="application/octet-stream", headers=headers, blocks=blocks)
 
     async def list_files(self, call: Call) -> Described:
-        ranges = self._the_ranges(call, call.query.get("id"), None)
+        ranges, known = self._the_ranges(call, call.query.get("id"), None)
         first, end = _number(call, "from"), _number(call, "to")
-        _checked(ranges, first, end)
+        _checked(ranges, first, end, known)
         chunks = await ranges.files(first, end) if isinstance(ranges, StreamRanges) else []
         # A path proves nothing: whoever opens a file tells by these that it is the one that is meant.
         inodes: dict[str, tuple[int, int]] = {}

@@ -19,7 +19,7 @@ from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import sorted_queues, the_vhost, visible_vhosts
-from warren.mgmt_plugin.resources.ranges import incarnation_of
+from warren.mgmt_plugin.resources.ranges import check_path, described_lives, incarnation_of, life_of, split_id
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_authorised, not_found
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.claims import ClaimQueue
@@ -27,6 +27,7 @@ from warren.server.draining.claim_verdicts import KINDS, REQUEUE
 from warren.server.draining.drains import (
     Ahead,
     Busy,
+    Diverged,
     Drain,
     DrainError,
     Drains,
@@ -52,6 +53,7 @@ RETRY_AFTER_S: Final = 2
 _REFUSALS: Final[dict[type[DrainError], tuple[int, str]]] = {
     Fenced: (409, "fenced"),
     Ahead: (409, "ahead"),
+    Diverged: (409, "diverged"),
     StillClaimed: (409, "claimed"),
     NoDrain: (404, "no_drain"),
     NoQueue: (404, "no_queue"),
@@ -70,13 +72,14 @@ class Opening(msgspec.Struct):
 
 
 class Claiming(msgspec.Struct):
-    """What to acknowledge and what to claim: see `Drains.claim`."""
+    """What to acknowledge and what to claim: see `Drains.claim`. `life`: what has claimed the last below `after`."""
 
     epoch: int
     after: int
     max_rows: int
     max_bytes: int | None = None
     until: int | None = None
+    life: str | None = None
 
 
 class Epoch(msgspec.Struct):
@@ -88,7 +91,7 @@ class Epoch(msgspec.Struct):
 class Settling(msgspec.Struct):
     """What is to become of single claims once they are acknowledged: ranges from one offset to another, and how.
 
-    `id`: of the claim queue. `delay_ms`: of requeue; None: what the queue says.
+    `id`: of the claim queue, as for the data port. `delay_ms`: of requeue; None: what the queue says.
     """
 
     id: str
@@ -199,6 +202,7 @@ class DrainHandlers(Handlers):
             "id": incarnation_of(self._log, opened.claims),
             "first": opened.first,
             "end": opened.end,
+            "lives": described_lives(opened.claims.lineage()),
         }
 
     async def claim(self, call: Call) -> Described:
@@ -212,13 +216,15 @@ class DrainHandlers(Handlers):
             raise bad_request(f"max_bytes must be a number from 1 to {BYTES_MAX}")
         if order.until is not None and order.until < 0:
             raise bad_request("until must be a mark")
+        life_id = None if order.life is None else life_of(order.life)
         try:
             first, end = await self._drains.claim(
-                drain, order.epoch, order.after, order.max_rows, order.max_bytes, order.until
+                drain, order.epoch, order.after, order.max_rows, order.max_bytes, order.until, life_id
             )
+            life = self._drains.find(drain).claims.lineage().life_at(end)
         except DrainError as error:
             raise _refused(error) from None
-        return {"first": first, "end": end}
+        return {"first": first, "end": end, "life": life.hex()}
 
     async def mark(self, call: Call) -> Described:
         order = await call.body(Epoch)
@@ -236,9 +242,12 @@ class DrainHandlers(Handlers):
             raise bad_request(f"delay_ms is for requeue, a number from 0 to {DELAY_MAX_MS}")
         if not all(0 <= first < end <= OFFSET_MAX for first, end in order.ranges):
             raise bad_request("ranges must be pairs of offsets, the first smaller than the second")
+        identifier, known = split_id(order.id)
         try:
-            if order.id != incarnation_of(self._log, self._drains.find(drain).claims):
+            claims = self._drains.find(drain).claims
+            if identifier != incarnation_of(self._log, claims):
                 raise HttpError(409, "another_queue", "the session was deleted and made anew")
+            check_path(claims, known, max((end for _, end in order.ranges), default=0))
             return {"settled": await self._drains.settle(drain, order.ranges, order.how, order.delay_ms)}
         except DrainError as error:
             raise _refused(error) from None

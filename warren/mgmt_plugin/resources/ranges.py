@@ -23,7 +23,7 @@ import trio
 
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
-from warren.mgmt_plugin.routes import not_found
+from warren.mgmt_plugin.routes import bad_request, not_found
 from warren.msgstore.files.sealed_files import sealed_path
 from warren.msgstore.log.columns import (
     BODIES,
@@ -38,7 +38,9 @@ from warren.msgstore.log.columns import (
     maybe_head,
     without_parts,
 )
+from warren.msgstore.log.lineage import Lineage
 from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.records import LIFE_ID_BYTES
 from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
 from warren.queues.claims import ClaimQueue
 from warren.queues.offset_columns import RANGE_MESSAGES, read_columns
@@ -50,6 +52,8 @@ from warren.server.threads import CHUNKS, SNAPSHOTS, in_thread
 from warren.streams.sealed_reads import read_sealed
 from warren.streams.stream import Stream
 
+DIVERGED: Final = "diverged"
+OFFSET_DIGITS_MAX: Final = 19
 PIECES_MAX: Final = 100_000
 LOOK_MESSAGES: Final = 1024  # at a time
 BESIDE_BYTES: Final = 8 << 20  # as much as a chunk may have besides its largest message, or less
@@ -58,6 +62,65 @@ BESIDE_BYTES: Final = 8 << 20  # as much as a chunk may have besides its largest
 def incarnation_of(log: MessageLog, queue: Queue) -> str:
     """Return what tells this queue from one of the same name that was before it, or will be."""
     return incarnation(log.store_id, int(queue.store_id))
+
+
+class Known(NamedTuple):
+    """What a reader knows: everything below `offset`, the last of it by a life; None: below the end of its range."""
+
+    life_id: bytes
+    offset: int | None = None
+
+
+def split_id(identifier: str) -> tuple[str, Known | None]:
+    """Return the parts of an id that a reader gives: of the queue, and what the reader knows.
+
+        ID          only the queue
+        ID@LIFE     the life that has written the end of the range
+        ID@LIFE:N   the life that has written the last offset below N
+
+    Raises:
+        HttpError: 400, what is behind @ is not a life, or not an offset.
+    """
+    queue_id, at, known = identifier.partition("@")
+    if not at:
+        return queue_id, None
+    life, colon, number = known.partition(":")
+    if colon and not (number.isascii() and number.isdigit() and len(number) <= OFFSET_DIGITS_MAX):
+        raise bad_request(f"id: {number!r} is not an offset")
+    return queue_id, Known(life_of(life), int(number) if colon else None)
+
+
+def life_of(text: str) -> bytes:
+    """Return the id of a life that a reader gives.
+
+    Raises:
+        HttpError: 400, it is not one.
+    """
+    try:
+        life_id = bytes.fromhex(text)
+    except ValueError:
+        life_id = b""
+    if len(life_id) != LIFE_ID_BYTES:
+        raise bad_request(f"{text!r} is not the id of a life ({2 * LIFE_ID_BYTES} hexadecimal digits)")
+    return life_id
+
+
+def described_lives(lineage: Lineage) -> list[tuple[str, int]]:
+    """Return the lives of a lineage as readers are told them: id and first offset."""
+    return [(life_id.hex(), first) for life_id, first in zip(lineage.life_ids, lineage.firsts, strict=True)]
+
+
+def check_path(queue: OffsetQueue, known: Known | None, end: int) -> None:
+    """Make sure that what a reader knows is what the queue has; `end`: of the range that is asked for.
+
+    Raises:
+        HttpError: 409, the histories have diverged: the text says where, and what to do.
+    """
+    if known is None:
+        return
+    divergence = queue.maybe_divergence(known.life_id, end if known.offset is None else known.offset)
+    if divergence is not None:
+        raise HttpError(409, DIVERGED, divergence)
 
 
 def incarnation(store_id: bytes, queue_id: int) -> str:
@@ -85,6 +148,7 @@ class Ranges(Protocol):
     """What can be read in ranges: from `first` up to `end`, now."""
 
     id: str
+    queue: OffsetQueue | None  # None: a snapshot, which has no history
 
     def bounds(self) -> tuple[int, int]:
         """Return the oldest offset, and where what is synced ends."""
@@ -127,6 +191,7 @@ class StreamRanges:
 
     def __init__(self, log: MessageLog, settle: Callable[[], None], stream: Stream) -> None:
         self.id = incarnation_of(log, stream)
+        self.queue: OffsetQueue | None = stream
         self._settle = settle
         self._stream = stream
 
@@ -224,6 +289,7 @@ class ClaimRanges:
 
     def __init__(self, log: MessageLog, settle: Callable[[], None], drains: Drains, claims: ClaimQueue) -> None:
         self.id = incarnation_of(log, claims)
+        self.queue: OffsetQueue | None = claims
         self._settle = settle
         self._drains = drains
         self._claims = claims
@@ -252,6 +318,7 @@ class SnapshotRanges:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.id = snapshot.queue_id
+        self.queue: OffsetQueue | None = None
         self._snapshot = snapshot
 
     def bounds(self) -> tuple[int, int]:

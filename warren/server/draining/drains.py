@@ -106,6 +106,10 @@ class Ahead(DrainError):
     """The reader has seen claims that this broker does not know."""
 
 
+class Diverged(DrainError):
+    """The reader has seen claims of another history: this broker was restored from a backup, or is a copy."""
+
+
 class StillClaimed(DrainError):
     """There are claims."""
 
@@ -224,20 +228,31 @@ class Drains:
                 return Opened(epoch, claims, first, claims.synced_end())
 
     async def claim(
-        self, drain: Drain, epoch: int, after: int, max_rows: int, max_bytes: int | None, until: int | None
+        self,
+        drain: Drain,
+        epoch: int,
+        after: int,
+        max_rows: int,
+        max_bytes: int | None,
+        until: int | None,
+        life_id: bytes | None = None,
     ) -> tuple[int, int]:
         """Acknowledge what is below `after`, claim what comes next, and return from where to where claims are now.
 
-        `max_rows`: at least 1; `max_bytes`: of bodies, but at least one message; `until`: see `mark`. What is claimed
-        from `after` on already is returned as it is. The first number is larger than `after` only when claims from
+        `max_rows`: at least 1; `max_bytes`: of bodies, but at least one message; `until`: see `mark`; `life_id`: what
+        has written the last claim below `after`, as far as the reader knows. What is claimed from `after` on already is
+        returned as it is. The first number is larger than `after` only when claims from
         there on were released.
 
         Raises:
-            DrainError: `NoDrain`, `Fenced`, `Ahead`, `Busy`.
+            DrainError: `NoDrain`, `Fenced`, `Diverged`, `Ahead`, `Busy`.
         """
         self._check(drain, epoch)
         async with self._turn(drain, epoch):
             claims = self._claims(drain)
+            divergence = None if life_id is None else claims.maybe_divergence(life_id, after)
+            if divergence is not None:
+                raise Diverged(divergence)
             if after > claims.next_offset():
                 raise Ahead(f"the reader is at offset {after}, but claims end at {claims.next_offset()}")
             if after > claims.synced_end():

@@ -1,0 +1,70 @@
+"""Of which history an offset is: the lives of a broker, each start of it one, and the offsets that each has written.
+
+    lives of a stream      [["91c0…", 150], ["3e77…", 230]]     written from 150 on, and from 230 on
+    a remembered offset    200, "91c0…"                         and the life that has written the last offset below it
+
+1. Below an offset that one life has written in both, two histories are the same. A broker that was restored from a
+   backup, or a copy of one, writes a life that nobody else has: who compares finds that the histories have diverged.
+2. What was written before the first life that a broker knows is of the life `UNKNOWN`.
+3. A reader that remembers no life, and a broker that tells none, compare nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+UNKNOWN: Final = "0" * 32
+
+
+class Divergence(NamedTuple):
+    """Histories that have parted. `offset`: where; None: before what was read, nobody can tell where."""
+
+    offset: int | None
+    text: str
+
+
+class Lives:
+    """The lives of a stream, or of claims, that ends at `end`: id and first offset, ascending."""
+
+    def __init__(self, entries: Iterable[tuple[str, int]], end: int) -> None:
+        found = [(UNKNOWN, 0), *entries]
+        self._lives = [life for life, _ in found]
+        self._firsts = [first for _, first in found]
+        self._end = end
+
+    def by(self, name: Callable[[str], str]) -> Lives:
+        """Return the same lives under other names, for those that do not remember the ids themselves."""
+        found = copy.copy(self)
+        found._lives = [name(life) for life in self._lives]
+        return found
+
+    def at(self, offset: int) -> str:
+        """Return the life that has written the last offset below `offset`."""
+        number = max(at for at, first in enumerate(self._firsts) if first < offset or at == 0)
+        return self._lives[number]
+
+    def maybe_divergence(self, name: str, life: str, offset: int) -> Divergence | None:
+        """Return where the history of `name` has left that of a reader, which is at `offset`; None: it has not."""
+        ends = [*self._firsts[1:], self._end]
+        if life in self._lives:
+            end = ends[self._lives.index(life)]
+            if offset <= end:
+                return None
+            where = f"at offset {end}"
+        elif offset <= 0:
+            return None
+        else:
+            end = None
+            where = f"before offset {offset}, by a life that the broker does not know"
+        return Divergence(
+            end,
+            f"the history of {name!r} diverged {where}, and it had been read up to {offset}: the broker was restored "
+            "from a backup, or is a copy",
+        )
+
+
+def id_at(id: str, life: str | None) -> str:
+    """Return the id that a range is asked for by, with the life that has written its end, if that is known."""
+    return id if life is None else f"{id}@{life}"
