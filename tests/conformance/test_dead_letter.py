@@ -506,7 +506,7 @@ def test_publishers_wait_for_dead_letters(client: Client, harness: Harness, othe
     elsewhere.open(1)
     elsewhere.declare("theirs")
     # Nobody has seen to what is in line yet.
-    client.connection.feed(b"".join(publish_frames("", "q0", bytes(4_000_000)) for _ in range(4)))
+    client.connection.feed(b"".join(publish_frames("", "q0", bytes(4_000_000)) for _ in range(12)))
     assert harness.broker.letters_in_line.waiting_bytes > LINE_MAX_BYTES
     other.connection.feed(publish_frames("", "another", b"x"))
     assert ready(harness, "another") == 0

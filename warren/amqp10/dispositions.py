@@ -177,6 +177,9 @@ class DispositionRun(Job):
         self._answer = answer
         self._returning = Returning(session.ledger)
 
+    def need(self) -> i64:
+        return self._returning.need
+
     def go_on(self, steps: Steps) -> bool:
         session = self._session
         tags = self._tags
@@ -217,6 +220,9 @@ class LinkEnd(Job):
         self._next: int = 0
         self._answer = answer
         self._returning = Returning(session.ledger)
+
+    def need(self) -> i64:
+        return self._returning.need
 
     def go_on(self, steps: Steps) -> bool:
         session = self._session

@@ -143,7 +143,7 @@ class Broker:
         self.now_s: float = 0.0
         self.log = log
         self.timers = TimerQueue()
-        self.work = LongWork()
+        self.work = LongWork(log.own)
         self._taking_apart = TakingApart(log.reclamation)
         self._resuming = Resuming(self)
         self.letters_in_line = LettersInLine()
@@ -335,7 +335,7 @@ class Broker:
         """Tell whether another turn is due without new input."""
         if self.shared.served:
             return True
-        return len(self._runnable) > 0 or len(self.resumed) > 0 or len(self.own_messages) > 0 or len(self.work) > 0
+        return len(self._runnable) > 0 or len(self.resumed) > 0 or len(self.own_messages) > 0 or self.work.is_due()
 
     def take_dirty(self) -> list[Outbox]:
         """Return the outboxes with something to send."""
@@ -626,6 +626,9 @@ class Broker:
 
     def _check_publishers(self) -> None:
         shared = self.shared
+        own = self.log.own
+        own.disk_is_short = "disk" in self._alarms
+        own.memory_is_short = "memory" in self._alarms
         was_stopped, were_large_stopped = shared.stopped, shared.large_stopped
         shared.stopped = self._crowded or len(self._alarms) > 0
         shared.large_stopped = self._behind or len(self._alarms) > 0

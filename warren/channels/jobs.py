@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mypy_extensions import i64
 
 from warren.channels.consuming import drop_consumer, recheck
+from warren.msgstore.log.own_writes import NOTHING, PACED
 from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import Job, Steps
@@ -59,9 +60,10 @@ class ConnectionJobs(Job):
 
     def go_on(self, steps: Steps) -> bool:
         jobs = self._jobs
+        need: i64 = jobs[0].need()
         try:
             while jobs:
-                if not jobs[0].go_on(steps):
+                if jobs[0].need() != need or not jobs[0].go_on(steps):
                     self._connection.wait_for_work()
                     return False
                 jobs.popleft()
@@ -71,11 +73,19 @@ class ConnectionJobs(Job):
         self._connection.work_done()
         return True
 
+    def need(self) -> i64:
+        return self._jobs[0].need()
+
 
 class Returning:
-    """Gives deliveries of a channel back to their queues."""
+    """Gives deliveries of a channel back to their queues. ``need``: whether something of it is written.
 
-    def __init__(self, ledger: DeliveryLedger) -> None:
+    `in_one`: all of it is in one batch, however much that is.
+    """
+
+    def __init__(self, ledger: DeliveryLedger, *, in_one: bool = False) -> None:
+        self.need: i64 = NOTHING
+        self._in_one: bool = in_one
         self._ledger = ledger
         self._queues: dict[Queue, None] = {}
         self._last: Queue | None = None
@@ -97,7 +107,16 @@ class Returning:
             self._dropped_from[queue] = None
             queue.reject(delivery)
         # Not before: dead letters have taken some of them.
-        steps.left -= 1 if queue.keeper is None else KEPT_STEPS
+        keeper = queue.keeper
+        if keeper is None:
+            steps.left -= 1
+            return
+        steps.left -= KEPT_STEPS
+        if requeue and not self._in_one and (keeper.retries.counts or delay_ms > 0):
+            steps.wrote(delivery.message.memory_bytes)
+            if self.need == NOTHING:
+                self.need = PACED
+                steps.interrupt()
 
     def end(self, steps: Steps) -> bool:
         """All are back: have their queues go on, one by one; True when all do."""
@@ -141,6 +160,9 @@ class ReturnRun(DeliveryRun):
         self._delay_ms = delay_ms
         self._returning = Returning(channel.ledger)
 
+    def need(self) -> i64:
+        return self._returning.need
+
     def go_on(self, steps: Steps) -> bool:
         while steps.left > 0:
             delivery = self.maybe_take()
@@ -150,6 +172,35 @@ class ReturnRun(DeliveryRun):
                 delivery, steps, requeue=self._requeue, failed=self._failed, delay_ms=self._delay_ms
             )
         return False
+
+
+class ReturnOfTaken(Job):
+    """Deliveries that are out of the ledger already go back: one basic.nack after the other."""
+
+    def __init__(
+        self, ledger: DeliveryLedger, taken: list[Delivery], *, requeue: bool, failed: bool, delay_ms: int
+    ) -> None:
+        self._taken = taken
+        self._next: int = 0
+        self._requeue = requeue
+        self._failed = failed
+        self._delay_ms = delay_ms
+        self._returning = Returning(ledger)
+        self._returning.need = PACED
+
+    def need(self) -> i64:
+        return self._returning.need
+
+    def go_on(self, steps: Steps) -> bool:
+        while self._next < len(self._taken):
+            if steps.left <= 0:
+                return False
+            delivery = self._taken[self._next]
+            self._next += 1
+            self._returning.put_back(
+                delivery, steps, requeue=self._requeue, failed=self._failed, delay_ms=self._delay_ms
+            )
+        return self._returning.end(steps)
 
 
 class AckRun(DeliveryRun):
@@ -221,6 +272,9 @@ class ChannelEnd(Job):
         self._consumers: list[Consumer] = list(channel.ledger.consumers.values())
         self._next: int = 0
         self._returning = Returning(channel.ledger)
+
+    def need(self) -> i64:
+        return self._returning.need
 
     def go_on(self, steps: Steps) -> bool:
         channel = self._channel
@@ -499,6 +553,9 @@ class ConnectionEnd(Job):
         self._next: int = 0
         self._next_queue: int = 0
         self._answered = answered
+
+    def need(self) -> i64:
+        return NOTHING if self._end is None else self._end.need()
 
     def go_on(self, steps: Steps) -> bool:
         while self._next < len(self._channels):

@@ -23,7 +23,7 @@ from warren.amqp.errors import NOT_FOUND, ChannelException
 from warren.amqp.methods import FRAME_HEAD_BYTES
 from warren.amqp.properties import PERSISTENT_FLAG, SPECIAL_PROPERTIES, scan_properties
 from warren.channels.confirms import Confirms
-from warren.channels.jobs import AckRun, Reply, ReturnRun
+from warren.channels.jobs import AckRun, Reply, ReturnOfTaken, ReturnRun
 from warren.channels.publisher import Publisher
 from warren.channels.route_cache import Route
 from warren.channels.shared import Shared
@@ -371,6 +371,8 @@ class Session:
         taken = self.ledger.take(signed_tag(tag), False)
         if transaction is None:
             self._put_back(taken, requeue=requeue, failed=failed, delay_ms=delay_ms)
+            if not requeue and self.vhost.is_crowded:
+                self.connection.publisher_blocked()  # its dead letters would have to wait
         else:
             transaction.rejected.extend([(delivery, requeue, failed) for delivery in taken])
 
@@ -387,6 +389,12 @@ class Session:
 
     def _put_back(self, deliveries: list[Delivery], *, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
         """Requeue or drop deliveries, then wake their queues: all are in place before the first leaves again."""
+        for delivery in deliveries:
+            keeper = delivery.queue.keeper
+            if requeue and keeper is not None and (keeper.retries.counts or delay_ms > 0):
+                run = ReturnOfTaken(self.ledger, deliveries, requeue=True, failed=failed, delay_ms=delay_ms)
+                self.connection.begin(run)
+                return
         touched: list[Queue] = []
         for delivery in deliveries:
             queue = delivery.queue

@@ -191,7 +191,7 @@ class Commit(Job):
         self._settled: dict[Queue, None] = {}  # queues of what was acknowledged
         self._woken: list[Queue] | None = None  # the same, once all is settled
         self._next_woken: int = 0
-        self._returning = Returning(channel.ledger)
+        self._returning = Returning(channel.ledger, in_one=True)
         self._partial: bool = False
         self._repeats: bool = False  # some was published before, and may be on its way to the disk
         self._holds: bool = False

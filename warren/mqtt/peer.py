@@ -106,7 +106,7 @@ from warren.mqtt.packets import (
     suback,
     unsuback,
 )
-from warren.mqtt.session import UNANSWERED_MAX, MqttSession, SubscribeRun, UnsubscribeRun
+from warren.mqtt.session import UNANSWERED_MAX, MqttSession, ResumeRun, SubscribeRun, UnsubscribeRun
 from warren.mqtt.sessions import encode_will, queue_name, sessions_of
 from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
 
@@ -710,6 +710,8 @@ class MqttPeer(Peer):
         self.outbox.write(connack(self.version, present, 0, granted))
         self._is_told = True
         session.release_again()
+        if present:
+            self.begin(ResumeRun(session))
         self.note_opened()
         self.broker.events.channel_created(session)
         self.resume(PAUSED_LOGIN)

@@ -81,11 +81,11 @@ from warren.mqtt.topics import (
     split_shared,
 )
 from warren.msgstore.log.message import Message
+from warren.msgstore.log.own_writes import ADDS
 from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import BROKER
-from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 from warren.vhosts.kept_sessions import KeptSession
 from warren.vhosts.retained import RetainedSearch
@@ -97,6 +97,9 @@ TOPICS_KEPT: Final = 64
 TOPIC_KEPT_BYTES: Final = 256
 FILTER_STEPS: Final = 48
 RETAINED_STEPS: Final = 10
+FOUND_STEPS: Final = 8
+# With so many messages ready in its queue, or so many bytes as for QoS 0, a session gets no more of what is retained.
+REPLAYED_AHEAD: Final = 1000
 # How many messages may wait for PUBACK, PUBREC or PUBREL of a client of 5.0; how many of QoS 2 of any.
 UNANSWERED_MAX: Final = 1024
 SHARES_MAX: Final = 100
@@ -130,6 +133,7 @@ class MqttSession(Session):
         self.shared_subscriptions = _NONE_SHARED  # by filter, with $share/ and the group
         self.subscriber: Subscriber | None = None  # of its subscriptions of QoS 0, if they need no queue
         self._replay: Replay | None = None  # waits for the client to take what it was sent
+        self._stored_replay: StoredReplay | None = None  # of what goes to its queues, from the first time on
         # By topic, what has no properties, for each QoS.
         self._prepared: list[dict[bytes, PreparedPublish]] | None = None  # from its first PUBLISH on
         self._receipts: Receipts | None = None
@@ -303,7 +307,7 @@ class MqttSession(Session):
                 self._run(m.QueueDelete(0, name, False, False, False))
 
     def resume(self) -> bool:
-        """Go on with an earlier session of this client id; False when there is none.
+        """Continue an earlier session of this client id; False without one. `ResumeRun` does what is long.
 
         Raises:
             ChannelException: 403, 405, its queues may not be read.
@@ -313,8 +317,7 @@ class MqttSession(Session):
             queue = self.vhost.queues.get(queue_name(self.client_id, qos))
             if queue is not None:
                 is_there = True
-                self._find_subscriptions(queue, qos)
-                self._consume(queue.name, f"qos{qos}", qos)
+                self.authorize(READ, "queue", queue.name)
         for each in shared_of(self.kept.notes):
             self._take_share(each)
         self.keep_for(self.expiry_s)
@@ -331,11 +334,15 @@ class MqttSession(Session):
         if released:
             self._answer(b"".join(released))  # the log may have none of them yet, when the session was taken over
 
-    def _find_subscriptions(self, queue: Queue, qos: int) -> None:
-        binding: Binding | None = self.vhost.exchange(EXCHANGE).by_destination.get(queue)
-        while binding is not None:
-            self._know(subscription_of(binding, qos))
-            binding = binding.next_to_destination
+    def consume_again(self, qos: int) -> None:
+        """Have the queue of a session that was there before hand out: its subscriptions are known."""
+        name = queue_name(self.client_id, qos)
+        if name not in self.vhost.queues:
+            return
+        try:
+            self._consume(name, f"qos{qos}", qos)
+        except AmqpError as error:
+            self._mqtt.fail_later(error)
 
     def keep_for(self, expiry_s: int) -> None:
         """Have the session outlive its connection for another time than it was to. Exclusive queues go with it."""
@@ -381,7 +388,8 @@ class MqttSession(Session):
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
-    def _know(self, subscription: Subscription) -> None:
+    def know(self, subscription: Subscription) -> None:
+        """Note a subscription that there is."""
         ledger = self._ledger
         ledger.filters.put(subscription)
         ledger.forget_descriptions()
@@ -415,7 +423,7 @@ class MqttSession(Session):
                     self._run(m.QueueBind(0, queue, EXCHANGE, key, False, arguments))
                     if old is not None:
                         self._unbind(old)
-            self._know(Subscription(wanted.filter, qos, wanted.no_local, wanted.as_published, identifier, arguments))
+            self.know(Subscription(wanted.filter, qos, wanted.no_local, wanted.as_published, identifier, arguments))
             return qos, old is None
         except AmqpError as error:
             version = self._mqtt.version
@@ -540,15 +548,43 @@ class MqttSession(Session):
         self._ledger.forget_descriptions()
         return 0
 
-    def send_retained(self, topic: str, subscription: Subscription) -> None:
-        """Have a subscription get what is retained for `topic`."""
+    def send_retained(self, topic: str, subscription: Subscription) -> i64:
+        """Have a subscription get what is retained for `topic`; return how many bytes that are."""
         vhost = self.vhost
         receiver: Receiver | None = self.subscriber
         if receiver is None or subscription.qos > 0:
             receiver = vhost.queues.get(queue_name(self.client_id, subscription.qos))
         found = maybe_replayed(vhost.retained(), self.connection.broker.now_ms(), topic)
-        if found is not None and receiver is not None:
-            receiver.accept(found, BROKER)
+        if found is None or receiver is None:
+            return 0
+        receiver.accept(found, BROKER)
+        return found.memory_bytes
+
+    def stored_replay(self) -> StoredReplay:
+        """Return what sends retained messages to the queues of this session, from now on there."""
+        replay = self._stored_replay
+        if replay is None:
+            replay = StoredReplay(self)
+            self._stored_replay = replay
+        return replay
+
+    def is_far_behind(self, qos: int) -> bool:
+        """Tell whether so much waits in a queue of this session that retained messages should wait.
+
+        One that outlives its connection gets them all when that has ended: nobody would send them later.
+        """
+        queue = self.vhost.queues.get(queue_name(self.client_id, qos))
+        if queue is None or (not self.is_open() and self.expiry_s > 0):
+            return False
+        ready = queue.ready
+        most_bytes: i64 = self.connection.broker.limits.mqtt_qos0_outbox_bytes
+        return ready.count > REPLAYED_AHEAD or ready.body_bytes > most_bytes
+
+    def _took_some(self) -> None:
+        """The client has answered, or taken what it was sent: there may be room for more of what is retained."""
+        replay = self._stored_replay
+        if replay is not None:
+            replay.begin()
 
     def has_to_wait(self, subscription: Subscription, replay: Replay) -> bool:
         """Tell whether the client has to take something before it is sent more of what is retained.
@@ -575,6 +611,8 @@ class MqttSession(Session):
         tag = self._ledger.maybe_tag(packet_id)
         if tag is not None:
             self.acknowledge(tag, False)
+            if self._stored_replay is not None:
+                self._took_some()
 
     def received_packet(self, answer: Answer) -> None:
         """PUBREC of the client: it has a message of QoS 2, or with an error it does not want it.
@@ -599,6 +637,7 @@ class MqttSession(Session):
             self.sessions.release(self.kept, packet_id)
             ledger.take_room(1)
             self.acknowledge(tag, False)
+            self._took_some()
         known = packet_id in self.kept.released
         self._answer(acknowledgement(PUBREL, packet_id, version, 0 if known else UNKNOWN_PACKET_ID))
 
@@ -626,6 +665,7 @@ class MqttSession(Session):
         if replay is not None:
             self._replay = None
             self._mqtt.begin(replay)
+        self._took_some()
 
     def add_counts(self, counts: MessageCounts) -> None:
         super().add_counts(counts)
@@ -652,6 +692,7 @@ class MqttSession(Session):
             self.vhost.end_subscriber(subscriber)
             subscriber.close()
         super().close()
+        self._took_some()
 
     def ended(self) -> None:
         self.subscriptions.clear()
@@ -696,34 +737,156 @@ def subscription_of(binding: Binding, qos: int) -> Subscription:
     )
 
 
+class _Searches:
+    """For which new subscriptions retained messages are still to be looked for: each filter once, the oldest first."""
+
+    def __init__(self) -> None:
+        self._filters: deque[str] = deque()
+        self._searches: dict[str, tuple[Subscription, RetainedSearch]] = {}
+
+    def put(self, subscription: Subscription, search: RetainedSearch) -> None:
+        """Add a subscription, in place of one with the same filter."""
+        if subscription.filter not in self._searches:
+            self._filters.append(subscription.filter)
+        self._searches[subscription.filter] = (subscription, search)
+
+    def maybe_first(self) -> tuple[Subscription, RetainedSearch] | None:
+        """Return the oldest."""
+        return self._searches[self._filters[0]] if self._filters else None
+
+    def remove_first(self) -> None:
+        """The oldest is done."""
+        del self._searches[self._filters.popleft()]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._filters.clear()
+        self._searches = {}
+
+
 class Replay(Job):
-    """What is retained, for new subscriptions."""
+    """What is retained, for new subscriptions of QoS 0 that need no queue."""
 
     def __init__(self, session: MqttSession) -> None:
         self._session = session
-        self._left: deque[tuple[Subscription, RetainedSearch]] = deque()
+        self._left = _Searches()
 
     def add(self, subscription: Subscription) -> None:
         """Have a subscription get what is retained for it."""
-        search = RetainedSearch(self._session.vhost.retained(), subscription.filter)
-        self._left.append((subscription, search))
+        self._left.put(subscription, RetainedSearch(self._session.vhost.retained(), subscription.filter))
 
     def go_on(self, steps: Steps) -> bool:
         session = self._session
-        while self._left:
-            subscription, search = self._left[0]
+        while True:
+            first = self._left.maybe_first()
+            if first is None:
+                return True
+            subscription, search = first
             if not session.is_open() or session.has_to_wait(subscription, self):
                 return True
             if steps.left <= 0:
                 return False
             steps.left -= 1
             if search.is_over():
-                self._left.popleft()
+                self._left.remove_first()
                 continue
             topic = search.next()
             if topic is not None:
                 steps.left -= RETAINED_STEPS
                 session.send_retained(topic, subscription)
+
+
+class StoredReplay(Job):
+    """What is retained, for new subscriptions whose messages go to a queue of the session.
+
+    It waits while the client has much to take, for its answers are what ends that; they are read meanwhile. It waits
+    for the disk and for memory, too. A filter that is subscribed to again before it is done is begun with once more.
+    """
+
+    def __init__(self, session: MqttSession) -> None:
+        self._session = session
+        self._left = _Searches()
+        self._is_under_way: bool = False
+
+    def add(self, subscription: Subscription) -> None:
+        """Have a subscription get what is retained for it, after `begin`."""
+        self._left.put(subscription, RetainedSearch(self._session.vhost.retained(), subscription.filter))
+
+    def begin(self) -> None:
+        """Go on, unless that is under way, or there is nothing left."""
+        if not self._is_under_way and self._left.maybe_first() is not None:
+            self._is_under_way = True
+            self._session.connection.broker.work.begin(self)
+
+    def need(self) -> i64:
+        return ADDS
+
+    def go_on(self, steps: Steps) -> bool:
+        session = self._session
+        while True:
+            first = self._left.maybe_first()
+            if first is None or (not session.is_open() and session.expiry_s == 0):
+                self._left.clear()
+                self._is_under_way = False
+                return True
+            subscription, search = first
+            if session.is_far_behind(subscription.qos):
+                self._is_under_way = False
+                return True
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            is_wanted = not session.is_open() or session.subscriptions.get(subscription.filter) is not None
+            if not is_wanted or search.is_over():
+                self._left.remove_first()
+                continue
+            topic = search.next()
+            if topic is not None:
+                steps.left -= RETAINED_STEPS
+                steps.wrote(session.send_retained(topic, subscription))
+
+
+class ResumeRun(Job):
+    """What there is of a session that was there before: its subscriptions, then its queues hand out again."""
+
+    def __init__(self, session: MqttSession) -> None:
+        self._session = session
+        self._qos: int = 0  # at which of `QOS` this is
+        self._binding: Binding | None = None  # the next of its queue
+        self._is_begun: bool = False  # with that queue
+
+    def go_on(self, steps: Steps) -> bool:
+        session = self._session
+        while self._qos < len(QOS):
+            if not session.is_open():
+                return True
+            qos = QOS[self._qos]
+            if not self._has_found(qos, steps):
+                return False
+            session.consume_again(qos)
+            self._qos += 1
+            self._is_begun = False
+        return True
+
+    def _has_found(self, qos: int, steps: Steps) -> bool:
+        session = self._session
+        exchange = session.vhost.exchange(EXCHANGE)
+        queue = session.vhost.queues.get(queue_name(session.client_id, qos))
+        if queue is None:
+            return True
+        binding = self._binding
+        if not self._is_begun or (binding is not None and binding not in exchange.bindings):
+            # From the beginning, too, when somebody has unbound the next one meanwhile.
+            binding = exchange.by_destination.get(queue)
+            self._is_begun = True
+        while binding is not None:
+            if steps.left <= 0:
+                self._binding = binding
+                return False
+            steps.left -= FOUND_STEPS
+            session.know(subscription_of(binding, qos))
+            binding = binding.next_to_destination
+        self._binding = None
         return True
 
 
@@ -738,6 +901,7 @@ class SubscribeRun(Job):
         self._identifier = ids[0] if ids else 0
         self._codes: list[int] = []
         self._replay: Replay | None = None  # None: of nothing
+        self._stored_replay: StoredReplay | None = None
         self._is_told = False
 
     def go_on(self, steps: Steps) -> bool:
@@ -754,17 +918,28 @@ class SubscribeRun(Job):
             self._codes.append(code)
             is_own = code <= 2 and not each.filter.startswith(SHARED)
             if is_own and (each.handling == 0 or (each.handling == 1 and is_new)):
-                replay = self._replay
-                if replay is None:
-                    replay = Replay(session)
-                    self._replay = replay
-                subscription = session.subscriptions.get(each.filter)
-                assert subscription is not None
-                replay.add(subscription)
+                self._replay_for(each.filter)
         if not self._is_told:
             self._is_told = True
             session.write_done(suback(self._request.packet_id, self._codes, self._version))
+            if self._stored_replay is not None:
+                self._stored_replay.begin()
         return self._replay is None or self._replay.go_on(steps)
+
+    def _replay_for(self, filter_: str) -> None:
+        session = self._session
+        subscription = session.subscriptions.get(filter_)
+        assert subscription is not None
+        if subscription.qos > 0 or session.subscriber is None:
+            stored = session.stored_replay()
+            self._stored_replay = stored
+            stored.add(subscription)
+            return
+        replay = self._replay
+        if replay is None:
+            replay = Replay(session)
+            self._replay = replay
+        replay.add(subscription)
 
 
 class UnsubscribeRun(Job):

@@ -57,6 +57,7 @@ class Expiry:
         self._has_levels: bool = rules.max_priority > 0
         self._early = Deadlines()  # of places
         self._fetching: bool = False
+        self.is_held_up: bool = False  # for dead letters: what has expired stays, and is not handed out
         self._since_ms: i64 = log.now_ms  # the time of messages that have none
         self._came_ms: i64 = log.now_ms  # no message that has come into this process is later
         # The queue's time to live counts from here at the earliest.
@@ -200,6 +201,7 @@ class Expiry:
         now_ms: i64 = self.log.now_ms
         early = self._early
         left: i64 = LEAVE_MAX
+        self.is_held_up = False
         if len(early) > 0 and early.first_ms() <= now_ms and not self._fetching:
             left = self._expire_early(now_ms, left)
         if self._ttl_ms >= 0:
@@ -209,13 +211,22 @@ class Expiry:
                     message = ready.maybe_head(lane)
                     if message is None or self.deadline_ms(message) > now_ms:
                         break
+                    if self._has_to_wait():
+                        return False
                     left -= 1
                     self._deaths.add(ready.take_head(lane), ready.next_place, EXPIRED)
         self._timers.worked += LEAVE_MAX - left
+        if self.is_held_up:
+            return False
         if left > 0:
             return True
         self._timers.at(now_ms, self._timer)
         return False
+
+    def _has_to_wait(self) -> bool:
+        """Tell whether dead letters have to be placed before more may expire; the timer is due then."""
+        self.is_held_up = self._deaths.must_wait(self._timer)
+        return self.is_held_up
 
     def _expire_early(self, now_ms: i64, left: i64) -> i64:
         """Let go of at most `left` of those in `_early`; return how many more there may be."""
@@ -224,6 +235,8 @@ class Expiry:
         lane: i64 = -1
         missing: list[int] = []
         while left > 0 and len(early) > 0 and early.first_ms() <= now_ms and len(missing) < EXPIRE_MAX:
+            if self._has_to_wait():
+                break
             left -= 1
             place: i64 = early.first_number()
             if ready.is_on_disk(place):
@@ -274,6 +287,8 @@ class Expiry:
     def first_ms(self) -> i64:
         """Return when the next message expires, as far as that is known in memory."""
         at_ms: i64 = NEVER
+        if self.is_held_up:
+            return at_ms
         if len(self._early) > 0 and not self._fetching:
             at_ms = self._early.first_ms()
         if self._ttl_ms >= 0:

@@ -15,8 +15,8 @@ for its deadline (16 bytes), so that millions can be held for years.
    what there is: a parked message has no time at which they would.
 6. While messages are taken from disk no index page is given up, and none while rows for full pages wait in the batch:
    what is settled or stored finds its page in memory (queue_index.py (2)).
-7. Nothing is released while so much waits to be written that publishers have to wait: a million messages that fall due
-   at once must not become the open batch.
+7. What is released waits for the disk, and for space on it (``msgstore.log.own_writes``): a million messages that fall
+   due at once must not become the open batch.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.own_writes import WRITES
 from warren.msgstore.log.queue_index import BODY_MASK, IndexOwner, IndexPage, QueueIndex
 from warren.queues.deadlines import Deadlines
 from warren.queues.due_pages import DuePages
@@ -372,9 +373,10 @@ class HeldMessages(IndexOwner):
         deadlines = self._deadlines
         if self.first_ms() > now_ms:
             return
-        if self.log.is_congested():
+        own = self.log.own
+        if not own.may(WRITES):
             self._waits = True
-            self.log.call_when_written(_Waiter(self))
+            own.call_when_open(_Waiter(self))
             return
         most: i64 = self.taken_max
         purpose: i64 = DUE
@@ -383,15 +385,24 @@ class HeldMessages(IndexOwner):
             if self._sweep_left < most:
                 most = self._sweep_left
         numbers: list[int] = []
-        while len(numbers) < most and not deadlines.is_empty() and deadlines.first_ms() <= now_ms:
-            numbers.append(int(deadlines.first_number()))
+        room: i64 = own.room()
+        while len(numbers) < most and not deadlines.is_empty() and deadlines.first_ms() <= now_ms and room > 0:
+            number = int(deadlines.first_number())
+            numbers.append(number)
             deadlines.remove_first()
+            message = self._in_memory.get(number)
+            if message is not None:
+                room -= message.memory_bytes
         if self._sweep_left:
             self._sweep_left -= len(numbers)
-        self.take(numbers, purpose)
+        own.begin()
+        try:
+            self.take(numbers, purpose)
+        finally:
+            own.end()
 
     def written(self) -> None:
-        """Some of what waited to be written is written."""
+        """There is room for more in the batch."""
         self._waits = False
         self.changed()
 
@@ -494,23 +505,34 @@ class HeldMessages(IndexOwner):
     def taken(self, fetch: _Taking, messages: list[Message | None]) -> None:
         """What was to be taken has been read, or the first of it."""
         index = self.index
+        own = self.log.own
         if index is not None:
-            for number, fetched in zip(fetch.numbers, messages, strict=True):
-                message = self._in_memory.pop(number, None)
-                was_in_memory = message is not None
-                if message is None and index.lsn_of_resident(number) != 0:
-                    message = fetched
-                    if message is None:
-                        self._lose(index, number)
-                if message is not None:
-                    self._let_go(number, message, fetch.purpose, was_in_memory)
-                    fetch.count += 1
+            own.begin()
+            try:
+                self._let_go_of_fetched(index, fetch, messages)
+            finally:
+                own.end()
             self._forget_stale()
+            if fetch.left and not own.may(WRITES):
+                own.call_when_open(_Rest(fetch))
+                return
             if fetch.goes_on():
                 return
         self.fetch_ended(fetch)
         if fetch.told is not None:
             fetch.told(int(fetch.count))
+
+    def _let_go_of_fetched(self, index: QueueIndex, fetch: _Taking, messages: list[Message | None]) -> None:
+        for number, fetched in zip(fetch.numbers, messages, strict=True):
+            message = self._in_memory.pop(number, None)
+            was_in_memory = message is not None
+            if message is None and index.lsn_of_resident(number) != 0:
+                message = fetched
+                if message is None:
+                    self._lose(index, number)
+            if message is not None:
+                self._let_go(number, message, fetch.purpose, was_in_memory)
+                fetch.count += 1
 
     def _forget_stale(self) -> None:
         """Forget deadlines of what has left before its time, see (5)."""
@@ -721,8 +743,18 @@ class _PageOut(_HeldFetch):
         self.held.pages_here(self)
 
 
+class _Rest(IndexOwner):
+    """Has `fetch` read and take what is left of it."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+
+    def batch_closed(self) -> None:
+        self._fetch.goes_on()
+
+
 class _Waiter(IndexOwner):
-    """Tells `held` when something has been written."""
+    """Tells `held` when something may be written."""
 
     def __init__(self, held: HeldMessages) -> None:
         self._held = held

@@ -90,6 +90,8 @@ class LengthLimit:
             if left == 0:
                 self._timers.at(self._log.now_ms, self._timer)
                 return
+            if self._deaths.must_wait(self._timer):
+                return
             left -= 1
             message = ready.maybe_take_oldest()
             if message is None:

@@ -6,6 +6,9 @@
    each job in its turn: a long one does not delay others by more than its share.
 3. Between two turns everything is consistent. What is half done is a legal state, and each job says which.
 4. What is small, of `AT_ONCE_STEPS` at most, is always done at once: it is paid for by the bytes that asked for it.
+5. A job that writes says so (`Job.need`), and waits until it may (``msgstore.log.own_writes``). It tells what it has
+   written (`Steps.wrote`), `BYTES_PER_STEP` being a step, and stops when the batch has no more room. A job that waits
+   is not asked again before.
 
 The broker owns one `LongWork`; `Broker.end_turn` goes on with it, and `Broker.has_work` tells that some is left.
 """
@@ -17,16 +20,42 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from warren.msgstore.log.own_writes import ADDS, NOTHING, OwnWrites
+
 TURN_STEPS: Final = 4000
 AT_ONCE_STEPS: Final = 64
 ALL_STEPS: Final = 1 << 60
+BYTES_PER_STEP: Final = 16 << 10
 
 
 class Steps:
-    """How many steps are `left`. What takes one counts it down; below 0 is a step that cost more than was left."""
+    """How many steps are `left`. What takes one counts it down; below 0 is a step that cost more than was left.
+
+    ``room``: how many bytes may be written.
+    """
 
     def __init__(self, left: i64) -> None:
         self.left: i64 = left
+        self.room: i64 = ALL_STEPS
+        self._put_by: i64 = 0
+
+    def wrote(self, size: i64) -> None:
+        """Count what was written, `size` bytes about; have the job stop when there is no more room."""
+        self.left -= size // BYTES_PER_STEP
+        self.room -= size
+        if self.room <= 0:
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """Have the job stop after this step, although steps are left."""
+        if self.left > 0:
+            self._put_by = self.left
+            self.left = 0
+
+    def resume(self) -> None:
+        """Have what was left at an interruption again."""
+        self.left += self._put_by
+        self._put_by = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # for tests
@@ -37,28 +66,83 @@ class Job:
         """Go on until no steps are left; True when all is done."""
         raise AssertionError("overridden")
 
+    def need(self) -> i64:
+        """Return what has to be there for the next step: one of the needs of ``msgstore.log.own_writes``."""
+        return NOTHING
+
 
 class LongWork:
-    """The jobs that are not done, the one that goes on next first. ``turn_steps``: how many steps a turn has."""
+    """The jobs that are not done, the one that goes on next first. ``turn_steps``: how many steps a turn has.
 
-    def __init__(self) -> None:
+    `own`: what jobs that write wait for; None: nothing.
+    """
+
+    def __init__(self, own: OwnWrites | None = None) -> None:
         self.turn_steps: i64 = TURN_STEPS
+        self._own = own
         self._jobs: deque[Job] = deque()
+        self._waiting: list[deque[Job]] = [deque() for _ in range(ADDS + 1)]  # by need
         self._turn = Steps(TURN_STEPS)  # for what begins in this turn
         self._steps = self._turn  # for what begins now: those of this turn, or of the job that begins it
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._jobs) + self._waiting_count()
+
+    def _waiting_count(self) -> int:
+        count = 0
+        for waiting in self._waiting:
+            count += len(waiting)
+        return count
+
+    def is_due(self) -> bool:
+        """Tell whether some job can continue now."""
+        if self._jobs:
+            return True
+        own = self._own
+        if own is None:
+            return False
+        for need, waiting in enumerate(self._waiting):
+            if waiting and own.may(need):
+                return True
+        return own.has_waiters_due()
 
     def begin(self, job: Job) -> bool:
         """Do `job`, as far as this turn may; True when it is done."""
         steps = self._steps
         if steps.left < AT_ONCE_STEPS:
             steps = Steps(AT_ONCE_STEPS)
-        done = job.go_on(steps)
+        done = self._go_on(job, steps)
         if not done:
             self._jobs.append(job)
         return done
+
+    def _go_on(self, job: Job, steps: Steps) -> bool:
+        """Go on with a job, as far as it may and the steps go; True when all is done."""
+        own = self._own
+        if own is None:
+            done = job.go_on(steps)
+            steps.resume()
+            return done
+        while True:
+            need: i64 = job.need()
+            if not own.may(need):
+                return False
+            if need == NOTHING:
+                done = job.go_on(steps)
+            else:
+                room: i64 = steps.room  # of a job that has begun this one
+                steps.room = own.room()
+                own.begin()
+                try:
+                    done = job.go_on(steps)
+                finally:
+                    own.end()
+                    steps.room = room
+            steps.resume()
+            if done:
+                return True
+            if steps.left <= 0 or job.need() == need:
+                return False
 
     def charge(self, steps: i64) -> None:
         """Count what goes along with the work under way and costs more than that says, such as telling of it."""
@@ -69,6 +153,13 @@ class LongWork:
         turn = self._turn
         turn.left = self.turn_steps
         jobs = self._jobs
+        own = self._own
+        if own is not None:
+            own.call_waiters()
+            for need, waiting in enumerate(self._waiting):
+                if waiting and own.may(need):
+                    jobs.extend(waiting)
+                    waiting.clear()
         left: i64 = turn.left
         count: i64 = len(jobs)
         while count > 0 and left > 0:
@@ -77,9 +168,13 @@ class LongWork:
                 share = AT_ONCE_STEPS
             count -= 1
             job = jobs.popleft()
+            if own is not None and not own.may(job.need()):
+                self._waiting[job.need()].append(job)
+                left -= 1
+                continue
             steps = Steps(share)
             self._steps = steps
-            if not job.go_on(steps):
+            if not self._go_on(job, steps):
                 jobs.append(job)
             left -= share - steps.left
         self._steps = turn

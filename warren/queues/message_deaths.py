@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Message
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules
+from warren.queues.timers import Timer
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
@@ -48,6 +49,10 @@ class MessageDeaths:
             self._host.post_letter(queue, message, place, reason)
         elif place >= 0:
             queue.ready.settle(message, place)
+
+    def must_wait(self, timer: Timer) -> bool:
+        """Tell whether what is to die has to wait where it is, for too many dead letters do; `timer` is due then."""
+        return self._has_exchange and self._host.has_letters_waiting(timer)
 
     def may_dead_letter(self) -> bool:
         """Tell whether the queue has a dead letter exchange."""

@@ -507,6 +507,9 @@ class Queue(Receiver):
         self.is_search_long = False
         if keeper is not None:
             keeper.expiry.expire()
+            if keeper.expiry.is_held_up:
+                self._hungry = True
+                return  # the keeper wakes us
             sharing = self.sharing
             if sharing is not None:
                 sharing.drain(DRAIN_BUDGET)

@@ -9,7 +9,7 @@ from mypy_extensions import i64, mypyc_attr
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.counters import DeathTable
-from warren.queues.timers import TimerQueue
+from warren.queues.timers import Timer, TimerQueue
 
 if TYPE_CHECKING:
     from warren.queues.delivery import DeliveryLedger
@@ -37,6 +37,10 @@ class QueueHost:
         keeper = queue.keeper
         if keeper is not None:
             keeper.lanes.letter_sent(letter)
+
+    def has_letters_waiting(self, timer: Timer) -> bool:
+        """Tell whether so many dead letters wait that what is to die stays where it is; `timer` is due after that."""
+        return False
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
         """Route `message` through the dead letter exchange of `queue`; return the letter unless everybody took it."""

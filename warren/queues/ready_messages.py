@@ -191,6 +191,11 @@ class ReadyMessages:
         if index is not None:
             self._log.batch.settle(index, message, place & NUMBER_MASK)
 
+    def is_stored(self, place: i64) -> bool:
+        """Tell whether the log has the message at `place`, in a batch that is closed."""
+        index = self.index_of(place >> LANE_SHIFT)
+        return index is not None and index.lsn_of(place & NUMBER_MASK) != 0
+
     def index_of(self, lane: i64) -> QueueIndex | None:
         """Return the index of a lane; None while nothing of it is stored."""
         lanes = self._lanes

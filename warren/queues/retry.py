@@ -4,7 +4,10 @@
 
 Counts of failed deliveries and of returns are in the message's header (``x-delivery-count``, ``x-acquired-count``): a
 counted message is stored again in its place, so the count survives whatever the message survives. Each queue counts
-anew.
+for itself.
+
+While the disk has no more than its floor nothing is stored again: a counted message goes back at once, without a delay,
+and its count is in memory only. If returns waited for space, consumers that are to make some would get nothing.
 """
 
 from __future__ import annotations
@@ -97,13 +100,16 @@ class Retries:
         if message is None:
             self._give_up(delivery)
             return False
-        if delay_ms < 0:
-            delay_ms = self._delay_ms(message, failed)
-        if delay_ms > 0:
-            self._queue.forget(delivery)
-            self._lanes.hold(message, now_ms + delay_ms)
-            return False
-        self._queue.replace(delivery, message)
+        if self._lanes.log.own.may_store_returns() or not self._queue.ready.is_stored(delivery.sequence_number):
+            if delay_ms < 0:
+                delay_ms = self._delay_ms(message, failed)
+            if delay_ms > 0:
+                self._queue.forget(delivery)
+                self._lanes.hold(message, now_ms + delay_ms)
+                return False
+            self._queue.replace(delivery, message)
+            return True
+        delivery.message = message
         return True
 
     def _maybe_counted(self, old: Message, failed: bool) -> Message | None:

@@ -146,8 +146,11 @@ class RuleKeeper(Timer):
         queue = self.queue
         if queue.deleted:
             return
+        waited = self.expiry.is_held_up
         if self.expiry.expire():
             queue.serve_waiters()
+            if waited:
+                queue.wake()
         self.length.keep()
         self.lanes.release_due(now_ms)
         if self._timeouts is not None:

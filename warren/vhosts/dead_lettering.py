@@ -18,7 +18,10 @@ to as many letters as there are ways through the queues. So they wait in line, a
 5. A letter to very many queues goes to them over several turns, in one frame of the log, which is held open; the next
    one waits. The queues are those of its route when its turn came; one that is deleted meanwhile takes nothing.
 6. A vhost in whose line there is too much is crowded: its own publishers wait, those of others do not. From
-   `LINE_FULL` letters on what letters lead to is dropped, unless its queue dead-letters at least once.
+   `LINE_FULL` letters on what letters lead to is dropped, unless its queue dead-letters at least once. What is to
+   expire, or is too much in a queue, stays there meanwhile (`must_wait`), and is not handed out.
+7. Letters wait for the disk and for space on it, as everything does that the broker writes by itself
+   (``msgstore.log.own_writes``); one that holds the batch open does not.
 
 What a letter looks like is ``queues.dead_letter``'s.
 """
@@ -31,6 +34,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.message import Envelope, LetterCount, Message
+from warren.msgstore.log.own_writes import NOTHING, WRITES
 from warren.queues.dead_letter import REJECTED, DeadLetter, dead_letter, is_cycle, sent_again
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import LETTER
@@ -38,6 +42,7 @@ from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 from warren.queues.rules import QueueRules
+from warren.queues.timers import Timer
 
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
@@ -119,6 +124,7 @@ class DeadLettering(Job):
         self._targets: i64 = 0  # of the letter that was sent last
         self._under_way: _UnderWay | None = None
         self._beginning: bool = False  # a letter has been posted just now
+        self._timers: dict[Timer, None] = {}  # of queues in which more is to die when the line is shorter
 
     def post(self, queue: Queue, message: Message, place: i64, reason: str) -> None:
         """Place the letter of a message that has left `place` of `queue`, when its turn comes; settle it then.
@@ -152,8 +158,19 @@ class DeadLettering(Job):
             if self._waiting_bytes <= LINE_MAX_BYTES // 2:
                 vhost.is_crowded = False
                 in_line.eased = True
+                timers = list(self._timers)
+                self._timers = {}
+                for timer in timers:
+                    vhost.timers.at(vhost.log.now_ms, timer)
         elif self._waiting_bytes > LINE_MAX_BYTES:
             vhost.is_crowded = True
+
+    def must_wait(self, timer: Timer) -> bool:
+        """Tell whether so much is in line that what is to die stays where it is; `timer` is due when that is over."""
+        if not self._vhost.is_crowded:
+            return False
+        self._timers[timer] = None
+        return True
 
     def send(self, queue: Queue, message: Message, reason: str) -> Message | None:
         """Place the letter of a message that died in `queue` at once; return it unless everybody took it."""
@@ -163,6 +180,10 @@ class DeadLettering(Job):
     def send_again(self, letter: Message) -> bool:
         """Send a letter to those that have not taken it; tell whether there is nobody left."""
         return self._send_alone(sent_again(letter), True)
+
+    def need(self) -> i64:
+        under_way = self._under_way
+        return NOTHING if under_way is not None and under_way.holds else WRITES
 
     def go_on(self, steps: Steps) -> bool:
         line = self._line
@@ -190,6 +211,7 @@ class DeadLettering(Job):
 
     def close(self) -> None:
         """The vhost is deleted, and all queues with it."""
+        self._timers = {}
         for waiting in self._line:
             self._count(waiting.message, -1)
         self._line.clear()
@@ -233,6 +255,7 @@ class DeadLettering(Job):
                 return False
             under_way.taken = self._give(letter, queues, under_way.taken, False)
             steps.left -= TARGET_STEPS * self._targets
+            steps.wrote(letter.message.memory_bytes)
         keeper = waiting.queue.keeper
         if keeper is not None:  # else it was deleted meanwhile, and nobody would send the letter again
             keeper.lanes.letter_sent(None if under_way.taken else letter.message)

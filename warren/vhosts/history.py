@@ -25,6 +25,7 @@ from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange, Remembered
 from warren.msgstore.log.message import Message
+from warren.msgstore.log.own_writes import ADDS
 from warren.queues.long_work import Job, Steps
 from warren.queues.queue import Queue
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 MESSAGE_STEPS: Final = 2
 KEPT_STEPS: Final = 4  # where the queue has rules
-BYTES_PER_STEP: Final = 16 << 10
 # What all binds to an exchange may bring of what has been published since their last turn, over their share: as many
 # messages as a turn has units of work.
 PAID_MAX: Final = 16384
@@ -111,6 +111,9 @@ class HistoryBind(Job):
         self._next = Remembered()  # of the chain
         self._seen: i64 = 0  # how many the exchange had remembered when this was last gone on with
 
+    def need(self) -> i64:
+        return ADDS
+
     def go_on(self, steps: Steps) -> bool:
         history = self.history
         if not self._begun:
@@ -152,7 +155,7 @@ class HistoryBind(Job):
                 paid -= 1
             elif steps.left > 0:
                 steps.left -= MESSAGE_STEPS if self._queue.keeper is None else KEPT_STEPS
-                steps.left -= self._next.size // BYTES_PER_STEP
+                steps.wrote(self._next.size)
             else:
                 return False
             message = self._next.message

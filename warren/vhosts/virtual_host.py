@@ -51,7 +51,7 @@ from warren.queues.queue_host import QueueHost
 from warren.queues.receiver import Receiver
 from warren.queues.rules import QueueRules, rules_of
 from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
-from warren.queues.timers import TimerQueue
+from warren.queues.timers import Timer, TimerQueue
 from warren.streams.stream import Stream
 from warren.vhosts.dead_lettering import DeadLettering
 from warren.vhosts.delayed_exchange import DelayedExchange
@@ -633,6 +633,9 @@ class VirtualHost(QueueHost):
         # Of a queue that goes later than the vhost, with its connection, letters have nowhere to go.
         if self._letters is not None:
             self._letters.post(queue, message, place, reason)
+
+    def has_letters_waiting(self, timer: Timer) -> bool:
+        return self._letters is not None and self._letters.must_wait(timer)
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
         return None if self._letters is None else self._letters.send(queue, message, reason)

@@ -9,7 +9,8 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, encode_table
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
-from warren.vhosts.history import BYTES_PER_STEP, MESSAGE_STEPS
+from warren.queues.long_work import BYTES_PER_STEP
+from warren.vhosts.history import MESSAGE_STEPS
 
 EMPTY = encode_table({})
 # More than a turn brings.

@@ -33,6 +33,7 @@ from warren.msgstore.log.doomed_pages import DoomedPages
 from warren.msgstore.log.epoch_table import NO_LIFE, EpochTable
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, SealJob, UnlinkJob
 from warren.msgstore.log.message import Message
+from warren.msgstore.log.own_writes import OwnWrites
 from warren.msgstore.log.queue_index import LSN_MASK, PAGE_ENTRIES, IndexOwner, QueueIndex
 from warren.msgstore.log.reclamation import Reclamation
 from warren.msgstore.log.records import (
@@ -127,6 +128,7 @@ class MessageLog:
 
         self.batch = Batch(self, 1)  # the open one
         self.batch_bytes: i64 = BATCH_BYTES  # with more in it publishers wait; set by the shell
+        self.own = OwnWrites(self)
         self.on_open: Callable[[], None] | None = None  # something is in the batch: close it in `LINGER_S`
         self._ahead: FrameAhead | None = None  # of the open batch, if portions of it are written
         self._is_new: bool = False  # this life has not written a frame

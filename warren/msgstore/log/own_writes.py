@@ -1,0 +1,114 @@
+"""How much the broker may write by itself: dead letters, returns that are counted, what is remembered or retained.
+
+Publishers wait for the disk and for alarms where they are read. What the broker writes without a publisher waits here,
+whatever it is: one share of each batch of the log for all of it together.
+
+    need      waits for                                            who
+    NOTHING   nobody                                               what writes nothing, and what holds the batch open
+    PACED     its share of the batch                               returns: their queues hand out nothing meanwhile
+    WRITES    that, and for the disk to have more than its floor   dead letters, delayed messages that are due
+    ADDS      that, and for memory                                 copies of what stays: history, retained messages
+
+1. A batch has at most `batch_bytes // 2` of this, and one message more. A batch with its share is closed soon, and
+   synced: the next one begins with a share of its own. So a confirm waits for no more than without any of this, and a
+   half of every batch is left for publishers.
+2. Waiting moves nothing: a message whose dead letter waits has its old place in the log, and a copy that waits is not
+   made. A crash loses nothing of it that is not made again, and doubles nothing.
+3. PACED and WRITES do not wait for memory: they move what is there already, and queues are paged out. Returns do not
+   wait for the disk to have space: consumers that are to make some would get nothing. They write nothing then
+   (`may_store_returns`): a count of deliveries is in memory only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+if TYPE_CHECKING:
+    from warren.msgstore.log.message_log import MessageLog
+    from warren.msgstore.log.queue_index import IndexOwner
+
+NOTHING: Final = 0
+PACED: Final = 1
+WRITES: Final = 2
+ADDS: Final = 3
+
+
+class OwnWrites:
+    """The share of the open batch of `log`. `disk_is_short`, `memory_is_short`: set with the alarms."""
+
+    def __init__(self, log: MessageLog) -> None:
+        self.disk_is_short: bool = False
+        self.memory_is_short: bool = False
+        self.written_bytes: i64 = 0  # since the start
+        self._log = log
+        self._batch: i64 = 0  # of which `_bytes` are
+        self._bytes: i64 = 0
+        self._depth: i64 = 0  # how many that began have not ended: one may lead to another
+        self._before: i64 = 0  # what was in the open batch when the first of them began, and its number
+        self._begun_in: i64 = 0
+        self._waiters: list[IndexOwner] = []
+
+    def may(self, need: i64) -> bool:
+        """Tell whether something with this `need` may write now."""
+        if need == NOTHING:
+            return True
+        if need >= WRITES and self.disk_is_short:
+            return False
+        if need >= ADDS and self.memory_is_short:
+            return False
+        return self.room() > 0
+
+    def room(self) -> i64:
+        """Return how much more the open batch takes, in bytes."""
+        log = self._log
+        share: i64 = log.batch_bytes // 2
+        return share if self._batch != log.batch.number else share - self._bytes
+
+    def may_store_returns(self) -> bool:
+        """Tell whether there is space for a message to be stored again because it has come back."""
+        return not self.disk_is_short
+
+    def begin(self) -> None:
+        """Something is about to write. `end` follows."""
+        self._depth += 1
+        if self._depth > 1:
+            return
+        batch = self._log.batch
+        self._begun_in = batch.number
+        self._before = batch.row_bytes
+
+    def end(self) -> None:
+        """It has written: count what of it is in the open batch, and have that closed when it has its share."""
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        log = self._log
+        batch = log.batch
+        if self._batch != batch.number:
+            self._batch = batch.number
+            self._bytes = 0
+        wrote: i64 = batch.row_bytes
+        if self._begun_in == batch.number:
+            wrote -= self._before
+        self.written_bytes += wrote
+        self._bytes += wrote
+        if self._bytes >= log.batch_bytes // 2 and batch.is_begun:
+            log.force()
+
+    def call_when_open(self, waiter: IndexOwner) -> None:
+        """Have `waiter` look again when something with the need WRITES may write."""
+        self._waiters.append(waiter)
+
+    def has_waiters_due(self) -> bool:
+        """Tell whether there are waiters that may write."""
+        return len(self._waiters) > 0 and self.may(WRITES)
+
+    def call_waiters(self) -> None:
+        """Call the waiters, if they may write."""
+        if self._waiters and self.may(WRITES):
+            waiters = self._waiters
+            self._waiters = []
+            for waiter in waiters:
+                waiter.batch_closed()
