@@ -239,10 +239,17 @@ class Fields:
         code: i64 = self._code()
         if code == NULL:
             return
-        if code != BINARY_8 or self.pos >= self.end:
-            raise malformed("a delivery tag that is none, or too long")
-        size: i64 = self.data[self.pos]
-        self.pos += 1 + size
+        pos: i64 = self.pos
+        size: i64
+        if code == BINARY_8 and pos < self.end:
+            size = self.data[pos]
+            pos += 1
+        elif code == BINARY_32 and pos + 4 <= self.end:
+            size = i64(read_i32_be(self.data, pos)) & U32
+            pos += 4
+        else:
+            raise malformed("a delivery tag that is not binary")
+        self.pos = pos + size
         if size > DELIVERY_TAG_MAX_BYTES or self.pos > self.end:
             raise malformed(f"a delivery tag of more than {DELIVERY_TAG_MAX_BYTES} bytes")
 

@@ -451,3 +451,16 @@ def test_a_state_that_a_sender_gives_is_passed_over(harness: Harness) -> None:
     client.sender(0, "/queues/q")
     client.transfer(0, message(b"x"))
     assert client.send(0x15, [False, UInt(0), UInt(0), True, described(MODIFIED, [])]) == []
+
+
+@pytest.mark.parametrize("size", [0, 4, 32])
+def test_a_delivery_tag_may_be_encoded_with_a_long_length(harness: Harness, size: int) -> None:
+    """vbin32 is as legal as vbin8, whatever the length."""
+    client = amqp10_client(harness)
+    client.sender(0, "/queues/q")
+    sent = client.transfer_frame(0, message(b"x"))
+    short, long = b"\xa0\x04" + bytes(4), b"\xb0" + size.to_bytes(4, "big") + bytes(size)
+    at = sent.index(b"\xc0") + 1  # the size of the list of fields, in one byte
+    data = sent[4:at] + bytes([sent[at] + len(long) - len(short)]) + sent[at + 1 :].replace(short, long, 1)
+    assert outcomes(client.feed((len(data) + 4).to_bytes(4, "big") + data)) == [(0, 0, ACCEPTED)]
+    assert harness.queue("q").message_count == 1
