@@ -302,6 +302,14 @@ def _is_address(name: str) -> bool:
     return True
 
 
+def own_password(request: Request) -> bytes:
+    """Return the password that a request has been authorized with, empty when it has none: in a session of the UI."""
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return b""
+    return _basic(credentials)[1]
+
+
 def _basic(credentials: str) -> tuple[str, bytes]:
     try:
         decoded = base64.b64decode(credentials.strip(), validate=True)

@@ -27,6 +27,7 @@ from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import sorted_queues, visible_vhosts
+from warren.mgmt_plugin.operators import own_password
 from warren.mgmt_plugin.resources.exchanges import describe_binding
 from warren.mgmt_plugin.resources.overview import PRODUCT, RABBITMQ_VERSION
 from warren.mgmt_plugin.resources.policies import describe_policy, parameter_rows
@@ -273,6 +274,7 @@ class DefinitionHandlers(Handlers):
                     definitions,
                     give_way,
                     by=call.operator.name,
+                    password=own_password(call.request),
                     overwrite_own=call.flag("overwrite_own"),
                 )
             except DefinitionsRefused as refused:

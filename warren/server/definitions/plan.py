@@ -157,14 +157,22 @@ class Plan:
 
 
 async def make_plan(
-    broker: Broker, definitions: Definitions, pause: Pause, *, by: str = "", overwrite_own: bool = False
+    broker: Broker,
+    definitions: Definitions,
+    pause: Pause,
+    *,
+    by: str = "",
+    password: bytes = b"",
+    overwrite_own: bool = False,
 ) -> Plan:
     """Plan the import of `definitions` that the user `by` asks for, ``""``: the operator of the machine.
+
+    `password`: the one that `by` has logged in with, if it is known: a hash of it in the file changes nothing.
 
     Raises:
         DefinitionsRefused: something in it is not valid. Nothing is changed.
     """
-    planner = _Planner(broker, definitions, pause, by, overwrite_own)
+    planner = _Planner(broker, definitions, pause, by, password, overwrite_own)
     await planner.run()
     if planner.problems:
         raise DefinitionsRefused(planner.problems)
@@ -174,13 +182,16 @@ async def make_plan(
 class _Planner:
     """The plan in the making, and what the broker would be like after it."""
 
-    def __init__(self, broker: Broker, definitions: Definitions, pause: Pause, by: str, overwrite_own: bool) -> None:
+    def __init__(
+        self, broker: Broker, definitions: Definitions, pause: Pause, by: str, password: bytes, overwrite_own: bool
+    ) -> None:
         self.plan = Plan()
         self.problems: list[str] = []
         self._broker = broker
         self._definitions = definitions
         self._pause = pause
         self._by = by
+        self._own_password = password
         self._overwrite_own = overwrite_own
         importer = broker.access.get(by)
         is_administrator = importer is not None and ADMINISTRATOR_TAG in importer.tags
@@ -248,7 +259,14 @@ class _Planner:
             if algorithm is None:
                 old = (0, 0) < self._definitions.rabbit_version < _NAMES_HASHING_SINCE
                 algorithm = _MD5 if old else _SHA256
-            return hash_from_file(item.password_hash or "", algorithm)
+            given = hash_from_file(item.password_hash or "", algorithm)
+            record = self._broker.access.users.get(item.name)
+            if record is None or item.name != self._by or not self._own_password:
+                return given
+            # The same password has another hash each time. Who imports keeps the one that fits.
+            if await in_thread(LOGINS, verify_password, self._own_password, given, abandon=True):
+                return PasswordHash(record.password_hash, record.hashing_algorithm)
+            return given
         if item.password_hash:
             raise ValueError("both password and password_hash are given")
         password = item.password.encode()

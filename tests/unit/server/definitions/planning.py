@@ -41,14 +41,20 @@ def read(document: Document | bytes, vhost: str | None = None) -> Definitions:
 
 
 def plan(
-    broker: Broker, document: Document, vhost: str | None = None, *, by: str = ADMIN, overwrite_own: bool = False
+    broker: Broker,
+    document: Document,
+    vhost: str | None = None,
+    *,
+    by: str = ADMIN,
+    password: bytes = b"",
+    overwrite_own: bool = False,
 ) -> Plan:
     """Plan the import of `document`; nothing of `broker` may change by that."""
     before = broker.journal.last_ticket
     definitions = read(document, vhost)
 
     async def run() -> Plan:
-        return await make_plan(broker, definitions, no_pause, by=by, overwrite_own=overwrite_own)
+        return await make_plan(broker, definitions, no_pause, by=by, password=password, overwrite_own=overwrite_own)
 
     made = trio.run(run)
     assert broker.journal.last_ticket == before

@@ -15,7 +15,7 @@ from warren.channels.broker import Broker, Limits
 from warren.server.definitions.apply import apply_plan
 from warren.server.definitions.plan import Plan, make_plan
 from warren.server.definitions.schema import DefinitionsRefused
-from warren.server.logins.passwords import PasswordHash, hash_password, verify_password
+from warren.server.logins.passwords import PasswordHash, hash_password, hash_password_for_rabbitmq, verify_password
 from warren.vhosts.metadata import (
     BindingPut,
     ExchangePut,
@@ -229,6 +229,15 @@ def test_hashes_of_old_files_are_md5(version: str, algorithm: str) -> None:
     broker = broker_with()
     apply(broker, plan(broker, {"rabbit_version": version, "users": [{"name": "u", "password_hash": HASH}]}))
     assert broker.access.users["u"].hashing_algorithm == f"rabbit_password_hashing_{algorithm}"
+
+
+def test_another_hash_of_the_password_that_the_importer_logged_in_with_is_not_a_conflict() -> None:
+    broker = broker_with()
+    other_hash = hash_password_for_rabbitmq(b"secret", SHA256).text
+    document = {"users": [{"name": ADMIN, "password_hash": other_hash, "tags": "administrator"}]}
+    assert actions(plan(broker, document, password=b"secret")) == ["same"]
+    assert actions(plan(broker, document, password=b"another")) == ["conflict"]
+    assert actions(plan(broker, document)) == ["conflict"], "the password is not known"
 
 
 @pytest.mark.parametrize(
