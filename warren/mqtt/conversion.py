@@ -3,7 +3,7 @@
     PUBLISH                       property of 0-9-1
     QoS 1                         delivery_mode 2; QoS 0 has none
     QoS 2                         delivery_mode 2, and the header x-mqtt-qos: 2
-    message expiry, in s          expiration, in ms; what is left of it goes out, rounded up
+    message expiry, in s          expiration, in ms, at most ten years; what is left of it goes out, rounded up
     content type                  content_type
     correlation data              correlation_id if it is a text of up to 255 bytes, else the header x-correlation-id
     response topic                the header x-reply-to-topic, as a routing key
@@ -27,6 +27,7 @@ from mypy_extensions import i64
 from warren.amqp.codec import NAME_MAX_BYTES
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.amqp.properties import PERSISTENT, BasicProperties
+from warren.channels.publish_properties import EXPIRATION_MAX_MS
 from warren.mqtt.errors import IMPLEMENTATION, MqttError
 from warren.mqtt.packets import (
     CONTENT_TYPE,
@@ -52,7 +53,6 @@ _ORDER: Final = "x-mqtt-order"
 _OWN: Final = frozenset((RETAIN_HEADER, CLIENT_HEADER, QOS_HEADER, _CORRELATION, _REPLY, _FORMAT, _ORDER))
 _ESCAPE: Final = "mqtt."
 _ACTED_ON: Final = frozenset(("CC", "BCC", "x-death", "x-delay", "x-deliver-at")) | _OWN
-_EXPIRATION_MAX_S: Final = 4_000_000  # the largest that a time to live can be, in s; longer is as good as none
 
 
 def properties_of(given: Properties, qos: int, retain: bool, client: str) -> BasicProperties:
@@ -70,8 +70,7 @@ def properties_of(given: Properties, qos: int, retain: bool, client: str) -> Bas
             _check_length("content type", value)
             found.content_type = value
         elif identifier == MESSAGE_EXPIRY and isinstance(value, int):
-            if value <= _EXPIRATION_MAX_S:
-                found.expiration = str(value * 1000)
+            found.expiration = str(min(value * 1000, EXPIRATION_MAX_MS))
         elif identifier == CORRELATION and isinstance(value, bytes):
             text = _maybe_text(value)
             if text is None:

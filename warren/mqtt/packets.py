@@ -32,7 +32,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.mqtt.errors import BAD_FILTER, BAD_TOPIC, BAD_VERSION, MALFORMED, PROTOCOL_ERROR, MqttError
+from warren.mqtt.errors import BAD_ALIAS, BAD_FILTER, BAD_TOPIC, BAD_VERSION, MALFORMED, PROTOCOL_ERROR, MqttError
 
 CONNECT: Final = 1
 CONNACK: Final = 2
@@ -348,7 +348,8 @@ class Reader:
             value = self.binary()
         wrong_zero = identifier in _NOT_ZERO and value == 0
         if wrong_zero or (identifier in _TRUTHS and value not in (0, 1)):
-            raise MqttError(PROTOCOL_ERROR, f"the property {identifier} may not be {value!r}")
+            reason = BAD_ALIAS if identifier == ALIAS else PROTOCOL_ERROR
+            raise MqttError(reason, f"the property {identifier} may not be {value!r}")
         if identifier == SUBSCRIPTION_ID and isinstance(value, int):
             if packet == SUBSCRIBE and found.ids:
                 raise MqttError(PROTOCOL_ERROR, "more than one subscription identifier")

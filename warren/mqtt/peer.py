@@ -106,7 +106,7 @@ from warren.mqtt.packets import (
     suback,
     unsuback,
 )
-from warren.mqtt.session import UNANSWERED_MAX, MqttSession, ResumeRun, SubscribeRun, UnsubscribeRun
+from warren.mqtt.session import UNANSWERED_MAX, MqttSession, ResumeRun, SubscribeRun, UnsubscribeRun, check_will
 from warren.mqtt.sessions import encode_will, queue_name, sessions_of
 from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
 
@@ -405,7 +405,9 @@ class MqttPeer(Peer):
             else:
                 topic = self._aliases.get(alias, b"")
                 if topic == b"":
-                    raise MqttError(BAD_ALIAS, f"the topic alias {alias} stands for nothing")
+                    raise MqttError(PROTOCOL_ERROR, f"the topic alias {alias} stands for nothing")
+        elif topic == b"" and self.version == V5:
+            raise MqttError(PROTOCOL_ERROR, "neither a topic nor a topic alias")
         if end - pos > self.shared.message_max_bytes:
             raise MqttError(TOO_LARGE, "a message that is too large")
         body = data[pos:end]
@@ -679,6 +681,8 @@ class MqttPeer(Peer):
             expiry_s = min(connect.properties.number(SESSION_EXPIRY, 0), SESSION_EXPIRY_MAX_S)
         else:
             expiry_s = 0 if connect.clean else SESSION_EXPIRY_MAX_S
+        if connect.will is not None:
+            check_will(connect.will)
         sessions = sessions_of(self.broker, usable)
         if expiry_s > 0 and not sessions.has_room(self._client_id, self.user_name):
             raise MqttError(QUOTA, "this virtual host, or the user in it, has as many sessions as it may have")
@@ -735,8 +739,6 @@ class MqttPeer(Peer):
 
     def _disconnect(self, session: MqttSession, answer: Answer) -> None:
         session.confirm()
-        if answer.reason == SUCCESS:
-            self._will = None
         expiry = answer.properties.values.get(SESSION_EXPIRY)
         if isinstance(expiry, int):
             if session.expiry_s == 0 and expiry > 0:
@@ -744,6 +746,8 @@ class MqttPeer(Peer):
             if session.is_resumed and expiry < session.expiry_s:
                 session.authorize(CONFIGURE, "queue", queue_name(self._client_id, 0))
             session.keep_for(min(expiry, SESSION_EXPIRY_MAX_S))
+        if answer.reason == SUCCESS:
+            self._will = None  # a DISCONNECT that is refused leaves it
         self.enter(CLOSING)
         self._deadline_s = NO_LIMIT_S  # until everything has ended
         self._end_channels()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from warren.amqp.field_table import encode_table
 from warren.amqp.properties import decode_properties
 from warren.channels.prepared_publish import PROPERTIES_AT
+from warren.channels.publish_properties import EXPIRATION_MAX_MS
 from warren.mqtt.conversion import REPLAYED, RETAIN_HEADER, headers_in, properties_of
 from warren.mqtt.errors import QUOTA, MqttError
 from warren.mqtt.packets import MESSAGE_EXPIRY, Properties
@@ -34,7 +35,7 @@ def retain(
     if len(body) > most_bytes:
         raise MqttError(QUOTA, "a message that is too large to be retained")
     expiry_s = properties.number(MESSAGE_EXPIRY, -1)
-    expires_ms = 0 if expiry_s < 0 else now_ms + expiry_s * 1000
+    expires_ms = 0 if expiry_s < 0 else now_ms + min(expiry_s * 1000, EXPIRATION_MAX_MS)
     found = properties_of(properties, qos, False, "").encode()
     if not retained.put(topic, Retained(user, now_ms, expires_ms, found, body)):
         raise MqttError(QUOTA, "too much is retained in this virtual host, or by this user, already")

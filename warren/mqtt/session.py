@@ -963,3 +963,13 @@ class UnsubscribeRun(Job):
             self._codes.append(session.unsubscribe(wanted[len(self._codes)].filter))
         session.write_done(unsuback(self._request.packet_id, self._codes, self._version))
         return True
+
+
+def check_will(will: Will) -> None:
+    """Make sure that `will` can be published at all; whether its user may, is asked when it goes out.
+
+    Raises:
+        MqttError: something in it is too long.
+    """
+    properties = properties_of(will.properties, will.qos, will.retain, "")
+    PreparedPublish(EXCHANGE, routing_key(will.topic), properties.encode())

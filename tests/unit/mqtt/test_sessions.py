@@ -291,6 +291,27 @@ def test_what_is_left_of_an_expiry_goes_out(harness: Harness) -> None:
     assert left.properties == b"\x02" + (40).to_bytes(4, "big")
 
 
+TEN_YEARS_S = 315_360_000
+
+
+@pytest.mark.parametrize("expiry_s", [4_000_001, TEN_YEARS_S, 4_294_967_295])
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_long_message_expiry_is_kept(harness: Harness, expiry_s: int, retain: bool) -> None:
+    client = mqtt_client(harness, 5)
+    if not retain:
+        client.subscribe("a", qos=1)
+        harness.queue("mqtt-subscription-cqos1").pause(paused=True)
+    client.publish("a", b"x", 1, retain=retain, given=properties({p.MESSAGE_EXPIRY: expiry_s}))
+    harness.pass_time(100)
+    if retain:
+        client.subscribe("a", qos=1)
+    else:
+        harness.queue("mqtt-subscription-cqos1").pause(paused=False)
+        harness.settle()
+    (found,) = client.messages()
+    assert found.properties == b"\x02" + (min(expiry_s, TEN_YEARS_S) - 100).to_bytes(4, "big")
+
+
 def test_an_alias_stands_for_a_topic(harness: Harness) -> None:
     client = mqtt_client(harness, 5)
     client.subscribe("a/b")
@@ -298,7 +319,7 @@ def test_an_alias_stands_for_a_topic(harness: Harness) -> None:
     client.publish("", b"2", given=properties({p.ALIAS: 3}))
     assert client.bodies() == [b"1", b"2"]
     (reply,) = client.publish("", b"3", given=properties({p.ALIAS: 4}))
-    assert (reply.kind, reply.body[0]) == (14, 0x94)
+    assert (reply.kind, reply.body[0]) == (14, 0x82)
 
 
 def test_nobody_has_subscribed(harness: Harness) -> None:

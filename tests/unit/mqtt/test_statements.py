@@ -148,9 +148,14 @@ def test_a_subscription_identifier_from_a_publisher_is_a_protocol_error(client: 
     assert (reply.kind, reply.body[0]) == (14, 0x82)
 
 
-def test_alias_0_is_a_protocol_error(client: MqttClient) -> None:
-    (reply,) = client.publish("a", b"x", given=properties({p.ALIAS: 0}))
-    assert (reply.kind, reply.body[0]) == (14, 0x82)
+@pytest.mark.parametrize(
+    ("topic", "alias", "reason"), [("a", 0, 0x94), ("", 0, 0x94), ("a", 17, 0x94), ("", 5, 0x82), ("", None, 0x82)]
+)
+def test_a_topic_alias_that_cannot_be_is_refused(
+    client: MqttClient, topic: str, alias: int | None, reason: int
+) -> None:
+    (reply,) = client.publish(topic, b"x", given=properties({} if alias is None else {p.ALIAS: alias}))
+    assert (reply.kind, reply.body[0]) == (14, reason)
 
 
 def test_aliases_end_with_the_connection(harness: Harness) -> None:
@@ -158,7 +163,7 @@ def test_aliases_end_with_the_connection(harness: Harness) -> None:
     first.publish("a", b"x", given=properties({p.ALIAS: 1}))
     second = mqtt_client(harness, 5)
     (reply,) = second.publish("", b"x", given=properties({p.ALIAS: 1}))
-    assert (reply.kind, reply.body[0]) == (14, 0x94)
+    assert (reply.kind, reply.body[0]) == (14, 0x82)
 
 
 def test_no_alias_is_sent(harness: Harness) -> None:

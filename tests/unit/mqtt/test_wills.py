@@ -10,7 +10,7 @@ from engine_harness import Harness
 from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, properties
 
 from warren.mqtt import packets as p
-from warren.mqtt.packets import packet
+from warren.mqtt.packets import Properties, packet
 from warren.mqtt.sessions import restore_sessions, sessions_of
 from warren.vhosts.metadata import VhostDelete, VhostPut
 
@@ -157,3 +157,28 @@ def test_too_much_does_not_wait(harness: Harness) -> None:
     reader = reader_of(harness)
     with_will(harness, will=("will", b"x" * 100, 1, False)).hang_up()
     assert reader.bodies() == [b"x" * 100]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [properties({p.CONTENT_TYPE: "x" * 256}), properties({}, [("n" * 256, "v")]), properties({p.RESPONSE_TOPIC: "#"})],
+)
+@pytest.mark.parametrize("delay_s", [0, 10])
+def test_a_will_that_can_never_be_published_is_refused_at_once(
+    harness: Harness, given: Properties, delay_s: int
+) -> None:
+    given.values[p.WILL_DELAY] = delay_s
+    reply = MqttClient(harness, 5).connect(will=("will", b"gone", 1, False), will_properties=given)
+    assert reply.body[1] in (0x83, 0x90)
+    reply = MqttClient(harness, 5).connect(will=("t" * 300, b"gone", 1, False))
+    assert reply.body[1] >= 0x80
+
+
+def test_a_disconnect_that_is_refused_leaves_the_will(harness: Harness) -> None:
+    reader = mqtt_client(harness, 5, "reader")
+    reader.subscribe("will")
+    client = with_will(harness, delay_s=0, expiry_s=0)
+    expiry = properties({p.SESSION_EXPIRY: 10}).encode()
+    (reply,) = client.feed(packet(14, 0, b"\0" + expiry))
+    assert (reply.kind, reply.body[0]) == (14, 0x82)
+    assert reader.bodies() == [b"gone"]
