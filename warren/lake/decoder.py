@@ -4,8 +4,9 @@
    (but for what a registry knows when it is asked). Order
    matters: what a new column becomes is decided by its first values.
 2. Every message becomes one row: of the table, or of the table of what was refused, with the reason.
-3. Bodies are not believed: how deep they are, how many columns they make and how long a reason is, is bounded.
-4. The columns of messages have their names, and the partition by day has one; a field of a body that has one of these
+3. Bodies are parsed batch by batch: of a commit its rows are in memory, and the bodies of one batch.
+4. Bodies are not believed: how deep they are, how many columns they make and how long a reason is, is bounded.
+5. The columns of messages have their names, and the partition by day has one; a field of a body that has one of these
    is in a column ``body_NAME``. Of other names what is no letter, digit or underscore becomes an underscore. When two
    fields of a body come into one column, letters in either case being the same, the body is refused.
 """
@@ -13,11 +14,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from warren.lake import kinds
 from warren.lake.body_schema import BodySchema
@@ -171,40 +174,117 @@ class FieldDecoder:
         return tuple(changes)
 
     def decode(self, columns: pa.Schema, messages: Iterable[pa.RecordBatch]) -> Decoded:
-        found = pa.Table.from_batches(messages, self.reading())
         known = _BodyColumns(columns, self._schema.names, self._body, self._columns_max)
-        refused: dict[int, str] = {}
-        bodies: list[tuple[int, dict[str, Any]]] = []
-        for number, raw in enumerate(found.column("body").to_pylist()):
-            try:
-                bodies.append((number, known.fields(self._parse(raw))))
-            except Unfit as error:
-                refused[number] = str(error)[:REASON_MAX]
-        values: dict[str, list[Any]] = {key: [None] * found.num_rows for key in known.kinds}
-        for number, fields in bodies:
-            try:
-                known.settle(fields)
-            except Unfit as error:
-                refused[number] = str(error)[:REASON_MAX]
-                continue
-            for key, value in fields.items():
-                values[key][number] = value
+        parts = [_part(batch, known, self._parse, self._schema.names) for batch in messages if batch.num_rows]
+        late = [part.refuse_late(known) for part in parts]
         changes = tuple(Change(known.names[key], known.kinds[key], True) for key in known.new)
-        rows = found.select([name for name in found.column_names if name in self._schema.names])
-        for key, each in values.items():
-            rows = rows.append_column(known.names[key], pa.array(each, ARROW[known.kinds[key]]))
-        bad = sorted(refused)
-        if bad:
-            good = [number for number in range(found.num_rows) if number not in refused]
-            rows = rows.take(pa.array(good, pa.int64()))
-        aside = found.take(pa.array(bad, pa.int64())).append_column(
-            REASON, pa.array([refused[number] for number in bad], pa.string())
-        )
+        schema = changed(columns, changes, ARROW)
+        rows = [with_columns(part.table(known), schema) for part in parts]
+        aside = [part.refused for part in parts] + late
+        refused = [with_columns(each, refused_schema()) for each in aside if each.num_rows]
         return Decoded(
-            with_columns(rows, changed(columns, changes, ARROW)),
-            with_columns(aside, refused_schema()),
+            pa.concat_tables(rows) if rows else schema.empty_table(),
+            pa.concat_tables(refused) if refused else refused_schema().empty_table(),
             changes,
         )
+
+
+@dataclass
+class _Part:
+    """What became of a batch. `rows`: without bodies; `values`: by key; `refused`: with bodies and reasons.
+
+    `source` is the batch, and `numbers` has the places of `rows` in it, if integers of it may not fit a column that is
+    being found: it may become one of doubles.
+    """
+
+    rows: pa.RecordBatch
+    values: dict[str, pa.Array]
+    refused: pa.Table
+    source: pa.RecordBatch | None = None
+    numbers: pa.Array | None = None
+
+    def refuse_late(self, known: _BodyColumns) -> pa.Table:
+        """Take out the rows whose integers columns do not have exactly that have become doubles; return them."""
+        reasons: dict[int, str] = {}
+        for key in known.new if self.source is not None else ():
+            values = self.values.get(key)
+            if values is None or known.kinds[key] != kinds.DOUBLE or values.type != ARROW[kinds.LONG]:
+                continue
+            for number in pc.indices_nonzero(_inexact(values)).to_pylist():
+                try:
+                    known.taken(key, values[number].as_py())
+                except Unfit as error:
+                    reasons.setdefault(number, str(error)[:REASON_MAX])
+        if not reasons:
+            return refused_schema().empty_table()
+        assert self.source is not None and self.numbers is not None
+        bad = {self.numbers[number].as_py(): reason for number, reason in reasons.items()}
+        good = pa.array([number for number in range(self.rows.num_rows) if number not in reasons], pa.int64())
+        self.rows = self.rows.take(good)
+        self.values = {key: each.take(good) for key, each in self.values.items()}
+        return _aside(self.source, bad)
+
+    def table(self, known: _BodyColumns) -> pa.Table:
+        """Return the rows with the columns that they have a value of, or that are new."""
+        found = pa.Table.from_batches([self.rows])
+        for key in dict.fromkeys([*self.values, *known.new]):
+            kind = ARROW[known.kinds[key]]
+            values = self.values.get(key)
+            made = pa.nulls(found.num_rows, kind) if values is None else values.cast(kind)
+            found = found.append_column(known.names[key], made)
+        return found
+
+
+def _part(
+    batch: pa.RecordBatch, known: _BodyColumns, parse: Callable[[bytes], dict[str, Any]], kept: Sequence[str]
+) -> _Part:
+    """Return what becomes of the bodies of a batch."""
+    refused: dict[int, str] = {}
+    values: dict[str, list[Any]] = {}
+    for number, raw in enumerate(batch.column("body").to_pylist()):
+        try:
+            fields = known.fields(parse(raw))
+            known.settle(fields)
+        except Unfit as error:
+            refused[number] = str(error)[:REASON_MAX]
+            continue
+        for key, value in fields.items():
+            values.setdefault(key, [None] * batch.num_rows)[number] = value
+    for key in known.new:
+        if known.kinds[key] == kinds.DOUBLE and key in values:
+            for number, value in enumerate(values[key]):
+                if isinstance(value, int) and number not in refused:  # a long when it was met
+                    try:
+                        values[key][number] = known.taken(key, value)
+                    except Unfit as error:
+                        refused[number] = str(error)[:REASON_MAX]
+    for number in refused:
+        for each in values.values():
+            each[number] = None
+    arrays = {key: pa.array(each, ARROW[known.kinds[key]]) for key, each in values.items()}
+    rows = batch.select([name for name in batch.schema.names if name in kept])
+    aside = _aside(batch, refused)
+    good = None
+    if refused:
+        good = pa.array([number for number in range(batch.num_rows) if number not in refused], pa.int64())
+        rows = rows.take(good)
+        arrays = {key: each.take(good) for key, each in arrays.items()}
+    longs = [arrays[key] for key in known.new if key in arrays and known.kinds[key] == kinds.LONG]
+    if not any(pc.any(_inexact(each)).as_py() for each in longs):
+        return _Part(rows, arrays, aside)
+    return _Part(rows, arrays, aside, batch, pa.array(range(batch.num_rows), pa.int64()) if good is None else good)
+
+
+def _inexact(values: pa.Array) -> pa.Array:
+    """Return which integers a double may not have."""
+    return pc.or_(pc.greater(values, kinds.EXACT_MAX), pc.less(values, -kinds.EXACT_MAX)).fill_null(False)
+
+
+def _aside(batch: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.Table:
+    """Return rows of a batch by their numbers, with the reasons why they are refused."""
+    bad = sorted(reasons)
+    rows = pa.Table.from_batches([batch]).take(pa.array(bad, pa.int64()))
+    return rows.append_column(REASON, pa.array([reasons[number] for number in bad], pa.string()))
 
 
 class _BodyColumns:
@@ -258,13 +338,21 @@ class _BodyColumns:
         return {key: each for key, each in found.items() if each is not None}
 
     def settle(self, fields: dict[str, Any]) -> None:
-        """Make values of new columns what these have become, now that it is known.
+        """Make values of new columns what these are by now: longs may become doubles, and nothing else something else.
 
         Raises:
             Unfit: a column does not take one of them.
         """
         for key in fields.keys() & self.new.keys():
-            fields[key] = self._taken(key, self.kinds[key], fields[key])
+            fields[key] = self.taken(key, fields[key])
+
+    def taken(self, key: str, value: Any) -> Any:
+        """Return a value as its column has it by now.
+
+        Raises:
+            Unfit: it takes no such value.
+        """
+        return self._taken(key, self.kinds[key], value)
 
     def _add(self, fresh: dict[str, str]) -> None:
         """Take over which kinds columns are by now, of fields of one body."""

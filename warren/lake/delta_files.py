@@ -12,7 +12,7 @@ leave it out:
 1. Statistics are right or are not there: those of doubles that have a NaN are left out. Moments have milliseconds, the
    part below is cut off, as the format says and readers know.
 2. Statistics are of the first 32 columns, as of all writers that are told nothing else.
-3. Rewriting holds at most `_READ_ROWS` rows of a file and about `_GROUP_BYTES` of a new one, whatever their sizes.
+3. Writing and rewriting hold about `_PART_BYTES` of a file besides what is to be written, whatever its size.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
 
 from warren.lake.options import PUBLISH_DATE
+from warren.lake.parquet_parts import parts_of
 from warren.lake.table import Written, with_columns
 
 TEXT_MAX: Final = 256
 _STATISTICS_COLUMNS: Final = 32
-_WRITE_BYTES: Final = 8 << 20
-_READ_ROWS: Final = 256
-_GROUP_BYTES: Final = 32 << 20
+_PART_ROWS: Final = 65_536
+_PART_BYTES: Final = 8 << 20
 
 
 class OldFile(NamedTuple):
@@ -60,37 +60,41 @@ class DeltaWriter:
     def write(self, rows: pa.Table) -> list[Written]:
         written: list[Written] = []
         for day, some in self._by_day(rows):
-            for part in _cut(some, self._target_file_bytes):
-                name = f"part-{len(written):05}-{uuid4()}-c000.zstd.parquet"
-                path = name if day is None else f"{PUBLISH_DATE}={day}/{name}"
-                written.append(_written(path, day, self._put(path, part), statistics_of(part), is_new=True))
+            written += self._written(day, some.schema, _cut(some), is_new=True)
         return written
+
+    def _written(
+        self, day: str | None, schema: pa.Schema, parts: Iterable[pa.Table], *, is_new: bool
+    ) -> Iterator[Written]:
+        """Write rows of one day, and yield the files."""
+        number = 0
+        file: _File | None = None
+        for part in parts:
+            if file is None:
+                name = f"part-{number:05}-{uuid4()}-c000.zstd.parquet"
+                path = name if day is None else f"{PUBLISH_DATE}={day}/{name}"
+                file = _File(self._handler().open_output_stream(path), schema)
+                number += 1
+            file.write(with_columns(part, schema))
+            if file.size() >= self._target_file_bytes:
+                yield _described(path, day, *file.done(), is_new=is_new)
+                file = None
+        if file is not None:
+            yield _described(path, day, *file.done(), is_new=is_new)
 
     def rewrite(
         self, files: Sequence[OldFile], schema: pa.Schema, dropped: Mapping[str, pa.Array] | None = None
-    ) -> Written | None:
-        """Write the rows of `files`, all of one day, into one file, and return it; None: no row is left.
+    ) -> list[Written]:
+        """Write the rows of `files`, all of one day, again, and return the files: one, if it is not too large.
 
         `dropped`: for each path the numbers of the rows that are left out, in order.
 
         Raises:
             FileNotFoundError: one of the files is not there. ValueError: one has other rows than its commit said.
         """
-        day = files[0].day
-        name = f"part-00000-{uuid4()}-c000.zstd.parquet"
-        path = name if day is None else f"{PUBLISH_DATE}={day}/{name}"
-        found = Statistics(schema)
-        sink = _Sink(self._handler().open_output_stream(path))
-        with pq.ParquetWriter(pa.PythonFile(sink, "w"), schema, compression="zstd") as writer:
-            for rows in _grouped(self._kept(files, dropped or {}), _GROUP_BYTES):
-                part = with_columns(rows, schema)
-                found.add(part)
-                writer.write_table(part)
-        sink.end()
-        if not found.rows:
-            self._handler().delete_file(path)
-            return None
-        return _written(path, day, sink.size, found.document(), is_new=False)
+        return list(
+            self._written(files[0].day, schema, _grouped(self._kept(files, dropped or {}), _PART_BYTES), is_new=False)
+        )
 
     def _kept(self, files: Sequence[OldFile], dropped: Mapping[str, pa.Array]) -> Iterator[pa.Table]:
         """Yield the rows of files that stay, in parts."""
@@ -108,7 +112,7 @@ class DeltaWriter:
         with pa.PythonFile(self._handler().open_input_file(file.path), "r") as source:
             opened = pq.ParquetFile(source)
             there = None if columns is None else [name for name in columns if name in opened.schema_arrow.names]
-            for batch in opened.iter_batches(batch_size=_READ_ROWS, columns=there):
+            for batch in parts_of(opened, there):
                 yield pa.Table.from_batches([batch])
 
     def delete(self, files: Sequence[Written]) -> None:
@@ -130,27 +134,15 @@ class DeltaWriter:
         for day in sorted(pc.unique(days).to_pylist()):
             yield day, rows.filter(pc.equal(days, day))
 
-    def _put(self, path: str, rows: pa.Table) -> int:
-        """Write a file, and return its size."""
-        sink = pa.BufferOutputStream()
-        pq.write_table(rows, sink, compression="zstd")
-        content = sink.getvalue()
-        stream = self._handler().open_output_stream(path)
-        for at in range(0, content.size, _WRITE_BYTES):
-            stream.write(content[at : at + _WRITE_BYTES].to_pybytes())
-        stream.close()
-        return int(content.size)
-
 
 def days_of(rows: pa.Table) -> pa.ChunkedArray:
     """Return the day of each row, as the partitions are called."""
     return pc.cast(pc.cast(rows.column("timestamp"), pa.date32(), safe=False), pa.string())
 
 
-def _cut(rows: pa.Table, size_bytes: int) -> Iterator[pa.Table]:
-    """Yield `rows` in parts of about a size, as they are in memory; nothing of no rows."""
-    count = max(1, -(-rows.nbytes // size_bytes))
-    length = max(1, -(-rows.num_rows // count))
+def _cut(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield `rows` in parts of about `_PART_BYTES`; nothing of no rows."""
+    length = max(1, min(_PART_ROWS, _PART_BYTES * rows.num_rows // max(1, rows.nbytes)))
     for at in range(0, rows.num_rows, length):
         yield rows.slice(at, length)
 
@@ -212,7 +204,7 @@ def _maybe_bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
     return found["min"], found["max"]
 
 
-def _written(path: str, day: str | None, size: int, statistics: dict[str, Any], *, is_new: bool) -> Written:
+def _described(path: str, day: str | None, size: int, statistics: dict[str, Any], *, is_new: bool) -> Written:
     """Return a file and what a commit says of it. `is_new`: its rows were in no file of the table before."""
     entry = {
         "path": path,
@@ -242,6 +234,28 @@ def _grouped(parts: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
             held, size = [], 0
     if held:
         yield pa.concat_tables(held)
+
+
+class _File:
+    """A file that is being written. If it does not come to its end, it is not there."""
+
+    def __init__(self, stream: Any, schema: pa.Schema) -> None:
+        self._sink = _Sink(stream)
+        self._writer = pq.ParquetWriter(pa.PythonFile(self._sink, "w"), schema, compression="zstd")
+        self._statistics = Statistics(schema)
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows)
+        self._statistics.add(rows)
+
+    def size(self) -> int:
+        return self._sink.size
+
+    def done(self) -> tuple[int, dict[str, Any]]:
+        """Make the file be there; return its size, and its statistics."""
+        self._writer.close()
+        self._sink.end()
+        return self._sink.size, self._statistics.document()
 
 
 class _Sink:

@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, Transaction, WriterProperties, write_deltalake
+from deltalake import CommitProperties, Schema, Transaction
 from deltalake import DeltaTable as DeltaTableOfDeltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
@@ -35,9 +35,10 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
 from warren.lake.compaction import chosen
-from warren.lake.delta_files import DeltaWriter, OldFile, days_of
+from warren.lake.delta_files import DeltaWriter, OldFile
 from warren.lake.delta_log import commits_between, suspects
 from warren.lake.errors import Conflict, NotOurs
+from warren.lake.kinds import ARROW
 from warren.lake.marks import Marks
 from warren.lake.object_stores import with_environment
 from warren.lake.options import DAY, PUBLISH_DATE, TableOptions
@@ -150,21 +151,22 @@ class DeltaTable:
 
     def append(self, rows: pa.Table, marks: Marks, changes: Sequence[Change] = ()) -> None:
         assert all(change.is_new for change in changes)
-        if self._is_partition(PUBLISH_DATE):
-            rows = rows.append_column(pa.field(PUBLISH_DATE, pa.string()), days_of(rows))
+        files = self.writer().write(rows)
+        if changes:
+            self._add_columns(changes)
+        self.add(files, marks)
+
+    def _add_columns(self, changes: Sequence[Change]) -> None:
+        """Commit new columns, which have no values yet: the rows that have some come right behind."""
+        fields = Schema.from_arrow(pa.schema([pa.field(each.column, ARROW[each.kind]) for each in changes])).fields
+        at = self._table.version()
         try:
-            write_deltalake(
-                self._table,
-                rows,
-                mode="append",
-                schema_mode="merge" if changes else None,
-                target_file_size=self._options.target_file_bytes,
-                commit_properties=self._properties(marks),
-                writer_properties=WriterProperties(compression="ZSTD"),
-            )
+            self._table.alter.add_columns(fields, commit_properties=self._properties(self._said()))
         except CommitFailedError as error:
             raise Conflict(f"table {self.name}: {error}") from None
-        self._committed(marks)
+        if self._table.version() != at + 1:
+            raise Conflict(f"table {self.name}: others have committed")
+        self._committed({})
 
     def writer(self) -> DeltaWriter:
         url = self._table.table_uri
@@ -251,7 +253,7 @@ class DeltaTable:
         """Make one file of each group, without the rows `dropped`; return how many were read and written."""
         writer, columns = self.writer(), self.columns()
         try:
-            made = [writer.rewrite(files, columns, dropped) for files in groups]
+            made = [file for files in groups for file in writer.rewrite(files, columns, dropped)]
         except FileNotFoundError:
             self._stay()  # a VACUUM has deleted what is not in the table any longer
             raise
@@ -269,7 +271,7 @@ class DeltaTable:
                     )
                     for file in taken
                 ),
-                *(AddAction(**file.entry) for file in made if file is not None),
+                *(AddAction(**file.entry) for file in made),
             ],
             self._said(),
         )
@@ -279,7 +281,7 @@ class DeltaTable:
         self._suspects, self._checked = frozenset(), at + 2
         self._fence()
         self._check()
-        return len(taken), sum(file is not None for file in made)
+        return len(taken), len(made)
 
     def _fence(self) -> None:
         """Commit a change of properties: no commit of deltalake that began before it is made after it.

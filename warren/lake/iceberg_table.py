@@ -6,12 +6,8 @@
    twice: the number of tries is set to one, whatever the table says.
 3. A file is deleted after the snapshots that need it are gone. Of files that no snapshot names only those go that a
    writer of this program has left (`orphans`).
-4. Moments beyond the year 9999 are kept as they are. Of a file with such ones the bounds of the column are not said:
-   pyiceberg makes a `datetime` of each.
-5. No commit is made when another one was made since the table was loaded, also those that change no rows: a
+4. No commit is made when another one was made since the table was loaded, also those that change no rows: a
    process that was stopped for a while deletes nothing by an old list of files.
-6. What comes into files are the rows, each once. Partitions of another program by which pyiceberg would write some of
-   them twice, or not at all, are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO, _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.table import Table as IcebergTableOfPyiceberg
 from pyiceberg.table import Transaction
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -48,6 +44,7 @@ from pyiceberg.types import (
 from warren.lake import kinds
 from warren.lake.compaction import chosen
 from warren.lake.errors import Conflict, NotOurs
+from warren.lake.iceberg_files import data_files, grouped, partition_files, read_parts
 from warren.lake.marks import EPOCH, Marks
 from warren.lake.options import DAY, PUBLISH_DATE, TableOptions
 from warren.lake.orphans import Folders, folder_of, path_of
@@ -69,7 +66,6 @@ _RETRIES: Final = "commit.retry.num-retries"
 _TARGET_BYTES: Final = "write.target-file-size-bytes"
 _DATA_PATH: Final = "write.data.path"
 _METADATA_PATH: Final = "write.metadata.path"
-_BOUNDS: Final = "write.metadata.metrics.column."
 _TIDIED: Final = "warren.tidied-at"  # in seconds since the epoch: looking through all files is not for every start
 # What properties of object stores begin with.
 _STORES: Final = (
@@ -179,7 +175,7 @@ class IcebergTable:
                             update.add_column(change.column, _TYPES[change.kind])
                         else:
                             update.update_column(change.column, _TYPES[change.kind])
-            files = _data_files(transaction.table_metadata, rows, self._table.io)
+            files = data_files(transaction.table_metadata, rows, self._table.io)
             with transaction.update_snapshot(snapshot_properties={PROPERTY: _document(marks)}).merge_append() as update:
                 for file in files:
                     update.append_data_file(file)
@@ -227,31 +223,30 @@ class IcebergTable:
     def read(self, file: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         with self._reading():
             [task] = [task for task in self._table.scan().plan_files() if task.file.file_path == file]
-            rows = self._rows_of([task], columns)
-        yield rows
+            yield from self._parts(task, columns)
 
     def drop_rows(self, dropped: Mapping[str, Sequence[int]]) -> None:
         tasks = [task for task in self._table.scan().plan_files() if task.file.file_path in dropped]
         for task in tasks:
             if task.delete_files:
                 raise NotOurs(f"table {self.name}: rows of {task.file.file_path} were deleted, and are still in it")
-        kept = []
-        for task in tasks:
-            rows = self._rows_of([task])
-            numbers = pa.array(range(rows.num_rows), pa.int64())
-            gone = pa.array(dropped[task.file.file_path], pa.int64())
-            kept.append(rows.filter(pc.invert(pc.is_in(numbers, gone))))
         if tasks:
-            self._replace(tasks, pa.concat_tables(kept))
+            with self._reading():
+                self._replace([[task] for task in tasks], dropped)
 
-    def _rows_of(self, tasks: Sequence[Any], columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows of files, maybe of some columns."""
-        from pyiceberg.expressions import AlwaysTrue
-
+    def _parts(self, task: Any, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yield the rows of a file in parts, maybe of some columns."""
         whole = self._table.schema()
         schema = whole if columns is None else whole.select(*columns)
-        scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
-        return with_columns(scan.to_table(tasks), schema_to_pyarrow(schema, include_field_ids=False))
+        wanted = schema_to_pyarrow(schema, include_field_ids=False)
+        if task.delete_files:
+            from pyiceberg.expressions import AlwaysTrue
+
+            found = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue()).to_table([task])
+            yield with_columns(found, wanted)
+            return
+        for rows in read_parts(self._table.io, task.file.file_path, schema, self._table.metadata):
+            yield with_columns(rows, wanted)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -264,17 +259,32 @@ class IcebergTable:
                 raise
             raise Conflict(f"table {self.name}: others have committed, and a file is gone: {error}") from None
 
-    def _replace(self, tasks: Sequence[Any], rows: pa.Table, properties: Mapping[str, str] | None = None) -> list[Any]:
-        """Commit files with `rows` instead of others, and return them."""
+    def _replace(self, groups: Sequence[Sequence[Any]], dropped: Mapping[str, Sequence[int]]) -> int:
+        """Make one file of each group, of one partition, without the rows `dropped`; return how many were written."""
         marks = self.marks()
-        with self._transaction({**self._places(marks), **(properties or {})}) as transaction:
-            written = _data_files(transaction.table_metadata, rows, self._table.io)
+        written: list[Any] = []
+        with self._transaction(self._places(marks)) as transaction:
+            for tasks in groups:
+                parts = grouped(part for task in tasks for part in self._kept(task, dropped))
+                written += partition_files(transaction.table_metadata, tasks[0].file.partition, parts, self._table.io)
             with transaction.update_snapshot(snapshot_properties={PROPERTY: _document(marks)}).overwrite() as update:
-                for task in tasks:
+                for task in (task for tasks in groups for task in tasks):
                     update.delete_data_file(task.file)
                 for file in written:
                     update.append_data_file(file)
-        return written
+        return len(written)
+
+    def _kept(self, task: Any, dropped: Mapping[str, Sequence[int]]) -> Iterator[pa.Table]:
+        """Yield the rows of a file that stay, in parts."""
+        gone = pa.array(dropped.get(task.file.file_path, ()), pa.int64())
+        at = 0
+        for rows in self._parts(task):
+            numbers = pa.array(range(at, at + rows.num_rows), pa.int64())
+            kept = rows.filter(pc.invert(pc.is_in(numbers, gone))) if len(gone) else rows
+            at += rows.num_rows
+            if kept.num_rows:
+                yield kept
+        assert at == task.file.record_count, f"{at} rows were read of a file that has {task.file.record_count}"
 
     # --- maintenance -----------------------------------------------------------------------------------------------
 
@@ -293,22 +303,17 @@ class IcebergTable:
         for task in self._table.scan().plan_files():
             if not task.delete_files and task.file.spec_id == self._table.spec().spec_id:
                 partitions.setdefault(task.file.partition, []).append(task)
-        files: list[Any] = []
+        groups: list[list[Any]] = []
         left = _REWRITE_BYTES_MAX
         for tasks in partitions.values():
             sizes = [task.file.file_size_in_bytes for task in tasks]
-            for number in chosen(sizes, self._options.target_file_bytes, self._options.compact_files, left):
-                files.append(tasks[number])
-                left -= sizes[number]
-        if not files:
+            numbers = chosen(sizes, self._options.target_file_bytes, self._options.compact_files, left)
+            if numbers:
+                groups.append([tasks[number] for number in numbers])
+                left -= sum(sizes[number] for number in numbers)
+        if not groups:
             return 0, 0
-        rows = self._rows_of(files)
-        before = sum(task.file.record_count for task in files)
-        assert rows.num_rows == before, f"{rows.num_rows} rows were read of files that have {before}"
-        # pyiceberg cuts files by what their rows take in memory.
-        inflated = rows.nbytes / max(1, sum(task.file.file_size_in_bytes for task in files))
-        target = int(self._options.target_file_bytes * max(1.0, inflated))
-        return len(files), len(self._replace(files, rows, {_TARGET_BYTES: str(target)}))
+        return sum(map(len, groups)), self._replace(groups, {})
 
     def _expire(self, now_s: float) -> tuple[int, int]:
         """Let go of old snapshots and of the files that only they have; return how many of each."""
@@ -398,7 +403,7 @@ class IcebergWriter:
         self._io = io
 
     def write(self, rows: pa.Table) -> list[Written]:
-        return [Written(file.file_path, file) for file in _data_files(self._metadata, rows, self._io)]
+        return [Written(file.file_path, file) for file in data_files(self._metadata, rows, self._io)]
 
     def delete(self, files: Sequence[Written]) -> None:
         for file in files:
@@ -406,36 +411,6 @@ class IcebergWriter:
                 self._io.delete(file.path)
             except FileNotFoundError:
                 pass
-
-
-def _data_files(metadata: Any, rows: pa.Table, io: FileIO) -> list[Any]:
-    """Write files with `rows`, and return what a snapshot says of each; none of no rows.
-
-    Raises:
-        NotOurs: the partitions of the table do not have each row once.
-    """
-    if not rows.num_rows:
-        return []
-    held = {**metadata.properties, **{_BOUNDS + name: "counts" for name in _without_bounds(rows)}}
-    metadata = metadata.model_copy(update={"properties": held})
-    files = list(_dataframe_to_data_files(table_metadata=metadata, df=rows, io=io))
-    written = sum(file.record_count for file in files)
-    if written != rows.num_rows:
-        raise NotOurs(
-            f"of {rows.num_rows} rows {written} would be in the partitions that another program has given the table: "
-            "it must not be partitioned by numbers that are not whole"
-        )
-    return files
-
-
-def _without_bounds(rows: pa.Table) -> Iterator[str]:
-    """Yield the columns with moments that Python does not know."""
-    for field in rows.schema:
-        if pa.types.is_temporal(field.type):
-            try:
-                pc.min_max(rows.column(field.name)).as_py()
-            except (OverflowError, ValueError):
-                yield field.name
 
 
 def _without_catalog(io: FileIO) -> FileIO:

@@ -49,7 +49,8 @@ ARROW: Final[dict[str, pa.DataType]] = {
     BINARY: pa.binary(),
 }
 WIDER: Final = {INT: LONG, FLOAT: DOUBLE}
-_EXACT_MAX: Final = {FLOAT: 1 << 24, DOUBLE: 1 << 53}
+EXACT_MAX: Final = 1 << 53  # up to here a double has each integer
+_EXACT_MAX: Final = {FLOAT: 1 << 24, DOUBLE: EXACT_MAX}
 _FLOAT_END: Final = float((1 << 128) - (1 << 103))  # from here on the nearest of 32 bits is infinity
 _MOMENTS: Final = {TIMESTAMP: datetime, DATE: date}
 _BITS: Final = {INT: 31, LONG: 63}

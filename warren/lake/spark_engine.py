@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
@@ -86,12 +86,15 @@ class Work:
 
     def _made(self, piece: Piece) -> PieceMade:
         lost = 0
-        batches: list[pa.RecordBatch] = []
-        with piece.client as client:
-            for rows, passed_over in rows_of(client, piece.range, self.decoder.reading(), skip_lost=self.skip_lost):
-                batches += rows
-                lost += passed_over
-        found = self.decoder.decode(self.columns, batches)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            nonlocal lost
+            with piece.client as client:
+                for rows, passed_over in rows_of(client, piece.range, self.decoder.reading(), skip_lost=self.skip_lost):
+                    lost += passed_over
+                    yield from rows
+
+        found = self.decoder.decode(self.columns, batches())
         if found.changes:
             return PieceMade(finds=True)
         aside = () if self.refused is None else self.refused.write(found.refused)

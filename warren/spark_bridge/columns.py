@@ -287,6 +287,13 @@ class Chunk:
         return pa.array(self._array(FLAGS, "u1", self.count)[low:high] & REDELIVERED != 0)
 
 
+def let_go(chunks: list[Chunk]) -> Iterator[Chunk]:
+    """Yield chunks and forget each: what was read of one is uncompressed, and many times as large as it was."""
+    chunks.reverse()
+    while chunks:
+        yield chunks.pop()
+
+
 def read_chunks(data: bytes | bytearray | memoryview | pa.Buffer) -> Iterator[Chunk]:
     """Yield the chunks that stand one behind the other in `data`, each checked before it is given out.
 

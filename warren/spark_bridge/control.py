@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import pyarrow as pa
 
-from warren.spark_bridge.columns import Chunk, read_chunks
+from warren.spark_bridge.columns import Chunk, let_go, read_chunks
 from warren.spark_bridge.errors import (
     Ahead,
     AnotherQueue,
@@ -426,7 +426,7 @@ class BrokerClient:
                         raise self._unlike(f"offset {pos} of {queue} does not come")
                 self._pause(attempt, None)
                 attempt += 1
-            for chunk in found:
+            for chunk in let_go(found):
                 if chunk.first > pos:
                     raise DataLoss(f"{queue}: the offsets from {pos} to {chunk.first} were left out")
                 pos = max(pos, chunk.end)

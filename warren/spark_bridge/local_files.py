@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from warren.spark_bridge.columns import Chunk, read_chunks
+from warren.spark_bridge.columns import Chunk, let_go, read_chunks
 from warren.spark_bridge.control import BrokerClient, SealedChunk, SealedFiles
 from warren.spark_bridge.errors import DamagedChunk, NotFound, Refused
 from warren.spark_bridge.options import AUTO
@@ -80,7 +80,7 @@ def read_chunks_here(
                 yield from over_the_port(at, run.first)
                 at = run.first
             chunks = files.maybe_read(run)
-            yield from over_the_port(at, min(run.end, end)) if chunks is None else chunks
+            yield from over_the_port(at, min(run.end, end)) if chunks is None else let_go(chunks)
             at = run.end
     finally:
         files.close()

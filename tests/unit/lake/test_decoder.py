@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -187,3 +189,25 @@ def test_a_table_that_was_made_with_other_columns_is_refused() -> None:
     few = MessageDecoder(["queue", "partition", "offset", "timestamp"])
     with pytest.raises(UsageError, match="no column 'exchange'"):
         MessageDecoder().pending(few.first_columns(), can_widen=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_messages_are_cut_into_batches_does_not_matter(seed: int) -> None:
+    """decoder (1), (3)"""
+    chance = random.Random(seed)
+    values = [1, 2.5, 1 << 53, (1 << 53) + 1, -(1 << 60), True, "text", None, [1], {"a": 1}]
+    bodies = []
+    for _ in range(60):
+        fields = {f"f{chance.randrange(6)}": chance.choice(values) for _ in range(chance.randrange(4))}
+        bodies.append(msgspec.json.encode(fields) if chance.random() < 0.9 else b"no JSON")
+    made = FieldDecoder(columns_max=len(FieldDecoder().first_columns()) + 4)
+    table = pa.Table.from_batches(messages(made.reading(), *bodies))
+    cuts = sorted(chance.sample(range(61), 5))
+    parts = [table.slice(first, end - first) for first, end in zip([0, *cuts], [*cuts, 60], strict=True)]
+    columns = made.first_columns()
+    whole = made.decode(columns, table.combine_chunks().to_batches())
+    cut = made.decode(columns, [batch for part in parts for batch in part.combine_chunks().to_batches()])
+    assert whole.changes == cut.changes
+    assert whole.rows.sort_by("offset").equals(cut.rows.sort_by("offset"))
+    assert whole.refused.sort_by("offset").equals(cut.refused.sort_by("offset"))
+    assert whole.rows.num_rows + whole.refused.num_rows == 60

@@ -128,7 +128,7 @@ def with_points(stage: Stage, patch: pytest.MonkeyPatch) -> None:
     from pyiceberg.table import Transaction
 
     for owner, name in (
-        (delta_table, "write_deltalake"),
+        (delta_files.DeltaWriter, "write"),
         (delta_table.DeltaTable, "load"),
         (deltalake.DeltaTable, "create_write_transaction"),
         (deltalake.DeltaTable, "vacuum"),
@@ -136,7 +136,7 @@ def with_points(stage: Stage, patch: pytest.MonkeyPatch) -> None:
         (TableAlterer, "set_table_properties"),
         (delta_files.DeltaWriter, "rewrite"),
         (iceberg_table.IcebergTable, "load"),
-        (iceberg_table.IcebergTable, "_rows_of"),
+        (iceberg_table.IcebergTable, "_replace"),
         (Transaction, "commit_transaction"),
     ):
         patch.setattr(owner, name, pointed(stage, getattr(owner, name)))
