@@ -27,6 +27,8 @@ PEERS: Final = "cluster/peers.py"
 MEMBER: Final = "cluster/member.py"
 ETCD: Final = "cluster/etcd.py"
 WIRE: Final = "cluster/etcd_wire.py"
+PRE_VOTE: Final = "cluster/pre_vote.py"
+REPLICA: Final = "replication/replica_store.py"
 
 MUTANTS: Final = (
     mutant(
@@ -108,8 +110,7 @@ MUTANTS: Final = (
         "stand-outside-set",
         "a replica that was removed leads without what was confirmed since",
         (RECORD, "if candidate not in record.in_sync:", "if candidate.node not in record.assigned:"),
-        (RECORD, "return dataclasses.replace(record, epoch=epoch, leader=candidate, by=LeaderBy.TAKE_OVER, in_sync=in_sync)",
-         "return dataclasses.replace(\n        record, epoch=epoch, leader=candidate, by=LeaderBy.TAKE_OVER, in_sync=in_sync | {candidate}\n    )"),
+        (RECORD, "changed = _of_set(record, in_sync, {} if", "changed = _of_set(record, in_sync | {candidate}, {} if"),
         (MEMBER, "if not record.may_stand(self.me) or (", "if ("),
     ),
     mutant(
@@ -118,6 +119,7 @@ MUTANTS: Final = (
         (RECORD, "    in_sync = _without_leader(record, candidate)",
          "    in_sync = frozenset(r for r in record.in_sync if r.node != candidate.node) - {record.leader} | {candidate}"),
         (RECORD, "if candidate not in record.in_sync:", "if candidate.node not in {r.node for r in record.in_sync}:"),
+        (RECORD, "    if answering is not None:\n", "    if False:\n"),
         (MEMBER, "if not record.may_stand(self.me) or (", "if self.me.node not in {r.node for r in record.in_sync} or ("),
     ),
     mutant(
@@ -163,8 +165,8 @@ MUTANTS: Final = (
     mutant(
         "epoch-taken-again",
         "an epoch has two leaders",
-        (RECORD, "epoch = max(record.epoch, log_epoch) + 1\n    return dataclasses",
-         "epoch = max(record.epoch, log_epoch) + (record.leader != candidate)\n    return dataclasses"),
+        (RECORD, "epoch = max(record.epoch, log_epoch) + 1\n    changed",
+         "epoch = max(record.epoch, log_epoch) + (record.leader != candidate)\n    changed"),
         (MEMBER, "is_new = self._view.first_epoch is not None and record.epoch > self._view.first_epoch", "is_new = True"),
         (MEMBER, "if record.leader != self.me or record.epoch <= self._position.epoch:", "if record.leader != self.me:"),
     ),
@@ -250,13 +252,103 @@ MUTANTS: Final = (
     mutant(
         "epoch-of-old-etcd",
         "after etcd was restored from a backup an epoch is led twice",
-        (RECORD, "    epoch = max(record.epoch, log_epoch) + 1\n    return dataclasses",
-         "    epoch = record.epoch + 1\n    return dataclasses"),
+        (RECORD, "    epoch = max(record.epoch, log_epoch) + 1\n    changed", "    epoch = record.epoch + 1\n    changed"),
     ),
     mutant(
         "unsettled-forever",
         "a replica that was to join and is gone stalls all confirms",
         (MEMBER, "if change is None and self._view.unsettled:", "if False:"),
+    ),
+    mutant(
+        "committed-is-cut",
+        "a leader with a restored disk has the others cut off what was confirmed",
+        (REPLICA, "if lsn >= kept or (self._may_lose and lsn >= self._checkpoint.lsn):", "if True:"),
+    ),
+    mutant(
+        "committed-is-forgotten",
+        "the same, once the others have restarted",
+        (REPLICA, "        self.committed_lsn = committed_lsn\n", "        self.committed_lsn = 0\n"),
+    ),
+    mutant(
+        "any-epoch-may-cut",
+        "the same, by the next epoch, without the word of a person",
+        (REPLICA, "epoch - self.epoch >= EPOCH_STRIDE", "epoch > self.epoch"),
+    ),
+    mutant(
+        "objection-unheard",
+        "a leader that lacks what was confirmed stays, and nobody else leads",
+        (MEMBER, '                    self._end(f"{replica} has as committed', '                    self._report(f"{replica} has as committed'),
+    ),
+    mutant(
+        "stands-alone",
+        "a node that reaches only etcd wins again and again, and nobody is served",
+        (PRE_VOTE, "return len(self.reached) >= record.least - 1", "return True"),
+    ),
+    mutant(
+        "stands-behind",
+        "a node leads that lacks what another one has as committed",
+        (PRE_VOTE, "if told.committed > position]", "if told.committed > (1 << 60, 0)]"),
+    ),
+    mutant(
+        "rank-ignored",
+        "the node with the shortest log may lead first",
+        (MEMBER, "return due_s + rank * self._timers.stagger_s", "return due_s"),
+    ),
+    mutant(
+        "set-of-the-dead",
+        "after a take-over commits wait for a node that is cut off, and the one that answers is out",
+        (RECORD, "key=lambda other: (other not in there, other == record.leader, other)", "key=lambda other: other == record.leader"),
+    ),
+    mutant(
+        "lives-not-compared",
+        "a disk that was restored to an earlier life leads",
+        (MEMBER, "elif life not in self._lives or (is_start", "elif (is_start"),
+        (MEMBER, "self._keep_lives(self._lives[self._lives.index(life) :])", "pass"),
+    ),
+    mutant(
+        "floor-not-compared",
+        "a disk that was restored within a life leads",
+        (MEMBER, " or (is_start and self._began_at < record.floor):", ":"),
+    ),
+    mutant(
+        "floor-compared-later",
+        "a node that has everything leaves the set, since the log went on",
+        (MEMBER, "(is_start and self._began_at < record.floor)", "self._began_at < record.floor"),
+    ),
+    mutant(
+        "restored-stands",
+        "a node that knows its disk to be a restored one leads",
+        (MEMBER, "        if self._restored:\n            return NEVER\n", ""),
+    ),
+    mutant(
+        "restored-keeps-its-lives",
+        "a restored disk that was caught up half, and restarted, leads",
+        (MEMBER, "            self._keep_lives(self._lives[-1:])\n            self._report(", "            self._report("),
+    ),
+    mutant(
+        "recorded-life-forgotten",
+        "a directory that has everything is taken for a restored one after a crash",
+        (MEMBER, "self._keep_lives(self._lives[self._lives.index(life) :])", "self._keep_lives(self._lives[-1:])"),
+    ),
+    mutant(
+        "lives-for-all",
+        "a node of an older version cannot read the record while others are upgraded",
+        (MEMBER, "(bool(record.lives) or record.assigned <= known)", "True"),
+    ),
+    mutant(
+        "renewed-at-every-turn",
+        "etcd gets a revision for every commit",
+        (MEMBER, "(self.epoch, self._committed_lsn) if now_s >= self._renews_at_s else", "(self.epoch, self._committed_lsn) if True else"),
+    ),
+    mutant(
+        "floor-sinks",
+        "a late renewal makes a restored disk look like a good one",
+        (RECORD, "floor=max(record.floor, floor)", "floor=floor"),
+    ),
+    mutant(
+        "removes-whom-it-needs",
+        "nodes that are cut off together cannot elect a leader at once",
+        (MEMBER, "if len(record.in_sync) - len(silent) < record.least:", "if False:"),
     ),
     mutant(
         "write-sent-again",
@@ -306,7 +398,7 @@ MUTANTS: Final = (
 def run_tests(root: Path) -> subprocess.CompletedProcess[str]:
     """Run the tests of the protocol on the sources at `root`."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line"]
-    command += ["unit/cluster"]
+    command += ["unit/cluster", "unit/replication/test_replica_store.py"]
     command += ["cluster/test_members.py", "cluster/test_protocol.py"]
     environment = os.environ | {
         "PYTHONPATH": str(root),

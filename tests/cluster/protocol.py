@@ -19,6 +19,11 @@ Looked at in every state:
     C3  an epoch is begun once
     T   who leads by a transfer has all that its predecessor has sent, committed or not
     R   a recorded replica has everything that is committed, and the record is valid
+    L   a directory that was never restored is not taken for a restored one
+
+A disk may go back: to a copy of it that was made at any moment, once the record knows a later life of that directory,
+or a floor beyond the end of the copy (`Bounds.restores`). R does not hold of that replica, until it has everything
+again; C1 does. Whether a commit may wait for fewer replicas than all in sync is a rule, too (`commit_waits_for_all`).
 """
 
 from __future__ import annotations
@@ -34,12 +39,15 @@ from typing import Final, NamedTuple
 
 from warren.cluster.record import (
     LeaderBy,
+    Life,
     Record,
     Refusal,
     Replica,
     added,
     forgotten,
+    left,
     removed,
+    renewed,
     taken_over,
     transferred,
 )
@@ -47,6 +55,7 @@ from warren.cluster.record import (
 NODES: Final = ("a", "b", "c")
 UNKNOWN: Final = -1
 WALK_STEPS_MAX: Final = 200
+NO_SET: Final[frozenset[int]] = frozenset()
 Log = tuple[int, ...]  # the epochs of the entries; an epoch has one log, so place and epoch say which entry it is
 
 
@@ -62,6 +71,7 @@ class Bounds:
     min_in_sync: int = 1
     in_sync: int = 3
     forgets: int = 0
+    restores: int = 0
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.__dict__.items())
@@ -84,6 +94,12 @@ class Rules:
     handing_over_writes_nothing: bool = True
     target_has_all: bool = True
     who_hands_over_does_so_for_good: bool = True
+    lives_are_compared: bool = True
+    floor_is_compared: bool = True
+    restored_forgets_its_lives: bool = True
+    lives_before_are_kept: bool = True
+    lives_are_recorded_when_caught_up: bool = True
+    commit_waits_for_all: bool = True
 
 
 class Node(NamedTuple):
@@ -101,6 +117,10 @@ class Node(NamedTuple):
     joining: tuple[int, int, int] | None  # a node, its incarnation, and how much it has to have
     hands_over: bool = False  # it writes nothing more
     forgot: int = 0  # how many nodes its administrator has had it forget
+    lives: tuple[int, ...] = (0,)  # on its disk, too: the current one last
+    began_at: tuple[int, int] = (0, 0)  # where its log ended at the start of the process
+    is_restored: bool = False  # as it judges by itself
+    is_judged: bool = False
 
 
 class Begun(NamedTuple):
@@ -124,13 +144,19 @@ class State(NamedTuple):
     frames: int
     crashes: int
     wipes: int
+    restores: int = 0
+    born: int = 0  # lives so far, in a world with restores
+    copy: tuple[int, Log, tuple[int, ...]] | None = None  # of whose disk, and what was on it
+    older: int = UNKNOWN  # whose disk has gone back, and has not everything yet
+    back: frozenset[int] = NO_SET  # whose disks have ever gone back
+
+
+def _end_of(log: Log) -> tuple[int, int]:
+    return (log[-1] if log else 0, len(log))
 
 
 class Violation(AssertionError):
     """A promise is broken in a state that can be reached."""
-
-
-NO_SET: Final[frozenset[int]] = frozenset()
 
 
 class Protocol:
@@ -148,6 +174,9 @@ class Protocol:
         replicas = [self._replica(node, 0) for node in range(3)]
         in_sync = frozenset(replicas[: self.bounds.in_sync])
         record = Record("s", 1, replicas[0], LeaderBy.FIRST, in_sync, frozenset(NODES), self.bounds.min_in_sync)
+        if self.bounds.restores:
+            lives = frozenset(Life(each.node, "0") for each in in_sync)
+            record = replace(record, lives=lives, floor=(1, 1))
         number = self._number(record)
         nodes = [Node(0, (1,), 0, 1, number, 1, 1, NO_SET, NO_SET, None) for _ in range(3)]
         nodes[0] = nodes[0]._replace(leads=1, follows=0)
@@ -159,7 +188,7 @@ class Protocol:
         bounds = self.bounds
         return State(
             1, number, tuple(nodes), tuple(begun), tuple(acked), frozenset(), (1,),
-            bounds.frames, bounds.crashes, bounds.wipes,
+            bounds.frames, bounds.crashes, bounds.wipes, bounds.restores,
         )  # fmt: skip
 
     # --- records ----------------------------------------------------------------------------------------------------
@@ -180,9 +209,10 @@ class Protocol:
         return number
 
     def _change(
-        self, kind: str, number: int, node: int, incarnation: int, epoch: int, other: int, of: int
+        self, kind: str, number: int, node: int, incarnation: int, epoch: int, other: int, of: int, life: int = 0
     ) -> int | None:
-        key = (kind, number, node, incarnation, epoch, other, of)
+        """Return the record that a node wants; `life`: of the one that leads next, or joins."""
+        key = (kind, number, node, incarnation, epoch, other, of, life)
         if key not in self._changes:
             record, me, peer = self._records[number], self._replica(node, incarnation), self._replica(other, of)
             if kind == "stand":
@@ -192,13 +222,15 @@ class Protocol:
                     others = frozenset(each for each in record.in_sync if each.node != me.node)
                     was_in_sync = any(each.node == me.node for each in record.in_sync)
                     record = replace(record, in_sync=others | ({me} if was_in_sync else set()))
-                changed = taken_over(record, me, epoch)
+                changed = taken_over(record, me, epoch, life=str(life) if record.lives else None)
+            elif kind == "leave":
+                changed = left(record, me)
             elif kind == "remove":
                 changed = removed(record, me, epoch, peer)
             elif kind == "forget":
                 changed = forgotten(record, peer.node)
             elif kind == "add":
-                changed = added(record, me, epoch, peer, 3)
+                changed = added(record, me, epoch, peer, 3, str(life) if record.lives else None)
             else:
                 changed = transferred(record, me, epoch, peer)
             self._changes[key] = None if isinstance(changed, Refusal) else self._number(changed)
@@ -225,20 +257,67 @@ class Protocol:
             else:
                 yield from self._follow(state, index, node)
             if state.crashes:
-                fresh = self._restarted(node)
+                born = state.born + 1 if self.bounds.restores else 0
+                fresh = self._restarted(node, born)
                 if fresh != node:
-                    yield self._with(state, index, fresh)._replace(crashes=state.crashes - 1)
+                    yield self._with(state, index, fresh)._replace(crashes=state.crashes - 1, born=born)
             if state.wipes and not node.leads:
                 yield self._wiped(state, index, node)
+            if state.restores and state.copy is None and node.log:
+                yield state._replace(copy=(index, node.log, node.lives))
+        if state.restores and state.copy is not None and self._is_told(state, state.copy):
+            yield self._restored(state, state.copy)
 
     @staticmethod
     def _with(state: State, index: int, node: Node) -> State:
         nodes = state.nodes
         return state._replace(nodes=(*nodes[:index], node, *nodes[index + 1 :]))
 
-    @staticmethod
-    def _restarted(node: Node) -> Node:
-        return Node(node.incarnation, node.log, 0, UNKNOWN, UNKNOWN, UNKNOWN, 0, NO_SET, NO_SET, None)
+    def _restarted(self, node: Node, born: int = 0) -> Node:
+        fresh = Node(node.incarnation, node.log, 0, UNKNOWN, UNKNOWN, UNKNOWN, 0, NO_SET, NO_SET, None)
+        if not self.bounds.restores:
+            return fresh
+        before = node.lives if self.rules.lives_before_are_kept else ()
+        return fresh._replace(lives=(*before, born), began_at=_end_of(node.log))
+
+    def _is_told(self, state: State, copy: tuple[int, Log, tuple[int, ...]]) -> bool:
+        """Whether the record knows more of a directory than a copy of it does."""
+        index, log, lives = copy
+        record = self._records[state.record]
+        life = record.life_of(self._replica(index, state.nodes[index].incarnation))
+        return life is not None and (int(life) not in lives or _end_of(log) < record.floor)
+
+    def _restored(self, state: State, copy: tuple[int, Log, tuple[int, ...]]) -> State:
+        index, log, lives = copy
+        born = state.born + 1
+        fresh = self._restarted(state.nodes[index]._replace(log=log, lives=lives), born)
+        acked = tuple(tuple(0 if at == index else each for at, each in enumerate(row)) for row in state.acked)
+        gone = state._replace(
+            acked=acked, restores=state.restores - 1, born=born, copy=None, older=index, back=state.back | {index}
+        )
+        return self._with(gone, index, fresh)
+
+    def _judged(self, state: State, index: int, known: Node, record: Record) -> Node:
+        """Compare the directory with what is on record, as `Member` does."""
+        if not self.bounds.restores:
+            return known
+        life = record.life_of(self._replica(index, known.incarnation))
+        is_start, known = not known.is_judged, known._replace(is_judged=True)
+        if life is None:
+            return known  # it is added when it has everything
+        if int(life) == known.lives[-1]:
+            return known._replace(is_restored=False, lives=known.lives[-1:])
+        if known.is_restored:
+            return known
+        is_other = self.rules.lives_are_compared and int(life) not in known.lives
+        is_behind = self.rules.floor_is_compared and is_start and known.began_at < record.floor
+        if is_other or is_behind:
+            if index not in state.back:
+                raise Violation(f"L: {NODES[index]} takes its directory for a restored one")
+            lives = known.lives[-1:] if self.rules.restored_forgets_its_lives else known.lives
+            return known._replace(is_restored=True, lives=lives)
+        at = known.lives.index(int(life)) if int(life) in known.lives else 0
+        return known._replace(lives=known.lives[at:])
 
     def _wiped(self, state: State, index: int, node: Node) -> State:
         fresh = self._restarted(node)._replace(incarnation=node.incarnation + 1, log=())
@@ -253,10 +332,12 @@ class Protocol:
             known = known._replace(first_epoch=record.epoch)
         if node.leads:
             if record.epoch > node.leads:
-                return self._with(state, index, self._restarted(node))
+                born = state.born + 1 if self.bounds.restores else 0
+                return self._with(state, index, self._restarted(node, born))._replace(born=born)
             if node.joining is not None and node.joining[:2] in self._members[state.record]:
                 known = known._replace(joining=None)
             return self._with(state, index, known)
+        known = self._judged(state, index, known, record)
         if not self._may_lead(known, index, record):
             return self._with(state, index, known)
         epoch = record.epoch
@@ -300,8 +381,11 @@ class Protocol:
     def _follow(self, state: State, index: int, node: Node) -> Iterator[State]:
         if node.revision != UNKNOWN:
             log_epoch = node.log[-1] if node.log else 0
-            change = self._change("stand", node.record, index, node.incarnation, log_epoch, index, node.incarnation)
-            if change is not None and self._records[node.record].epoch >= node.follows:
+            arguments = (node.record, index, node.incarnation, log_epoch, index, node.incarnation)
+            change = self._change("stand", *arguments, node.lives[-1])
+            if node.is_restored:
+                yield from self._propose(state, index, node, self._change("leave", *arguments))
+            elif change is not None and self._records[node.record].epoch >= node.follows:
                 stood = node._replace(stood=node.stood | {self._records[change].epoch}, follows=node.follows)
                 yield from self._propose(state, index, stood, change)
         for epoch, begun in enumerate(state.begun):
@@ -373,12 +457,43 @@ class Protocol:
             elif node.joining[:2] == (other, peer.incarnation) and (
                 state.acked[epoch][other] >= node.joining[2] or not self.rules.join_needs_all
             ):
-                yield from self._propose(state, index, node, self._change("add", *arguments, peer.incarnation))
+                change = self._change("add", *arguments, peer.incarnation, peer.lives[-1])
+                yield from self._propose(state, index, node, change)
             for member, incarnation in members:
                 if member == other:
                     yield from self._propose(state, index, node, self._change("remove", *arguments, incarnation))
         if node.joining is not None:
             yield self._with(state, index, node._replace(joining=None))
+        if self.bounds.restores:
+            yield from self._propose(state, index, node, self._renewal(state, index, node, begun))
+
+    def _renewal(self, state: State, index: int, node: Node, begun: Begun) -> int | None:
+        """Return the record with the lives of those that have everything, and how far is committed."""
+        length = self._committed_by(state, index, node, begun)
+        if length < begun.begins:
+            return None
+        row = state.acked[node.leads]
+        lives = {NODES[index]: str(node.lives[-1])}
+        for other, incarnation in self._members[node.record]:
+            has_all = row[other] >= length or not self.rules.lives_are_recorded_when_caught_up
+            if other != index and state.nodes[other].incarnation == incarnation and has_all:
+                lives[NODES[other]] = str(state.nodes[other].lives[-1])
+        record = self._records[node.record]
+        change = renewed(record, self._replica(index, node.incarnation), node.leads, lives, (node.leads, length))
+        return None if isinstance(change, Refusal) or change == record else self._number(change)
+
+    def _committed_by(self, state: State, index: int, node: Node, begun: Begun) -> int:
+        """Return how far a leader may commit its log."""
+        row = state.acked[node.leads]
+        length = len(node.log) if self.rules.sync_before_commit else len(begun.log)
+        lengths = [length]
+        for other, incarnation in self._required(state, node):
+            if other != index:
+                is_there = state.nodes[other].incarnation == incarnation
+                lengths.append(row[other] if is_there else 0)
+        if not self.rules.commit_waits_for_all:
+            lengths = sorted(lengths, reverse=True)[: self._records[node.record].least]
+        return min(length, *lengths)
 
     def _required(self, state: State, node: Node) -> set[tuple[int, int]]:
         required: set[tuple[int, int]] = set()
@@ -397,12 +512,7 @@ class Protocol:
                 continue
             begun = state.begun[node.leads]
             assert begun is not None
-            row = state.acked[node.leads]
-            length = len(node.log) if self.rules.sync_before_commit else len(begun.log)
-            for other, incarnation in self._required(state, node):
-                if other != index:
-                    is_there = state.nodes[other].incarnation == incarnation
-                    length = min(length, row[other] if is_there else 0)
+            length = self._committed_by(state, index, node, begun)
             if length < begun.begins:
                 continue
             log = begun.log[:length]
@@ -421,7 +531,10 @@ class Protocol:
     def _look(self, state: State) -> State:
         for index, incarnation in self._members[state.record]:
             node = state.nodes[index]
-            if node.incarnation == incarnation and node.log[: len(state.committed)] != state.committed:
+            has_all = node.log[: len(state.committed)] == state.committed
+            if index == state.older:
+                state = state._replace(older=UNKNOWN) if has_all else state
+            elif node.incarnation == incarnation and not has_all and self.rules.commit_waits_for_all:
                 raise Violation(f"R: {NODES[index]} is in sync with {node.log}, and {state.committed} is committed")
         return state
 
@@ -493,6 +606,7 @@ SMALL: Final = (
     Bounds(revisions=2, epochs=2, frames=1, in_sync=2),
     Bounds(revisions=2, epochs=2, frames=1, wipes=1, min_in_sync=2, in_sync=2),
     Bounds(revisions=2, epochs=2, frames=1, crashes=1),
+    Bounds(revisions=2, epochs=2, frames=1, min_in_sync=2, restores=1),
 )
 LARGE: Final = (
     *SMALL,
@@ -506,6 +620,7 @@ LARGE: Final = (
 WIDE: Final = (
     Bounds(revisions=6, epochs=3, frames=3, crashes=2),
     Bounds(revisions=6, epochs=3, frames=3, crashes=2, wipes=1, min_in_sync=2, forgets=2),
+    Bounds(revisions=6, epochs=3, frames=3, crashes=2, min_in_sync=2, restores=2),
 )
 
 

@@ -34,12 +34,15 @@ from warren.cluster.events import (
     AskPositions,
     BeaconAnswered,
     BeaconReceived,
+    CommittedUpTo,
     Drained,
     EpochRefused,
     Event,
     GiveWay,
     HandOver,
+    KeepLives,
     Lead,
+    LifeTold,
     LinkLost,
     LinkRefused,
     NearlyCaughtUp,
@@ -74,7 +77,20 @@ CLOCK_ERROR: Final = 0.05
 ETCD_TIMEOUT_S: Final = 1.0
 LIMIT_S: Final = 2.0
 KINDS: Final = (
-    *("crash", "crash leader", "wipe", "pause", "pause leader", "cut", "cut one way", "isolate", "cut from etcd"),
+    *(
+        "crash",
+        "crash leader",
+        "wipe",
+        "copy",
+        "restore",
+        "restore",
+        "pause",
+        "pause leader",
+        "cut",
+        "cut one way",
+        "isolate",
+        "cut from etcd",
+    ),
     *(
         "heal",
         "heal",
@@ -154,6 +170,9 @@ class Node:
     offset_s: float
     disk: Log = ()
     known: int = 0  # how much of it is committed, by what is on the disk
+    lives: tuple[str, ...] = ()  # on the disk, too
+    copy: tuple[Log, int, tuple[str, ...]] | None = None
+    is_restored: bool = False  # and its disk has not all of what was committed
     process: Process | None = None
     paused_until: float = 0.0
     slow_s: float = 0.0  # how long its disk needs for a sync
@@ -178,7 +197,7 @@ class World:
         self.now = 0.0
         self.calm = calm
         self.min_in_sync = min_in_sync
-        self.timers = timers or Timers()
+        self.timers = timers or Timers(renew_s=1.0)
         self.etcd = Register()
         self.cut: set[tuple[str, str]] = set()
         self.cut_from_etcd: set[str] = set()
@@ -188,6 +207,7 @@ class World:
         self.commits = 0
         self.take_overs = 0
         self.transfers = 0
+        self.restores = 0
         self.ways = 0  # that were given
         self.served_s: list[float] = []
         self._numbers = itertools.count(1)
@@ -227,12 +247,14 @@ class World:
         if node.process is not None:
             return
         founding = Founding("store", self.min_in_sync) if node.name == "a" and node.incarnation == 0 else None
+        node.lives = (*node.lives, f"{node.name}{next(self._numbers)}")
         member = Member(
             node.replica,
             self.clock(node),
             position=_end_of(node.disk),
             timers=self.timers,
             founding=founding,
+            lives=node.lives,
         )
         node.process = Process(node, member)
         self.tell(node.process, Tick())
@@ -248,6 +270,8 @@ class World:
         if wipe:
             node.disk = ()
             node.known = 0
+            node.lives = ()
+            node.copy = None
             node.incarnation += 1
         for other in self.others(node):
             self.send(node, other, lambda peer: self.tell(peer, LinkLost(replica)))
@@ -347,6 +371,8 @@ class World:
                 self.send(node, self.nodes[leader.node], lambda peer: self.tell(peer, refusal))
             case Acknowledge(leader, epoch):
                 process.followed = (epoch, leader)
+            case KeepLives(lives):
+                node.lives = lives
             case StopAcknowledging():
                 process.followed = None
             case Lead(epoch):
@@ -542,7 +568,8 @@ class World:
         replica, target = process.node.replica, self.nodes[leader.node]
 
         def send() -> None:
-            self.send(process.node, target, lambda peer: self._acked(peer, replica, epoch, length))
+            life = process.node.lives[-1]
+            self.send(process.node, target, lambda peer: self._acked(peer, replica, epoch, length, life))
 
         def synced() -> None:
             process.syncs = False
@@ -563,14 +590,16 @@ class World:
         if process.epoch == epoch:
             self.tell(process, objection)
 
-    def _acked(self, process: Process, replica: Replica, epoch: int, length: int) -> None:
-        if process.epoch != epoch:
-            return
+    def _acked(self, process: Process, replica: Replica, epoch: int, length: int, life: str) -> None:
+        if process.epoch != epoch or life not in self.nodes[replica.node].lives[-1:]:
+            return  # it came over the connection of a process that is gone
         process.acked[replica] = max(length, process.acked.get(replica, 0))
         self.tell(process, Synced(replica, length))
         if replica not in process.required and length + 8 >= len(process.log):
             self.tell(process, NearlyCaughtUp(replica))
         self._maybe_commit(process)
+        if replica in process.required and length >= process.committed:
+            self.tell(process, LifeTold(replica, life))
 
     def _maybe_commit(self, process: Process) -> None:
         node = process.node
@@ -582,6 +611,7 @@ class World:
             return
         process.committed = length
         self._commit(process, process.log[:length])
+        self.tell(process, CommittedUpTo(length))
         if length >= process.begins_at:
             self.tell(process, Recovered())
 
@@ -619,7 +649,9 @@ class World:
             return
         record = found.record
         for node in self.nodes.values():
-            if node.replica in record.in_sync and node.disk[: len(self.committed)] != self.committed:
+            has_all = node.disk[: len(self.committed)] == self.committed
+            node.is_restored = node.is_restored and not has_all
+            if node.replica in record.in_sync and not has_all and not node.is_restored:
                 raise Broken(f"R: {node.name} is in sync and lacks what was committed")
         for process in serving:
             self.served_s.append(self.now)
@@ -647,14 +679,42 @@ class World:
         found = self.etcd.found
         if found is None or (node.name == "a" and not node.disk):
             return False
-        there = {each.replica for each in self.nodes.values() if each is not node}
+        there = {each.replica for each in self.nodes.values() if each is not node and not self._is_old(each)}
         lost = {each for each in found.record.in_sync if each not in there and each != node.replica}
         return len(found.record.in_sync) >= 2 and not lost
+
+    def _is_old(self, node: Node) -> bool:
+        """Whether its disk is restored, or counts as that: until the record has the life in which it was caught up."""
+        life = None if self.etcd.found is None else self.etcd.found.record.life_of(node.replica)
+        return node.is_restored or (life is not None and life not in node.lives)
+
+    def may_restore(self, node: Node) -> bool:
+        """Whether the copy is older than the record knows, and another replica that is recorded has everything."""
+        found = self.etcd.found
+        if found is None or node.copy is None or any(map(self._is_old, self.nodes.values())):
+            return False
+        record, (disk, _, lives) = found.record, node.copy
+        life = record.life_of(node.replica)
+        is_told = life is not None and (life not in lives or _end_of(disk) < record.floor)
+        good = [each for each in self.nodes.values() if each is not node and each.replica in record.in_sync]
+        return bool(good) and (is_told or node.replica not in record.in_sync)
+
+    def restore(self, node: Node) -> None:
+        """Put the copy of its disk in the place of what is there."""
+        assert node.copy is not None
+        self.crash(node)
+        node.disk, node.known, node.lives = node.copy
+        node.is_restored = True
+        self.restores += 1
+        for other in self.others(node):
+            if other.process is not None:
+                other.process.acked.pop(node.replica, None)
 
     def _has_survivor(self) -> bool:
         """Whether a replica that is recorded is there: a change that was late may name one disk alone, lost since."""
         found = self.etcd.found
-        return found is None or any(node.replica in found.record.in_sync for node in self.nodes.values())
+        good = [node for node in self.nodes.values() if not node.is_restored]
+        return found is None or any(node.replica in found.record.in_sync for node in good)
 
     def disturb(self) -> None:
         """Do one thing that may happen."""
@@ -671,6 +731,11 @@ class World:
             case "wipe" if choose.random() < 0.4 and self.may_wipe(node):
                 self.crash(node, wipe=True)
                 self.later(choose.uniform(0.1, 3.0), lambda: self.start(node))
+            case "copy":
+                node.copy = (node.disk, node.known, node.lives)
+            case "restore" if self.may_restore(node):
+                self.restore(node)
+                self.later(choose.choice((0.1, 1.0, 6.0)) * choose.random(), lambda: self.start(node))
             case "pause" | "pause leader":
                 self.pause(node, choose.choice((0.3, 2.0, 5.0, 12.0)) * choose.random())
             case "cut":

@@ -33,6 +33,7 @@ from warren.cluster.events import (
     Event,
     GiveWay,
     HandOver,
+    KeepLives,
     Lead,
     PositionTold,
     Read,
@@ -108,6 +109,8 @@ class Node(Protocol):
     def refuse_epoch(self, leader: Replica, epoch: int) -> None: ...
 
     def acknowledge(self, leader: Replica, epoch: int) -> None: ...
+
+    def keep_lives(self, lives: tuple[str, ...]) -> None: ...
 
     def stop_acknowledging(self) -> None: ...
 
@@ -232,6 +235,8 @@ class Driver:
                 node.refuse_epoch(leader, epoch)
             case Acknowledge(leader, epoch):
                 node.acknowledge(leader, epoch)
+            case KeepLives(lives):
+                node.keep_lives(lives)
             case StopAcknowledging():
                 node.stop_acknowledging()
             case Lead(epoch):

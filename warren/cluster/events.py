@@ -159,6 +159,14 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
+class LifeTold:
+    """A replica has everything, and this is the life of its directory: the id that its process began with."""
+
+    replica: Replica
+    life: str
+
+
+@dataclass(frozen=True, slots=True)
 class NearlyCaughtUp:
     """A replica outside the set has so little left to fetch that commits may wait for it from now on."""
 
@@ -178,6 +186,13 @@ class Positioned:
 @dataclass(frozen=True, slots=True)
 class Appended:
     """How far our own log goes that was sent to the replicas, as a leader."""
+
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedUpTo:
+    """How far our log is committed, as a leader."""
 
     lsn: int
 
@@ -257,9 +272,11 @@ Event = (
     | LinkLost
     | LinkRefused
     | Synced
+    | LifeTold
     | NearlyCaughtUp
     | Positioned
     | Appended
+    | CommittedUpTo
     | DiskWaits
     | DisksShort
     | Recovered
@@ -327,6 +344,13 @@ class Acknowledge:
 
     leader: Replica
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLives:
+    """Have the directory know these lives only, durably, before anything else is done; the last one is the current."""
+
+    lives: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +437,7 @@ Action = (
     | AnswerBeacon
     | RefuseEpoch
     | Acknowledge
+    | KeepLives
     | StopAcknowledging
     | Lead
     | RequireAcks

@@ -59,6 +59,7 @@ from warren.cluster.events import (
     BeaconAnswered,
     BeaconReceived,
     ChangeRequested,
+    CommittedUpTo,
     DisksShort,
     DiskWaits,
     Drained,
@@ -67,7 +68,9 @@ from warren.cluster.events import (
     GiveWay,
     HandOver,
     Heard,
+    KeepLives,
     Lead,
+    LifeTold,
     LinkLost,
     LinkRefused,
     NearlyCaughtUp,
@@ -108,10 +111,12 @@ from warren.cluster.record import (
     added,
     asked,
     first,
+    left,
     made_anew,
     named,
     recovered,
     removed,
+    renewed,
     taken_over,
     transferred,
 )
@@ -134,6 +139,7 @@ class Timers:
     stagger_s: float = 0.2  # between the candidates
     ask_s: float = 0.5  # before it is to stand, a node asks the others
     ask_again_s: float = 0.5
+    renew_s: float = 10.0  # between two records of how far is committed: etcd keeps each until it is compacted
     disk_s: float = 2.0
     retry_s: float = 0.25  # between two questions to etcd that fail
     hand_over_s: float = 3.0  # from when all is written until another replica leads
@@ -170,7 +176,8 @@ class Member:
     """One node, for one life of its process.
 
     `position`: how far the log goes that was found at the start. `replicas`: how many nodes are to have one.
-    `founding`: None for a node that may not begin a store. `recovery`: the same for one that has a store.
+    `founding`: None for a node that may not begin a store. `recovery`: the same for one that has a store. `lives`:
+    those that its directory knows, the one of this process last; none for a directory without.
     """
 
     def __init__(
@@ -183,6 +190,7 @@ class Member:
         replicas: int = 3,
         founding: Founding | None = None,
         recovery: Founding | None = None,
+        lives: tuple[str, ...] = (),
     ) -> None:
         self.me = me
         self.role = Role.FOLLOWING
@@ -193,6 +201,10 @@ class Member:
         self._recovery = recovery
         self._recovers_beyond: int | None = None
         self._position = position
+        self._began_at = position
+        self._lives = lives
+        self._is_life_known = False  # it was compared with that on record
+        self._restored = ""  # its directory is an older one than the record knows, and not caught up yet
         self._view = RecordView()
         self._actions: list[Action] = []
         self._is_reading = False
@@ -221,6 +233,9 @@ class Member:
         self._beacons = 0
         self._required: frozenset[Replica] = frozenset()
         self._joining: tuple[Replica, int] | None = None  # and the LSN that it has to reach
+        self._lives_of: dict[Replica, str] = {}  # of those that have everything
+        self._committed_lsn = 0
+        self._renews_at_s = now_s  # not earlier
         self._target: Replica | None = None  # who is to lead next
         self._drained_lsn: int | None = None  # where our log ends for good
         self._hand_over_until_s = NEVER
@@ -246,6 +261,10 @@ class Member:
         """Return for how long a leader has heard nothing of one whose promise it needs; 0 when it needs none."""
         return max((now_s - self._peers.of(other).heard_s for other in self._eligible() - {self.me}), default=0.0)
 
+    def trouble_of_directory(self) -> str:
+        """Return why the directory of a follower is not to be trusted; empty when it is."""
+        return self._restored
+
     def trouble_of_disk(self) -> str:
         """Return how the disk of a leader holds everybody up; empty while it does not."""
         if not self._is_leader or not self._disks.is_worse():
@@ -261,6 +280,7 @@ class Member:
         times = [self._ask_at_s]
         if self._is_leader:
             times += [self._beacon_at_s, self._leads_from_s, self._promised_until_s(), self._hand_over_until_s]
+            times += [self._renews_at_s]
             times += [self._doubt_at_s()]
             times += [self._peers.useful_until_s(peer, self._timers.suspect_s) for peer in self._required - {self.me}]
         else:
@@ -322,6 +342,10 @@ class Member:
                 self._is_refused |= self._lost_s is not None and self._is_leader_of_record(replica)
             case Synced(replica, lsn):
                 self._peers.synced(replica, lsn, now_s)
+            case LifeTold(replica, life):
+                self._lives_of[replica] = life
+            case CommittedUpTo(lsn):
+                self._committed_lsn = max(lsn, self._committed_lsn)
             case NearlyCaughtUp(replica):
                 self._nearly_caught_up(now_s, replica)
             case Positioned(position):
@@ -355,6 +379,8 @@ class Member:
         record = self.record
         if not is_news or record is None:
             return
+        if not self._is_leader:
+            self._look_at_life(record)
         if self._is_leader:
             self._learned_as_leader(now_s, record)
             return
@@ -367,6 +393,34 @@ class Member:
             self._heard_s = now_s
             self._lost_s, self._is_refused = None, False
             self._stop_acknowledging()
+
+    def _look_at_life(self, record: Record) -> None:
+        """See at the start whether the directory is the one on record, and later whether it is caught up."""
+        life = record.life_of(self.me)
+        is_start, self._is_life_known = not self._is_life_known, True
+        if life is None or not self._lives:
+            if self.me in record.in_sync:
+                self._restored = ""  # it was added, so it has everything. Nobody has recorded lives yet
+        elif life == self._lives[-1]:
+            self._restored = ""
+            self._keep_lives(self._lives[-1:])
+        elif self._restored:
+            return
+        elif life not in self._lives or (is_start and self._began_at < record.floor):
+            self._restored = (
+                f"the data directory of this node is older than it was: its log ended at {self._began_at}, and it had "
+                f"all up to {Position(*record.floor)} at least. It was restored from a copy, or its disk lost what was "
+                "synced. This node does not lead before another one has caught it up"
+            )
+            self._keep_lives(self._lives[-1:])
+            self._report(self._restored)
+        else:
+            self._keep_lives(self._lives[self._lives.index(life) :])
+
+    def _keep_lives(self, lives: tuple[str, ...]) -> None:
+        if lives != self._lives:
+            self._lives = lives
+            self._actions.append(KeepLives(lives))
 
     def _learned_as_leader(self, now_s: float, record: Record) -> None:
         if record.epoch > self.epoch:
@@ -476,6 +530,9 @@ class Member:
             return self._wanted_change(now_s)
         if self._recovers_beyond is not None:
             return self._recover(self._recovers_beyond)
+        if self._restored and self.record is not None:
+            change = left(self.record, self.me)
+            return change if isinstance(change, Record) else None
         return self._maybe_stand(now_s)
 
     def _epoch_floor(self) -> int:
@@ -524,7 +581,8 @@ class Member:
             if vote.is_over:
                 self._ask_others_again(now_s)
             return None
-        change = taken_over(self.record, self.me, self._position.epoch, vote.answering())
+        life = self._lives[-1] if self._lives and self.record.lives else None
+        change = taken_over(self.record, self.me, self._position.epoch, vote.answering(), life)
         if isinstance(change, Refusal):
             return None
         self._ask_others_again(now_s)
@@ -601,6 +659,8 @@ class Member:
         if record is None:
             return -math.inf
         if not record.may_stand(self.me) or (self._followed is not None and self._followed[0] > record.epoch):
+            return NEVER
+        if self._restored:
             return NEVER
         if record.leader == self.me:
             return -math.inf
@@ -681,7 +741,12 @@ class Member:
         record = self.record
         if record is None or record.epoch != self.epoch:
             return None
-        change = self._without_silent(now_s, record) or self._with_joining(record) or self._with_asked(now_s, record)
+        change = (
+            self._without_silent(now_s, record)
+            or self._with_joining(record)
+            or self._with_asked(now_s, record)
+            or self._with_lives(now_s, record)
+        )
         if self._drained_lsn is not None:
             change = self._transfer(now_s, record, self._drained_lsn) or change
         if change is None and self._view.unsettled:
@@ -811,8 +876,28 @@ class Member:
         replica, lsn = self._joining
         if self._peers.of(replica).synced_lsn < lsn or replica not in self._required:
             return None
-        change = added(record, self.me, self.epoch, replica, self._replicas)
+        life = self._lives_of.get(replica) if self._records_lives(record) else None
+        change = added(record, self.me, self.epoch, replica, self._replicas, life)
         return change if isinstance(change, Record) else None
+
+    def _records_lives(self, record: Record) -> bool:
+        """Tell whether all nodes that are to read the record understand lives in it."""
+        known = {replica.node for replica in self._lives_of} | {self.me.node}
+        return bool(self._lives) and (bool(record.lives) or record.assigned <= known)
+
+    def _with_lives(self, now_s: float, record: Record) -> Record | None:
+        """Return the record with the current lives at once, and with how far is committed now and then."""
+        if not self._is_told_to_lead or not self._committed_lsn or not self._records_lives(record):
+            return None
+        lives = {replica.node: life for replica, life in self._lives_of.items() if replica in record.in_sync}
+        lives[self.me.node] = self._lives[-1]
+        floor = (self.epoch, self._committed_lsn) if now_s >= self._renews_at_s else record.floor
+        change = renewed(record, self.me, self.epoch, lives, floor)
+        if isinstance(change, Refusal) or change == record:
+            return None
+        if change.floor != record.floor:
+            self._renews_at_s = now_s + self._timers.renew_s
+        return change
 
     def _maybe_begin(self, now_s: float) -> None:
         """Begin the epoch in the log: that it is there says that nobody serves from an earlier one any more."""

@@ -11,7 +11,9 @@ The value of one key, as JSON; each change is one compare-and-swap on the revisi
      "assigned": ["a", "b", "c"],                      the nodes that are to have a replica
      "min_in_sync": 2,
      "drained": ["c"],                                 nodes that are not to lead; left out when there are none
-     "forgotten": ["d"]}                               nodes that were sent away for good; the same
+     "forgotten": ["d"],                               nodes that were sent away for good; the same
+     "lives": {"a": "07aa…", "b": "c31d…"},            which life of its directory each node in sync had; the same
+     "floor": [7, 81920]}                              the epoch and LSN up to where it was committed then; the same
 
 1. The leader is in sync, a node is so once at most, and what is in sync is assigned.
 2. At least ``min_in_sync`` replicas are in sync, or as many as are assigned where these are fewer. What would leave
@@ -22,6 +24,9 @@ The value of one key, as JSON; each change is one compare-and-swap on the revisi
 5. A node that is drained does not stand, unless all in the set are. One that was forgotten is not assigned, and
    joins again with an empty directory only.
 6. A replica is a node and the incarnation of its data directory: one that comes back empty is another replica.
+7. A life is one start of a process on a directory, a random id. The leader records that of a node once the node has
+   everything. A directory that does not know its recorded life, or whose log ends before the floor, is a restored copy:
+   its node does not stand (`Member`), and leaves the set by itself where enough remain (`left`).
 
 A transition returns the new record, or a `Refusal` that says why there is none. None of them reads or writes anything.
 What was written by a newer Warren, or is not exactly of this form, is refused as a whole.
@@ -30,6 +35,7 @@ What was written by a newer Warren, or is not exactly of this form, is refused a
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final
@@ -40,6 +46,7 @@ FORMAT: Final = 1
 RECORD_BYTES_MAX: Final = 64 << 10
 REPLICAS_MAX: Final = 99
 NAME_LENGTH_MAX: Final = 255
+NO_FLOOR: Final = (0, 0)
 
 
 class RecordError(Exception):
@@ -66,6 +73,14 @@ class Replica:
         return f"{self.node}/{self.incarnation}"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Life:
+    """The life that a node in sync had when it was known to have everything."""
+
+    node: str
+    id: str
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """There is no such change. `reason` is for people."""
@@ -86,6 +101,14 @@ class Record:
     min_in_sync: int
     drained: frozenset[str] = frozenset()
     forgotten: frozenset[str] = frozenset()
+    lives: frozenset[Life] = frozenset()
+    floor: tuple[int, int] = NO_FLOOR
+
+    def life_of(self, replica: Replica) -> str | None:
+        """Return the recorded life of a replica in sync; None when there is none, as in a record of an older Warren."""
+        if replica not in self.in_sync:
+            return None
+        return next((life.id for life in self.lives if life.node == replica.node), None)
 
     @property
     def least(self) -> int:
@@ -112,6 +135,9 @@ class Record:
             return "a node is drained and not assigned, or assigned and forgotten"
         if len(nodes) < self.least:
             return f"{len(nodes)} in sync, and {self.least} are required"
+        living = [life.node for life in self.lives]
+        if len(set(living)) != len(living) or not set(nodes).issuperset(living):
+            return "a node has two lives, or one that is not in sync has any"
         return None
 
 
@@ -133,12 +159,17 @@ def first(store: str, leader: Replica, min_in_sync: int) -> Record:
 
 
 def taken_over(
-    record: Record, candidate: Replica, log_epoch: int, answering: frozenset[Replica] | None = None
+    record: Record,
+    candidate: Replica,
+    log_epoch: int,
+    answering: frozenset[Replica] | None = None,
+    life: str | None = None,
 ) -> Record | Refusal:
     """Let a replica of the set lead; the leader until now leaves it, if enough remain.
 
     `log_epoch` is the greatest epoch that the candidate's log knows of: etcd may be older, restored from a backup. Of
     the set, those stay that are `answering`, and of the others as many as have to: the leader until now is the last.
+    `life` is that of the candidate's process.
     """
     if candidate not in record.in_sync:
         return Refusal(f"{candidate} is not in sync: it may lack what was confirmed")
@@ -146,7 +177,8 @@ def taken_over(
     if answering is not None:
         in_sync = _with_answering(record, candidate, answering)
     epoch = max(record.epoch, log_epoch) + 1
-    return dataclasses.replace(record, epoch=epoch, leader=candidate, by=LeaderBy.TAKE_OVER, in_sync=in_sync)
+    changed = _of_set(record, in_sync, {} if life is None else {candidate.node: life})
+    return dataclasses.replace(changed, epoch=epoch, leader=candidate, by=LeaderBy.TAKE_OVER)
 
 
 def removed(record: Record, leader: Replica, epoch: int, replica: Replica) -> Record | Refusal:
@@ -160,13 +192,37 @@ def removed(record: Record, leader: Replica, epoch: int, replica: Replica) -> Re
         return Refusal(f"{replica} is not in sync")
     if len(record.in_sync) <= record.least:
         return Refusal(f"{record.least} replicas have to be in sync")
-    return dataclasses.replace(record, in_sync=record.in_sync - {replica})
+    return _of_set(record, record.in_sync - {replica})
 
 
-def added(record: Record, leader: Replica, epoch: int, replica: Replica, replicas: int) -> Record | Refusal:
+def left(record: Record, replica: Replica) -> Record | Refusal:
+    """Take a replica out of the set by its own hand: its directory is a restored copy."""
+    if replica == record.leader:
+        return Refusal("a leader does not remove itself")
+    if replica not in record.in_sync:
+        return Refusal(f"{replica} is not in sync")
+    rest = record.in_sync - {replica}
+    if len(rest) < record.least:
+        return Refusal(f"{record.least} replicas have to be in sync")
+    return _of_set(record, rest)
+
+
+def renewed(
+    record: Record, leader: Replica, epoch: int, lives: Mapping[str, str], floor: tuple[int, int]
+) -> Record | Refusal:
+    """Record the lives of nodes in sync that are known to have everything, and how far is committed."""
+    refusal = _unless_led_by(record, leader, epoch)
+    if refusal is not None:
+        return refusal
+    return dataclasses.replace(_of_set(record, record.in_sync, lives), floor=max(record.floor, floor))
+
+
+def added(
+    record: Record, leader: Replica, epoch: int, replica: Replica, replicas: int, life: str | None = None
+) -> Record | Refusal:
     """Add a replica that has everything, by the leader of an epoch; at most `replicas` nodes are assigned.
 
-    It replaces an earlier incarnation of its node, whose directory is gone.
+    It replaces an earlier incarnation of its node, whose directory is gone. `life` is that of its process.
     """
     refusal = _unless_led_by(record, leader, epoch)
     if refusal is not None:
@@ -180,7 +236,9 @@ def added(record: Record, leader: Replica, epoch: int, replica: Replica, replica
     others = frozenset(other for other in record.in_sync if other.node != replica.node)
     assigned = record.assigned | {replica.node}
     forgotten = record.forgotten - {replica.node}
-    return dataclasses.replace(record, in_sync=others | {replica}, assigned=assigned, forgotten=forgotten)
+    known = dataclasses.replace(record, lives=frozenset(each for each in record.lives if each.node != replica.node))
+    changed = _of_set(known, others | {replica}, {} if life is None else {replica.node: life})
+    return dataclasses.replace(changed, assigned=assigned, forgotten=forgotten)
 
 
 def transferred(record: Record, leader: Replica, epoch: int, target: Replica) -> Record | Refusal:
@@ -196,7 +254,7 @@ def transferred(record: Record, leader: Replica, epoch: int, target: Replica) ->
     if target not in record.in_sync:
         return Refusal(f"{target} is not in sync")
     in_sync = _without_leader(record, target)
-    return dataclasses.replace(record, epoch=epoch + 1, leader=target, by=LeaderBy.TRANSFER, in_sync=in_sync)
+    return dataclasses.replace(_of_set(record, in_sync), epoch=epoch + 1, leader=target, by=LeaderBy.TRANSFER)
 
 
 def named(record: Record, node: str) -> Replica | Refusal:
@@ -221,8 +279,7 @@ def forgotten(record: Record, node: str) -> Record | Refusal:
             f"{REPLICAS_MAX} nodes are forgotten already: have one of them join again, with an empty directory"
         )
     changed = dataclasses.replace(
-        record,
-        in_sync=in_sync,
+        _of_set(record, in_sync),
         assigned=record.assigned - {node},
         drained=record.drained - {node},
         forgotten=record.forgotten | {node},
@@ -298,6 +355,14 @@ def _unknown(record: Record, node: str) -> str:
     return f"{node} is no node of this cluster; its nodes are {', '.join(sorted(record.assigned))}"
 
 
+def _of_set(record: Record, in_sync: frozenset[Replica], lives: Mapping[str, str] | None = None) -> Record:
+    """Return the record with this set: each node of it with its life, the one in `lives` if there is one."""
+    nodes = {replica.node for replica in in_sync}
+    known = {life.node: life.id for life in record.lives} | dict(lives or {})
+    kept = frozenset(Life(node, life) for node, life in known.items() if node in nodes)
+    return dataclasses.replace(record, in_sync=in_sync, lives=kept)
+
+
 def _without_leader(record: Record, next_leader: Replica) -> frozenset[Replica]:
     """Return the set without the leader until now, if enough remain and it does not lead again."""
     rest = record.in_sync - ({record.leader} - {next_leader})
@@ -325,6 +390,7 @@ def _unless_led_by(record: Record, leader: Replica, epoch: int) -> Refusal | Non
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 _Number = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class _ReplicaDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -343,6 +409,8 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     min_in_sync: Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)]
     drained: Annotated[list[_Name], msgspec.Meta(max_length=REPLICAS_MAX)] = []
     forgotten: Annotated[list[_Name], msgspec.Meta(max_length=REPLICAS_MAX)] = []
+    lives: Annotated[dict[_Name, _Name], msgspec.Meta(max_length=REPLICAS_MAX)] = {}
+    floor: tuple[_Count, _Count] = NO_FLOOR
 
 
 class _Format(msgspec.Struct):
@@ -364,6 +432,8 @@ def encode(record: Record) -> bytes:
         min_in_sync=record.min_in_sync,
         drained=sorted(record.drained),
         forgotten=sorted(record.forgotten),
+        lives={life.node: life.id for life in sorted(record.lives)},
+        floor=NO_FLOOR if record.floor == NO_FLOOR else record.floor,  # the default itself is left out
     )
     return msgspec.json.encode(document)
 
@@ -397,6 +467,8 @@ def decode(value: bytes) -> Record:
         min_in_sync=document.min_in_sync,
         drained=frozenset(document.drained),
         forgotten=frozenset(document.forgotten),
+        lives=frozenset(Life(node, life) for node, life in document.lives.items()),
+        floor=document.floor,
     )
     fault = record.fault()
     if document.format != FORMAT:

@@ -7,10 +7,14 @@
     leader       [name, incarnation]
     in_sync      [[name, incarnation], ...]: who has every confirmed message, the leader among them
     min_in_sync  of that leader
+    lives        random ids, each of one start of a process here: first the one that the record is known to have had,
+                 the current one last; left out where nodes do not elect their leader
 
 1. It is replaced in one step, and durable when `write` returns: file, rename, directory.
 2. On a leader it is the truth about the set. On a follower it is what the leader said last: the set may have changed
    since the link was lost.
+3. A life is in the file before another node hears of it, and stays there until the record is seen to have a later one.
+   So whenever a process ends, its directory knows the life that the record has; a copy of it that is older does not.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ from warren.server.errors import StartError
 NAME: Final = "cluster.json"
 FORMAT: Final = 1
 _BYTES_MAX: Final = 1 << 20
+# The lives that are kept; one more start without a look at the record continues the last one.
+LIVES_MAX: Final = 16
+LIFE_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,18 @@ class ClusterState:
     leader: Node | None = None
     in_sync: frozenset[Node] = field(default_factory=frozenset)
     min_in_sync: int = 1
+    lives: tuple[str, ...] = ()
+
+    @property
+    def life(self) -> str:
+        """The life of the process here; empty where nodes do not elect their leader."""
+        return self.lives[-1] if self.lives else ""
+
+    def with_new_life(self) -> ClusterState:
+        """Return the state of the next process on this directory."""
+        if len(self.lives) >= LIVES_MAX:
+            return self
+        return replace(self, lives=(*self.lives, secrets.token_hex(LIFE_BYTES)))
 
     def me(self, name: str) -> Node:
         """Return this node, whose name is `name`."""
@@ -93,6 +112,7 @@ def _document(state: ClusterState) -> dict[str, Any]:
         "leader": None if state.leader is None else _pair(state.leader),
         "in_sync": sorted(_pair(node) for node in state.in_sync),
         "min_in_sync": state.min_in_sync,
+        **({"lives": list(state.lives)} if state.lives else {}),
     }
 
 
@@ -107,6 +127,7 @@ def _parsed(document: dict[str, Any]) -> ClusterState:
         None if leader is None else _node(leader),
         frozenset(_node(pair) for pair in document["in_sync"]),
         int(document["min_in_sync"]),
+        tuple(_life(text) for text in document.get("lives", [])),
     )
 
 
@@ -117,6 +138,12 @@ def _pair(node: Node) -> list[str]:
 def _node(pair: list[str]) -> Node:
     name, incarnation = pair
     return Node(name, _incarnation(incarnation))
+
+
+def _life(text: str) -> str:
+    if len(bytes.fromhex(text)) != LIFE_BYTES:
+        raise ValueError(f"a life has {2 * LIFE_BYTES} digits")
+    return text
 
 
 def _incarnation(text: str) -> bytes:

@@ -208,6 +208,13 @@ class ElectedNode:
     def acknowledge(self, leader: Replica, epoch: int) -> None:
         log.info("this node follows", leader=leader.node, epoch=epoch)  # the answer to its beacon comes next
 
+    def keep_lives(self, lives: tuple[str, ...]) -> None:
+        assert self.follower is not None
+        try:
+            self.follower.keep_lives(lives)
+        except OSError as error:
+            self.restart(f"the state of this node cannot be written: {error.strerror or error}")
+
     def stop_acknowledging(self) -> None:
         if self.follower is not None:
             self.follower.stop_acknowledging()
@@ -469,6 +476,7 @@ class Election:
             replicas=settings.replicas,
             founding=founding,
             recovery=recovery,
+            lives=state.lives,
         )
         self.node.driver = self._driver = Driver(self.member, store, self.node)
 
@@ -560,6 +568,8 @@ class Election:
             # What it knows by itself is that nothing was missing when it heard of a leader last.
             is_on_record = record is not None and recorded(self.node.me) in record.in_sync
             status = status | {"in_sync": status["in_sync"] and status["connected"] and is_on_record}
+            if trouble := self.member.trouble_of_directory():
+                status["trouble"] = trouble
             rows = members.of_follower(status, in_sync, assigned, seen, time.time())
         drained = frozenset[str]() if record is None else record.drained
         rows = [row | {"being_drained": row["node"] in drained} for row in rows]

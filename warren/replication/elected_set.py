@@ -23,10 +23,12 @@ from collections.abc import Callable
 from warren.cluster.events import (
     Appended,
     BeaconAnswered,
+    CommittedUpTo,
     DiskWaits,
     EpochRefused,
     Event,
     Heard,
+    LifeTold,
     LinkLost,
     NearlyCaughtUp,
     Objected,
@@ -109,6 +111,8 @@ class ElectedSet(InSyncSet):
                 self._tell(Synced(recorded(replica.node), replica.synced_lsn))
         if written_lsn is not None:
             self._tell(Synced(recorded(self.me), written_lsn))
+        if self.committed_lsn:
+            self._tell(CommittedUpTo(self.committed_lsn))
         self._tell(Appended(end_lsn))
 
     def has(self, lsn: int, *, synced: bool, now_s: float) -> bool:
@@ -137,6 +141,8 @@ class ElectedSet(InSyncSet):
     def noted(self, replica: Replica) -> None:
         replica.is_noted = True
         replica.is_joining = False
+        if replica.life:
+            self._tell(LifeTold(recorded(replica.node), replica.life))
 
     def stragglers(self, now_s: float) -> list[Replica]:
         return [

@@ -30,7 +30,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Final, Protocol, TypeVar
 
 import trio
@@ -156,6 +156,7 @@ class Follower:
         self._identity = identity
         self._directory = directory
         self._state = state
+        self._keeping = Lock()
         self._replica = replica
         self._copy = ReplicaCopy(replica, metadata)
         self.scrub = ReplicaScrub(replica, self._copy.sealed, self.askable)
@@ -604,7 +605,8 @@ class Follower:
             Refused: the leader does not take this follower.
         """
         applied = self.metadata.applied(self._replica.store_id)
-        wire.put([side.prove({"store": self.store(), "applied": applied, "http": self.urls} | LEVEL_TOLD)])
+        about = {"store": self.store(), "applied": applied, "http": self.urls, "life": self._state.life}
+        wire.put([side.prove(about | LEVEL_TOLD)])
         while (store := side.welcomed()) is None:
             side.feed(await some(wire))
         return _StoreOfLeader(store)
@@ -613,12 +615,19 @@ class Follower:
         self.leader = leader
         # The directory becomes that broker's: its metadata say whether links are held.
         await in_thread(REPLICATION, links_mark.release, self._directory)
-        state = replace(
-            self._state, leader=leader, epoch=store.epoch, min_in_sync=store.min_in_sync, in_sync=frozenset()
-        )
-        if state != self._state:
-            await in_thread(REPLICATION, cluster_state.write, self._directory, state)
-            self._state = state
+        changes = {"leader": leader, "epoch": store.epoch, "min_in_sync": store.min_in_sync, "in_sync": frozenset()}
+        await in_thread(REPLICATION, self._keep, changes)
+
+    def keep_lives(self, lives: tuple[str, ...]) -> None:
+        """Have the directory know these lives only, durably. Raises OSError."""
+        self._keep({"lives": lives})
+
+    def _keep(self, changes: Mapping[str, Any]) -> None:
+        with self._keeping:
+            state = replace(self._state, **changes)
+            if state != self._state:
+                cluster_state.write(self._directory, state)
+                self._state = state
 
 
 class _AnotherLeadsError(Exception):

@@ -31,6 +31,11 @@ def told_version(value: object) -> str | None:
     return value if isinstance(value, str) and 0 < len(value) <= VERSION_CHARS_MAX else None
 
 
+def told_life(value: object) -> str:
+    """Return the life that another node has told; empty when it has told none."""
+    return value if isinstance(value, str) and len(value) <= VERSION_CHARS_MAX else ""
+
+
 def told_level(value: object) -> int:
     """Return the level that another node has told; 1 when it has told none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else 1

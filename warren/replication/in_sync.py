@@ -41,6 +41,7 @@ class Replica:
         self.is_connected = False
         self.is_live = False  # it is sent what is written, as it is written
         self.is_joining = False
+        self.life = ""  # of its process, as it has told
         self.is_noted = False  # it has taken note, on this connection, that it has caught up
         self.is_awaited = False  # a member when the leader began, which has not been here since
         self.received_lsn = 0

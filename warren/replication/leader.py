@@ -51,7 +51,7 @@ from warren.replication.entries import (
     Catalogue,
     encoded,
 )
-from warren.replication.format_level import ANSWERS_FROM, LEVEL, LEVEL_TOLD, told_level, told_version
+from warren.replication.format_level import ANSWERS_FROM, LEVEL, LEVEL_TOLD, told_level, told_life, told_version
 from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.in_sync import InSyncSet, Replica
@@ -626,6 +626,7 @@ class Leader:
         wire.put([PREAMBLE])
         follower = LinkToFollower(self, wire, side.follower, address, about.get("applied"))
         follower.urls = told_urls(about.get("http"))
+        follower.replica.life = told_life(about.get("life"))
         follower.level, follower.version = told_level(about.get("level")), told_version(about.get("version"))
         self.add(follower)
         follower.feed(side.rest())

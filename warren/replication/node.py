@@ -113,7 +113,7 @@ async def _take_part(
 ) -> int:
     """Follow whom the nodes elect, and lead when it is this one; return the exit code."""
     name = _name(settings)
-    state = cluster_state.read(settings.data_dir)
+    state = cluster_state.read(settings.data_dir).with_new_life()
     _write(settings.data_dir, state)
     endpoint = settings.cluster_listen
     assert endpoint is not None

@@ -97,6 +97,9 @@ class Paper:
     def acknowledge(self, leader: Replica, epoch: int) -> None:
         self._note(f"acknowledge {leader.node} {epoch}")
 
+    def keep_lives(self, lives: tuple[str, ...]) -> None:
+        self._note(f"keep {' '.join(lives)}")
+
     def stop_acknowledging(self) -> None:
         self._note("silence")
 

@@ -18,6 +18,7 @@ from warren.cluster.events import (
     BeaconAnswered,
     BeaconReceived,
     ChangeRequested,
+    CommittedUpTo,
     DisksShort,
     DiskWaits,
     Drained,
@@ -26,7 +27,9 @@ from warren.cluster.events import (
     GiveWay,
     HandOver,
     Heard,
+    KeepLives,
     Lead,
+    LifeTold,
     LinkLost,
     LinkRefused,
     NearlyCaughtUp,
@@ -58,7 +61,7 @@ from warren.cluster.events import (
     TransferRequested,
 )
 from warren.cluster.member import Founding, Member, Role, Timers
-from warren.cluster.record import Ask, LeaderBy, Record, Replica, Versioned, removed, taken_over
+from warren.cluster.record import Ask, LeaderBy, Life, Record, Replica, Versioned, removed, taken_over
 
 A, B, C = (Replica(node, f"{node}1") for node in "abc")
 X = TypeVar("X", bound=Action)
@@ -80,10 +83,11 @@ class Node:
         founding: Founding | None = None,
         recovery: Founding | None = None,
         answers: dict[Replica, Standing] | None = None,
+        lives: tuple[str, ...] = (),
     ) -> None:
         self.now = 100.0
         position = Position(epoch, 10 if epoch else 0)
-        self.member = Member(me, self.now, position=position, founding=founding, recovery=recovery)
+        self.member = Member(me, self.now, position=position, founding=founding, recovery=recovery, lives=lives)
         self.revision = 7
         self.end = 5
         self.beacons: list[SendBeacon] = []
@@ -131,9 +135,9 @@ def of(kind: type[X], actions: Sequence[Action]) -> list[X]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def leader(*in_sync: Replica, least: int = 1) -> Node:
+def leader(*in_sync: Replica, least: int = 1, lives: tuple[str, ...] = ()) -> Node:
     """Return A, which led before, restarted, took epoch 6 and serves, with the answers of all others."""
-    node = Node(A, record(*in_sync, least=least))
+    node = Node(A, record(*in_sync, least=least), lives=lives)
     (swap,) = of(Swap, node.last)
     assert node.done(swap)[-1] == SendBeacon(6, 1) and Lead(6) in node.last
     node.answered(*(set(in_sync) - {A}))
@@ -215,6 +219,93 @@ def test_nobody_gives_way_soon_after_it_began_to_lead() -> None:
         node.all(Synced(replica, 5))
     assert passes(node, 9.0, own=False, others=(B, C)) == []
     assert len(passes(node, 2.0, own=False, others=(B, C))) == 1
+
+
+# --- lives of the directory ---
+
+
+def lived(life: str, floor: tuple[int, int] = (5, 8), *in_sync: Replica, least: int = 2, head: Replica = A) -> Record:
+    """Return a record that knows a life of B, and how far was committed then."""
+    found = record(*(in_sync or (A, B, C)), leader=head, least=least)
+    return dataclasses.replace(found, lives=frozenset({Life("b", life)}), floor=floor)
+
+
+@pytest.mark.parametrize(
+    ("life", "floor"), [("an older one", (5, 8)), ("b1", (5, 11)), ("b1", (6, 1)), ("b2", (5, 11)), ("b9", (5, 8))]
+)
+def test_a_restored_directory_forgets_its_lives_leaves_the_set_and_never_stands(
+    life: str, floor: tuple[int, int]
+) -> None:
+    node = Node(B, lived(life, floor), lives=("b1", "b2", "b3"))
+    keep, report, swap = node.last
+    assert keep == KeepLives(("b3",)) and isinstance(swap, Swap) and swap.record.in_sync == {A, C}
+    assert isinstance(report, Report) and "older than it was: its log ended at LSN 10 of epoch 5" in report.text
+    assert node.member.trouble_of_directory() == report.text
+    node.all(SwapRefused(swap.number))
+    node.all(RecordRead(Versioned(8, lived(life, floor, B, C, head=C))))
+    for _ in range(20):
+        assert of(Swap, node.all(Tick(), 1.0)) == [], "two have to be in sync, so it stays and does not stand"
+    # It has been caught up: the leader has its life on record.
+    node.all(RecordRead(Versioned(9, lived("b3", (7, 50), B, C, head=C))))
+    assert node.member.trouble_of_directory() == ""
+    assert of(Swap, node.all(Tick(), 5.0)) != []
+
+
+@pytest.mark.parametrize(("life", "kept"), [("b1", ()), ("b2", ("b2", "b3")), ("b3", ("b3",))])
+def test_a_directory_that_knows_its_life_stands_and_forgets_those_before(life: str, kept: tuple[str, ...]) -> None:
+    node = Node(B, lived(life), lives=("b1", "b2", "b3"))
+    assert of(KeepLives, node.last) == ([KeepLives(kept)] if kept else [])
+    node.beacon()
+    swap = node.one(Swap, Tick(), 3.1)
+    assert swap.record.life_of(B) == "b3"
+
+
+def test_a_directory_is_compared_with_the_floor_at_the_start_only() -> None:
+    node = Node(B, lived("b1", (5, 8)), lives=("b1", "b2"))
+    assert of(KeepLives, node.all(RecordChanged(Versioned(8, lived("b1", (5, 800)))))) == []
+    assert node.member.trouble_of_directory() == ""
+    # A change that was late may add it with a life of before.
+    assert of(KeepLives, node.all(RecordChanged(Versioned(9, lived("b0", (5, 800)))))) == [KeepLives(("b2",))]
+    assert node.member.trouble_of_directory() != ""
+
+
+def test_a_record_without_lives_is_that_of_an_older_version_and_gets_none_in_a_take_over() -> None:
+    node = Node(B, record(A, B, C), lives=("b1",))
+    assert of(KeepLives, node.last) == []
+    node.beacon()
+    assert node.one(Swap, Tick(), 3.1).record.lives == frozenset()
+
+
+def test_a_leader_records_lives_when_all_that_are_assigned_have_told_theirs() -> None:
+    node = leader(A, B, C, least=2, lives=("a1", "a2"))
+    node.all(CommittedUpTo(20))
+    assert of(Swap, node.all(LifeTold(B, "b1"))) == []
+    (swap,) = of(Swap, node.all(LifeTold(C, "c1")))
+    assert swap.record.lives == {Life("a", "a2"), Life("b", "b1"), Life("c", "c1")}
+    assert swap.record.floor == (6, 20)
+    node.done(swap)
+    # How far is committed is recorded now and then, and a life at once.
+    node.answered(B, C)
+    assert of(Swap, node.all(CommittedUpTo(30), 0.3)) == []
+    (swap,) = of(Swap, node.all(LifeTold(B, "b2")))
+    assert swap.record.life_of(B) == "b2" and swap.record.floor == (6, 20)
+    node.done(swap)
+    began_s = node.now
+    swaps: list[Swap] = []
+    while not swaps:
+        swaps = of(Swap, [*node.all(Tick(), 0.24), *node.answered(B, C)])
+    assert swaps[0].record.floor == (6, 30) and node.now - began_s == pytest.approx(10.0, abs=1.0)
+
+
+def test_a_replica_joins_with_its_life_where_lives_are_recorded() -> None:
+    node = leader(A, B, least=2, lives=("a1",))
+    node.all(CommittedUpTo(20))
+    node.all(LifeTold(B, "b1"))
+    node.done(node.one(Swap, LifeTold(C, "c1")))
+    node.all(Appended(20))
+    node.all(NearlyCaughtUp(C))
+    swap = node.one(Swap, Synced(C, 20))
+    assert swap.record.life_of(C) == "c1"
 
 
 # --- timers ---

@@ -13,6 +13,7 @@ from warren.cluster.record import (
     REPLICAS_MAX,
     Ask,
     LeaderBy,
+    Life,
     Record,
     RecordError,
     Refusal,
@@ -24,11 +25,13 @@ from warren.cluster.record import (
     encode,
     first,
     forgotten,
+    left,
     made_anew,
     named,
     readmitted,
     recovered,
     removed,
+    renewed,
     revived,
     taken_over,
     transferred,
@@ -180,6 +183,40 @@ def test_a_record_without_drained_and_forgotten_nodes_is_written_as_it_always_wa
             decode(encode(wrong))
 
 
+def test_lives_are_of_nodes_in_sync_and_go_with_them() -> None:
+    """(7)"""
+    found = done(renewed(record(A, B, C), A, 5, {"a": "a9", "b": "b9", "d": "d9"}, (5, 40)))
+    assert (found.life_of(A), found.life_of(B), found.life_of(C), found.floor) == ("a9", "b9", None, (5, 40))
+    assert found.life_of(Replica("b", "another directory")) is None
+    assert done(renewed(found, A, 5, {}, (5, 30))) == found, "the floor never sinks"
+    assert reason(renewed(found, B, 5, {}, (5, 50))) == "a/a1 leads epoch 5"
+    assert done(removed(found, A, 5, B)).lives == {Life("a", "a9")}
+    assert done(taken_over(found, B, 5, life="b10")).lives == {Life("b", "b10")}
+    assert done(transferred(found, A, 5, B)).lives == {Life("b", "b9")}
+    empty = Replica("b", "b2")
+    assert done(added(found, A, 5, empty, 3)).life_of(empty) is None
+    assert done(added(found, A, 5, empty, 3, "b11")).life_of(empty) == "b11"
+    assert recovered(found, B, 5).lives == frozenset() and recovered(found, B, 5).floor == (0, 0)
+
+
+def test_a_replica_leaves_by_its_own_hand_if_enough_remain() -> None:
+    """(7)"""
+    assert done(left(record(A, B, C), C)).in_sync == {A, B}
+    assert reason(left(record(A, B), B)) == "2 replicas have to be in sync"
+    assert reason(left(record(A, B, C), A)) == "a leader does not remove itself"
+    assert reason(left(record(A, B), C)) == "c/c1 is not in sync"
+
+
+def test_a_take_over_keeps_those_that_answer_and_the_leader_until_now_last() -> None:
+    def taken(*answering: Replica, least: int = 2) -> frozenset[Replica]:
+        return done(taken_over(record(A, B, C, least=least), B, 5, frozenset(answering))).in_sync
+
+    assert taken(A, C) == taken(C) == {B, C}
+    assert taken(A) == {A, B} and taken() == {B, C}
+    assert taken(A, least=1) == {B} and taken(A, C, least=3) == {A, B, C}
+    assert taken(D, least=3) == {A, B, C}
+
+
 def test_a_recovery_begins_anew_with_one_replica() -> None:
     changed = recovered(record(A, B, C), C, 5)
     assert changed.fault() is None
@@ -216,6 +253,13 @@ def test_what_is_written_is_read_and_is_the_same_bytes_each_time() -> None:
     for by in LeaderBy:
         written = dataclasses.replace(record(A, B, C), by=by)
         assert decode(encode(written)) == written
+
+
+def test_lives_and_the_floor_are_written_and_read() -> None:
+    found = done(renewed(record(A, B), A, 5, {"a": "a9"}, (5, 40)))
+    assert decode(encode(found)) == found
+    assert json.loads(encode(found))["lives"] == {"a": "a9"} and json.loads(encode(found))["floor"] == [5, 40]
+    assert not {"lives", "floor"} & set(json.loads(encode(done(renewed(record(A, B), A, 5, {}, (0, 0))))))
 
 
 def document(**changed: Any) -> bytes:
@@ -262,6 +306,11 @@ B_JSON = {"node": "b", "incarnation": "b1"}
         document(assigned=["a", "b", "b"]),
         document(assigned=["a", "b"] + [str(number) for number in range(200)]),
         document(min_in_sync=0),
+        document(lives={"c": "c1"}),
+        document(lives={"a": ""}),
+        document(lives=["a"]),
+        document(floor=[1]),
+        document(floor=[1, -1]),
         document(min_in_sync=3),
         document(leader={"node": "a", "incarnation": "x" * 300}),
     ],

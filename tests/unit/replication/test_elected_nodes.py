@@ -182,7 +182,7 @@ class Node:
         self.epoch = self.amqp_port = 0
         settings = self._settings()
         identity = Identity(b"what the nodes of this test share")
-        state = cluster_state.read(settings.data_dir)
+        state = cluster_state.read(settings.data_dir).with_new_life()
         cluster_state.write(settings.data_dir, state)
         replica, metadata = node._opened(settings)
         follower = Follower(None, identity, self.name, settings.data_dir, state, replica, metadata)
@@ -695,11 +695,13 @@ def test_a_node_whose_directory_is_a_restored_one_does_not_lead_and_is_caught_up
         nursery.start_soon(old.live)
         with trio.move_on_after(4.0):  # longer than the grace time
             await until(lambda: bool(old.epoch))
-        assert not old.epoch, "nobody else was there to say how far the others are"
+        assert not old.epoch
+        assert "the data directory of this node is older than it was" in old.status()["trouble"]
         for each in others:
             nursery.start_soon(each.live)
         leader = await leader_of(nodes)
         assert leader in others
+        await until(lambda: old.status()["trouble"] == "")
         await until(lambda: leader.has_in_sync(*(each.name[7:] for each in nodes if each is not leader)))
         assert await leader.drained() == bodies(0, 40)
 
