@@ -180,9 +180,10 @@ class _Writer:
             WriteFailed: it does not. BridgeError: nobody knows whether it has.
         """
         stages = [each.stage for each in messages if each.stage is not None]
-        if not stages:
-            return
         options = self.options
+        # An empty batch of a query is committed as well: batches that are missing are an error to the broker.
+        if not messages or options.delivery == CONFIRMS or (kept_s is not None and not stages):
+            return
         query = messages[0].query
         with options.connection.client() as client:
             give_up_s = time.monotonic() + options.commit_timeout_s

@@ -24,7 +24,7 @@ from warren.mgmt_plugin.names import the_vhost, visible_vhosts
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.server.staging.commit_notes import Note
 from warren.server.staging.stage_files import DamagedPart
-from warren.server.staging.staged_batch import Conflict, NoRoom, NoStage, Order, QueueFull, StageError
+from warren.server.staging.staged_batch import Conflict, MissingBatches, NoRoom, NoStage, Order, QueueFull, StageError
 from warren.server.staging.stages import STAGES_QUOTA, Stage, Stages
 
 PART_MAX: Final = 9_999_999_999
@@ -40,6 +40,7 @@ _RESERVED: Final = frozenset({"commit", "commits"})
 _REFUSALS: Final[dict[type[Exception], tuple[int, str]]] = {
     NoStage: (404, "no_stage"),
     Conflict: (409, "conflict"),
+    MissingBatches: (409, "missing_batches"),
     QueueFull: (409, "queue_full"),
     NoRoom: (503, "no_room"),
     DamagedPart: (500, "damaged_stage"),

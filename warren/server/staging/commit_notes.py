@@ -5,7 +5,9 @@
     plan:<query>          `Plan`: what that batch consists of, while it is published in several pieces
 
 1. A note is stored in the same frame of the log as the messages that it tells about.
-2. Batches of a query ascend: what is not larger than the noted one, and that one is done, was committed before.
+2. Batches of a query follow each other: what is not larger than the noted one, and that one is done, was committed
+   before. One that leaves out others is refused: they were committed to a history that this broker does not have, since
+   it was restored from an older backup. Notes of earlier versions are not `counted`, batches may be missing after them.
 3. A query is that of the user who has committed its last batch. Another one may go on with the next batch, and is not
    told that an earlier one is a duplicate: else whoever knows a query could have batches of others taken for published.
 4. Notes with a time go when that has come. Of the others those are kept that were committed last: `NOTES_MAX`, and
@@ -46,6 +48,7 @@ class Note(msgspec.Struct, frozen=True):
     mandatory: bool = True
     at_ms: int = 0
     until_ms: int | None = None
+    counted: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True):

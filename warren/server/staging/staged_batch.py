@@ -48,6 +48,10 @@ class Conflict(StageError):
     """Another commit is in the way."""
 
 
+class MissingBatches(StageError):
+    """Batches between the last one and this one are not known here."""
+
+
 class NoRoom(StageError):
     """There are too many stages, or too large ones."""
 
@@ -215,6 +219,7 @@ class BatchPublishing:
                 mandatory=order.mandatory,
                 at_ms=self._management.clock_ms(),
                 until_ms=until_ms,
+                counted=True,
             )
             if not self._in_one_piece:
                 self._plan = Plan(order.batch, self._plan.parts, await self._try_out())

@@ -7,7 +7,7 @@ stages that the batch consists of, and publishes them as the user who commits wo
 
 1. A batch of a query is published once, however often it is committed and wherever the broker or the writer dies: what
    is published and the note that it was are in one frame of the log. A commit of what was committed is a duplicate, and
-   drops its stages.
+   drops its stages. A commit that leaves out batches is refused (``commit_notes`` (2)).
 2. A batch of at most `PIECE_BYTES` and `PIECE_MESSAGES` is one transaction: all of it is there at once, or nothing.
    What comes to more than 16,384 places takes several turns, as a long tx.commit does; a crash leaves all or nothing of
    it, too, and queues that may refuse publishes keep room for it meanwhile. A larger one is tried out first (published
@@ -55,6 +55,7 @@ from warren.server.staging.staged_batch import (
     PIECE_MESSAGES,
     BatchPublishing,
     Conflict,
+    MissingBatches,
     NoRoom,
     NoStage,
     Order,
@@ -369,6 +370,7 @@ class Stages:
         Raises:
             AmqpError: the user may not publish that. NoStage: there is no such stage. QueueFull: a queue is full.
             Conflict: another batch of the query is not done, or another user has committed this one or a later one.
+            MissingBatches: batches before it were not committed here.
             DamagedPart: what was stored is not readable any more.
         """
         outcome = await self._committed(vhost, user, order)
@@ -402,6 +404,12 @@ class Stages:
                 await self._drop(vhost.name, user, order.stages)
                 return Outcome(committed=False, duplicate=True)
             plan = notes.maybe_plan(order.query)
+            if note is not None and note.done and note.counted and order.batch > note.batch + 1:
+                raise MissingBatches(
+                    f"batch {order.batch} of query '{order.query}' cannot follow batch {note.batch}: those from "
+                    f"{note.batch + 1} to {order.batch - 1} are missing, as after the restore of an older backup. "
+                    "Publish them again, or have the query forgotten (DELETE …/commits/QUERY) and continue without them"
+                )
             if note is None or note.done:
                 running = self._begin(vhost, user, order)
             elif plan is None or order.batch != note.batch:

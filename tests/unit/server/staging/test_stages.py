@@ -27,7 +27,7 @@ from warren.server.shares import Quota
 from warren.server.staging import commit_notes, staged_batch, stages
 from warren.server.staging.commit_notes import CommitNotes, Note, Plan
 from warren.server.staging.stage_files import DamagedPart
-from warren.server.staging.staged_batch import Conflict, NoRoom, NoStage, Order, Outcome, QueueFull
+from warren.server.staging.staged_batch import Conflict, MissingBatches, NoRoom, NoStage, Order, Outcome, QueueFull
 from warren.server.staging.stages import Stages
 from warren.server.supervision import Supervision
 
@@ -534,13 +534,15 @@ def test_a_full_queue_and_a_forbidden_message_leave_everything_as_it_was(tmp_pat
     assert life.bodies() == []
 
 
-@pytest.mark.parametrize("later", [0, 1, 10**18])
-def test_nobody_has_a_batch_of_another_taken_for_published(tmp_path: Path, later: int) -> None:
+def test_nobody_has_a_batch_of_another_taken_for_published(tmp_path: Path) -> None:
     life = with_queue(tmp_path)
 
     async def work(stages: Stages) -> Outcome:
         assert (await commit(life, 1, await put(stages, "a", content(b"1")))).committed
-        await commit(life, 2 + later, user="other")
+        for later in (3, 10**18):
+            with pytest.raises(MissingBatches):
+                await commit(life, later, user="other")
+        await commit(life, 2, user="other")
         await put(stages, "b", content(b"2"))
         with pytest.raises(Conflict, match="user 'other' has committed batch"):
             await commit(life, 2, "b")
@@ -550,6 +552,43 @@ def test_nobody_has_a_batch_of_another_taken_for_published(tmp_path: Path, later
 
     assert life.run(work).committed
     assert life.harness.queue("q").ready_count == 2
+
+
+def test_a_batch_that_leaves_out_others_is_refused_until_its_query_is_forgotten(tmp_path: Path) -> None:
+    """As after the restore of a backup in which batch 4 was the last one: 5 to 8 are in no queue."""
+    life = with_queue(tmp_path)
+
+    async def work(stages: Stages) -> list[Outcome]:
+        assert (await commit(life, 4, await put(stages, "a", content(b"4")))).committed
+        await put(stages, "b", content(b"9"))
+        for batch in (6, 9, 10**18):
+            with pytest.raises(MissingBatches, match=rf"from 5 to {batch - 1} are missing.*older backup"):
+                await commit(life, batch, "b")
+        assert await names_of(stages) == ["b"], "it is not dropped"
+        again = await commit(life, 4, "nothing")
+        following = await commit(life, 5)  # an empty one counts
+        with pytest.raises(MissingBatches):
+            await commit(life, 9, "b")
+        assert await stages.forget(life.harness.vhost, "query")
+        return [again, following, await commit(life, 9, "b")]
+
+    again, following, last = life.run(work)
+    assert again.duplicate and following.committed and last.committed
+    assert sorted(life.bodies()) == [b"4", b"9"]
+
+
+def test_after_a_note_of_an_earlier_version_batches_may_be_missing(tmp_path: Path) -> None:
+    """Empty batches were not committed then."""
+    life = with_queue(tmp_path)
+
+    async def work(stages: Stages) -> Outcome:
+        CommitNotes(life.harness.vhost.records).store("query", note(4, 0))
+        assert (await commit(life, 9)).committed
+        with pytest.raises(MissingBatches):
+            await commit(life, 11)
+        return await commit(life, 10)
+
+    assert life.run(work).committed
 
 
 def test_a_query_goes_on_under_another_user(tmp_path: Path) -> None:

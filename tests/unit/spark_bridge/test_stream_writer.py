@@ -1,0 +1,54 @@
+"""What the sink of a streaming query commits: each batch, also an empty one, since batches follow each other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from warren.spark_bridge.control import Committed
+from warren.spark_bridge.writer import BatchWriter, StreamWriter, Written
+from warren.spark_bridge.writer_options import CONFIRMS, STAGED, WriteOptions
+
+
+class Broker:
+    """Has all that was committed."""
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[str, int, list[str]]] = []
+
+    def client(self) -> Broker:
+        return self
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def commit_stages(self, query: str, batch: int, stages: list[str], **_: Any) -> Committed:
+        self.commits.append((query, batch, stages))
+        return Committed(True, False, 0, 0)
+
+
+def options(broker: Broker, delivery: str) -> WriteOptions:
+    found = SimpleNamespace(connection=broker, delivery=delivery, commit_timeout_s=1.0, mandatory=True)
+    return cast(WriteOptions, found)
+
+
+@pytest.mark.parametrize(("delivery", "commits"), [(STAGED, [("q", 3, ["s"]), ("q", 4, [])]), (CONFIRMS, [])])
+def test_an_empty_batch_of_a_query_is_committed_as_well(delivery: str, commits: list[Any]) -> None:
+    broker = Broker()
+    writer = StreamWriter(options(broker, delivery), cast(Any, None))
+    writer.commit([Written("q", "s", 5), Written("q", None, 0)], 3)
+    writer.commit([Written("q", None, 0), None], 4)
+    writer.commit([], 5)  # nobody knows whose batch that is
+    assert broker.commits == commits
+
+
+def test_a_batch_write_without_rows_is_not_committed() -> None:
+    broker = Broker()
+    writer = BatchWriter(options(broker, STAGED), cast(Any, None), overwrite=False)
+    writer.commit([Written("q", None, 0)])
+    assert broker.commits == []
