@@ -51,6 +51,8 @@ _GAUGES: Final = (
     ("epoch", "of the leader that is followed"),
     ("mended", "places on disk that were damaged, and mended from the leader"),
     ("damaged", "places on disk that are damaged, and could not be mended"),
+    ("quarantine_files", "copies in the quarantine of the store"),
+    ("quarantine_bytes", "how many bytes these have"),
     ("served_bytes", "of sealed chunks of streams, which this follower has answered readers itself"),
 )
 

@@ -40,6 +40,7 @@ from warren.cluster.events import Position, Standing
 from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.replication import cluster_state, last_contact
 from warren.replication.cluster_state import ClusterState
+from warren.replication.cut_copies import Quarantine
 from warren.replication.entries import (
     PREAMBLE,
     Ack,
@@ -159,6 +160,7 @@ class Follower:
         self._keeping = Lock()
         self._replica = replica
         self._copy = ReplicaCopy(replica, metadata)
+        self._quarantine = Quarantine(replica.file_system)
         self.scrub = ReplicaScrub(replica, self._copy.sealed, self.askable)
         self._link: _Link | None = None
         self._election: Election | None = None
@@ -198,6 +200,7 @@ class Follower:
             "served_bytes": self._copy.served_bytes,
             "mended": self.scrub.mended,
             "damaged": self.scrub.damaged,
+            **self._quarantine.usage(),
             "trouble": "" if link is not None else self.reason,
         }
 

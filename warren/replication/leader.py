@@ -44,6 +44,7 @@ from warren.replication import cluster_port, cluster_state, members
 from warren.replication.advertised import told_urls
 from warren.replication.catching_up import CatchingUp
 from warren.replication.cluster_state import ClusterState
+from warren.replication.cut_copies import Quarantine
 from warren.replication.elected_set import ElectedSet
 from warren.replication.entries import (
     PREAMBLE,
@@ -144,6 +145,7 @@ class Leader:
         self.has_begun = False  # what begins this life is synced here
         self.shipping = Shipping(fs, EpochTable())  # until `files` is called
         self._fs = fs
+        self._quarantine = Quarantine(fs)
         self._mender = LeaderMender(fs, self.askable, self.store_id)
         self.identity = identity
         self._endpoint = endpoint
@@ -354,8 +356,10 @@ class Leader:
             "end_lsn": end_lsn,
             "min_in_sync": self.in_sync.min_in_sync,
             "in_sync": sorted(node.name for node in self.in_sync.members),
+            "short": self._is_short(),
             "trouble": self.trouble() or self.trouble_of_disk(),
             "mended": self._mender.mended,
+            **self._quarantine.usage(),
             "format_level": min([LEVEL, *(follower.level for follower in self._followers.values())]),
             "followers": rows,
         }

@@ -28,8 +28,8 @@
 6. TRUNCATE and IMAGE never remove committed frames. The checkpoint on disk is committed, and each frame says how far
    its leader's log was, in this life or an earlier one. A leader that asks for more lost them (`HistoryLostError`).
    The exception is a leader whose epoch is at least `EPOCH_STRIDE` beyond the log here: a person has made its log the
-   truth. Frames that are cut off are copied to the quarantine, the file is cut and synced, and the later segments are
-   gone, before the next entry.
+   truth. Frames that are cut off are copied to the quarantine, for good if they were committed (``cut_copies.py`` if
+   not). The file is cut and synced, and the later segments are gone, before the next entry.
 7. After a failure of the disk nothing is tried again, as in ``Store``; after a shortage the same entry may be.
 
     catching-up, 20 bytes: magic "WARRNCUP", lsn u64, crc u32 (CRC-32 of what is before)
@@ -77,6 +77,7 @@ from warren.msgstore.log.jobs import DropJob
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES, STORE_TAG_BYTES
 from warren.msgstore.log.replay import FrameHead
 from warren.msgstore.log.sealed_table import SealedSegment
+from warren.replication.cut_copies import CutCopies
 from warren.replication.entries import (
     Ack,
     Beacon,
@@ -651,16 +652,31 @@ class ReplicaStore(FailStop):
             return
         self._close_current()
         store = self._store
+        was_committed = entry.lsn < max(self._checkpoint.lsn, self.committed_lsn)
         for number, header in sorted(self._segments.items(), reverse=True):
-            if header.epoch <= entry.epoch and header.base_lsn < entry.lsn:
-                if entry.lsn < self.received_lsn:
-                    store.quarantine(number)
+            is_last = header.epoch <= entry.epoch and header.base_lsn < entry.lsn
+            if not is_last and was_committed:
+                store.set_aside(number)
+                continue
+            if entry.lsn < self.received_lsn and was_committed:
+                store.quarantine(number)
+            elif entry.lsn < self.received_lsn:
+                start_lsn = entry.lsn if is_last else header.base_lsn + SEGMENT_HEADER_BYTES
+                self._keep(header, start_lsn)
+            if is_last:
                 self._cut_file(header, entry.lsn)  # synced by what reads the log
                 break
-            store.set_aside(number)
+            store.release([number])
+            store.unlink([number])
         self._current = None
         self._read_log()
         self._read_sealed()
+
+    def _keep(self, header: SegmentHeader, start_lsn: int) -> None:
+        end_lsn = min(self.received_lsn, header.base_lsn + header.capacity)
+        if end_lsn > start_lsn:
+            base = header.base_lsn
+            CutCopies(self._fs, self._clock_ms).keep(header.number, start_lsn - base, end_lsn - base)
 
     def _check_history(self, lsn: int, wanted: str) -> None:
         """See that nothing is given up from `lsn` on that is known to be committed."""

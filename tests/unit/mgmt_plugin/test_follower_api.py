@@ -30,6 +30,8 @@ STATUS: dict[str, Any] = {
     "served_bytes": 0,
     "mended": 0,
     "damaged": 0,
+    "quarantine_files": 0,
+    "quarantine_bytes": 0,
     "members": [
         {"node": "rabbit@two", "role": "follower", "state": "waiting", "running": True},
         {"node": "rabbit@one", "role": "follower", "state": "gone", "running": False, "gone_since_ms": 7},

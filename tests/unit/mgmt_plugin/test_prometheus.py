@@ -684,7 +684,8 @@ def test_a_leader_shows_its_followers_and_each_of_these_metrics_is_documented(no
     etcd = {"requests": 7, "failures": 2, "seconds": 0.25}
     election = {"leads": True, "epoch": 3, "takeovers": 2, "leaderless_s": 1.5, "late_renewals": 1, "etcd": etcd}
     status |= {"members": [{"running": True}, {"running": False}], "election": election}
-    node.management.cluster = lambda: status | {"trouble": "", "mended": 3, "followers": [gone, there]}
+    status |= {"quarantine_files": 2, "quarantine_bytes": 4711, "short": False, "mended": 3}
+    node.management.cluster = lambda: status | {"trouble": "its disk is slow", "followers": [gone, there]}
     samples = node.samples("/metrics")
     assert samples["warren_replication_in_sync", ()] == 2
     assert samples["warren_replication_follower_lag_bytes", (("follower", "rabbit@two"),)] == 56
@@ -696,7 +697,9 @@ def test_a_leader_shows_its_followers_and_each_of_these_metrics_is_documented(no
         name for name in names(samples) if name.startswith(("warren_replication", "warren_cluster", "warren_etcd"))
     }
     assert samples["warren_replication_mended", ()] == 3
-    assert len(found) == 20
+    assert samples["warren_replication_quarantine_bytes", ()] == 4711
+    assert samples["warren_replication_short", ()] == 0
+    assert len(found) == 22
     assert [name for name in found if f"`{name}`" not in documented] == []
 
 

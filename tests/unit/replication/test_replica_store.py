@@ -262,3 +262,23 @@ def test_what_is_cut_off_is_in_the_quarantine_and_entries_are_counted_anew() -> 
     assert copies == {path.removeprefix("log/"): data for path, data in before.items()}
     Wire(log, replica)
     assert segments(fs) == segments(log.fs)
+
+
+def test_what_was_never_confirmed_is_kept_for_a_while_when_it_is_cut_off() -> None:
+    """(6): see cut_copies.py."""
+    log = ShippedLog()
+    log.commit(3)
+    fs = SimulatedFileSystem()
+    replica = follower(log, fs)
+    Wire(log, replica)
+    lsn = replica.received_lsn
+    log.commit(1)
+    end = replica.received_lsn
+    before = segments(fs)["log/0000000001"]
+    replica.follow(log.epoch + 1, STORE_ID)
+    replica.apply(Truncate(lsn, 1), log.epoch + 1)
+    assert replica.received_lsn == lsn
+    (name,) = fs.names("quarantine")
+    assert name.startswith(f"cut-0000000001-{end - lsn}-")
+    found = fs.contents()[f"quarantine/{name}"]
+    assert found[lsn:] == before[lsn:end] and not found[64:lsn].strip(b"\0")

@@ -580,7 +580,9 @@ class Metrics:
             ("in_sync", "Nodes that have every confirmed message", len(status["in_sync"])),
             ("min_in_sync", "How many there have to be", status["min_in_sync"]),
             ("mended", "Places on the leader's disk that were damaged, and mended from a follower", status["mended"]),
-            ("short", "1 while confirms wait because there are fewer", int(bool(status["trouble"]))),
+            ("quarantine_files", "Copies in the quarantine of the store", status["quarantine_files"]),
+            ("quarantine_bytes", "How many bytes these have", status["quarantine_bytes"]),
+            ("short", "1 while confirms wait because there are fewer", int(status["short"])),
         ):
             yield Metric(f"replication_{name}", GAUGE, text), _one(value)
         followers = [(labels(("follower", row["node"])), row) for row in status["followers"]]
