@@ -374,7 +374,7 @@ class MqttPeer(Peer):
                 return True
         if end - at > self.shared.message_max_bytes:
             raise MqttError(TOO_LARGE, "a message that is too large")
-        session.publish_plain(topic, qos, packet_id, data[at:end])
+        session.publish_plain(topic, qos, packet_id, data[at:end], first & 8 != 0)
         self.check_outbox()
         return True
 
@@ -412,7 +412,7 @@ class MqttPeer(Peer):
             raise MqttError(TOO_LARGE, "a message that is too large")
         body = data[pos:end]
         qos = int(first >> 1 & 3)
-        session.publish(self.topic_text(topic), properties, qos, first & 1 != 0, packet_id, body)
+        session.publish(self.topic_text(topic), properties, qos, first & 1 != 0, packet_id, body, first & 8 != 0)
         self.check_outbox()
 
     def _command(self, first: i64, data: bytes, pos: i64, end: i64) -> None:

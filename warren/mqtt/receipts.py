@@ -35,10 +35,11 @@ class Receipts(Confirms):
         # Number of a publish, packet id with its QoS, reason.
         self._waiting: deque[tuple[int, int, int]] = deque()
         self._arriving: int = 0  # the packet id of QoS 2 whose publish is under way
+        self._arriving_crc: int = 0
         self.waiting_of_qos_1: int = 0
 
-    def expect(self, packet_id: int, qos: i64, reason: int) -> None:
-        """Answer `packet_id` when the next publish is confirmed.
+    def expect(self, packet_id: int, qos: i64, reason: int, crc: int) -> None:
+        """Answer `packet_id` when the next publish is confirmed. `crc`: of a message of QoS 2.
 
         Raises:
             MqttError: there are more of them than packet ids.
@@ -47,6 +48,7 @@ class Receipts(Confirms):
             raise MqttError(RECEIVE_MAXIMUM, f"more than {PACKET_IDS} messages that wait for PUBACK or PUBREC")
         if qos == 2:
             self._arriving = packet_id
+            self._arriving_crc = crc
             self._waiting.append((int(self.published) + 1, packet_id | OF_QOS_2, reason))
         else:
             self.waiting_of_qos_1 += 1
@@ -67,7 +69,9 @@ class Receipts(Confirms):
         if packet_id:
             self._arriving = 0
             session = self._session
-            if outcome != REFUSED and session is not None and session.sessions.receive(session.kept, packet_id):
+            if outcome == REFUSED or session is None:
+                return
+            if session.sessions.receive(session.kept, packet_id, self._arriving_crc):
                 self.await_batch()
 
     def write_confirmed(self, up_to: i64, count: i64) -> None:

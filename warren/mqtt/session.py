@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -183,8 +184,8 @@ class MqttSession(Session):
 
     # --- PUBLISH ----------------------------------------------------------------------------------------------------
 
-    def publish_plain(self, topic: bytes, qos: i64, packet_id: int, body: bytes) -> None:
-        """Publish what has no properties and is not to be retained.
+    def publish_plain(self, topic: bytes, qos: i64, packet_id: int, body: bytes, dup: bool) -> None:
+        """Publish what has no properties and is not to be retained. `dup`: it may have been sent before.
 
         Raises:
             AmqpError: it may not be published.
@@ -202,7 +203,16 @@ class MqttSession(Session):
                 if len(kept) >= TOPICS_KEPT:
                     kept.clear()
                 kept[topic] = prepared
-        self._publish(prepared, qos, packet_id, body)
+        crc = self._crc_of(prepared, packet_id, body, dup) if qos == 2 else 0
+        self._publish(prepared, qos, packet_id, body, crc)
+
+    def _crc_of(self, prepared: PreparedPublish, packet_id: int, body: bytes, dup: bool) -> int:
+        """Return the crc of a message of QoS 2; forget its packet id if that is of another one."""
+        crc = zlib.crc32(body, zlib.crc32(prepared.arguments))
+        kept = self.kept
+        if kept.earlier and self.sessions.is_of_another(kept, packet_id, crc, is_first=not dup):
+            self.sessions.forget_received(kept, packet_id)
+        return crc
 
     def prepare(self, topic: str, properties: Properties, qos: int, retain: bool) -> PreparedPublish:
         """Return what a PUBLISH or a will comes to, whatever its payload.
@@ -213,7 +223,7 @@ class MqttSession(Session):
         found = properties_of(properties, qos, retain, self.client_id if self._own_kept else "")
         return PreparedPublish(EXCHANGE, routing_key(topic), found.encode())
 
-    def _publish(self, prepared: PreparedPublish, qos: i64, packet_id: int, body: bytes) -> None:
+    def _publish(self, prepared: PreparedPublish, qos: i64, packet_id: int, body: bytes, crc: int) -> None:
         if qos > 0:
             receipts = self._receipts
             if receipts is None:
@@ -228,7 +238,7 @@ class MqttSession(Session):
             self._check_room(receipts, qos)
             route = prepared.find_route(self)
             reason = NO_SUBSCRIBERS if route.cacheable and not route.queues else 0
-            receipts.expect(packet_id, qos, reason)
+            receipts.expect(packet_id, qos, reason, crc)
         prepared.publish(self, body)
 
     def _check_room(self, receipts: Receipts, qos: i64) -> None:
@@ -248,19 +258,20 @@ class MqttSession(Session):
             raise MqttError(QUOTA, "too many packet ids of QoS 2 are remembered in this virtual host already")
 
     def publish(
-        self, topic: str, properties: Properties, qos: int, retained: bool, packet_id: int, body: bytes
+        self, topic: str, properties: Properties, qos: int, retained: bool, packet_id: int, body: bytes, dup: bool
     ) -> None:
-        """Publish with properties, and retain the message if that is asked for.
+        """Publish with properties, and retain the message if that is asked for. `dup`: it may have been sent before.
 
         Raises:
             AmqpError: it may not be published, or not be retained.
         """
         prepared = self.prepare(topic, properties, qos, retained)
+        crc = self._crc_of(prepared, packet_id, body, dup) if qos == 2 else 0
         retains = retained and not (qos == 2 and packet_id in self.kept.received)
         if retains:
             prepared.find_route(self)  # may it be published?
             self._retain(topic, properties, qos, body)
-        self._publish(prepared, qos, packet_id, body)
+        self._publish(prepared, qos, packet_id, body, crc)
         if retains and self._receipts is not None and qos > 0:
             self._receipts.await_batch()
 

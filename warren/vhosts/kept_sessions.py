@@ -7,12 +7,15 @@ with.
     record                     value
     "session:" NAME            expiry in s (4), notes of the protocol
     "session-will:" NAME       due, in ms since the epoch (8), will as the protocol writes it
-    "session-in:" ID NAME      (nothing)    ID: a packet id of the client, 4 hex digits
+    "session-in:" ID NAME      crc of the message (4), or nothing    ID: a packet id of the client, 4 hex digits
     "session-out:" ID NAME     (nothing)    ID: a packet id of ours
 
 1. A session that ends with its connection has no record, and is here while it is connected.
 2. ``received`` are the packet ids of messages that have been taken over and may be sent again: exactly once is that
    they are not taken over again. ``released`` are those of messages that the client has, and may not be told again.
+   Those received in an earlier life of the broker are ``earlier`` as well: after the restore of a backup the client may
+   be further, and use the packet id for another message. That one is taken over: it is sent for the first time, or has
+   another crc.
 3. One that nobody has come back to ends its expiry after the connection, or after the start of the broker, whatever is
    later. A will that waits goes out at its time, or at the end of the session, whatever is earlier; after a restart
    that was too long at once.
@@ -52,6 +55,7 @@ class KeptSession(Timer):
         self.notes = b""  # of the protocol
         self.is_connected: bool = False
         self.received: dict[int, None] = _NONE
+        self.earlier: dict[int, int] = _NO_CRCS  # those of an earlier life, with the crc of the message; -1: not known
         self.released: dict[int, None] = _NONE
         self.will = b""  # b"": none waits
         self.will_ms: i64 = NEVER
@@ -66,6 +70,7 @@ class KeptSession(Timer):
 
 
 _NONE: Final[dict[int, None]] = {}  # for all that have none: never changed
+_NO_CRCS: Final[dict[int, int]] = {}  # likewise
 
 
 class KeptSessions:
@@ -125,11 +130,17 @@ class KeptSessions:
                 found.will_ms = int.from_bytes(value[:8], "big")
                 self.will_shares.add(found.user, len(found.will))
         for prefix in (_IN, _OUT):
-            for name, _ in self._records.values(prefix):
+            for name, value in self._records.values(prefix):
                 at = len(prefix) + _ID_DIGITS
                 found = self.sessions.get(name[at:])
-                if found is not None:
-                    self._add(found, prefix, int(name[len(prefix) : at], 16))
+                if found is None:
+                    continue
+                packet_id = int(name[len(prefix) : at], 16)
+                self._add(found, prefix, packet_id)
+                if prefix == _IN:
+                    if found.earlier is _NO_CRCS:
+                        found.earlier = {}
+                    found.earlier[packet_id] = int.from_bytes(value, "big") if value else -1
         for session in self.sessions.values():
             self._set_timer(session)
 
@@ -211,6 +222,7 @@ class KeptSessions:
         self.id_shares.add(session.user, -len(session.received) - len(session.released))
         self.session_shares.add(session.user, -1)
         session.received = _NONE
+        session.earlier = _NO_CRCS
         session.released = _NONE
         del self.sessions[session.name]
         self._timers.cancel(session)
@@ -293,18 +305,28 @@ class KeptSessions:
         """Tell whether there may be one more."""
         return self.id_shares.allows(session.user, 1)
 
-    def receive(self, session: KeptSession, packet_id: int) -> bool:
-        """Remember that a message was taken over; True when that is stored."""
+    def receive(self, session: KeptSession, packet_id: int, crc: int) -> bool:
+        """Remember that a message with this crc was taken over; True when that is stored."""
         self._add(session, _IN, packet_id)
         if session.stored is None:
             return False
-        self._records.store(_record(_IN, packet_id, session.name), b"")
+        self._records.store(_record(_IN, packet_id, session.name), crc.to_bytes(4, "big"))
         return True
+
+    def is_of_another(self, session: KeptSession, packet_id: int, crc: int, *, is_first: bool) -> bool:
+        """Tell whether a packet id was received in an earlier life for another message than one with this crc.
+
+        `is_first`: the client sends it for the first time, as far as it says.
+        """
+        known = session.earlier.get(packet_id)
+        return known is not None and (is_first or known not in (-1, crc))
 
     def forget_received(self, session: KeptSession, packet_id: int) -> bool:
         """The client does not send it again; False when it is not one of those."""
         if packet_id not in session.received:
             return False
+        if packet_id in session.earlier:
+            del session.earlier[packet_id]
         del session.received[packet_id]
         if not session.received:
             session.received = _NONE
