@@ -36,7 +36,8 @@ from warren.replication.identity import Identity, identity
 from warren.replication.leader import Leader
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.pre_vote import PositionPort
-from warren.replication.replica_store import ReplicaStore
+from warren.replication.replica_store import NO_STORE, ReplicaStore
+from warren.server import store_versions
 from warren.server.application import NODE, STRAY_SIGNALS, SWITCH_INTERVAL_S, serve_locked
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.data_dir import MESSAGES, DataDir
@@ -239,10 +240,12 @@ def _opened(settings: Settings) -> tuple[ReplicaStore, MetadataCopy]:
     replica = ReplicaStore(OsFileSystem(str(directory)), on_catalogue=metadata.apply)
     try:
         replica.open()
+        store_versions.note(directory, is_new=replica.store_id == NO_STORE)
     except StoreError as error:
         replica.close()
         metadata.close()
-        raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
+        reason = store_versions.explained(str(error), directory)
+        raise StartError(f"message store {settings.data_dir / MESSAGES}: {reason}") from None
     return replica, metadata
 
 

@@ -163,7 +163,7 @@ async def serve_locked(
         StartError: as there.
     """
     # SQLAlchemy is a third of all there is to import, and whoever brings a catalogue of his own does not need it.
-    from warren.server import histories
+    from warren.server import histories, store_versions
     from warren.server.catalogue.catalogue import Catalogue
 
     directory = messages_directory(settings.data_dir)
@@ -171,19 +171,21 @@ async def serve_locked(
     descriptors = raise_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     pause_collector()
-    # What is loaded on an empty store is all there is.
-    catalogue = Catalogue.open(
-        settings.catalogue_url(),
-        first_contents=settings.load_definitions is None,
-        first_user=settings.default_user,
-        first_password=settings.default_pass,
-    )
-    files = OsFileSystem(str(directory))
-    # Not on the loop: other nodes may have to hear of this one meanwhile.
-    recover_all = partial(recover_messages, settings, files, descriptors.store_handles, epoch, store_id)
-    recovered = await in_thread(STORE, recover_all)
+    with store_versions.told(directory):
+        # What is loaded on an empty store is all there is.
+        catalogue = Catalogue.open(
+            settings.catalogue_url(),
+            first_contents=settings.load_definitions is None,
+            first_user=settings.default_user,
+            first_password=settings.default_pass,
+        )
+        files = OsFileSystem(str(directory))
+        # Not on the loop: other nodes may have to hear of this one meanwhile.
+        recover_all = partial(recover_messages, settings, files, descriptors.store_handles, epoch, store_id)
+        recovered = await in_thread(STORE, recover_all)
     if epoch is None:
         histories.compare(catalogue, recovered, directory, accept_loss=settings.accept_loss)
+    versions = store_versions.note(directory, is_new=recovered.recovery.is_new)
     application = Application(
         settings,
         catalogue,
@@ -194,6 +196,7 @@ async def serve_locked(
         recovered=recovered,
         marked=settings.data_dir,
     )
+    application.messages.versions = versions
     tasks = application.tasks
     manager = ServiceManager.from_environment(os.environ)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *STRAY_SIGNALS) as signals:
@@ -379,6 +382,11 @@ class Application:
         self._stopped_clean = False
         self._exit_code = 0
         self._logins_under_way = 0
+
+    @property
+    def messages(self) -> MessageStoreService:
+        """The message store."""
+        return self._messages
 
     def places(self) -> list[str]:
         """Return where it listens, as URLs without a path."""

@@ -72,6 +72,7 @@ from warren.server.errors import StartError
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
 from warren.server.settings import DISK_FREE_RESUME_SHARE, StoreSettings
+from warren.server.store_versions import Versions
 from warren.server.store_workers import (
     Failure,
     Job,
@@ -223,6 +224,7 @@ class MessageStoreService:
         mender: Mender | None = None,
     ) -> None:
         self.failed = ""  # why the store has failed
+        self.versions: Versions | None = None  # which Warren has made and written it
         self.losses: tuple[dict[str, object], ...] = ()  # what the start has found missing or damaged
         self.commit_times = Histogram()  # of writing and syncing a batch; the committer's
         # Since the start.

@@ -19,6 +19,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -31,6 +32,7 @@ from warren.msgstore.files.file_system import OsFileSystem
 from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, problem, time_text
 from warren.server.data_dir import LOCK_NAME, MESSAGES, DataDir
 from warren.server.errors import StartError
+from warren.server.store_versions import explained, maybe_read
 
 if TYPE_CHECKING:
     from warren.msgstore.tools.log_files import StoreFiles
@@ -67,7 +69,10 @@ def inspect_command(
         elif segment is not None:
             _print(inspect_segment(files, segment, with_records=records))
         else:
-            _print(inspect(files, with_records=records))
+            versions = maybe_read(directory / MESSAGES)
+            known = {} if versions is None else asdict(versions)
+            lines = inspect(files, with_records=records)
+            _print({**line, **known} if line["type"] == "store" else line for line in lines)
 
 
 @store_app.command("verify")
@@ -282,10 +287,8 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except StartError as error:
         _fail(str(error))
-    except UnreadableStore as error:
-        _fail(f"{path}: {error}")
-    except StoreError as error:
-        _fail(f"{path}: {error}")
+    except (UnreadableStore, StoreError) as error:
+        _fail(f"{path}: {explained(str(error), path / MESSAGES)}")
     except PermissionError as error:
         _fail(f"{error.filename or path}: not permitted to read it")
 

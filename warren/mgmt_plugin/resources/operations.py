@@ -339,6 +339,8 @@ class StoreHandlers(Handlers):
             "resident_bytes": int(log.resident_bytes),
             "trouble": service.trouble(),
             "losses": list(service.losses),
+            "created_by": None if service.versions is None else service.versions.created_by,
+            "last_written_by": None if service.versions is None else service.versions.last_written_by,
         }
 
     async def show_reactor(self, call: Call) -> Described:

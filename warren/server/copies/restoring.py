@@ -26,6 +26,7 @@ from warren.msgstore.files.file_system import OsFileSystem
 from warren.msgstore.files.syncing import sync_all
 from warren.msgstore.tools.lines import Line, UnreadableStore, problem, time_text
 from warren.queues.lanes import METADATA
+from warren.server import store_versions
 from warren.server.data_dir import MESSAGES, UNFINISHED_RESTORE, DataDir
 from warren.server.durable_file import sync_directory
 from warren.server.errors import CatalogueError
@@ -111,6 +112,7 @@ def restore(
                 sync_directory(data_dir / made)
             summary, changes = yield from _checked(data_dir, manifest, until)
             _restore_metadata(data_dir / CATALOGUE_FILE, target, manifest, changes)
+            store_versions.note(data_dir / MESSAGES, is_new=False, version=manifest.warren)
             if not with_links:
                 hold(data_dir, f"restored from backup {manifest.number} of {time_text(manifest.taken_ms)}")
             mark.unlink()

@@ -1,0 +1,99 @@
+"""Which Warren has made a message store, and which has written it last: the file ``written-by.json`` beside the log.
+
+    created_by         the version; null: an older Warren, which did not say so
+    last_written_by    the version of the last start
+    since_ms           when that version has started on it first, ms since the Unix epoch
+
+1. It is written before a start writes anything else to the store, when the version is another one.
+2. It decides nothing: formats have numbers of their own. It tells a person which version to start instead.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from warren import __version__
+from warren.server.durable_file import replace_file
+from warren.server.errors import StartError
+from warren.server.logs import get_logger
+
+NAME: Final = "written-by.json"
+_BYTES_MAX: Final = 1 << 16
+_NEWER: Final = "newer Warren"  # in every refusal of a format
+
+log = get_logger("server")
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """See the header."""
+
+    created_by: str | None
+    last_written_by: str
+    since_ms: int
+
+
+def maybe_read(messages: Path) -> Versions | None:
+    """Return what the directory of a message store says; None: nothing that can be read."""
+    try:
+        with (messages / NAME).open("rb") as file:
+            return parsed(file.read(_BYTES_MAX))
+    except (OSError, ValueError):
+        return None
+
+
+def parsed(content: bytes) -> Versions:
+    """Return what the file says. Raises ValueError."""
+    found = json.loads(content)
+    try:
+        created_by, last_written_by, since_ms = found["created_by"], found["last_written_by"], found["since_ms"]
+    except (TypeError, KeyError):
+        raise ValueError("not the versions of a store") from None
+    if not isinstance(last_written_by, str) or not isinstance(created_by, str | None) or not isinstance(since_ms, int):
+        raise ValueError("not the versions of a store")
+    return Versions(created_by, last_written_by, since_ms)
+
+
+def note(messages: Path, *, is_new: bool, version: str = __version__) -> Versions:
+    """Note that a version writes the store from now on; return what is noted.
+
+    Raises:
+        StartError: it cannot be written.
+    """
+    known = maybe_read(messages)
+    if known is not None and known.last_written_by == version and not is_new:
+        return known
+    if known is not None and not is_new:
+        log.info("another Warren has written the message store last", last=known.last_written_by, now=version)
+    created_by = version if is_new else None if known is None else known.created_by
+    noted = Versions(created_by, version, time.time_ns() // 1_000_000)
+    content = json.dumps(asdict(noted)).encode() + b"\n"
+    try:
+        replace_file(messages / NAME, lambda _: content)
+    except OSError as error:
+        raise StartError(f"{messages / NAME}: {error.strerror or error}") from None
+    return noted
+
+
+def explained(reason: str, messages: Path, version: str = __version__) -> str:
+    """Return why a store is refused, with both versions if a newer Warren has written it."""
+    known = maybe_read(messages)
+    if _NEWER not in reason or known is None:
+        return reason
+    return f"{reason}; this is Warren {version}, and Warren {known.last_written_by} has written the message store last"
+
+
+@contextmanager
+def told(messages: Path) -> Iterator[None]:
+    """Have a StartError of the block name both versions, if a newer Warren has written what it is about."""
+    try:
+        yield
+    except StartError as error:
+        error.args = (explained(str(error), messages),)
+        raise
