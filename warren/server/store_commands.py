@@ -4,7 +4,7 @@
    lock, so that no broker starts meanwhile; a copy of a directory, or one that cannot be written, is as good.
 2. Nothing is changed but by `repair --apply` and `restore`, which hold the directory as a broker would.
 3. Standard output is JSON, one object a line; standard error is for people. Exit codes: 0 all is well, 1 problems were
-   found, 2 the store cannot be read or the command was used wrongly.
+   found, 2 the store cannot be read or the command was used wrongly, 3 nothing is wrong but what a repair gave up.
 
 The tools are imported by the commands that need them: they read with construct, and a mistyped option of `warren serve`
 has no use for that.
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 PROBLEMS_FOUND: Final = 1
 CANNOT_READ: Final = 2
+GIVEN_UP_ONLY: Final = 3
 
 store_app = typer.Typer(
     name="store",
@@ -77,11 +78,15 @@ def inspect_command(
 
 @store_app.command("verify")
 def verify_command(directory: _DataDirArgument) -> None:
-    """Check every checksum and that everything fits together."""
+    """Check every checksum and that everything fits together. Exit code 3: only what a repair gave up is wrong."""
+    from warren.msgstore.tools.given_up import GIVEN_UP
     from warren.msgstore.tools.verification import verify
 
     with _reading(directory) as files:
-        _exit_with(_print(verify(files))[PROBLEM])
+        found = _print(verify(files))
+        _exit_with(found[PROBLEM])
+        if found[GIVEN_UP]:
+            raise typer.Exit(GIVEN_UP_ONLY)
 
 
 @store_app.command("dump-queue")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 from store_directory import (
@@ -24,8 +26,10 @@ from warren.msgstore.tools.format import (
     SegmentHeader,
 )
 from warren.server.data_dir import LOCK_NAME
+from warren.server.links_mark import PLACE
 
 from .stores import (
+    StreamStore,
     actions,
     bodies,
     checkpointed_store,
@@ -48,6 +52,7 @@ def test_a_whole_store_needs_no_repair(tmp_path: Path) -> None:
         code, lines = run("repair", store.path, "--apply")
         assert (code, lines[0]["what"]) == (0, "there is nothing to repair")
         after = store.snapshot()
+        assert after.pop(PLACE)
         assert {**after, LOCK_NAME: b""} == before
 
 
@@ -188,3 +193,82 @@ def test_a_torn_tail_needs_no_repair(tmp_path: Path) -> None:
     os.truncate(store.file(), store.offset(store.end_lsn) - 50)
     code, lines = run("repair", store.path)
     assert (code, lines[0]["what"]) == (0, "there is nothing to repair")
+
+
+def test_what_nothing_can_mend_is_given_up_and_told_once(tmp_path: Path) -> None:
+    """A frame is missing whose records nobody refers to: verify said 1 for ever."""
+    store = small_store(tmp_path / "data")
+    store.path.chmod(0o700)
+    data = store.file(1).read_bytes()
+    store.file(1).write_bytes(data[: data.index(b"two") - 60] + bytes(len(data) - data.index(b"two") + 60))
+    code, before = run("verify", store.path)
+    assert code == 1
+    assert run("repair", store.path)[0] == 1
+    code, lines = run("repair", store.path, "--apply")
+    assert code == 0
+    given_up = of_type(lines, "given_up")
+    assert given_up
+    code, after = run("verify", store.path)
+    assert (code, of_type(after, "problem")) == (3, [])
+    told = of_type(after, "given_up")
+    assert [line["what"] for line in told] == [line["what"] for line in given_up]
+    assert all(line["repaired"] for line in told)
+    (summary,) = of_type(after, "summary")
+    assert (summary["problems"], summary["given_up"]) == (0, len(told))
+    assert of_type(before, "summary")[0]["problems"] >= len(told)
+    code, again = run("repair", store.path, "--apply")
+    assert (code, again[0]["what"]) == (0, "there is nothing to repair")
+
+
+def test_other_damage_than_what_was_given_up_is_a_problem(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "data")
+    store.path.chmod(0o700)
+    store.flip(store.file(1).read_bytes().index(b"both"))
+    assert run("repair", store.path, "--apply")[0] == 0
+    for copy in (store.path / "messages" / "quarantine").iterdir():
+        if copy.name.startswith("0000000001"):
+            copy.unlink()  # as when the quarantine is emptied
+    assert run("verify", store.path)[0] == 3
+    data = bytearray(store.file(2).read_bytes())
+    data[data.index(b"three")] ^= 1
+    store.file(2).write_bytes(data)
+    assert run("verify", store.path)[0] == 1
+
+
+def test_a_record_of_repairs_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "data")
+    (store.path / "messages" / "given-up.json").write_text("{}")
+    assert run("verify", store.path)[0] == 2
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_after_a_repair_nothing_is_wrong_but_what_it_has_given_up(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    makers: list[Callable[[Path], StoreDirectory | StreamStore]] = [small_store, checkpointed_store, StreamStore]
+    store = random.choice(makers)(tmp_path / "data")
+    store.path.chmod(0o700)
+    for _ in range(random.choice([1, 1, 2, 3])):
+        files = sorted(path for path in (store.path / "messages").rglob("*") if path.is_file())
+        _damage(random, random.choice(files))
+    run("repair", store.path, "--apply")
+    code, lines = run("verify", store.path)
+    assert code in (0, 3), (seed, lines)
+    assert run("repair", store.path)[0] == 0
+
+
+def _damage(random: Random, path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    if not data or random.random() < 0.2:
+        path.unlink()
+        return
+    at = random.randrange(min(len(data), 3000))
+    match random.choice(["cut", "flip", "zero", "grow"]):
+        case "cut":
+            del data[at:]
+        case "flip":
+            data[at] ^= 1 << random.randrange(8)
+        case "zero":
+            data[at : at + 64] = bytes(len(data[at : at + 64]))
+        case "grow":
+            data += random.randbytes(100)
+    path.write_bytes(data)

@@ -324,12 +324,14 @@ class SegmentFile:
 class StoreFiles:
     """The files of a store, in the directory ``messages`` of a data directory, which is the root of `fs`.
 
-    `headers` stand in for headers that cannot be used.
+    `headers` stand in for headers that cannot be used. `trusts_copies`: damage of which a copy is in the quarantine was
+    told before.
     """
 
     def __init__(self, fs: FileSystem) -> None:
         """Raises UnreadableStore when there is no message store."""
         self.fs = fs
+        self.trusts_copies = True
         self.headers: dict[int, Any] = {}
         try:
             names = fs.names(LOG)
@@ -352,9 +354,9 @@ class StoreFiles:
             raise UnreadableStore(f"messages/{segment_path(number)}: {os.strerror(error.errno or 0)}") from None
 
     def quarantined(self) -> list[str]:
-        """Return the names of what was put aside."""
+        """Return the names of what was put aside, as far as that counts."""
         try:
-            return self.fs.names(QUARANTINE)
+            return self.fs.names(QUARANTINE) if self.trusts_copies else []
         except OSError:
             return []
 

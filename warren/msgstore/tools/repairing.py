@@ -19,6 +19,7 @@
 2. What had to be looked for in the log comes at least once: some of it may have been acknowledged.
 3. The checkpoint is written last. Dying before that loses nothing, and repairing again goes on.
 4. A dry run does all of it but the changes.
+5. What cannot be mended is given up (``given_up``): it is told, and remembered for `verify`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any, Final
 
 from warren.msgstore.files.file_system import write_all
 from warren.msgstore.files.segment_names import segment_path
-from warren.msgstore.files.store import QUARANTINE, Store
+from warren.msgstore.files.store import QUARANTINE, Store, wall_time_ms
 from warren.msgstore.log.checkpoint import seal, snapshot
 from warren.msgstore.log.checksum import CRC32, CRC32C
 from warren.msgstore.log.message_log import MessageLog
@@ -42,7 +43,8 @@ from warren.msgstore.tools.format import (
     STORE_TAG_BYTES,
     SegmentHeader,
 )
-from warren.msgstore.tools.lines import Line, UnreadableStore, note
+from warren.msgstore.tools.given_up import GIVEN_UP, GivenUp, give_up
+from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, note
 from warren.msgstore.tools.log_check import LogCheck, foreign_frame
 from warren.msgstore.tools.log_files import IntactFrame, SegmentFile, StoreFiles
 from warren.msgstore.tools.rebuilding import Rebuild, messages_of_pages
@@ -61,6 +63,7 @@ from warren.msgstore.tools.stored_state import (
     recovered,
     unsealed,
 )
+from warren.msgstore.tools.verification import check, verify
 
 ACTION: Final = "action"
 AT_LEAST_ONCE: Final = (
@@ -111,9 +114,24 @@ class Repair:
                 yield self._action("a new checkpoint is written")
                 if self._store is not None:
                     self._write_checkpoint(state.log, fault)
+            elif count := sum(line["type"] == PROBLEM for line in verify(StoreFiles(self._files.fs))):
+                yield self._action("what is wrong is given up: nothing can mend it", problems=count)
             else:
                 yield note("there is nothing to repair")
+            if self._store is not None:
+                yield from self._give_up()
             yield from self._summary(state, streams)
+
+    def _give_up(self) -> Iterator[Line]:
+        """Remember what is still wrong, and yield it; nothing is written when it is remembered already."""
+        fs = self._files.fs
+        repaired = StoreFiles(fs)
+        repaired.trusts_copies = False  # whoever has given it up may empty the quarantine
+        known = GivenUp(fs)
+        found = list(check(repaired))
+        if any(known.judged(line)["type"] == PROBLEM for line in found):
+            for line in give_up(fs, found, wall_time_ms()):
+                yield {**line, "type": GIVEN_UP}
 
     # --- files --------------------------------------------------------------------------------------------------------
 

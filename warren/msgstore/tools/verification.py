@@ -4,6 +4,7 @@
    of every queue leads to an intact message that has that place, and the segments count their references right. Then
    what is sealed of streams (``sealed_check``).
 2. A queue's problems are told up to `TOLD_MAX`, then counted.
+3. What a repair has given up is told as that, and is a problem no longer (``given_up``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from warren.msgstore.log.queue_index import QueueIndex
+from warren.msgstore.tools.given_up import GIVEN_UP, GivenUp
 from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, problem
 from warren.msgstore.tools.log_check import LogCheck
 from warren.msgstore.tools.log_files import StoreFiles
@@ -31,7 +33,21 @@ TOLD_MAX: Final = 20
 
 
 def verify(files: StoreFiles) -> Iterator[Line]:
-    """Check everything, then yield one line of type ``summary``."""
+    """Check everything, then yield one line of type ``summary``. Raises UnreadableStore."""
+    known = GivenUp(files.fs)
+    given_up = 0
+    for found in check(files):
+        line = known.judged(found)
+        given_up += line["type"] == GIVEN_UP
+        if given_up and line["type"] == "summary":
+            problems = found["problems"]
+            assert isinstance(problems, int)
+            line = {**found, "problems": problems - given_up, "given_up": given_up}
+        yield line
+
+
+def check(files: StoreFiles) -> Iterator[Line]:
+    """Check everything, whatever was given up before, then yield one line of type ``summary``."""
     checkpoint, fault = read_checkpoint(files)
     log = LogCheck(files, checkpoint)
     problems = 0

@@ -1,0 +1,86 @@
+"""What a repair has given up: what `verify` finds right after it, and nothing can mend.
+
+    given-up.json    beside the checkpoint: {"format": 1, "time_ms": ..., "problems": [...]}, the lines of `verify`
+
+1. `verify` says of each once that it was given up. It is a problem no longer, as long as the very same is found; other
+   damage is. An entry whose segment has gone says nothing.
+2. What the disk does not give is never given up: it may be there another time.
+3. Each repair replaces the file in one step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
+from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, time_text
+
+GIVEN_UP: Final = "given_up"
+PATH: Final = "given-up.json"
+_NEW: Final = "given-up.json.tmp"
+_FORMAT: Final = 1
+_UNREADABLE: Final = ("unreadable", "cannot be read", "cannot be opened", "Input/output error")
+# What moves on with the log.
+_MOVING: Final = ("type", "durable_lsn")
+
+
+class GivenUp:
+    """What the repairs of one store have given up."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        """Raises UnreadableStore: the file is damaged, or a newer Warren has written it."""
+        self._fs = fs
+        self._time = ""
+        self._known: set[str] = set()
+        try:
+            handle = fs.open(PATH, writable=False)
+        except FileNotFoundError:
+            return
+        try:
+            document = json.loads(read_exactly(fs, handle, fs.size(handle), 0))
+            if document["format"] != _FORMAT:
+                raise UnreadableStore(f"messages/{PATH}: a newer Warren has written it (format {document['format']})")
+            self._time = time_text(document["time_ms"])
+            self._known = {_key(line) for line in document["problems"]}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise UnreadableStore(f"messages/{PATH} is damaged: remove it, and repair again") from None
+        finally:
+            fs.close(handle)
+
+    def judged(self, line: Line) -> Line:
+        """Return a line of `verify`, as one of what was given up if it is that."""
+        if line["type"] != PROBLEM or _key(line) not in self._known:
+            return line
+        return {**line, "type": GIVEN_UP, "repaired": self._time}
+
+
+def give_up(fs: FileSystem, lines: Iterable[Line], time_ms: int) -> list[Line]:
+    """Remember the problems among the lines of `verify`, durably; return them, but for what cannot be read.
+
+    Raises:
+        OSError: they are not remembered.
+    """
+    problems = [line for line in lines if line["type"] == PROBLEM and not _is_unreadable(line)]
+    with suppress(FileNotFoundError):
+        fs.unlink(_NEW)
+    content = json.dumps({"format": _FORMAT, "time_ms": time_ms, "problems": problems}).encode()
+    handle = fs.create(_NEW, 0)
+    try:
+        write_all(fs, handle, [content], 0)
+        fs.sync(handle)
+    finally:
+        fs.close(handle)
+    fs.rename(_NEW, PATH)
+    fs.sync_directory(".")
+    return problems
+
+
+def _key(line: Line) -> str:
+    return json.dumps({name: value for name, value in line.items() if name not in _MOVING}, sort_keys=True)
+
+
+def _is_unreadable(line: Line) -> bool:
+    return any(word in str(line["what"]) for word in _UNREADABLE)
