@@ -41,8 +41,9 @@ from warren.amqp10.performatives import (
 from warren.amqp10.source import Wanted
 from warren.amqp10.values import Array, Described, Symbol, UByte, UInt, ULong
 from warren.channels.access import READ, WRITE
-from warren.channels.consuming import consume
+from warren.channels.consuming import consume, open_replies
 from warren.queues.arguments import STREAM
+from warren.queues.delivery import Consumer
 from warren.queues.queue import Queue
 from warren.queues.selective import SELECTIVE_MAX
 
@@ -59,6 +60,7 @@ TAG_PREFIX: Final = "link-"  # of consumers, before the handle of their link
 # Settle modes of senders.
 SETTLED: Final = 1
 MIXED: Final = 2
+VOLATILE: Final = "rabbitmq:volatile-queue"  # the capability of a source for direct reply-to
 # What a message that goes to no queue is told with.
 _OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 
@@ -181,13 +183,19 @@ def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arg
     address = source.text(0)
     filters: dict[object, object] = {}
     may_filter = False
+    capability = ""
     if source.flag(4):
         if address is not None:
             raise LinkError(INVALID_FIELD, "a dynamic source with an address")
-        session.run(m.QueueDeclare(0, "", False, False, True, True, False, EMPTY_TABLE))
-        link.queue = session.last_queue
-        address = queue_address(link.queue)
-        _consume(session, link, link.queue, settled, EMPTY_TABLE)
+        if VOLATILE in _symbols(source.any(10)):
+            capability = VOLATILE
+            address = queue_address(_await_replies(session, link, settled))
+        else:
+            capability = "temporary-queue"
+            session.run(m.QueueDeclare(0, "", False, False, True, True, False, EMPTY_TABLE))
+            link.queue = session.last_queue
+            address = queue_address(link.queue)
+            _consume(session, link, link.queue, settled, EMPTY_TABLE)
     elif address == MANAGEMENT:
         _pair(session, fields)
         link.is_management = True
@@ -210,12 +218,12 @@ def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arg
     session.links[handle] = link
     given: list[object] = [str(address), source.any(1), Symbol("session-end"), UInt(0), source.flag(4)]
     lifetime: object = None
-    if link.queue:
+    if capability:
         lifetime = {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
     given += [lifetime, None, filters or None, described(RELEASED, [])]
     given += [Array(0xA3, [Symbol(each) for each in _OUTCOMES])]
-    if link.queue:
-        given.append(Array(0xA3, [Symbol("temporary-queue")]))
+    if capability:
+        given.append(Array(0xA3, [Symbol(capability)]))
     mode = UByte(SETTLED if settled or link.is_management else 0)
     values: list[object] = [str(name), UInt(handle), False, mode, UByte(0), described(SOURCE, given)]
     values += [fields.any(6), None, None, UInt(0), None]
@@ -223,6 +231,27 @@ def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arg
     if link.is_management:
         values += [None, {Symbol("paired"): True}]
     _write_attach(session, values)
+
+
+def _symbols(value: object) -> list[object]:
+    """Return what a list of capabilities has: one may stand alone."""
+    if isinstance(value, Array):
+        return list(value.elements)
+    return value if isinstance(value, list) else [value]
+
+
+def _await_replies(session: Amqp10Session, link: SendingLink, settled: bool) -> str:
+    """Have the client get what is sent to a queue that goes with the link, and keeps nothing: direct reply-to.
+
+    Raises:
+        LinkError: deliveries are to be answered, which such a queue does not wait for.
+    """
+    if not settled:
+        raise LinkError(INVALID_FIELD, f"a source with {VOLATILE} needs a sender's settle mode of {SETTLED}")
+    session.prefetch = 0
+    consumer = open_replies(session, f"{TAG_PREFIX}{link.handle}", EMPTY_TABLE)
+    _begin_consumer(session, link, consumer)
+    return consumer.queue.name
 
 
 def _check_selection(queue: Queue) -> None:
@@ -261,7 +290,10 @@ def _consume(session: Amqp10Session, link: SendingLink, queue: str, settled: boo
     session.prefetch = STREAM_PREFETCH if found is not None and found.rules.queue_type == STREAM else 0
     tag = f"{TAG_PREFIX}{link.handle}"
     consume(session, m.BasicConsume(0, queue, tag, False, settled, False, False, arguments))
-    consumer = session.ledger.consumers[tag]
+    _begin_consumer(session, link, session.ledger.consumers[tag])
+
+
+def _begin_consumer(session: Amqp10Session, link: SendingLink, consumer: Consumer) -> None:
     consumer.credit = 0
     consumer.deliver_head = transfer_head(session.channel, link.handle)
     link.consumer = consumer

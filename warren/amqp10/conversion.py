@@ -97,6 +97,10 @@ OURS: Final = frozenset(("x-exchange", "x-routing-key", "x-opt-deaths", "x-death
 # Headers with more routing keys: an application property of the same name is none, and would be refused as one.
 _ROUTED_BY: Final = frozenset(("CC", "BCC"))
 _URN: Final = "urn:uuid:"
+ANNOTATIONS_MAX_BYTES: Final = 4096
+_NOT_KEPT: Final = OURS | frozenset(
+    ("x-cc", "x-basic-type", "x-opt-delivery-time", "x-delivery-count", "x-acquired-count")
+)
 
 
 # --- in -----------------------------------------------------------------------------------------------------------
@@ -182,6 +186,7 @@ class Sections:
         self.annotations: dict[object, object] = {}
         self.bare = b""
         self.kept = b""
+        self.too_long = ""  # a property that 0-9-1 has no room for
 
     def read(self, data: bytes) -> None:
         """Take all sections of `data`.
@@ -266,14 +271,14 @@ class Sections:
             headers[_SUBJECT] = str(self.subject)
         self.reply_to = fields.text(4)
         if self.reply_to is not None:
-            found.reply_to = _short("reply-to", maybe_queue_of(self.reply_to) or str(self.reply_to))
+            found.reply_to = self._maybe_short("reply-to", maybe_queue_of(self.reply_to) or str(self.reply_to))
         found.correlation_id = _identifier(fields.any(5), headers, _CORRELATION_ID)
         content_type = fields.text(6)
         if content_type is not None:
-            found.content_type = _short("content-type", str(content_type))
+            found.content_type = self._maybe_short("content-type", str(content_type))
         content_encoding = fields.text(7)
         if content_encoding is not None:
-            found.content_encoding = _short("content-encoding", str(content_encoding))
+            found.content_encoding = self._maybe_short("content-encoding", str(content_encoding))
         expiry = fields.any(8)
         if isinstance(expiry, int) and expiry <= _TIMESTAMP_MAX:
             headers[_EXPIRY] = int(expiry)
@@ -284,13 +289,34 @@ class Sections:
                 headers[_CREATED_MS] = int(created)
         group = fields.text(10)
         if group is not None:
-            found.app_id = _short("group-id", str(group))
+            found.app_id = self._maybe_short("group-id", str(group))
         sequence = fields.any(11)
         if isinstance(sequence, int) and sequence <= _TIMESTAMP_MAX:
             headers[_GROUP_SEQUENCE] = int(sequence)
         reply_to_group = fields.text(12)
         if reply_to_group is not None:
             headers[_REPLY_TO_GROUP] = str(reply_to_group)
+
+    def _maybe_short(self, what: str, text: str) -> str | None:
+        """Return `text` if 0-9-1 has room for it: else only clients of 1.0 see it (`originals`)."""
+        if len(text.encode("utf-8", "surrogateescape")) <= NAME_MAX_BYTES:
+            return text
+        self.too_long = what
+        return None
+
+
+def annotations_to_keep(annotations: dict[object, object]) -> Table:
+    """Return what a `modified` outcome says of a message as headers: annotations, but those on which the broker acts.
+
+    Nothing when it is more than `ANNOTATIONS_MAX_BYTES`: one outcome may be for very many messages.
+    """
+    found: Table = {}
+    for name, value in annotations.items():
+        if isinstance(name, str) and name.startswith("x-") and name not in _NOT_KEPT and name not in _OWN:
+            _put(found, name, value)
+    if found and len(encode_table(found)) > ANNOTATIONS_MAX_BYTES:
+        return {}
+    return found
 
 
 def _map_at(data: bytes, pos: i64, end: i64) -> dict[object, object]:

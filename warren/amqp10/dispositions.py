@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
+from warren.amqp.field_table import Table
 from warren.amqp10.errors import LIMIT_EXCEEDED
 from warren.amqp10.links import ReceivingLink, SendingLink
 from warren.amqp10.performatives import (
@@ -29,13 +30,17 @@ from warren.amqp10.performatives import (
 from warren.amqp10.values import Symbol, UInt
 from warren.channels.confirms import Confirms, PendingConfirms
 from warren.channels.jobs import LOOKS_PER_STEP, Returning
-from warren.queues.delivery import Consumer
+from warren.queues.arguments import STREAM
+from warren.queues.dead_letter import with_headers
+from warren.queues.delivery import Consumer, Delivery
 from warren.queues.long_work import Job, Steps
 
 if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
 
 DRAIN_STEPS: Final = 4
+# Of a header that gets annotations: what an outcome may add to it comes on top.
+ANNOTATED_MAX_BYTES: Final = 16_384
 LINK_STEPS: Final = 8
 
 
@@ -162,12 +167,31 @@ def settled_frame(channel: int, is_receiver: bool, first: int, last: int, state:
     return frame(channel, DISPOSITION, [is_receiver, UInt(first), UInt(last), True, state])
 
 
+def annotate(delivery: Delivery, annotations: Table) -> bool:
+    """Have the message of `delivery` keep annotations of its outcome; False: it has no room, or is of a stream."""
+    queue = delivery.queue
+    header_bytes = len(delivery.message.header_payload())
+    if queue.deleted or queue.rules.queue_type == STREAM or header_bytes > ANNOTATED_MAX_BYTES:
+        return False
+    queue.replace(delivery, with_headers(delivery.message, annotations))
+    return True
+
+
 class DispositionRun(Job):
     """What a client says of deliveries: the `tags` that were outstanding, oldest first."""
 
     def __init__(
-        self, session: Amqp10Session, tags: list[int], state: int, *, failed: bool, delay_ms: int, answer: bytes
+        self,
+        session: Amqp10Session,
+        tags: list[int],
+        state: int,
+        *,
+        failed: bool,
+        delay_ms: int,
+        annotations: Table,
+        answer: bytes,
     ) -> None:
+        self._annotations = annotations
         self._session = session
         self._tags = tags
         self._next: int = 0
@@ -197,8 +221,15 @@ class DispositionRun(Job):
                 continue
             delivery = session.ledger.maybe_take(tag)
             if delivery is not None:
-                requeue = self._state != REJECTED
-                self._returning.put_back(delivery, steps, requeue=requeue, failed=self._failed, delay_ms=self._delay_ms)
+                rewritten = bool(self._annotations) and annotate(delivery, self._annotations)
+                self._returning.put_back(
+                    delivery,
+                    steps,
+                    requeue=self._state != REJECTED,
+                    failed=self._failed,
+                    delay_ms=self._delay_ms,
+                    rewritten=rewritten,
+                )
             else:
                 steps.left -= 1
         if not self._returning.end(steps):

@@ -22,6 +22,7 @@ from typing import Final
 from librt.strings import BytesWriter, write_i32_be
 from mypy_extensions import i32, i64, u8
 
+from warren.amqp.codec import NAME_MAX_BYTES
 from warren.amqp.errors import AmqpError
 from warren.amqp.field_table import Table, decode_table
 from warren.amqp.properties import BasicProperties
@@ -44,7 +45,7 @@ from warren.amqp10.conversion import (
     is_hidden,
     property_fields,
 )
-from warren.amqp10.errors import MESSAGE_SIZE, LinkError
+from warren.amqp10.errors import INVALID_FIELD, MESSAGE_SIZE, LinkError
 from warren.amqp10.performatives import Head
 from warren.amqp10.values import BINARY_8, BINARY_32, Described, Symbol, ULong, encode, malformed, value_end
 
@@ -136,8 +137,15 @@ class Layout:
 
 
 def keep_sections(sections: Sections, *, exactly: bool) -> None:
-    """Put sections that would come back otherwise into the headers. `exactly`: their bytes count, not the values."""
+    """Put sections that would come back otherwise into the headers. `exactly`: their bytes count, not the values.
+
+    Raises:
+        LinkError: they are too large for that, and a property is too long to be kept otherwise.
+    """
     if len(sections.kept) > SECTIONS_MAX_BYTES:
+        if sections.too_long:
+            text = f"{sections.too_long} is longer than {NAME_MAX_BYTES} bytes in sections of over {SECTIONS_MAX_BYTES}"
+            raise LinkError(INVALID_FIELD, text)
         return
     found, headers = sections.properties, sections.headers
     sent = sections.bare if exactly else bare_sections(list(sections.fields), sections.application)

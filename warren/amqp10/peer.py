@@ -433,7 +433,7 @@ class Amqp10Peer(Peer):
         self._send_open()
         self.note_opened()
 
-    def _send_open(self) -> None:
+    def _send_open(self, *, is_refused: bool = False) -> None:
         broker = self.broker
         limits = broker.limits
         idle_ms = limits.heartbeat_s * 500
@@ -445,6 +445,8 @@ class Amqp10Peer(Peer):
             Symbol("cluster_name"): broker.cluster_name(),
             Symbol("node"): broker.node,
         }
+        if is_refused:  # a close follows: libraries that see this do not report an open connection
+            told[Symbol("amqp:connection-establishment-failed")] = True
         values: list[object] = [
             broker.node,
             None,
@@ -558,7 +560,7 @@ class Amqp10Peer(Peer):
 
     def _close_with(self, condition: str, explanation: str) -> None:
         if not self._is_open_sent:
-            self._send_open()  # nothing else may come first
+            self._send_open(is_refused=True)  # nothing else may come first
         self.running = False
         self.enter(CLOSING)
         self._deadline_s = self.broker.now_s + CLOSE_TIMEOUT_S

@@ -19,10 +19,11 @@ from mypy_extensions import i64
 
 from warren.amqp import methods as m
 from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
+from warren.amqp.field_table import Table
 from warren.amqp.numbers import milliseconds_of, number_text
 from warren.amqp10.addresses import target_of
 from warren.amqp10.attaching import TAG_PREFIX
-from warren.amqp10.conversion import Body, Sections
+from warren.amqp10.conversion import Body, Sections, annotations_to_keep
 from warren.amqp10.dispositions import DispositionRun, DrainRun, LinkEnd, Outcomes, accepted, settled_frame
 from warren.amqp10.errors import (
     DELETED,
@@ -277,6 +278,9 @@ class Amqp10Session(Session):
                 raise LinkError(INVALID_FIELD, "a transfer without a delivery id")
             if link.credit <= 0:
                 raise LinkError(TRANSFER_LIMIT, "a delivery without credit")
+            if transfer.message_format != 0:
+                text = f"a message of format {int(transfer.message_format)}, where 0 is the only one"
+                raise LinkError(UNIMPLEMENTED, text)
             link.credit -= 1
             link.delivery_count = (link.delivery_count + 1) & U32
             if not transfer.more:
@@ -459,6 +463,7 @@ class Amqp10Session(Session):
         outcome = RELEASED
         failed = False
         delay_ms = -1
+        annotations: Table = {}
         if state == ACCEPTED:
             outcome = ACCEPTED
         elif state == REJECTED:
@@ -470,6 +475,7 @@ class Amqp10Session(Session):
                 failed = fields.flag(0)
                 if fields.flag(1):
                     outcome = REJECTED  # as RabbitMQ: a dead letter, where the queue has them
+                annotations = annotations_to_keep(fields.table(2))
                 due = fields.table(2).get("x-opt-delivery-time")
                 if isinstance(due, int):
                     delay_ms = milliseconds_of(int(due) - int(self.shared.log.now_ms)) or 0
@@ -482,7 +488,9 @@ class Amqp10Session(Session):
             if len(answer) > self.peer.peer_frame_bytes:
                 told = described(int(state), [])
                 answer = settled_frame(self.channel, False, int(found.first), int(found.last), told)
-        run = DispositionRun(self, tags, outcome, failed=failed, delay_ms=delay_ms, answer=answer)
+        run = DispositionRun(
+            self, tags, outcome, failed=failed, delay_ms=delay_ms, annotations=annotations, answer=answer
+        )
         self.connection.begin(run)
 
     # --- flow -------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from warren.queues.delivery import Consumer
 
 if TYPE_CHECKING:
     from warren.channels.session import Session
+    from warren.queues.queue import Queue
 
 REPLY_TO_NAME: Final = "amq.rabbitmq.reply-to"
 REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to."
@@ -95,20 +96,25 @@ def _consume_replies(channel: Session, method: m.BasicConsume) -> None:
         raise ChannelException(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
     if channel.reply_queue is not None:
         raise ChannelException(PRECONDITION_FAILED, "reply consumer already set")
-    connection = channel.connection
     tag = _new_tag(channel, method)
+    channel.reply_queue = open_replies(channel, tag, method.arguments).queue
+    if not method.no_wait:
+        channel.reply(m.BasicConsumeOk(tag))
+
+
+def open_replies(channel: Session, tag: str, arguments: bytes) -> Consumer:
+    """Return a consumer of a reply queue of its own."""
+    connection = channel.connection
     queue = channel.vhost.open_reply_queue(REPLY_TO_PREFIX + connection.broker.unique_name(), connection)
     consumer = Consumer(
-        channel.ledger, queue, tag, no_ack=True, exclusive=False, priority=0, prefetch=0, arguments=method.arguments
+        channel.ledger, queue, tag, no_ack=True, exclusive=False, priority=0, prefetch=0, arguments=arguments
     )
     consumer.keep_small_arguments()
     consumer.owner = channel
     queue.add_consumer(consumer)
-    channel.reply_queue = queue
     channel.ledger.consumers[tag] = consumer
     connection.broker.churn.consumers_created += 1
-    if not method.no_wait:
-        channel.reply(m.BasicConsumeOk(tag))
+    return consumer
 
 
 def cancel(channel: Session, method: m.BasicCancel) -> None:
@@ -129,14 +135,19 @@ def drop_consumer(channel: Session, consumer: Consumer) -> None:
 def _remove(channel: Session, consumer: Consumer) -> None:
     _forget(channel, consumer)
     queue = consumer.queue
-    if queue is channel.reply_queue:
+    if _is_reply_queue(channel, queue):
         consumer.owner = None
         channel.vhost.close_reply_queue(queue)
-        channel.reply_queue = None
+        if queue is channel.reply_queue:
+            channel.reply_queue = None
         return
     channel.connection.broker.watchers.consumer_deleted(consumer)  # it says of which channel
     consumer.owner = None
     _leave_queue(channel, consumer)
+
+
+def _is_reply_queue(channel: Session, queue: Queue) -> bool:
+    return channel.vhost.reply_queues.get(queue.name) is queue
 
 
 def _forget(channel: Session, consumer: Consumer) -> None:
@@ -172,7 +183,7 @@ def recheck(channel: Session, consumer: Consumer) -> None:
     principal = channel.connection.fast_principal
     queue = consumer.queue
     assert principal is not None
-    if consumer.owner is not channel or queue is channel.reply_queue or principal.may(READ, queue.name):
+    if consumer.owner is not channel or _is_reply_queue(channel, queue) or principal.may(READ, queue.name):
         return
     cancel_by_broker(channel, consumer)
 

@@ -93,8 +93,20 @@ class Returning:
         self._ending: list[Queue] | None = None  # those queues, once all are back, the others behind them
         self._next: int = 0
 
-    def put_back(self, delivery: Delivery, steps: Steps, *, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
-        """Requeue or drop `delivery`, which is out of the ledger. What that leads to takes steps, too."""
+    def put_back(
+        self,
+        delivery: Delivery,
+        steps: Steps,
+        *,
+        requeue: bool,
+        failed: bool,
+        delay_ms: int = -1,
+        rewritten: bool = False,
+    ) -> None:
+        """Requeue or drop `delivery`, which is out of the ledger. What that leads to takes steps, too.
+
+        `rewritten`: its message was stored again.
+        """
         queue = delivery.queue
         self._ledger.release(delivery)
         if requeue:
@@ -108,11 +120,12 @@ class Returning:
             queue.reject(delivery)
         # Not before: dead letters have taken some of them.
         keeper = queue.keeper
-        if keeper is None:
+        if keeper is None and not rewritten:
             steps.left -= 1
             return
         steps.left -= KEPT_STEPS
-        if requeue and not self._in_one and (keeper.retries.counts or delay_ms > 0):
+        kept = keeper is not None and requeue and (keeper.retries.counts or delay_ms > 0)
+        if (rewritten or kept) and not self._in_one:
             steps.wrote(delivery.message.memory_bytes)
             if self.need == NOTHING:
                 self.need = PACED

@@ -173,6 +173,8 @@ def test_open_says_which_vhost_and_is_refused_with_a_reason() -> None:
     client = Amqp10Client(harness)
     found = client.open("none")
     assert [each.name for each in found] == ["open", "close"]
+    assert found[0].field(9)["amqp:connection-establishment-failed"] is True
+    assert "amqp:connection-establishment-failed" not in Amqp10Client(Harness()).open()[0].field(9)
     assert ends_with(found, "close") == "amqp:not-allowed"
     assert not client.ended
     client.send(0x18, [])

@@ -18,6 +18,7 @@ from engine_harness import Harness
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.amqp.properties import BasicProperties
 from warren.amqp10.originals import LAYOUT_MAX_BYTES, SECTIONS_MAX_BYTES, Shown, StoredLayout
+from warren.amqp10.performatives import TRANSFER, frame
 from warren.amqp10.values import (
     Array,
     Byte,
@@ -35,6 +36,8 @@ from warren.amqp10.values import (
     UShort,
     Uuid,
 )
+
+from .test_publishing import error_of
 
 SECTIONS = "x-amqp10-sections"
 BODY = "x-amqp10-body"
@@ -429,3 +432,38 @@ def test_numbers_beyond_62_bits_are_let_go_of(harness: Harness) -> None:
 
     before = send(200)
     assert send(400) - before < 200
+
+
+LONG = "x" * 300
+LONG_PROPERTIES = [
+    [None, None, None, None, LONG],
+    [None] * 6 + [Symbol(LONG)],
+    [None] * 7 + [Symbol(LONG)],
+    [None] * 10 + [LONG],
+    [None] * 8 + [Timestamp(-5), Timestamp(-1_000_001)],
+]
+
+
+@pytest.mark.parametrize("fields", LONG_PROPERTIES)
+def test_what_0_9_1_has_no_room_for_comes_back_to_clients_of_1_0(pair: Pair, fields: list[object]) -> None:
+    sent = section(0x73, fields) + section(0x74, {"when": Timestamp(-1)}) + section(0x75, b"body")
+    assert behind_annotations(pair.passed_on(sent)) == sent
+
+
+def test_what_is_too_long_in_sections_that_are_not_kept_is_refused(harness: Harness) -> None:
+    client = amqp10_client(harness, max_frame=1 << 20)
+    client.sender(0, "/queues/q")
+    large = section(0x74, {f"k{number}": "v" * 1000 for number in range(20)})
+    (detach,) = client.transfer(0, section(0x73, [None, None, None, None, LONG]) + large + section(0x75, b"body"))
+    assert detach.name == "detach"
+
+
+def test_another_message_format_is_refused(harness: Harness) -> None:
+    client = amqp10_client(harness)
+    client.sender(0, "/queues/q")
+    fields = [UInt(0), UInt(0), b"t", UInt(0x80013700), False, False]
+    head = frame(0, TRANSFER, fields)
+    payload = message(b"x")
+    (detach,) = client.feed((len(head) + len(payload)).to_bytes(4, "big") + head[4:] + payload)
+    assert detach.name == "detach" and error_of(detach) == "amqp:not-implemented"
+    assert harness.queue("q").ready_count == 0

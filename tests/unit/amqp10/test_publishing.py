@@ -314,7 +314,7 @@ def test_malformed_messages_cost_their_link_only(harness: Harness) -> None:
             section(0x75, "no binary"),
             b"\x00\x53\x74\xc1\x01\x00" + section(0x10, []),
             section(0x74, {"key": ["no simple value"]}) + section(0x75, b""),
-            section(0x73, [None, None, None, None, "x" * 300]) + section(0x75, b""),
+            section(0x73, [None, b"x" * 300]) + section(0x75, b""),
             section(0x73, [None, None, 5]) + section(0x75, b""),
             section(0x72, ["no map"]) + section(0x75, b""),
         )

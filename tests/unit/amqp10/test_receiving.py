@@ -10,8 +10,10 @@ from engine_harness import Harness
 
 from warren.amqp.field_table import Timestamp as Seconds
 from warren.amqp.field_table import encode_table
-from warren.amqp10.performatives import ACCEPTED, MODIFIED, RECEIVED, REJECTED, RELEASED
-from warren.amqp10.values import Described, Symbol, Timestamp, UInt, ULong, Uuid
+from warren.amqp10.conversion import ANNOTATIONS_MAX_BYTES
+from warren.amqp10.dispositions import ANNOTATED_MAX_BYTES
+from warren.amqp10.performatives import ACCEPTED, MODIFIED, RECEIVED, REJECTED, RELEASED, described
+from warren.amqp10.values import Array, Described, Symbol, Timestamp, UByte, UInt, ULong, Uuid
 from warren.queues.delay import DELAY_MAX_MS
 
 from .test_publishing import error_of
@@ -147,6 +149,53 @@ def test_what_is_rejected_or_undeliverable_is_a_dead_letter(harness: Harness, st
     (death,) = annotations["x-opt-deaths"].elements
     assert (death["queue"], death["reason"], death["count"]) == ("dying", "rejected", 1)
     assert annotations["x-routing-key"] == "dead" and annotations["x-exchange"] == ""
+
+
+@pytest.mark.parametrize("discard", [False, True])
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_annotations_of_a_modified_delivery_stay_with_it(harness: Harness, queue_type: str, discard: bool) -> None:
+    channel = harness.channel()
+    channel.declare("dead")
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"} if discard else {}
+    channel.declare("dying", durable=True, arguments={"x-queue-type": queue_type, **dead})
+    fill(harness, 1, "dying", delivery_mode=2, headers=encode_table({"own": 1}))
+    client = amqp10_client(harness)
+    client.receiver(0, "/queues/dying")
+    client.receiver(1, "/queues/dead")
+    client.credit(0, 1)
+    said = {Symbol("x-opt-why"): "busy", Symbol("x-try"): UInt(3), Symbol("no"): 1, Symbol("x-exchange"): "forged"}
+    client.settle(0, 0, MODIFIED, fields=[True, discard, said])
+    (found,) = client.credit(1 if discard else 0, 1, count=0 if discard else 1)
+    shown = sections(found.payload)
+    assert (shown[0x72]["x-opt-why"], shown[0x72]["x-try"], shown[0x72]["x-exchange"]) == ("busy", 3, "")
+    assert "no" not in shown[0x72] and shown[0x74] == {"own": 1}
+    harness.check()
+
+
+def test_annotations_of_an_outcome_are_few_and_those_of_streams_change_nothing(harness: Harness) -> None:
+    fill(harness, 1)
+    client = receiving(harness, credit=1)
+    client.settle(0, 0, MODIFIED, fields=[False, False, {Symbol("x-a"): "x" * ANNOTATIONS_MAX_BYTES}])
+    (found,) = client.credit(0, 1, count=1)
+    assert "x-a" not in sections(found.payload)[0x72]
+    harness.channel().declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    fill(harness, 1, "s")
+    offset = Symbol("rabbitmq:stream-offset-spec")
+    client.receiver(1, "/queues/s", filter={offset: Described(offset, "first")})
+    (found,) = client.credit(1, 1)
+    assert client.settle(1, 1, MODIFIED, fields=[False, False, {Symbol("x-a"): 1}]) == []
+
+
+def test_annotations_that_are_added_over_and_over_come_to_an_end(harness: Harness) -> None:
+    fill(harness, 1, delivery_mode=2)
+    client = receiving(harness, credit=1)
+    for number in range(40):
+        client.settle(number, number, MODIFIED, fields=[False, False, {Symbol(f"x-{number}"): "x" * 900}])
+        client.credit(0, 1, count=number + 1)
+    (message_,) = [
+        each.message for each in next(iter(client.peer.channels.values())).ledger.outstanding_of(harness.queue("q"))
+    ]
+    assert 15_000 < len(message_.header_payload()) < ANNOTATED_MAX_BYTES + ANNOTATIONS_MAX_BYTES
 
 
 def test_a_modified_delivery_may_ask_for_a_time(harness: Harness) -> None:
@@ -309,6 +358,51 @@ def test_a_session_that_ends_gives_back_what_was_not_answered(harness: Harness) 
     client.hang_up()
     assert harness.queue("q").ready_count == 3
     harness.check_idle()
+
+
+def volatile(client: Amqp10Client, handle: int = 0, **given: Any) -> list[Frame]:
+    source: list[Any] = [None, None, Symbol("link-detach"), None, True, None, None, None, None, None]
+    source.append(Array(0xA3, [Symbol("rabbitmq:volatile-queue")]))
+    fields: list[Any] = [
+        f"r{handle}",
+        UInt(handle),
+        True,
+        UByte(given.pop("mode", 1)),
+        UByte(0),
+        described(0x28, source),
+    ]
+    return client.send(0x12, [*fields, described(0x29, [])])
+
+
+def test_direct_reply_to(harness: Harness) -> None:
+    client, server = amqp10_client(harness), amqp10_client(harness)
+    addresses = []
+    for handle in (0, 1):
+        (attached,) = volatile(client, handle)
+        source = attached.field(5).value
+        addresses.append(source[0])
+        assert source[4] is True and str(source[10].elements[0]) == "rabbitmq:volatile-queue"
+    assert all(each.startswith("/queues/amq.rabbitmq.reply-to.") for each in addresses) and addresses[0] != addresses[1]
+    assert list(harness.vhost.queues) == ["q"]
+    client.credit(0, 10)
+    (attached, *_) = server.sender(0, addresses[0])
+    assert attached.name == "attach"
+    server.transfer(0, message(b"answer"))
+    assert bodies(client.take()) == [b"answer"]
+    channel = harness.channel()
+    channel.publish("", addresses[0].removeprefix("/queues/"), b"of 0-9-1")
+    assert bodies(client.take()) == [b"of 0-9-1"]
+    client.send(0x16, [UInt(0), True])
+    assert len(harness.vhost.reply_queues) == 1
+    server.transfer(0, message(b"late"))
+    client.hang_up()
+    harness.settle()
+    assert not harness.vhost.reply_queues
+
+
+def test_direct_reply_to_waits_for_no_answer(harness: Harness) -> None:
+    attach, detach = volatile(amqp10_client(harness), mode=0)
+    assert attach.field(5) is None and error_of(detach) == "amqp:invalid-field"
 
 
 def test_a_link_is_detached_when_its_queue_is_deleted(harness: Harness) -> None:
