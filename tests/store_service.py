@@ -90,9 +90,6 @@ class FakeFiles:
         self._do("read", str(ranges[0][0]))
         return [bytes(length) for _, length in ranges]
 
-    def segments_with(self, ranges: list[tuple[int, int]]) -> set[int]:
-        return {1 + lsn // (64 << 10) for lsn, _ in ranges}
-
     def forget_cached(self, ranges: list[tuple[int, int]]) -> None:
         self.diary.append(f"forget {ranges[0][0]}")
 

@@ -11,19 +11,19 @@ import pytest
 from broker_process import wait_until
 from compat.broker import DEADLINE_S, in_ci
 
-_SOURCE = Path(__file__).with_name("sync_shim.c")
 _ASKED, _DONE, _FAILS, _HELD, _WAITS = range(5)
 _CONTROL_BYTES = 40
 
 
-def compiled_shim(directory: Path) -> Path:
-    """Compile the shim into `directory`; skip the test where there is no C compiler."""
+def compiled_shim(directory: Path, name: str = "sync_shim") -> Path:
+    """Compile a shim into `directory`; skip the test where there is no C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         assert not in_ci(), "there is no C compiler"
         pytest.skip("there is no C compiler (cc)")
-    library = directory / "sync_shim.so"
-    command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(_SOURCE), "-ldl"]
+    library = directory / f"{name}.so"
+    source = Path(__file__).with_name(f"{name}.c")
+    command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(source), "-ldl"]
     subprocess.run(command, check=True)
     return library
 

@@ -12,7 +12,8 @@
    together take more memory than they may, the head gives up its end, a bounded number of messages at a time; the tail
    always gives up all it can. Under pressure what is not stored becomes so, a piece for each batch: as much as that
    has room for (`MessageLog.room_to_page`), in order within the piece.
-4. The middle is read in order and ahead of the consumers, a piece at a time, one read under way for each queue.
+4. The middle is read in order and ahead of the consumers, a piece at a time, one read under way for each queue. Such a
+   read may take long (jobs.py (1)): it counts only where the index still points at the place that was read.
 5. Index pages are resident for everything that was loaded, so that settling finds them (queue_index.py (2)).
 6. What is taken out of turn leaves a gap in the head or the tail. Where gaps are nearly all there is, what is left is
    stored and given up as under pressure: a message that nobody takes does not keep a place for each that has passed.
@@ -821,8 +822,9 @@ class Backlog(IndexOwner):
         at: i64 = 0
         for page in job.pages:
             data = job.data[at]
+            lsn, _ = job.ranges[at]
             at += 1
-            if page.resident:
+            if page.resident or page.lsn != lsn:
                 continue  # compaction was here meanwhile
             if not log.is_page(data, page.length):
                 index.damaged_count += page.live
@@ -950,6 +952,10 @@ class Backlog(IndexOwner):
                 message = log.maybe_message(
                     index, number, job.data[place], job.lsns[at] - start, job.lengths[at], job.is_checked
                 )
+            if message is None and index.lsn_of_resident(number) != job.lsns[at]:
+                # Compaction has moved it, and what it was in is gone: from here on it is read once more.
+                self._loading_to = number
+                break
             if message is None:
                 index.damaged_count += 1
                 lost += 1
@@ -974,7 +980,7 @@ class Backlog(IndexOwner):
             log.resident_bytes += cost
             at += 1
         self._middle_from = self._loading_to
-        self.middle_count -= count - gone
+        self.middle_count -= at - gone
         if self.middle_count and self.resident_count == 0:
             self._load()
         self._on_loaded(int(lost), int(lost_bytes))

@@ -217,6 +217,9 @@ class Fetch(IndexOwner):
                     message = log.maybe_message(
                         index, number, job.data[place], job.places.starts[at], length, job.is_checked
                     )
+                if message is None and index.lsn_of_resident(number) != lsn:
+                    self.begin()  # compaction has moved it meanwhile, and what it was in is gone
+                    return
                 if message is None:
                     self.message_damaged(number, lsn)
                 else:

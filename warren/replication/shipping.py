@@ -660,7 +660,6 @@ class ShippedStore:
         # What changes nothing.
         self.read: Callable[[list[tuple[int, int]]], list[bytes]] = store.read
         self.read_sealed: Callable[[SealedRead], None] = store.read_sealed
-        self.segments_with: Callable[[list[tuple[int, int]]], set[int]] = store.segments_with
         self.forget_cached: Callable[[list[tuple[int, int]]], None] = store.forget_cached
         self.take_read_problems: Callable[[], list[ReadProblem]] = store.take_read_problems
         self.release: Callable[[list[int]], None] = store.release

@@ -26,9 +26,9 @@ does what nobody waits for: checkpoints, spare segments, copies for the quaranti
 9. Bytes that a read finds damaged are read once more, past the cache of the system. Those that are damaged then are
    mended before the engine takes them, where another node has them (`Mender`): they were damaged for nobody.
 10. Bytes that the disk does not give now are not damaged. The read leaves the line, so that the jobs after it are done,
-   and is tried again with back-off for as long as the process runs; the engine is told when it has succeeded. A
-   segment that it wants is not removed before that. A file of a stream is: the read finds then that the file is gone.
-   A stop does not wait for such reads, and everything that they wanted stays referred to.
+   and is tried again with back-off for as long as the process runs; the engine is told when it has succeeded. Nothing
+   else waits for it: a file that is not needed any longer is removed, and the read finds then that it is gone. A stop
+   does not wait for such reads, and everything that they wanted stays referred to.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ import trio
 from warren.msgstore.files.errors import StoreError, StoreUnreadableError
 from warren.msgstore.files.pins import PinError, PinnedFile
 from warren.msgstore.files.recovery import ADVICE
-from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.files.store import ReadProblem, wall_time_ms
 from warren.msgstore.log.checkpoint import CLEAN, seal
 from warren.msgstore.log.compaction import PIECE_BYTES, Compaction
@@ -137,7 +136,6 @@ class StoreFiles(Protocol):
 
     def commit(self, job: CommitJob, time_ms: int) -> None: ...
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]: ...
-    def segments_with(self, ranges: list[tuple[int, int]]) -> set[int]: ...
     def forget_cached(self, ranges: list[tuple[int, int]]) -> None: ...
     def seal(self, job: SealJob) -> None: ...
     def read_sealed(self, job: SealedRead) -> None: ...
@@ -265,8 +263,7 @@ class MessageStoreService:
         self._pinning = 0  # how many pins are being made
         self._dropped_later: list[DropJob] = []  # until those have
         self._unread = UnreadJobs(self._reader.put)
-        # The reader's: reads that failed, with the segments of the log that they want; those whose file is gone.
-        self._failing: dict[Errand, set[int]] = {}
+        # The reader's: how often reads failed that still do, and those of them whose file is gone.
         self._failures: dict[Errand, int] = {}
         self._files_gone: set[Errand] = set()
         self._disk_is_low = False
@@ -403,7 +400,7 @@ class MessageStoreService:
             self._met_shortage(outcome)
             return
         elif isinstance(outcome, Unread):
-            self._met_unread(outcome)
+            self._unread.add(outcome)
             return
         elif isinstance(outcome, Failure):
             self._fail(outcome)
@@ -412,15 +409,8 @@ class MessageStoreService:
             self._has_space(kind_of(outcome))
 
     def _released(self, job: ReleaseJob) -> None:
-        self._unread.done(job)
+        self._releasing -= 1
         self._housekeeper.put(job.unlink)
-        self._hold_back_no_longer(job)
-
-    def _hold_back_no_longer(self, job: ReleaseJob) -> None:
-        """Let checkpoints be written that wait for a removal. A start finds the files of one that has to wait."""
-        if job.holds_checkpoints:
-            job.holds_checkpoints = False
-            self._releasing -= 1
         if not self._releasing:
             checkpoints, self._held_back = self._held_back, []
             for checkpoint in checkpoints:
@@ -485,21 +475,15 @@ class MessageStoreService:
     def _read(self, job: Job) -> None:
         store = self._store
         if isinstance(job, ReleaseJob):
-            for segments in self._failing.values():
-                for number in segments.intersection(job.unlink.segments):
-                    path = segment_path(number)
-                    raise StoreUnreadableError(path, "it is not removed before the reads of it have succeeded", number)
             store.release(job.unlink.segments)
             return
         assert isinstance(job, Errand)
         try:
             self._carry_out(job)
         except StoreUnreadableError:
-            self._failing[job] = store.segments_with(job.ranges) if isinstance(job, ReadJob) else set()
             self._failures[job] = self._failures.get(job, 0) + 1
             raise
-        if self._failing:
-            self._failing.pop(job, None)
+        if self._failures:
             self._failures.pop(job, None)
             self._files_gone.discard(job)
             if isinstance(job, Removal):
@@ -535,7 +519,7 @@ class MessageStoreService:
 
     def _note_gone(self, stream_id: int, segments: list[int]) -> None:
         """Files of a stream are not there any longer, or are others: reads of them that fail find nothing."""
-        for job in self._failing:
+        for job in self._failures:
             if isinstance(job, SealedRead) and job.stream_id == stream_id and job.segment in segments:
                 self._files_gone.add(job)
 
@@ -599,11 +583,6 @@ class MessageStoreService:
             # While there is room in this segment, make what is dead go.
             self._log.checkpoints.want()
         self._set_alarm()
-
-    def _met_unread(self, unread: Unread) -> None:
-        self._unread.add(unread)
-        if isinstance(unread.job, ReleaseJob):
-            self._hold_back_no_longer(unread.job)
 
     def _has_space(self, kind: str) -> None:
         if self._shortages.pop(kind, None) is not None:

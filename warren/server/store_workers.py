@@ -32,7 +32,6 @@ class ReleaseJob:
 
     def __init__(self, unlink: UnlinkJob) -> None:
         self.unlink = unlink
-        self.holds_checkpoints = True  # the next checkpoint waits for it
 
 
 class QuarantineJob:

@@ -18,7 +18,7 @@ import trio
 
 from warren.msgstore.log.jobs import Errand
 from warren.server.logs import get_logger
-from warren.server.store_workers import Job, ReleaseJob, Unread
+from warren.server.store_workers import Job, Unread
 
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 2.0
@@ -73,7 +73,7 @@ class UnreadJobs:
         entry = self._jobs.get(job)
         if entry is None:
             entry = UnreadJob(job, now_s)
-            if not isinstance(job, ReleaseJob) and not any(each.path == error.path for each in self._jobs.values()):
+            if not any(each.path == error.path for each in self._jobs.values()):
                 vhost, queue = entry.subject()
                 log.error(
                     "a file of the message store cannot be read now; the read is repeated until it succeeds",
@@ -89,15 +89,13 @@ class UnreadJobs:
         entry.is_waiting = True
         entry.again_s = now_s + entry.pause_s
         entry.pause_s = min(2 * entry.pause_s, PAUSE_MAX_S)
-        self.failures += not isinstance(job, ReleaseJob)
+        self.failures += 1
         self._changed.set()
 
     def done(self, job: Job) -> None:
         """A job has succeeded; most have never failed."""
         entry = self._jobs.pop(job, None) if self._jobs else None
-        if entry is None or isinstance(job, ReleaseJob):
-            return
-        if not any(each.path == entry.path for each in self._jobs.values()):
+        if entry is not None and not any(each.path == entry.path for each in self._jobs.values()):
             log.info(
                 "a file of the message store can be read again",
                 file=entry.path,
@@ -107,7 +105,7 @@ class UnreadJobs:
 
     def reads(self) -> list[UnreadJob]:
         """Return the reads that fail, the oldest first."""
-        return [entry for entry in self._jobs.values() if not isinstance(entry.job, ReleaseJob)]
+        return list(self._jobs.values())
 
     def described(self) -> list[dict[str, Any]]:
         """Return the reads that fail as the API shows them."""

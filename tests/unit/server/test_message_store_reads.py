@@ -10,7 +10,7 @@ import trio
 from store_service import ServiceFixture, run
 
 from warren.msgstore.files.errors import StoreUnreadableError
-from warren.msgstore.log.jobs import ReadJob, UnlinkJob
+from warren.msgstore.log.jobs import ReadJob
 from warren.server.errors import StartError
 from warren.server.message_store import READ_PATIENCE_S, patiently
 
@@ -36,28 +36,6 @@ def test_a_read_that_fails_leaves_the_line_and_comes_again_until_it_succeeds(cap
 
     run(test, tasks=True)
     assert caplog.messages == ["a file of the message store cannot be read now; the read is repeated until it succeeds"]
-
-
-def test_a_segment_is_not_removed_before_a_read_of_it_has_succeeded_and_checkpoints_do_not_wait() -> None:
-    """(10)"""
-
-    async def test(f: ServiceFixture) -> None:
-        f.publish()
-        await f.until_written()
-        f.files.unreadable = True
-        f.log.read_jobs.append(ReadJob([(64, 8)]))
-        f.settle()
-        await f.until(lambda: "read 64 failed" in f.files.diary)
-        f.log.unlink_jobs.append(UnlinkJob([1]))
-        f.log.checkpoints.want()
-        f.settle()
-        await f.until(lambda: "checkpoint" in f.files.diary)
-        assert "release [1]" not in f.files.diary
-        f.files.unreadable = False
-        await f.until(lambda: "unlink [1]" in f.files.diary)
-        assert f.files.diary.index("read 64") < f.files.diary.index("release [1]")
-
-    run(test, tasks=True)
 
 
 def test_a_stop_does_not_wait_for_reads_that_fail(caplog: pytest.LogCaptureFixture) -> None:

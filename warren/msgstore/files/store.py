@@ -616,16 +616,6 @@ class Store(FailStop):
             self._give_up_read_handle(number)  # a network file system may give the file back under another handle
             raise _unreadable(segment_path(number), error, number, lsn) from None
 
-    def segments_with(self, ranges: list[tuple[int, int]]) -> set[int]:
-        """Return the numbers of the segments that these ranges are in, as far as they are there."""
-        found: set[int] = set()
-        segments = self._segments
-        for lsn, _ in ranges:
-            at = bisect_right(segments, lsn, key=_base_of) - 1
-            if at >= 0 and lsn < segments[at][0] + segments[at][2]:
-                found.add(segments[at][1])
-        return found
-
     def forget_cached(self, ranges: list[tuple[int, int]]) -> None:
         """Have the next read of these ranges come from the disk itself: what is in the cache may be damaged there."""
         segments = self._segments

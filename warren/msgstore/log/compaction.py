@@ -213,8 +213,8 @@ class Compaction:
         """The index pages are here: move what is live."""
         self._busy = False
         log = self.log
-        for (index, page_number, page), data in zip(job.pages, job.data, strict=True):
-            if page.resident or index.deleted or index.page(page_number) is not page:
+        for (index, page_number, page), (lsn, _), data in zip(job.pages, job.ranges, job.data, strict=True):
+            if page.resident or page.lsn != lsn or index.deleted or index.page(page_number) is not page:
                 continue
             if not log.is_page(data, page.length):
                 continue

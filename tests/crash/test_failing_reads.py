@@ -1,0 +1,239 @@
+"""Reads of the message store that fail for a while, under load, with kills and stops in between: nothing is lost.
+
+The disk gives EIO for a tenth of a second to one and a half, to all reads or to some, and is well again. Nothing on it
+was changed, so afterwards every confirmed message is there, and every queue that was declared.
+
+`WARREN_TEST_READ_CYCLES` is how many cycles there are (3), `WARREN_TEST_CRASH_SEED` the seed of the first life.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pika
+import pytest
+from broker_process import WarrenProcess, wait_until
+from integration.peers import connect
+from pika.exceptions import AMQPError
+
+from .failing_disk import BOTH, LOG, STREAMS, FailingDisk
+from .life import Life
+from .load import Load
+from .test_kill_9 import SEED
+
+CYCLES = int(os.environ.get("WARREN_TEST_READ_CYCLES", "3"))
+CYCLES_PER_LIFE = 5
+_PERSISTENT = pika.BasicProperties(delivery_mode=2)
+_STREAM = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 65536}
+
+
+class Keeper:
+    """Declares durable queues with one message each, and publishes to a stream: in a thread of its own, confirmed."""
+
+    def __init__(self) -> None:
+        self.queues: list[str] = []
+        self.offsets: list[int] = []  # numbers that the stream has confirmed
+        self._asked = 0
+        self._thread: threading.Thread | None = None
+
+    def begin(self, process: WarrenProcess) -> None:
+        """Work until the connection ends."""
+        self._thread = threading.Thread(target=self._work, args=(process,), daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Wait until the broker that has ended is noticed."""
+        if self._thread is not None:
+            self._thread.join(30)
+            assert not self._thread.is_alive()
+
+    def _work(self, process: WarrenProcess) -> None:
+        try:
+            channel = connect(process).channel()
+            channel.confirm_delivery()
+            channel.queue_declare("events", durable=True, arguments=_STREAM)
+            while True:
+                number = self._asked = self._asked + 1
+                channel.queue_declare(f"kept-{number}", durable=True)
+                channel.basic_publish("", f"kept-{number}", b"k", _PERSISTENT)
+                self.queues.append(f"kept-{number}")
+                for at in range(20):
+                    channel.basic_publish("", "events", b"%d" % (number * 20 + at) + bytes(500), _PERSISTENT)
+                    self.offsets.append(number * 20 + at)
+        except (AMQPError, OSError):
+            pass
+
+    def judge(self, process: WarrenProcess) -> None:
+        """Assert that all of it is there."""
+        with connect(process) as connection:
+            channel = connection.channel()
+            for queue in self.queues:
+                assert channel.queue_declare(queue, passive=True).method.message_count == 1, queue
+            if not self.offsets:
+                return
+            left = set(self.offsets)
+            channel.basic_qos(prefetch_count=500)
+            for method, _, body in channel.consume(
+                "events", arguments={"x-stream-offset": "first"}, inactivity_timeout=20
+            ):
+                assert method is not None and body is not None, f"{len(left)} messages of the stream are missing"
+                left.discard(int(body.rstrip(b"\0")))
+                assert method.delivery_tag is not None
+                channel.basic_ack(method.delivery_tag)
+                if not left:
+                    return
+
+
+class FailingReads(Life):
+    """A life on a disk whose reads fail from time to time."""
+
+    def __init__(self, process: WarrenProcess, chooser: random.Random, disk: FailingDisk) -> None:
+        self.disk = disk
+        self.keeper = Keeper()
+        super().__init__(process, chooser)
+
+    def cycle(self) -> None:
+        """Load with reads that fail, then a stop or a kill, which may come while they fail; start, judge."""
+        self.keeper.begin(self.process)
+        chooser = self._chooser
+        {0: self.stop, 1: self.crash}[chooser.randrange(2)]()
+        self.keeper.judge(self.process)
+
+    def _run(self, load: Load) -> None:
+        chooser = self._chooser
+        self._load_for(load, chooser.uniform(0.05, 0.5))
+        for _ in range(chooser.randint(1, 2)):
+            which = chooser.choice([LOG, BOTH, BOTH, STREAMS])
+            self.disk.fail(which, one_of=chooser.choice([1, 1, 2, 5]))
+            self._load_for(load, chooser.uniform(0.1, 1.5))
+            if chooser.random() < 0.3:
+                return  # the end comes while they fail
+            self.disk.heal()
+            self._load_for(load, chooser.uniform(0.05, 0.5))
+
+    def _load_for(self, load: Load, seconds: float) -> None:
+        end_at = time.monotonic() + seconds
+        load.run_until(lambda: time.monotonic() > end_at)
+
+    def _start_and_judge(self, *, clean: bool) -> None:
+        self.keeper.end()
+        healer = threading.Timer(self._chooser.uniform(0, 1.5), self.disk.heal)
+        if self._chooser.random() < 0.5:
+            self.disk.fail(BOTH)
+            healer.start()
+        else:
+            self.disk.heal()
+        super()._start_and_judge(clean=clean)
+        healer.cancel()
+        self.disk.heal()
+
+
+def small_store(chooser: random.Random) -> dict[str, object]:
+    """Return settings that make the store read all the time, and change files."""
+    return {
+        "store.segment_bytes": chooser.choice([64 << 10, 64 << 10, 1 << 20]),
+        "store.checkpoint_bytes": chooser.choice([64 << 10, 2 << 20]),
+        "store.memory_bytes": chooser.choice([0, 0, 256 << 10]),
+        "store.paging_watermark": chooser.choice(["0.2", "0.001"]),
+        "store.compaction_bytes_per_s": 1 << 30,
+        "store.scrub_bytes_per_s": 1 << 30,
+        "store.disk_free_min_bytes": 0,
+    }
+
+
+_THREE_READS = """
+import os
+for name in ("other", "messages/log/1", "messages/streams/1"):
+    with open(name, "rb") as file:
+        for at in (0, 10):
+            try:
+                print(os.pread(file.fileno(), 4, at).decode(), flush=True)
+            except OSError as error:
+                print(error.errno, flush=True)
+"""
+
+
+def test_the_shim_fails_reads_of_the_store_and_of_nothing_else(tmp_path: Path) -> None:
+    disk = FailingDisk(tmp_path)
+    for name in ("other", "messages/log/1", "messages/streams/1"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"abcdefghijklmnop")
+
+    def read() -> list[str]:
+        command = [*disk.wrapper, sys.executable, "-c", _THREE_READS]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout.decode().split()
+
+    assert read() == ["abcd", "klmn"] * 3
+    disk.fail(LOG)
+    assert read() == ["abcd", "klmn", "5", "5", "abcd", "klmn"]
+    disk.fail(BOTH, first=10)
+    assert read() == ["abcd", "klmn", "abcd", "5", "abcd", "5"]
+    assert disk.failed == 4
+    disk.heal()
+    assert read() == ["abcd", "klmn"] * 3
+
+
+@pytest.mark.parametrize("number", range(-(-CYCLES // CYCLES_PER_LIFE)))
+def test_reads_that_fail_for_a_while_lose_nothing(tmp_path: Path, number: int) -> None:
+    seed = SEED + 5_000_000 + number
+    chooser = random.Random(seed)
+    settings = small_store(chooser)
+    print(f"seed {seed - 5_000_000}, " + ", ".join(f"{key} = {value}" for key, value in settings.items()))
+    disk = FailingDisk(tmp_path)
+    process = WarrenProcess(tmp_path, {"http": "off"}, settings, wrapper=disk.wrapper)
+    life = FailingReads(process, chooser, disk)
+    try:
+        for cycle in range(min(CYCLES_PER_LIFE, CYCLES - number * CYCLES_PER_LIFE)):
+            print(f"cycle {cycle}")
+            life.cycle()
+    finally:
+        life.process.kill()
+        print(life.summary(), f"{len(life.keeper.queues)} queues", f"{len(life.keeper.offsets)} in the stream")
+        print(f"{disk.failed} reads failed")
+    assert disk.failed > 0
+    assert life.history.counts["confirmed"] > 0
+    assert "damaged on disk" not in process.log() and "are lost" not in process.log()
+
+
+def test_a_queue_waits_for_a_read_that_fails_and_the_others_do_not(tmp_path: Path) -> None:
+    disk = FailingDisk(tmp_path)
+    settings = {"store.memory_bytes": 0, "store.segment_bytes": 64 << 10}
+    with WarrenProcess(tmp_path, None, settings, wrapper=disk.wrapper) as process:
+        with connect(process) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("deep", durable=True)
+            channel.queue_declare("shallow", durable=True)
+            for number in range(400):
+                channel.basic_publish("", "deep", b"%d" % number + bytes(1000), _PERSISTENT)
+        process.stop()
+        process.start()
+        with connect(process) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            disk.fail(LOG)
+            got: list[bytes] = []
+            channel.basic_consume("deep", lambda _channel, _method, _properties, body: got.append(body), auto_ack=True)
+            wait_until(lambda: process.health() == 503, "the broker to say that it cannot read")
+            for number in range(10):
+                channel.basic_publish("", "shallow", b"%d" % number, _PERSISTENT)
+                assert channel.basic_get("shallow", auto_ack=True)[2] == b"%d" % number
+            assert got == []
+            disk.heal()
+
+            def are_all_here() -> bool:
+                connection.process_data_events(0.01)
+                return len(got) == 400
+
+            wait_until(are_all_here, "the messages of the queue")
+            assert [body.rstrip(b"\0") for body in got] == [b"%d" % number for number in range(400)]
+            wait_until(lambda: process.health() == 200, "the broker to be well again")
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
