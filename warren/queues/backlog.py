@@ -827,7 +827,6 @@ class Backlog(IndexOwner):
             if page.resident or page.lsn != lsn:
                 continue  # compaction was here meanwhile
             if not log.is_page(data, page.length):
-                index.damaged_count += page.live
                 lost += page.live
                 lost_bytes += page.body_bytes
                 log.report_damage(index, -1, page.lsn)
@@ -957,7 +956,6 @@ class Backlog(IndexOwner):
                 self._loading_to = number
                 break
             if message is None:
-                index.damaged_count += 1
                 lost += 1
                 lost_bytes += job.bodies[at]
                 log.report_damage(index, number, job.lsns[at])

@@ -153,6 +153,9 @@ class ClaimBacklog(OffsetBacklog):
         self._middle_from = end
         return count, body_bytes
 
+    def given_up(self, count: i64, body_bytes: i64) -> None:
+        self.middle_count -= count
+
     def page_lost(self, page_number: i64, page: IndexPage) -> i64:
         self.middle_count -= page.live
         return page.live

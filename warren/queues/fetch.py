@@ -123,13 +123,11 @@ class Fetch(IndexOwner):
     def page_damaged(self, page: IndexPage) -> None:
         """An index page cannot be read, and so none of its messages. Whoever counts them overrides this."""
         index = self.index
-        index.damaged_count += page.live
         self.log.report_damage(index, -1, page.lsn)
         index.lose_page(page)
 
     def message_damaged(self, number: i64, lsn: i64) -> None:
         """A message cannot be read. Whoever only looks overrides this."""
-        self.index.damaged_count += 1
         self.log.report_damage(self.index, number, lsn)
 
     def begin(self) -> None:

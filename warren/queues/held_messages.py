@@ -569,12 +569,14 @@ class HeldMessages(IndexOwner):
         self.count -= 1
         self.body_bytes -= page.entries[2 * (number % index.page_entries) + 1] & BODY_MASK
 
+    def given_up(self, count: i64, body_bytes: i64) -> None:
+        self._lost -= count
+
     def page_damaged(self, page: IndexPage) -> None:
         """An index page turned out to be damaged: what is not in memory too is lost."""
         index = self.index
         if index is None:
             return
-        index.damaged_count += page.live
         self.log.report_damage(index, -1, page.lsn)
         number: i64 = (index.first_page + index.pages.index(page)) * index.page_entries
         end: i64 = number + index.page_entries

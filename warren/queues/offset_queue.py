@@ -4,7 +4,7 @@
          |
     OffsetBacklog: which messages there are
 
-1. A message or an index page that cannot be read is reported once, however many readers come across it. The messages of
+1. A message or an index page that is damaged is reported once, however many readers come across it. The messages of
    such a page count no more; a single message stays where it is, and is passed over.
 2. It belongs to no connection and is durable, and everything in it is stored.
 3. Its lineage says which life of the store has written which offsets. A life that appends for the first time is entered
@@ -52,7 +52,6 @@ class OffsetQueue(Queue):
         self.offsets = offsets
         self.knows_deliveries: bool = knows_deliveries
         self.ready.keep_in(offsets)
-        self._damaged: set[int] = set()  # offsets that were reported
         self.is_life_noted: bool = False  # this life is in the lineage, or has none
         self._life_first: i64 = -1  # the first offset of this life, -1 before it
 
@@ -119,7 +118,6 @@ class OffsetQueue(Queue):
         assert index is not None
         if page not in index.pages:
             return  # somebody else was reading it too
-        index.damaged_count += page.live
         self._log.report_damage(index, -1, page.lsn)
         page_number: i64 = index.first_page + index.pages.index(page)
         index.lose_page(page)
@@ -129,9 +127,7 @@ class OffsetQueue(Queue):
     def message_damaged(self, number: i64, lsn: i64) -> None:
         """A message cannot be read: it is passed over, and stays where it is."""
         index = self.offsets.index
-        if int(number) not in self._damaged and index is not None:
-            self._damaged.add(int(number))
-            index.damaged_count += 1
+        if index is not None:
             self._log.report_damage(index, number, lsn)
 
 

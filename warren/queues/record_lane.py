@@ -3,7 +3,7 @@
 1. A record is a live message of the lane, so checkpoints, compaction, salvage and the tools treat it like any other. It
    is in the frame of everything else that was stored in the same call of the engine.
 2. After a restart the lane reads what is there and tells `found` of each record, then `all_found`.
-3. A record that is damaged is reported, and dropped: nobody can say any more whose it was.
+3. A record that is damaged is reported, and stays: nobody can say whose it was, and only an operator gives it up.
 """
 
 from __future__ import annotations
@@ -117,8 +117,6 @@ class RecordLane(IndexOwner):
                 continue  # forgotten while it was read
             if message is not None:
                 self.found(number, message.body(), message.time_ms)
-            else:
-                self.drop(number)  # damaged, which is reported: nobody can say any more whose it was
         self._read_from(next_page)
 
     def found(self, number: i64, body: bytes, time_ms: i64) -> None:
@@ -134,7 +132,8 @@ class RecordLane(IndexOwner):
         index = self.index
         stored = set(self._in_batch)
         if index is not None:
-            stored |= {number for number in range(int(self.next_number)) if index.lsn_of(number) != 0}
+            known = range(int(self.next_number))
+            stored |= {number for number in known if index.lsn_of(number) != 0 and not index.is_damaged(number)}
         assert stored == set(numbers)
         assert len(numbers) == len(stored)
 

@@ -38,12 +38,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from threading import Event
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
 from warren.msgstore.files.errors import StoreError, StoreUnreadableError
 from warren.msgstore.files.pins import PinError, PinnedFile
+from warren.msgstore.files.readable_files import ReadableFiles
 from warren.msgstore.files.recovery import ADVICE
 from warren.msgstore.files.store import ReadProblem, wall_time_ms
 from warren.msgstore.log.checkpoint import CLEAN, seal
@@ -265,6 +266,7 @@ class MessageStoreService:
         self._unread = UnreadJobs(self._reader.put)
         # The reader's: how often reads failed that still do, and those of them whose file is gone.
         self._failures: dict[Errand, int] = {}
+        self._given_up: set[Errand] = set()  # reads that an operator has given up
         self._files_gone: set[Errand] = set()
         self._disk_is_low = False
         self._disk_is_known = True
@@ -496,6 +498,10 @@ class MessageStoreService:
         if job in self._files_gone:
             return
         store, checksum = self._store, self._log.checksum
+        if job in self._given_up:
+            job.carry_out(ReadableFiles(store))
+            self._given_up.discard(job)
+            return
         try:
             job.carry_out(store)
         except StoreUnreadableError as error:
@@ -564,8 +570,8 @@ class MessageStoreService:
         """Return why the store cannot do its work, in a few words; empty when it can."""
         if self.failed:
             return "the message store has failed"
-        if unread := self._unread.trouble():
-            return unread
+        if self._unread.trouble():
+            return "the disk of the message store cannot be read"
         return "the disk of the message store is full" if self._shortages else self._gate.trouble()
 
     def _met_shortage(self, shortage: Shortage) -> None:
@@ -596,6 +602,28 @@ class MessageStoreService:
         self.failed = failure.reason
         log.error("the message store has failed; the broker stops", reason=failure.reason, exception=failure.error)
         self._on_failed()
+
+    # --- what cannot be read ----------------------------------------------------------------------------------------
+
+    def unread(self) -> list[dict[str, Any]]:
+        """Return the reads that fail, as the API shows them; the oldest first."""
+        return self._unread.described()
+
+    def failed_reads(self) -> int:
+        """Return how often a read has failed since the start."""
+        return self._unread.failures
+
+    def give_up_reads(self, vhost: str, queue: str) -> int:
+        """Have the reads that fail of a queue take what the disk gives; return how many these are.
+
+        What it does not give is damaged then.
+        """
+        reads = [each for each in self._unread.reads() if each.subject() == (vhost, queue)]
+        for each in reads:
+            if isinstance(each.job, Errand):
+                self._given_up.add(each.job)
+                self._unread.hurry(each)
+        return len(reads)
 
     # --- counts -----------------------------------------------------------------------------------------------------
 

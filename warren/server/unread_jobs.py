@@ -103,6 +103,11 @@ class UnreadJobs:
                 seconds=round(trio.current_time() - entry.since_s, 3),
             )
 
+    def hurry(self, entry: UnreadJob) -> None:
+        """Have a job tried again at once."""
+        entry.again_s = trio.current_time()
+        self._changed.set()
+
     def reads(self) -> list[UnreadJob]:
         """Return the reads that fail, the oldest first."""
         return list(self._jobs.values())

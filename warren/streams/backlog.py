@@ -327,6 +327,13 @@ class StreamBacklog(OffsetBacklog):
         self.stream = None
         super().close()
 
+    def given_up(self, count: i64, body_bytes: i64) -> None:
+        self._middle_begins_at(self.sealer.table.end)
+        stream = self.stream
+        if stream is not None:
+            stream.ready.lost(int(count), int(body_bytes))
+            stream.seal()
+
     def memory_bytes(self) -> int:
         """Return what the messages in memory take, about."""
         return super().memory_bytes() + int(self._stamped_bytes)

@@ -9,6 +9,7 @@
 4. One chunk is gathered and one is being written at a time. What is gathered counts as memory of the log; while that is
    short nothing is gathered ahead, and a chunk is read back from the log when there is enough for a whole one.
 5. What retention removes while it is gathered does not become part of a chunk.
+6. Nothing is sealed from the first damaged message on: the log would forget it. It is served from the log meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from warren.msgstore.log.columns import ColumnsWriter, maybe_head
 from warren.msgstore.log.jobs import SealJob
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.queue_index import BODY_MASK, QueueIndex
 from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment, SealedTable
 from warren.queues.offset_queue import OffsetRead
 from warren.streams.consumer import filter_value_of
@@ -47,8 +47,6 @@ class Sealer:
         self.next: i64 = 0  # the offset that is gathered next; what is below may leave memory
         self._writer: ColumnsWriter | None = None
         self._first: i64 = 0  # offset of the chunk that is being gathered
-        self._lost_count: i64 = 0  # messages in its range that the log has, and cannot be read
-        self._lost_bytes: i64 = 0  # and of their bodies
         self._cost_bytes: i64 = 0  # of that
         self._job: _Seal | None = None
         self._reading: bool = False
@@ -68,6 +66,9 @@ class Sealer:
         messages = stream.messages
         log = self.log
         synced: i64 = messages.synced_to()
+        index = messages.index
+        if index is not None and index.damage is not None:
+            synced = min(synced, index.damage.first_from(self.table.end))
         if self._writer is None and not self._begin(stream, synced):
             return
         writer = self._writer
@@ -117,8 +118,6 @@ class Sealer:
         if synced - first < log.seal_messages // share and stream.unsealed_bytes() < log.seal_bytes // share:
             return False
         self._first = first
-        self._lost_count = 0
-        self._lost_bytes = 0
         self.next = first
         self._writer = ColumnsWriter()
         return True
@@ -149,10 +148,8 @@ class Sealer:
         self._reading = True
         _SealRead(self, stream, self.next, min(end, self.next + READ_MESSAGES)).begin()
 
-    def was_read(
-        self, stream: Stream, first: i64, messages: list[Message | None], end: i64, lost_count: i64, lost_bytes: i64
-    ) -> None:
-        """What was to be read back is here, None where it is damaged: so many that the log has, with so many bytes."""
+    def was_read(self, stream: Stream, first: i64, messages: list[Message | None], end: i64) -> None:
+        """What is before `end` of what was to be read back is here, None where retention was faster."""
         self._reading = False
         writer = self._writer
         if writer is None or self._closed or self.next != first:
@@ -162,8 +159,6 @@ class Sealer:
             if message is not None:
                 self._add(writer, offset, message)
             offset += 1
-        self._lost_count += lost_count
-        self._lost_bytes += lost_bytes
         self.next = end
         self.step(stream)
 
@@ -179,8 +174,6 @@ class Sealer:
             segment = segments[-1].first
             position = segments[-1].file_bytes
         job = _Seal(self, stream, int(segment), int(position), writer, self._first, self.next)
-        job.lost_count = self._lost_count
-        job.lost_bytes = self._lost_bytes
         self._job = job
         self.log.seal_jobs.append(job)
 
@@ -193,7 +186,6 @@ class Sealer:
             self.log.removals.drop(job.stream_id, [job.segment])
             return
         self.table.add(SealedChunk(job.placed_at, head), begins_segment=job.position == 0)
-        job.stream.ready.lost(int(job.lost_count), int(job.lost_bytes))
         job.stream.sealed(job.end)
         if job.position == 0:
             job.stream.segment_completed()
@@ -237,8 +229,6 @@ class _Seal(SealJob):
         self.sealer = sealer
         self.stream = stream
         self.end: i64 = end
-        self.lost_count: i64 = 0
-        self.lost_bytes: i64 = 0
 
     def finished(self) -> None:
         self.sealer.sealed(self)
@@ -255,22 +245,9 @@ class _SealRead(OffsetRead):
         self._stream = stream
 
     def fetched(self, messages: list[Message | None]) -> None:
-        lost_count: i64 = 0
-        lost_bytes: i64 = 0
-        for number, message in zip(self.numbers, messages, strict=True):
-            if message is None:
-                size = _maybe_body_bytes(self.index, number)
-                if size >= 0:
-                    lost_count += 1
-                    lost_bytes += size
+        end = self.reached()
+        damage = self.index.damage
+        if damage is not None:
+            end = min(end, int(damage.first_from(self.first)))
         self._stream.messages.offer_loaded(self.loaded)
-        self._sealer.was_read(self._stream, self.first, messages, self.reached(), lost_count, lost_bytes)
-
-
-def _maybe_body_bytes(index: QueueIndex, number: i64) -> i64:
-    """Return how many bytes the body of a message has that the index, whose page of it is resident, knows; else -1."""
-    page = index.page(number // index.page_entries)
-    at: i64 = 2 * (number % index.page_entries)
-    if page is None or not page.resident or at >= len(page.entries) or page.entries[at] == 0:
-        return -1
-    return page.entries[at + 1] & BODY_MASK
+        self._sealer.was_read(self._stream, self.first, messages[: end - int(self.first)], end)

@@ -93,10 +93,10 @@ class Stream(OffsetQueue):
         self._commit: _Commit | None = None
         self._reads: list[ChunkRead] = []
         self._sealed = SealedReader(host.log)
+        self._reported_chunks: set[int] = set()  # offsets from which sealed messages are not there
         self._compaction: Compaction | None = None
         self._compacted_to: i64 = 0  # since the start
         self._latest: Chunk | None = None  # that a cursor has left last: who comes next finds it here
-        self._lost_chunks: set[int] = set()  # offsets from which sealed messages were reported
         self._retention = Retention(self, host)
         self._sealing: Timer = _Sealing(self)
         host.log.sealed_streams[store_id] = _Sealed(self)
@@ -528,8 +528,9 @@ class Stream(OffsetQueue):
 
     def _sealed_lost(self, first: i64) -> None:
         """What was sealed from offset `first` on is not there, or cannot be read: report that once."""
-        if int(first) not in self._lost_chunks:
-            self._lost_chunks.add(int(first))
+        if int(first) not in self._reported_chunks:
+            self._reported_chunks.add(int(first))
+            self._log.damaged_chunks.setdefault(self.store_id, set()).add(int(first))
             self._log.damages.append(Damage(-1, -1, self.vhost_name, self.name, int(first)))
 
     # --- what streams do not do -----------------------------------------------------------------------------------
@@ -586,6 +587,7 @@ class Stream(OffsetQueue):
         # They have us, and we have them: nothing must be left for the cyclic collector.
         self._sealing = Timer()
         self._log.sealed_streams.pop(self.store_id, None)
+        self._log.damaged_chunks.pop(self.store_id, None)
         self.messages.sealer.close(self.store_id)
         self._sealed.forget()
         self._compaction = None
@@ -806,6 +808,9 @@ class _Sealed(SealedStream):
 
     def sealed(self) -> SealedTable:
         return self._stream.messages.sealer.table
+
+    def named(self) -> tuple[str, str]:
+        return self._stream.vhost_name, self._stream.name
 
     def chunk_damaged(self, place: SealedChunk) -> None:
         self._stream.chunk_damaged(place)

@@ -14,6 +14,7 @@
 3. Of a change that waits there is an entry in the index in memory, 16 bytes. It is read from the log when SQL is to
    have it, however long that has been away.
 4. A number below the end that has no record is a change that is lost. Who reads is told, and decides.
+5. A damaged record stays, though SQL has what comes after it: only an operator gives it up.
 """
 
 from __future__ import annotations
@@ -104,8 +105,21 @@ class MetadataLane(RecordLane):
             self.next_number = applied
         self.durable = self.next_number
         self.applied = applied
-        if self.index is not None and applied > 0:
-            self.log.batch.settle_range(self.index, 0, applied)
+        found = self.index
+        if found is not None:
+            size = int(found.page_entries)
+            numbers: list[int] = []
+            for page_number, page in enumerate(found.pages, int(found.first_page)):
+                if page is not None:
+                    numbers += range(page_number * size, min((page_number + 1) * size, applied))
+            if numbers:
+                _AppliedRead(self, self.log, found, numbers).begin()
+
+    def drop_applied(self, numbers: list[int], messages: list[Message | None]) -> None:
+        """Forget records that SQL has since an earlier life; those that are damaged stay."""
+        for number, message in zip(numbers, messages, strict=True):
+            if message is not None:
+                self.drop(number)
 
     def is_behind(self) -> bool:
         """Tell whether something is durable that SQL does not have."""
@@ -132,6 +146,18 @@ class MetadataLane(RecordLane):
         if index is not None:
             self.log.batch.settle_range(index, self.applied, end)
         self.applied = end
+
+
+class _AppliedRead(Fetch):
+    """Reads what SQL has, and the log has not forgotten: to tell what of it is damaged."""
+
+    def __init__(self, lane: MetadataLane, log: MessageLog, index: QueueIndex, numbers: list[int]) -> None:
+        super().__init__(log, index, numbers, READ_BYTES_MAX)
+        self._lane = lane
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self._lane.drop_applied(self.numbers, messages)
+        self.goes_on()
 
 
 class _ChangesRead(Fetch):

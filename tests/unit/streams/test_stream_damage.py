@@ -12,6 +12,7 @@ from sealing_stream import ONE_CHUNK_EACH, Sealing, offset_of
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table
 from warren.msgstore.log.scrub import Scrubber
+from warren.queues.damage import damaged_places, give_up_damage, has_damage
 from warren.streams.stream import Stream
 
 
@@ -176,7 +177,8 @@ def test_a_chunk_that_retention_has_removed_is_no_damage() -> None:
     reader.hang_up()
 
 
-def test_counts_are_right_when_a_message_was_damaged_before_it_was_sealed() -> None:
+def test_nothing_is_sealed_from_a_damaged_message_on_until_it_is_given_up() -> None:
+    """sealer.py (6)"""
     s = Sealing(chunk=1000)
     s.publish(60, size=100)
     s.restart(clean=True)
@@ -185,13 +187,27 @@ def test_counts_are_right_when_a_message_was_damaged_before_it_was_sealed() -> N
     lsn = int(index.lsn_of(33))
     segment = s.log.segments.find(lsn)
     s.fs.flip_bit(f"log/{int(segment.number):010d}", lsn - int(segment.base_lsn) + 40, 1)
-    s.log.seal_messages = 59
+    s.log.seal_messages = 30
     s.pass_sealing_time()
-    assert s.table.end == 60
+    assert s.table.end == 30
     left = [offset for offset in range(60) if offset != 33]
     assert s.read() == left
     (damage,) = s.log.damages
     assert damage.sequence_number == 33
+    assert index.lsn_of(33) == lsn and s.stream.ready_count == 60
+    s.restart(clean=True)
+    s.log.seal_messages = 30
+    assert s.read() == left
+    (place,) = damaged_places(s.log, 10)
+    assert (place.queue, place.what, place.first, place.end, place.messages) == ("s", "messages", 33, 34, 1)
+    assert give_up_damage(s.log, "/", "s") == 1
+    s.log.seal_messages = 29
+    s.harness.settle()
+    s.pass_sealing_time()
+    s.harness.settle()
+    assert damaged_places(s.log, 10) == [] and not has_damage(s.log)
+    assert s.table.end == 60
+    assert s.read() == left
     assert (s.table.count, s.stream.ready_count) == (59, 59)
     assert s.stream.ready_bytes == sum(len(s.bodies[offset]) for offset in left)
     s.stream.check_invariants()
@@ -241,6 +257,8 @@ def test_a_group_whose_requeued_message_is_gone_gets_what_comes_behind_it_as_it_
         reader.send(1, m.BasicReject(tags[offset], True))
     s.log.seal_messages = 59
     s.pass_sealing_time()
+    assert (s.table.end, give_up_damage(s.log, "/", "s")) == (0, 1)
+    s.harness.settle()
     assert s.table.end == 60
     s.stream.pause(paused=False)
     s.harness.settle()

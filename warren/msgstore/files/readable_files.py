@@ -10,16 +10,15 @@ from __future__ import annotations
 from typing import Final
 
 from warren.msgstore.files.errors import StoreUnreadableError
-from warren.msgstore.files.store import Store
-from warren.msgstore.log.jobs import DropJob, SealedRead, SealJob
+from warren.msgstore.log.jobs import DropJob, Files, SealedRead, SealJob
 
 BLOCK_BYTES: Final = 4096
 
 
 class ReadableFiles:
-    """`Files` of ``msgstore.log.jobs`` for errands that only read."""
+    """`Files` of ``msgstore.log.jobs`` for errands that only read, over those of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Files) -> None:
         self._store = store
 
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:

@@ -265,8 +265,8 @@ class Store(FailStop):
             return f"says that it is segment {header.number}"
         return header
 
-    def read_segment(self, number: int) -> bytes:
-        """Return a whole segment file.
+    def read_segment(self, number: int, start: int = 0) -> bytes:
+        """Return a whole segment file; the bytes before `start` are not read, but zeros.
 
         Raises:
             StoreFullError: too many files are open.
@@ -276,7 +276,9 @@ class Store(FailStop):
         try:
             handle = self._fs.open(path, writable=False)
             try:
-                return read_exactly(self._fs, handle, self._fs.size(handle), 0)
+                size = self._fs.size(handle)
+                start = min(start, size)
+                return bytes(start) + read_exactly(self._fs, handle, size - start, start)
             finally:
                 self._fs.close(handle)
         except OSError as error:

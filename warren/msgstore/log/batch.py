@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
+from warren.msgstore.log.index_damage import IndexDamage
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.msgstore.log.records import (
@@ -189,10 +190,30 @@ class Batch:
                 self._begin()
 
     def settle_range(self, index: QueueIndex, first: i64, end: i64) -> None:
-        """All stored messages of the queue from `first` up to `end` are gone."""
+        """All stored messages of the queue from `first` up to `end` are gone, but for damaged ones."""
+        damage = index.damage
+        if damage is not None and not damage.is_empty():
+            self._settle_beside(index, damage, first, end)
+            return
         index.forget_range(first, end)
         index.note_acks(first, end)
         self._begin()
+
+    def _settle_beside(self, index: QueueIndex, damage: IndexDamage, first: i64, end: i64) -> None:
+        """Settle a range without its damaged messages; of an absent page with one, which only goes whole, nothing."""
+        size: i64 = index.page_entries
+        while first < end:
+            kept: i64 = min(damage.first_from(first), end)
+            kept_end: i64 = kept + 1
+            page = index.page(kept // size)
+            if kept < end and (int(kept // size) in damage.pages or (page is not None and not page.resident)):
+                kept = max(kept // size * size, first)
+                kept_end = (kept // size + 1) * size
+            if first < kept:
+                index.forget_range(first, kept)
+                index.note_acks(first, kept)
+                self._begin()
+            first = kept_end
 
     def settle_waiting(self, index: QueueIndex, first: i64, end: i64) -> None:
         """All messages of the queue from `first` up to `end` are gone, and what of them is in this batch: purge."""

@@ -167,10 +167,22 @@ def _write_queue(out: BytesWriter, index: QueueIndex) -> None:
     for page in index.pages:
         if page is not None:
             pages += 1
+    # Damage that the next process finds by itself does not count twice.
+    damaged_count: i64 = index.damaged_count
+    damaged_pages: list[tuple[int, IndexPage]] = []
+    damage = index.damage
+    if damage is not None:
+        damaged_count -= len(damage.numbers)
+        for number in sorted(damage.pages):
+            # Where messages were stored again under the numbers of a damaged page, theirs is the only one.
+            if index.page(number) is None:
+                damaged_pages.append((number, damage.pages[number]))
+                damaged_count -= damage.pages[number].live
+                pages += 1
     write_i64_be(out, index.queue_id)
     write_i64_be(out, index.next_number)
     write_i64_be(out, delivered_below)
-    write_i64_be(out, index.damaged_count)
+    write_i64_be(out, damaged_count)
     write_i16_be(out, short_word(len(vhost)))
     write_i16_be(out, short_word(len(name)))
     write_i32_be(out, signed_word(pages))
@@ -180,11 +192,18 @@ def _write_queue(out: BytesWriter, index: QueueIndex) -> None:
     out.write(vhost)
     out.write(name)
     page_number: i64 = index.first_page
+    at: i64 = 0
     for page in index.pages:
         if page is not None:
+            while at < len(damaged_pages) and damaged_pages[at][0] < page_number:
+                _write_page(out, damaged_pages[at][1], damaged_pages[at][0], False)
+                at += 1
             may_grow = (page_number + 1) * index.page_entries > index.next_number
             _write_page(out, page, page_number, may_grow)
         page_number += 1
+    while at < len(damaged_pages):
+        _write_page(out, damaged_pages[at][1], damaged_pages[at][0], False)
+        at += 1
 
 
 def _write_page(out: BytesWriter, page: IndexPage, page_number: i64, may_grow: bool) -> None:

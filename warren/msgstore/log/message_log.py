@@ -156,6 +156,8 @@ class MessageLog:
         self.seal_messages: i64 = CHUNK_MESSAGES
         self.seal_bytes: i64 = CHUNK_BYTES
         self.damages: list[Damage] = []  # taken by the shell
+        self.damaged_indexes: dict[int, QueueIndex] = {}  # by queue id: those with damage that is known
+        self.damaged_chunks: dict[int, set[int]] = {}  # by stream id: the first offsets of damaged chunks
         self._waiting_reads: list[IndexOwner] = []
 
     @property
@@ -472,7 +474,9 @@ class MessageLog:
         return record_length(data, 0) == length and data[8] == PAGE and is_intact(self.checksum, data, 0, length)
 
     def report_damage(self, index: QueueIndex, number: i64, lsn: i64) -> None:
-        """Tell the operator of a message, or with -1 of a page of them, that cannot be read."""
+        """Tell the operator of a message that is damaged, once, or with -1 of a page of them."""
+        if number >= 0 and not index.damage_message(number):
+            return
         segment = self.segments.find(lsn)
         self.damages.append(Damage(int(lsn), int(segment.number), index.vhost, index.name, int(number)))
 
@@ -504,6 +508,8 @@ class MessageLog:
         refs: dict[int, int] = {}
         for index in self.indexes.values():
             index.check_invariants()
+            if index.damage is not None and index.damage.pages:
+                return
             for page in index.pages:
                 if page is None:
                     continue

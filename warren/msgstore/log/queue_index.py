@@ -19,7 +19,8 @@ A page holds the entries of `page_entries` consecutive sequence numbers. A page 
 3. Each live entry, and each PAGE record in use, is one reference to the segment it points into (`SegmentTable`).
 4. What goes in a range goes page by page: pages that it covers are out of the index at once, and their references are
    released later, by the log's reclamation or, of absent ones, by its doomed pages.
-5. `note_ack` gathers what the next frame says is gone; `forget` and its like do the book-keeping and note nothing, so
+5. What is damaged stays referred to (``index_damage``).
+6. `note_ack` gathers what the next frame says is gone; `forget` and its like do the book-keeping and note nothing, so
    that recovery can use them.
 """
 
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 from librt.vecs import append, vec
 from mypy_extensions import i64, mypyc_attr
 
+from warren.msgstore.log.index_damage import IndexDamage
 from warren.msgstore.log.records import DROPPABLE, EXPIRES
 
 if TYPE_CHECKING:
@@ -69,6 +71,9 @@ class IndexOwner:
         """Return the sequence number below which messages may have been delivered before."""
         return 0
 
+    def given_up(self, count: i64, body_bytes: i64) -> None:
+        """An operator has given up damaged messages, which are settled: so many, with so many bytes of bodies."""
+
 
 class QueueIndex:
     """The stored messages of the queue `queue_id`."""
@@ -91,7 +96,8 @@ class QueueIndex:
         self.live_body_bytes: i64 = 0  # of those that are not droppable
         self.droppable_count: i64 = 0  # live entries that mean nothing after a restart
         self.delivered_below: i64 = 0  # as the checkpoint or the recovery says
-        self.damaged_count: i64 = 0
+        self.damaged_count: i64 = 0  # messages found damaged, in this life or an earlier one
+        self.damage: IndexDamage | None = None  # None: none is known
         self.has_expiring: bool = False  # messages with a time to live of their own were ever stored
         self.page_entries: i64 = log.page_entries
         self.first_page: i64 = 0  # number of pages[0]
@@ -191,6 +197,14 @@ class QueueIndex:
             return 0
         return page.entries[offset] & LSN_MASK
 
+    def body_bytes_of(self, number: i64) -> i64:
+        """Return how many bytes the body of a message has; -1 when it is not stored, settled, or its page is absent."""
+        page = self.page(number // self.page_entries)
+        at: i64 = 2 * (number % self.page_entries)
+        if page is None or not page.resident or at >= len(page.entries) or page.entries[at] == 0:
+            return -1
+        return page.entries[at + 1] & BODY_MASK
+
     def lsn_of_resident(self, number: i64) -> i64:
         """Return where the message is; 0 when it is not stored, settled, or its page is absent."""
         page = self.page(number // self.page_entries)
@@ -207,13 +221,54 @@ class QueueIndex:
         self.live_count += page.live
         self.live_body_bytes += page.body_bytes
 
+    def need_damage(self) -> IndexDamage:
+        """Return what is known to be damaged."""
+        damage = self.damage
+        if damage is None:
+            damage = IndexDamage(self.page_entries)
+            self.damage = damage
+            self.log.damaged_indexes[int(self.queue_id)] = self
+        return damage
+
+    def forget_damage(self) -> None:
+        """Nothing is damaged any longer."""
+        self.damage = None
+        self.log.damaged_indexes.pop(int(self.queue_id), None)
+
+    def is_damaged(self, number: i64) -> bool:
+        """Tell whether a message is known to be damaged, or its page."""
+        damage = self.damage
+        return damage is not None and damage.has(number)
+
+    def damage_message(self, number: i64) -> bool:
+        """Note that the record of a message is damaged; False when that is known already. Its entry stays."""
+        damage = self.need_damage()
+        if int(number) in damage.numbers:
+            return False
+        damage.numbers.add(int(number))
+        self.damaged_count += 1
+        return True
+
     def lose_page(self, page: IndexPage) -> None:
-        """The PAGE record cannot be read: its messages are not served, and what it refers to stays as it is."""
+        """The PAGE record is damaged: its messages are not served, and what it refers to stays as it is."""
+        at = self.pages.index(page)
+        self.damaged_count += page.live
+        self.need_damage().pages[int(self.first_page + at)] = page
+        self.drop_page(page)
+
+    def drop_page(self, page: IndexPage) -> None:
+        """Take a page out of the index, whatever it refers to."""
         at = self.pages.index(page)
         self.pages[at] = None
         self.live_count -= page.live
         self.droppable_count -= page.droppable
         self.live_body_bytes -= page.body_bytes
+
+    def give_up_page(self, page_number: i64) -> None:
+        """Let go of a damaged page; its segments keep the references that nobody knows."""
+        damage = self.need_damage()
+        page = damage.pages.pop(int(page_number))
+        self.release_record(page)
 
     def forget(self, number: i64) -> bool:
         """Take the entry away; False when there is none. Its page must be resident."""
@@ -415,6 +470,11 @@ class QueueIndex:
         for page in pages:
             if page is not None:
                 self._let_go(page)
+        damage = self.damage
+        if damage is not None:
+            self.forget_damage()
+            for page in damage.pages.values():
+                self.log.doomed.add(self, page)
 
     # --- the open batch -------------------------------------------------------------------------------------------
 

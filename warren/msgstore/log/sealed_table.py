@@ -201,6 +201,10 @@ class SealedStream:
         """Return what is sealed of it."""
         raise AssertionError("overridden")
 
+    def named(self) -> tuple[str, str]:
+        """Return its vhost and its name."""
+        raise AssertionError("overridden")
+
     def chunk_damaged(self, place: SealedChunk) -> None:
         """Take note that a chunk cannot be read."""
         raise AssertionError("overridden")

@@ -236,7 +236,7 @@ class Repair:
             for entry in state.entries(index):
                 if isinstance(entry, LostPage):
                     lost[int(index.queue_id), entry.page_number] = entry
-                    index.lose_page(entry.page)
+                    index.drop_page(entry.page)
         if not lost:
             return
         self._at_least_once = True

@@ -145,7 +145,7 @@ class UnchangedFiles:
     def open_segments(self) -> tuple[list[SegmentHeader], list[str]]:
         return self._reader.headers, self._reader.problems
 
-    def read_segment(self, number: int) -> bytes:
+    def read_segment(self, number: int, start: int = 0) -> bytes:
         return self._reader.file(number).image()
 
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:

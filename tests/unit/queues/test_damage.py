@@ -1,0 +1,179 @@
+"""What is damaged on disk stays referred to and named until an operator gives it up.
+
+In parentheses: the invariants in the header of ``warren/queues/damage.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from durable_harness import SHAPE, DurableHarness
+from engine_harness import Received, body_of
+from simulation.simulated_file_system import SimulatedFileSystem
+
+from warren.amqp import methods as m
+from warren.msgstore.files.segment_names import segment_path
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.damage import damaged_places, give_up_damage, has_damage
+
+COUNT = 64  # of messages, in pages of 16
+
+
+class Damaged:
+    """A durable queue whose messages are on disk only."""
+
+    def __init__(self) -> None:
+        self.fs = SimulatedFileSystem()
+        self.harness = DurableHarness(self.fs, memory_bytes=0, shape=SHAPE._replace(segment_bytes=4096))
+        channel = self.harness.channel()
+        channel.declare("q", durable=True)
+        for number in range(COUNT):
+            channel.publish("", "q", b"%d" % number + bytes(100), delivery_mode=2)
+        self.restart()
+
+    def restart(self) -> None:
+        self.harness = self.harness.restart(clean=True)
+
+    @property
+    def index(self) -> QueueIndex:
+        index = self.harness.queue("q").ready.backlog(0).index
+        assert index is not None
+        return index
+
+    def page_lsn(self, page_number: int) -> int:
+        page = self.index.page(page_number)
+        assert page is not None and page.lsn
+        return int(page.lsn)
+
+    def spoil(self, lsn: int) -> None:
+        segment = self.harness.broker.log.segments.find(lsn)
+        self.fs.flip_bit(segment_path(int(segment.number)), lsn - int(segment.base_lsn) + 40, 1)
+
+    def take_all(self) -> list[int]:
+        """Get and acknowledge all that is ready."""
+        channel = self.harness.channel()
+        taken: list[int] = []
+        while (got := channel.get("q", no_ack=True)) is not None:
+            taken.append(number_in(got))
+        self.harness.write()
+        return taken
+
+    def places(self) -> list[tuple[str, int, int, int]]:
+        return [(each.what, each.first, each.end, each.messages) for each in damaged_places(self.harness.broker.log, 9)]
+
+    def checkpoint(self) -> None:
+        log = self.harness.broker.log
+        for _ in range(2):
+            log.checkpoints.want()
+            self.harness.settle()
+
+    def segment_numbers(self) -> set[int]:
+        return {int(segment.number) for segment in self.harness.broker.log.segments.segments}
+
+
+def number_in(received: Received) -> int:
+    return int(body_of(received).rstrip(b"\0"))
+
+
+@pytest.mark.parametrize("ends", ["acks", "purge"])
+def test_a_damaged_message_stays_in_its_segment_and_is_named_after_every_restart(ends: str) -> None:
+    """(1), (2)"""
+    d = Damaged()
+    channel = d.harness.channel()
+    first = channel.get("q")
+    assert first is not None
+    lsn = int(d.index.lsn_of(5))
+    d.restart()
+    d.spoil(lsn)
+    number = int(d.harness.broker.log.segments.find(lsn).number)
+    left = [each for each in range(COUNT) if each != 5]
+    if ends == "acks":
+        assert d.take_all() == left
+    else:
+        channel = d.harness.channel()
+        for each in left[:8]:
+            got = channel.get("q", no_ack=True)
+            assert got is not None and number_in(got) == each
+        channel.call(1, m.QueuePurge(0, "q", False))
+        d.harness.write()
+    for _ in range(2):
+        assert d.places() == [("messages", 5, 6, 1)]
+        d.checkpoint()
+        assert number in d.segment_numbers()
+        d.restart()
+        assert d.take_all() == []
+    assert int(d.index.damaged_count) == 1, "the same damage counts once"
+    assert give_up_damage(d.harness.broker.log, "/", "q") == 1
+    d.harness.write()
+    assert d.places() == [] and not has_damage(d.harness.broker.log)
+    d.checkpoint()
+    assert number not in d.segment_numbers()
+    d.restart()
+    assert d.take_all() == [] and d.places() == []
+
+
+def test_a_damaged_index_page_stays_with_what_it_refers_to_until_it_is_given_up() -> None:
+    """(1), (2)"""
+    d = Damaged()
+    d.spoil(d.page_lsn(1))
+    d.restart()
+    assert d.take_all() == [*range(16), *range(32, COUNT)]
+    d.checkpoint()
+    assert d.places() == [("index page", 16, 32, 16)]
+    left = sum(int(segment.live_refs) for segment in d.harness.broker.log.segments.segments)
+    assert left >= 17, "the page, and its messages"
+    d.restart()
+    assert d.take_all() == []
+    assert d.places() == [("index page", 16, 32, 16)]
+    assert give_up_damage(d.harness.broker.log, "/", "q") == 16
+    d.checkpoint()
+    assert d.places() == []
+    d.restart()
+    assert d.take_all() == [] and d.places() == []
+    assert sum(int(segment.live_refs) for segment in d.harness.broker.log.segments.segments) >= 16
+
+
+def test_a_page_that_can_be_read_again_after_a_restart_has_all_its_messages() -> None:
+    """(1)"""
+    d = Damaged()
+    lsn = d.page_lsn(1)
+    d.spoil(lsn)
+    d.restart()
+    assert d.take_all() == [*range(16), *range(32, COUNT)]
+    d.checkpoint()
+    d.spoil(lsn)  # as it was before
+    d.restart()
+    assert d.take_all() == list(range(16, 32))
+    assert d.places() == []
+
+
+def test_a_deleted_queue_takes_its_damage_along() -> None:
+    """(2)"""
+    d = Damaged()
+    d.spoil(d.page_lsn(1))
+    d.restart()
+    d.take_all()
+    assert d.places() == [("index page", 16, 32, 16)]
+    d.harness.channel().call(1, m.QueueDelete(0, "q", False, False, False))
+    d.harness.write()
+    assert d.places() == [] and not has_damage(d.harness.broker.log)
+    d.checkpoint()
+    d.harness = d.harness.restart(clean=True)
+
+
+def test_what_cannot_be_read_is_served_later_and_never_counted_as_lost() -> None:
+    d = Damaged()
+    lsn = d.page_lsn(1)
+    segment = d.harness.broker.log.segments.find(lsn)
+    path, start = segment_path(int(segment.number)), lsn - int(segment.base_lsn)
+    d.fs.spoil(path, start, start + 8)
+    for _ in range(2):
+        d.restart()
+        channel = d.harness.channel()
+        channel.send(1, m.BasicGet(0, "q", True))
+        assert channel.take() == [], "the answer waits"
+        assert d.harness.store.unread and d.places() == []
+        assert d.harness.queue("q").ready_count == COUNT
+        d.checkpoint()
+    d.fs.heal(path)
+    d.restart()
+    assert d.take_all() == list(range(COUNT))

@@ -1,0 +1,51 @@
+"""Damaged places of one queue's index: which they are, so that nothing lets go of them but an operator.
+
+1. A damaged message keeps its entry, and the entry its reference to the segment. A damaged index page is out of the
+   index, and stays here with its references: what it refers to is not known.
+2. Nothing of it is settled in a range (`Batch.settle_range`), sealed or copied. A deletion of the queue takes it along.
+3. In memory only. A checkpoint has the entries and pages as others, so the next process finds the same when it reads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+if TYPE_CHECKING:
+    from warren.msgstore.log.queue_index import IndexPage
+
+NOWHERE: Final = 1 << 62
+
+
+class IndexDamage:
+    """The damaged messages and pages of an index with `page_entries` entries a page."""
+
+    def __init__(self, page_entries: i64) -> None:
+        self.numbers: set[int] = set()
+        self.pages: dict[int, IndexPage] = {}  # by page number
+        self.page_entries: i64 = page_entries
+
+    def has(self, number: i64) -> bool:
+        """Tell whether a message is damaged, or its page."""
+        return int(number) in self.numbers or int(number // self.page_entries) in self.pages
+
+    def first_from(self, number: i64) -> i64:
+        """Return the first damaged number from `number` on, `NOWHERE` without one."""
+        found: i64 = NOWHERE
+        for each in self.numbers:
+            if number <= each < found:
+                found = each
+        for page_number in self.pages:
+            start: i64 = page_number * self.page_entries
+            if start + self.page_entries > number and start < found:
+                found = start if start > number else number
+        return found
+
+    def message_count(self) -> int:
+        """Return how many messages are damaged, those of damaged pages included."""
+        return len(self.numbers) + sum([int(page.live) for page in self.pages.values()])
+
+    def is_empty(self) -> bool:
+        """Tell whether nothing is damaged any longer."""
+        return not self.numbers and not self.pages

@@ -1,0 +1,134 @@
+"""What is damaged on disk of each queue: listed for operators, and given up when one of them says so.
+
+1. A damaged place is an index's (``msgstore.log.index_damage``) or a sealed chunk of a stream. It is known from when it
+   was read; a restart forgets it, and the next read finds it again.
+2. To give up is the only thing that lets go of a damaged message of a queue that stays. Its entry goes as one that is
+   acknowledged does. A damaged index page goes without its references: which these are is not known, so its segments
+   stay until ``warren store repair`` has counted them.
+3. A chunk of a stream stays in its file and is passed over; given up, it is not listed any longer in this life.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Envelope, Message, build_message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.fetch import Fetch
+
+_STORED: Final = build_message(Envelope("", ""), b"\x00\x00", b"", 0, True)  # stands for one that is written
+
+
+class DamagedPlace:
+    """Messages of a queue from number `first` up to `end`, `messages` of them.
+
+    `what`: ``messages``, ``index page``, or ``chunk`` of a stream.
+    """
+
+    def __init__(self, vhost: str, queue: str, lane: int, what: str, first: int, end: int, messages: int) -> None:
+        self.vhost = vhost
+        self.queue = queue
+        self.lane = lane
+        self.what = what
+        self.first = first
+        self.end = end
+        self.messages = messages
+
+
+def has_damage(log: MessageLog) -> bool:
+    """Tell whether anything is known to be damaged."""
+    return bool(log.damaged_indexes or log.damaged_chunks)
+
+
+def damaged_places(log: MessageLog, most: int) -> list[DamagedPlace]:
+    """Return the damaged places by queue, at most so many."""
+    found: list[DamagedPlace] = []
+    for index in log.damaged_indexes.values():
+        if len(found) >= most:
+            break
+        found += _places_of(index)
+    for stream_id, firsts in log.damaged_chunks.items():
+        stream = log.sealed_streams.get(stream_id)
+        if stream is None or len(found) >= most:
+            continue
+        table = stream.sealed()
+        vhost, name = stream.named()
+        for first in sorted(firsts):
+            if table.first() <= first < table.end:
+                chunk = table.place(first)[1]
+                found.append(DamagedPlace(vhost, name, 0, "chunk", first, int(chunk.end), int(chunk.count)))
+    return found[:most]
+
+
+def _places_of(index: QueueIndex) -> list[DamagedPlace]:
+    damage = index.damage
+    if damage is None:
+        return []
+    vhost, name, lane = index.vhost, index.name, int(index.lane)
+    found: list[DamagedPlace] = []
+    for number in sorted(damage.numbers):
+        if found and found[-1].end == number:
+            found[-1].end = number + 1
+            found[-1].messages += 1
+        else:
+            found.append(DamagedPlace(vhost, name, lane, "messages", number, number + 1, 1))
+    size = int(index.page_entries)
+    for page_number in sorted(damage.pages):
+        live = int(damage.pages[page_number].live)
+        found.append(DamagedPlace(vhost, name, lane, "index page", page_number * size, (page_number + 1) * size, live))
+    return found
+
+
+def give_up_damage(log: MessageLog, vhost: str, queue: str) -> int:
+    """Let go of what is damaged of a queue, in all its lanes; return how many messages that were. Settle the turn."""
+    count = 0
+    for index in list(log.damaged_indexes.values()):
+        damage = index.damage
+        if (index.vhost, index.name) != (vhost, queue) or damage is None:
+            continue
+        count += damage.message_count()
+        for page_number in list(damage.pages):
+            index.give_up_page(page_number)
+        if damage.numbers:
+            _GivingUp(log, index, sorted(damage.numbers)).begin()
+        else:
+            index.forget_damage()
+    for stream_id in list(log.damaged_chunks):
+        stream = log.sealed_streams.get(stream_id)
+        if stream is not None and stream.named() == (vhost, queue):
+            firsts = log.damaged_chunks.pop(stream_id)
+            table = stream.sealed()
+            for first in firsts:
+                if table.first() <= first < table.end:
+                    count += int(table.place(first)[1].count)
+    return count
+
+
+class _GivingUp(Fetch):
+    """Has the index pages of damaged messages read, if they are absent, and settles the messages unread."""
+
+    def _read_messages(self) -> None:
+        index, log = self.index, self.log
+        damage = index.damage
+        if damage is None or index.deleted:
+            return
+        count: i64 = 0
+        size: i64 = 0
+        for number in self.numbers:
+            damage.numbers.discard(number)
+            body_bytes: i64 = index.body_bytes_of(number)
+            if body_bytes >= 0:
+                count += 1
+                size += body_bytes
+                log.batch.settle(index, _STORED, number)
+        if damage.is_empty():
+            index.forget_damage()
+        owner = index.owner
+        if owner is not None:
+            owner.given_up(int(count), int(size))
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        raise AssertionError("no message is read")
