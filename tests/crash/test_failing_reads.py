@@ -8,6 +8,7 @@ was changed, so afterwards every confirmed message is there, and every queue tha
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -15,7 +16,9 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
@@ -237,3 +240,96 @@ def test_a_queue_waits_for_a_read_that_fails_and_the_others_do_not(tmp_path: Pat
             wait_until(lambda: process.health() == 200, "the broker to be well again")
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
+
+
+def _asked(process: WarrenProcess, path: str, body: object = None) -> Any:
+    """Return what the management API answers."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{process.http_port}/api/{path}", data)
+    request.add_header("Authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=")
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.loads(answer.read())
+
+
+def _rows(process: WarrenProcess) -> list[tuple[str, int, int]]:
+    return [(row["what"], row["first"], row["end"]) for row in _asked(process, "warren/damage") if row["queue"] == "q"]
+
+
+def test_a_damaged_message_is_named_until_it_is_given_up_and_its_file_stays(tmp_path: Path) -> None:
+    settings = {"store.memory_bytes": 0, "store.segment_bytes": 64 << 10, "store.scrub_bytes_per_s": 0}
+    bodies = [b"%03d" % number * 300 for number in range(200)]
+    with WarrenProcess(tmp_path, None, settings) as process:
+        with connect(process) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("q", durable=True)
+            for body in bodies:
+                channel.basic_publish("", "q", body, _PERSISTENT)
+        process.stop()
+        (path,) = [
+            each for each in (process.data_directory / "messages/log").iterdir() if b"077077" in each.read_bytes()
+        ]
+        data = bytearray(path.read_bytes())
+        data[data.index(b"077077") + 10] ^= 1
+        path.write_bytes(data)
+        for _ in range(2):
+            process.start()
+            with connect(process) as connection:
+                channel = connection.channel()
+                got = [channel.basic_get("q")[2] for _ in range(199)]
+                assert got == bodies[:77] + bodies[78:]
+                assert channel.basic_get("q")[0] is None
+            assert _rows(process) == [("messages", 77, 78)]
+            with urllib.request.urlopen(f"http://127.0.0.1:{process.http_port}/health") as answer:
+                assert json.loads(answer.read())["degraded"] == ["messages"]
+            assert path.exists()
+            process.stop()
+        process.start()
+        with connect(process) as connection:
+            channel = connection.channel()
+            for _ in range(199):
+                channel.basic_get("q", auto_ack=True)
+            assert channel.basic_get("q")[0] is None
+            answered = _asked(process, "warren/damage/give-up", {"vhost": "/", "queue": "q"})
+            assert answered == {"messages": 1, "reads": 0}
+            assert _rows(process) == []
+        wait_until(lambda: not path.exists(), "the file to go")
+
+
+def test_what_the_disk_never_gives_is_given_up_block_by_block(tmp_path: Path) -> None:
+    disk = FailingDisk(tmp_path)
+    settings = {"store.memory_bytes": 0, "store.scrub_bytes_per_s": 0}
+    bodies = [b"%03d" % number * 300 for number in range(200)]
+    with WarrenProcess(tmp_path, None, settings, wrapper=disk.wrapper) as process:
+        with connect(process) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("q", durable=True)
+            for body in bodies:
+                channel.basic_publish("", "q", body, _PERSISTENT)
+        process.stop()
+        (path,) = [
+            each for each in (process.data_directory / "messages/log").iterdir() if b"077077" in each.read_bytes()
+        ]
+        place = path.read_bytes().index(b"077077")
+        process.start()
+        disk.fail(LOG, first=place, end=place + 1)
+        with connect(process) as connection:
+            channel = connection.channel()
+            got: list[bytes] = []
+            channel.basic_consume("q", lambda _channel, _method, _properties, body: got.append(body), auto_ack=True)
+            wait_until(lambda: process.health() == 503, "the broker to say that it cannot read")
+            (row,) = _asked(process, "warren/damage")
+            assert (row["what"], row["queue"], row["reason"]) == ("read that fails", "q", "Input/output error")
+            answered = _asked(process, "warren/damage/give-up", {"vhost": "/", "queue": "q", "unreadable": True})
+            assert answered == {"messages": 0, "reads": 1}
+
+            def has_last() -> bool:
+                connection.process_data_events(0.01)
+                return bool(got) and got[-1] == bodies[-1]
+
+            wait_until(has_last, "the last message of the queue")
+            missing = [number for number, body in enumerate(bodies) if body not in got]
+            assert 77 in missing and len(missing) <= 6, missing
+            assert _rows(process) == [("messages", missing[0], missing[-1] + 1)]
+            assert process.health() == 200

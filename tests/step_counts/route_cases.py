@@ -238,6 +238,8 @@ listed("DELETE /api/queues/{vhost}/{queue}/contents", "/api/queues/%2F/q2/conten
 listed("GET /api/warren/topology/{vhost}", "/api/warren/topology/%2F")
 listed("GET /api/warren/search", "/api/warren/search?q=nosuch")
 listed("GET /api/warren/store", "/api/warren/store")
+listed("GET /api/warren/damage", "/api/warren/damage")
+one("POST /api/warren/damage/give-up", "/api/warren/damage/give-up", {"vhost": "/", "queue": "nosuch"})
 listed("GET /metrics", "/metrics")
 listed("GET /metrics/per-object", "/metrics/per-object")
 listed("GET /metrics/detailed", "/metrics/detailed?family=queue_metrics&family=channel_metrics")

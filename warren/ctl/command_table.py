@@ -116,6 +116,12 @@ def _streams() -> _Commands:
     return streams.COMMANDS
 
 
+def _damage() -> _Commands:
+    from warren.ctl import damage
+
+    return damage.COMMANDS
+
+
 def _drains() -> _Commands:
     from warren.ctl import drains
 
@@ -167,7 +173,8 @@ GROUPS: Final = (
     ),
     Group("Broker", "cluster forget_cluster_node await_online_nodes drain revive", _cluster),
     Group("Broker", "top", _top),
-    Group("Broker", "list_nodes list_feature_flags", _listings),
+    Group("Broker", "list_nodes list_feature_flags list_damage", _listings),
+    Group("Broker", "give_up_damage", _damage),
     Group("Broker", "help", _help),
     Group(
         "Health checks",

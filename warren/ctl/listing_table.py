@@ -291,6 +291,14 @@ LISTINGS: Final = (
         "warren/drains/{vhost}",
     ),
     Listing(
+        "list_damage",
+        "List what cannot be read, or is damaged on disk (Warren).",
+        Scope.NO_VHOST,
+        "warren/damage",
+        ("what", "vhost", "queue", "file", "first", "end", "messages", "since"),
+        "lane reason failures",
+    ),
+    Listing(
         "list_mqtt_sessions",
         "List sessions of MQTT clients, also of those that are away (Warren).",
         Scope.ONE,

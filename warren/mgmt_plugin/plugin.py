@@ -26,6 +26,7 @@ from warren.mgmt_plugin.resources.backups import BackupHandlers
 from warren.mgmt_plugin.resources.browsing import BrowsingHandlers
 from warren.mgmt_plugin.resources.cluster import ClusterHandlers
 from warren.mgmt_plugin.resources.connections import ConnectionHandlers
+from warren.mgmt_plugin.resources.damage import DamageHandlers
 from warren.mgmt_plugin.resources.data_port import DataPortHandlers
 from warren.mgmt_plugin.resources.data_tokens import DataTokenHandlers
 from warren.mgmt_plugin.resources.definitions import DefinitionHandlers
@@ -80,6 +81,7 @@ HANDLERS: Final[tuple[type[Handlers], ...]] = (
     TopologyHandlers,
     SearchHandlers,
     StoreHandlers,
+    DamageHandlers,
     AskedRouteHandlers,
     StreamHandlers,
     MqttHandlers,
@@ -153,6 +155,7 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         TopologyHandlers(statistics),
         SearchHandlers(broker),
         StoreHandlers(broker, management.messages, management.reactor),
+        DamageHandlers(broker, management),
         AskedRouteHandlers(),
         StreamHandlers(log, settle),
         MqttHandlers(broker, settle, management.commit),

@@ -23,12 +23,15 @@ _STORED: Final = build_message(Envelope("", ""), b"\x00\x00", b"", 0, True)  # s
 
 
 class DamagedPlace:
-    """Messages of a queue from number `first` up to `end`, `messages` of them.
+    """Messages of a queue from number `first` up to `end`, `messages` of them, damaged since `since_ms` (0: unknown).
 
     `what`: ``messages``, ``index page``, or ``chunk`` of a stream.
     """
 
-    def __init__(self, vhost: str, queue: str, lane: int, what: str, first: int, end: int, messages: int) -> None:
+    def __init__(
+        self, vhost: str, queue: str, lane: int, what: str, first: int, end: int, messages: int, since_ms: int
+    ) -> None:
+        self.since_ms = since_ms
         self.vhost = vhost
         self.queue = queue
         self.lane = lane
@@ -41,6 +44,22 @@ class DamagedPlace:
 def has_damage(log: MessageLog) -> bool:
     """Tell whether anything is known to be damaged."""
     return bool(log.damaged_indexes or log.damaged_chunks)
+
+
+def damaged_messages(log: MessageLog) -> int:
+    """Return how many messages are known to be damaged."""
+    count = 0
+    for index in log.damaged_indexes.values():
+        if index.damage is not None:
+            count += index.damage.message_count()
+    for stream_id, firsts in log.damaged_chunks.items():
+        stream = log.sealed_streams.get(stream_id)
+        if stream is not None:
+            table = stream.sealed()
+            for first in firsts:
+                if table.first() <= first < table.end:
+                    count += int(table.place(first)[1].count)
+    return count
 
 
 def damaged_places(log: MessageLog, most: int) -> list[DamagedPlace]:
@@ -59,7 +78,7 @@ def damaged_places(log: MessageLog, most: int) -> list[DamagedPlace]:
         for first in sorted(firsts):
             if table.first() <= first < table.end:
                 chunk = table.place(first)[1]
-                found.append(DamagedPlace(vhost, name, 0, "chunk", first, int(chunk.end), int(chunk.count)))
+                found.append(DamagedPlace(vhost, name, 0, "chunk", first, int(chunk.end), int(chunk.count), 0))
     return found[:most]
 
 
@@ -68,17 +87,20 @@ def _places_of(index: QueueIndex) -> list[DamagedPlace]:
     if damage is None:
         return []
     vhost, name, lane = index.vhost, index.name, int(index.lane)
+    since_ms = int(damage.since_ms)
     found: list[DamagedPlace] = []
     for number in sorted(damage.numbers):
         if found and found[-1].end == number:
             found[-1].end = number + 1
             found[-1].messages += 1
         else:
-            found.append(DamagedPlace(vhost, name, lane, "messages", number, number + 1, 1))
+            found.append(DamagedPlace(vhost, name, lane, "messages", number, number + 1, 1, since_ms))
     size = int(index.page_entries)
     for page_number in sorted(damage.pages):
         live = int(damage.pages[page_number].live)
-        found.append(DamagedPlace(vhost, name, lane, "index page", page_number * size, (page_number + 1) * size, live))
+        found.append(
+            DamagedPlace(vhost, name, lane, "index page", page_number * size, (page_number + 1) * size, live, since_ms)
+        )
     return found
 
 

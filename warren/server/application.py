@@ -46,6 +46,7 @@ from warren.channels.login import LoginRequest
 from warren.mqtt.peer import MqttPeer
 from warren.mqtt.sessions import restore_sessions
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
+from warren.queues.damage import has_damage
 from warren.queues.timers import NEVER
 from warren.server.beats import BEAT_S, beat_after, next_beat
 from warren.server.catalogue.writer import CatalogueWriter, InThread
@@ -779,7 +780,8 @@ class Application:
         failing = self.tasks.failing()
         stuck = threads().stuck()
         slow = ("disk",) if self._replication is not None and self._replication.trouble_of_disk() else ()
-        lost = ("messages",) if self._messages.losses else ()
+        is_damaged = bool(self._messages.damaged_segments) or has_damage(self._broker.log)
+        lost = ("messages",) if self._messages.losses or is_damaged else ()
         degraded = (*(task.name for task in failing), *(f"threads of {purpose}" for purpose in stuck), *slow, *lost)
         trouble = self._messages.trouble()
         if CATALOGUE in stuck:

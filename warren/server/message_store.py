@@ -233,6 +233,8 @@ class MessageStoreService:
         self.synced_bytes = 0
         self.reads = 0
         self.checkpoints = 0
+        # Segments of the log in which scrubbing has found damaged frames that nobody mends, and when, in ms since 1970.
+        self.damaged_segments: dict[int, int] = {}
         self.errands = 0  # that are under way: what the engine has asked for and has not been told of
         self._store = store
         self._broker = broker
@@ -455,6 +457,10 @@ class MessageStoreService:
                 log.error("the message log is damaged on disk", segment=damage.segment, lsn=damage.lsn, advice=ADVICE)
         if len(damages) > _DAMAGES_LOGGED_MAX:
             log.error("further damage on disk", places=len(damages) - _DAMAGES_LOGGED_MAX)
+        if self._mender is None:
+            for damage in damages:
+                if damage.segment >= 0 and not damage.queue and damage.sequence_number < 0:
+                    self.damaged_segments.setdefault(int(damage.segment), self._clock_ms())
         hurt = {int(damage.segment) for damage in damages if damage.segment >= 0}  # of streams others are files too
         for segment in hurt - self._quarantined:
             self._quarantined.add(segment)
@@ -607,7 +613,7 @@ class MessageStoreService:
 
     def unread(self) -> list[dict[str, Any]]:
         """Return the reads that fail, as the API shows them; the oldest first."""
-        return self._unread.described()
+        return self._unread.described(self._clock_ms())
 
     def failed_reads(self) -> int:
         """Return how often a read has failed since the start."""

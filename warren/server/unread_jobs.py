@@ -28,7 +28,7 @@ log = get_logger("message_store")
 
 
 class UnreadJob:
-    """A job that fails. Times are trio's, but for `since_ms`."""
+    """A job that fails. Times are trio's."""
 
     def __init__(self, job: Job, now_s: float) -> None:
         self.job = job
@@ -44,16 +44,17 @@ class UnreadJob:
         """Return vhost and name of the queue that waits for it; empty when none does."""
         return self.job.subject() if isinstance(self.job, Errand) else ("", "")
 
-    def described(self, now_s: float) -> dict[str, Any]:
-        """Return it as the API shows it."""
+    def described(self, since_ms: int) -> dict[str, Any]:
+        """Return it as the API shows it; it has failed since that time, in ms since 1970."""
         vhost, queue = self.subject()
         return {
-            "file": self.path,
-            "reason": self.reason,
+            "what": "read that fails",
             "vhost": vhost or None,
             "queue": queue or None,
+            "file": self.path,
+            "reason": self.reason,
             "failures": self.failures,
-            "seconds": round(now_s - self.since_s, 3),
+            "since": since_ms,
         }
 
 
@@ -112,10 +113,10 @@ class UnreadJobs:
         """Return the reads that fail, the oldest first."""
         return list(self._jobs.values())
 
-    def described(self) -> list[dict[str, Any]]:
-        """Return the reads that fail as the API shows them."""
+    def described(self, now_ms: int) -> list[dict[str, Any]]:
+        """Return the reads that fail as the API shows them; `now_ms`: the time in ms since 1970."""
         now_s = trio.current_time()
-        return [entry.described(now_s) for entry in self.reads()]
+        return [entry.described(now_ms - round(1000 * (now_s - entry.since_s))) for entry in self.reads()]
 
     def longest_s(self) -> float:
         """Return for how long the oldest read that fails has done so; 0 when none does."""

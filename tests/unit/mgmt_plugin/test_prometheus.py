@@ -59,6 +59,8 @@ class Node:
             compacted_segments=lambda: 0,
             moved_bytes=lambda: 0,
             trouble=lambda: "",
+            failed_reads=lambda: 3,
+            unread=list,
         )
         reactor = SimpleNamespace(turn_times=Histogram(), crashes=0, connection_count=lambda: 1)
         settings = SimpleNamespace(

@@ -25,7 +25,7 @@ def test_a_read_that_fails_leaves_the_line_and_comes_again_until_it_succeeds(cap
         f.log.read_jobs.append(ReadJob([(64, 8)]))
         f.settle()
         await f.until(lambda: f.files.diary.count("read 64 failed") >= 5)
-        assert f.service.trouble() == "log/0000000001 cannot be read (Input/output error)"
+        assert f.service.trouble() == "the disk of the message store cannot be read"
         assert f.engine.told == ["stored 1"] and f.failures == 0
         f.files.unreadable = False
         f.log.read_jobs.append(ReadJob([(128, 8)]))

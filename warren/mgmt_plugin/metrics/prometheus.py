@@ -87,6 +87,7 @@ from warren.mgmt_plugin.resources.overview import PRODUCT, RABBITMQ_VERSION
 from warren.mgmt_plugin.routes import QUERY_FIELDS_MAX, Access, Call, Handlers, Route, bad_request, not_found
 from warren.queues.arguments import CLASSIC, LONG_TYPES, QUORUM
 from warren.queues.counters import AT_LEAST_ONCE, SIZE_BOUNDS, MessageCounts
+from warren.queues.damage import damaged_messages
 from warren.queues.queue import Queue
 from warren.server.descriptors import OPEN_DESCRIPTORS, told_open
 from warren.server.engine_build import engine_is_compiled
@@ -535,6 +536,9 @@ class Metrics:
             ("syncs_total", COUNTER, "Syncs", messages.syncs),
             ("synced_bytes_total", COUNTER, "Bytes written that are synced", messages.synced_bytes),
             ("reads_total", COUNTER, "Reads of what is on disk only", messages.reads),
+            ("failed_reads_total", COUNTER, "Reads that the disk answered with an error", messages.failed_reads()),
+            ("waiting_reads", GAUGE, "Reads that fail now, and are repeated", len(messages.unread())),
+            ("damaged_messages", GAUGE, "Messages known to be damaged on disk", damaged_messages(log)),
             ("checkpoints_total", COUNTER, "Checkpoints written", messages.checkpoints),
             ("compacted_segments_total", COUNTER, "Files emptied by compaction", messages.compacted_segments()),
             ("compaction_moved_bytes_total", COUNTER, "Bytes copied for that", messages.moved_bytes()),

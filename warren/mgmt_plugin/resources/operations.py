@@ -337,6 +337,7 @@ class StoreHandlers(Handlers):
             "compacted_bytes": service.moved_bytes(),
             "paged_messages": paged,
             "resident_bytes": int(log.resident_bytes),
+            "failed_reads": service.failed_reads(),
             "trouble": service.trouble(),
             "losses": list(service.losses),
             "created_by": None if service.versions is None else service.versions.created_by,

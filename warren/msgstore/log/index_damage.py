@@ -19,9 +19,10 @@ NOWHERE: Final = 1 << 62
 
 
 class IndexDamage:
-    """The damaged messages and pages of an index with `page_entries` entries a page."""
+    """The damaged messages and pages of an index with `page_entries` entries a page, known since `since_ms`."""
 
-    def __init__(self, page_entries: i64) -> None:
+    def __init__(self, page_entries: i64, since_ms: i64) -> None:
+        self.since_ms: i64 = since_ms
         self.numbers: set[int] = set()
         self.pages: dict[int, IndexPage] = {}  # by page number
         self.page_entries: i64 = page_entries

@@ -225,7 +225,7 @@ class QueueIndex:
         """Return what is known to be damaged."""
         damage = self.damage
         if damage is None:
-            damage = IndexDamage(self.page_entries)
+            damage = IndexDamage(self.page_entries, self.log.now_ms)
             self.damage = damage
             self.log.damaged_indexes[int(self.queue_id)] = self
         return damage

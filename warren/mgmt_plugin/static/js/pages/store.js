@@ -57,11 +57,21 @@ const COLUMNS = [
   { key: 'bytes', label: 'Size', sort: 'bytes', num: true, render: (segment) => html`<${Bytes} value=${segment.bytes} />` },
 ];
 
+const DAMAGE = [
+  { key: 'what', label: 'What', sort: 'what', render: (row) => row.what },
+  { key: 'queue', label: 'Queue', sort: 'queue', render: (row) => row.queue ?? '' },
+  { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (row) => row.vhost ?? '' },
+  { key: 'file', label: 'File', sort: 'file', render: (row) => row.file ?? `${row.first} to ${row.end - 1}` },
+  { key: 'messages', label: 'Messages', sort: 'messages', num: true, render: (row) => html`<${Num} value=${row.messages} />` },
+  { key: 'since', label: 'Since', sort: 'since', render: (row) => (row.since ? new Date(row.since).toLocaleString() : '') },
+];
+
 export default function Store() {
   const { query } = useStore(place);
   const range = rangeOf(query);
   const poll = usePoll('warren/store');
   const store = poll.data;
+  const damage = usePoll('warren/damage').data ?? [];
   return html`<${Page} title="Store" actions=${html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}>
     ${
       pending(poll, 'This broker has no store to show.') ??
@@ -91,6 +101,9 @@ export default function Store() {
           ['Epoch', store.epoch],
         ]} />
       <//>
+      ${damage.length > 0 && html`<${Card} title="Unreadable or damaged" wide>
+        <${LocalTable} caption="Unreadable or damaged" columns=${DAMAGE} rows=${damage} rowKey=${(row) => `${row.what} ${row.vhost} ${row.queue} ${row.file} ${row.first}`} first=${{ by: 'since', descending: false }} empty="Nothing." />
+      <//>`}
       <${Card} title="Segments" wide>
         <${LocalTable} caption="Segments" columns=${COLUMNS} rows=${store.segments ?? []} rowKey=${(segment) => segment.number} first=${{ by: 'number', descending: true }} empty="No segment." />
       <//>

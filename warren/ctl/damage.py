@@ -1,0 +1,34 @@
+"""The command that gives up what is damaged on the broker's disk (Warren)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from warren.ctl.session import session
+from warren.ctl.words import Queue, counted
+
+
+def give_up_damage(
+    context: typer.Context,
+    queue: Queue,
+    unreadable: Annotated[
+        bool, typer.Option("--unreadable", help="Also what the disk does not give now, which is damaged from then on")
+    ] = False,
+) -> None:
+    """Give up what is damaged of a queue: its messages are lost, and their space comes back (Warren)."""
+    current = session(context)
+    body = {"vhost": current.vhost, "queue": queue, "unreadable": unreadable}
+    found = current.client.post("warren", "damage", "give-up", body=body).value
+    if current.out.is_json:
+        current.out.document(found)
+        return
+    messages = counted(found["messages"], "damaged message")
+    current.out.say(f'Gave up {messages} of queue "{queue}" in vhost "{current.vhost}"')
+    if found["reads"]:
+        current.out.say(f"{counted(found['reads'], 'read')} end with what the disk gives: look at list_damage again")
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {"give_up_damage": give_up_damage}

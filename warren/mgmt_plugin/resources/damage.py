@@ -1,0 +1,75 @@
+"""What of the message store cannot be read, or is damaged: listed, and given up by an administrator.
+
+A row says `what` it is: a ``read that fails`` (its ``file``, the ``reason``, how often it has failed), ``messages`` or
+an ``index page`` or a ``chunk`` of a queue that are damaged (from number ``first`` up to ``end``), or ``frames`` of a
+file of the log in which scrubbing has found damage. ``since`` is in ms since 1970. Rows without vhost and queue are of
+the broker itself: records of the metadata, for instance, which are given up with an empty vhost and queue.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import msgspec
+
+from warren.channels.broker import Broker
+from warren.mgmt_plugin.http.scheduler import give_way
+from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
+from warren.msgstore.files.segment_names import segment_path
+from warren.queues.damage import damaged_places, give_up_damage
+from warren.server.management import Management
+from warren.server.message_store import MessageStoreService
+
+ROWS_MAX: Final = 1000
+
+
+class GivenUp(msgspec.Struct):
+    """The queue whose damaged data are given up; `unreadable`: those too that the disk does not give now."""
+
+    vhost: str
+    queue: str
+    unreadable: bool = False
+
+
+class DamageHandlers(Handlers):
+    """Handlers of what is unreadable or damaged."""
+
+    def __init__(self, broker: Broker, management: Management) -> None:
+        self._broker = broker
+        self._messages: MessageStoreService = management.messages
+        self._settle = management.settle
+
+    async def list_damage(self, call: Call) -> list[Described]:
+        rows: list[Described] = self._messages.unread()[:ROWS_MAX]
+        for number, since_ms in sorted(self._messages.damaged_segments.items()):
+            path = segment_path(number)
+            rows.append({"what": "frames", "vhost": None, "queue": None, "file": path, "since": since_ms})
+        for count, place in enumerate(damaged_places(self._broker.log, ROWS_MAX)):
+            rows.append(
+                {
+                    "what": place.what,
+                    "vhost": place.vhost or None,
+                    "queue": place.queue or None,
+                    "lane": place.lane,
+                    "first": place.first,
+                    "end": place.end,
+                    "messages": place.messages,
+                    "since": place.since_ms or None,
+                }
+            )
+            if count % 100 == 0:
+                await give_way()
+        return rows[:ROWS_MAX]
+
+    async def give_up(self, call: Call) -> Described:
+        asked = await call.body(GivenUp)
+        reads = self._messages.give_up_reads(asked.vhost, asked.queue) if asked.unreadable else 0
+        messages = give_up_damage(self._broker.log, asked.vhost, asked.queue)
+        self._settle()
+        return {"messages": messages, "reads": reads}
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/warren/damage", Access.MONITORING, list_damage, "What is unreadable, or damaged on disk"),
+        Route("POST", "/api/warren/damage/give-up", Access.ADMINISTRATOR, give_up, "Give up damaged data of a queue"),
+    )
