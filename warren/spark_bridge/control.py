@@ -143,7 +143,8 @@ class Snapshot(NamedTuple):
 class Session(NamedTuple):
     """An open drain: claimed and not acked are the offsets [first, end) of the queue `queue`.
 
-    `lives`: which lives of the broker have claimed which offsets; None: it does not tell.
+    `lives`: which lives of the broker have claimed which offsets; None: it does not tell. `acked`: up to where readers
+    have acknowledged claims; what is from there up to `first` was released.
     """
 
     epoch: int
@@ -152,6 +153,7 @@ class Session(NamedTuple):
     first: int
     end: int
     lives: Lives | None = None
+    acked: int = 0
 
 
 class Claim(NamedTuple):
@@ -565,6 +567,7 @@ class BrokerClient:
                 first=int(found["first"]),
                 end=int(found["end"]),
                 lives=_maybe_lives(found),
+                acked=int(found.get("acked") or 0),
             )
         )
 
@@ -663,15 +666,22 @@ class BrokerClient:
         mandatory: bool = True,
         kept_s: int | None = None,
         supersedes: str | None = None,
+        compare: bool = False,
     ) -> Committed:
         """Publish all of `stages` at once, unless batch `batch` of `query` was published before.
 
         `kept_s`: how long the broker has to remember that it was; None: as long as it can. `supersedes`: what the names
-        of stages begin with that nobody wants any more.
+        of stages begin with that nobody wants any more. `compare`: the number of messages decides, too, whether the
+        batch was published before.
+
+        Raises:
+            Refused: ``other_batch``: one of this number was published before, and had more messages, or fewer.
         """
         body: Object = {"query": query, "batch": batch, "stages": list(stages), "mandatory": mandatory}
         if supersedes is not None:
             body["supersedes"] = supersedes
+        if compare:
+            body["compare"] = True
         if kept_s is not None:
             body["kept_s"] = kept_s
         found = self._object("POST", ("warren", "stages", self.vhost, "commit"), body)

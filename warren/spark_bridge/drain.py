@@ -14,7 +14,9 @@
 5. With failedBatches count a batch that a driver before this one has begun, and Spark tries again, counts as a failed
    delivery of its messages. Those that fail more often than their queue allows are left out of it, and the broker gives
    them up when it acknowledges the batch: both by what `fail` has answered.
-6. With claimTtl the broker takes back what nobody asks for; while the query runs somebody does, however long a batch
+6. A checkpoint that ends before what was acknowledged is an older copy: the query fails whatever failOnDataLoss says.
+   Batches have numbers that were used, and sinks skip those. What was released is told apart from that by the broker.
+7. With claimTtl the broker takes back what nobody asks for; while the query runs somebody does, however long a batch
    takes.
 """
 
@@ -45,6 +47,11 @@ from warren.spark_bridge.spark_types import to_arrow
 from warren.spark_bridge.stream import Offset, Pace
 
 _ALL_ROWS: Final = (1 << 31) - 1
+_RESTORED: Final = (
+    "A sink that knows batches by their numbers, as Spark's files are, skips what comes next, and it would be "
+    "acknowledged: so failOnDataLoss=false does not continue here. Start the query with a new checkpoint and a new "
+    "output: it begins with what is not acknowledged"
+)
 
 
 class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -210,10 +217,16 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if divergence is not None:
                 self._lost(divergence.text)
                 return begun
+        if before.next < session.acked:
+            # Also with failOnDataLoss false: sinks know batches by their numbers, and would skip the next ones.
+            raise DataLoss(
+                f"of queue {queue!r} claims up to {session.acked} were acknowledged in session {self.name!r}, "
+                f"and the checkpoint ends at {before.next}: it is an older copy. {_RESTORED}"
+            )
         if before.next < session.first:
             self._lost(
-                f"of queue {queue!r} claims up to {session.first} were acknowledged in session {self.name!r}, "
-                f"and the checkpoint ends at {before.next}"
+                f"of queue {queue!r} the claims from {before.next} to {session.first} of session {self.name!r} were "
+                "released, and come again"
             )
             return begun._replace(lost=before.lost + session.first - before.next)
         return before._replace(base=None)

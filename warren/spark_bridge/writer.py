@@ -6,7 +6,8 @@
 
 1. With `staged` every message of a committed batch is in its queues once, whatever is tried again: tasks, commits,
    whole batches after a crash. It depends on nothing but that a query keeps its id, which is in its checkpoint. A batch
-   write is a query of its own.
+   write is a query of its own. A query whose checkpoint is an older copy uses numbers of batches again: one that has
+   more messages than were published under its number, or fewer, fails and is not taken for a repetition.
 2. Each attempt of a task has a stage of its own; those of attempts that Spark does not commit are removed, or go when
    the broker finds that nobody wants them.
 3. With `confirms` a message that was confirmed is in its queues; one may be there again when a task or a batch is tried
@@ -47,6 +48,12 @@ BATCH_KEPT_S: Final = 7 * 24 * 3600
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _PAUSE_S: Final = 1.0
+_OTHER_BATCH: Final = "other_batch"
+_RESTORED: Final = (
+    "The checkpoint is an older copy, or the plan makes another number of rows each time. Start the query with a new "
+    "checkpoint: nothing is lost, and what the source still has from there on is published again. Give startingOffsets "
+    "behind what was published to leave that out"
+)
 _QUERY_CHARACTERS: Final = 50  # of the names of stages, which have 100: all that Spark's ids have, and ours
 
 Encode = Callable[[pa.RecordBatch, int], Iterator[pa.Array]]
@@ -197,10 +204,13 @@ class _Writer:
                         kept_s=kept_s,
                         # A query has one batch at a time: what is left of it was staged by tasks that were killed.
                         supersedes=_stage_prefix(query),
+                        compare=kept_s is None,
                     )
                     break
                 except (Unreachable, Refused) as error:
                     # A commit goes on in the broker when its answer is late; a queue that is full may get room.
+                    if isinstance(error, Refused) and error.error == _OTHER_BATCH:
+                        raise WriteFailed(f"{error}. {_RESTORED}") from None
                     is_over = isinstance(error, Refused) and error.error != "queue_full"
                     if is_over or time.monotonic() >= give_up_s:
                         raise

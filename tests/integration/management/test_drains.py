@@ -510,3 +510,22 @@ def test_a_release_forgets_what_was_decided(place: Place, amqp: Connect) -> None
     assert [row.body for row in session.rows(first, end)] == bodies
     session.claim(end)
     assert drained(channel, "dead") == []
+
+
+def test_a_session_tells_up_to_where_claims_were_acknowledged_and_not_what_was_released(
+    place: Place, amqp: Connect
+) -> None:
+    channel: Any = amqp().channel()
+    fill(channel, "q", 10)
+    session = Session(place, "q")
+    assert session.opened["acked"] == 0
+    session.claim(0, 3)
+    session.claim(3, 3)
+    assert Session(place, "q").opened["acked"] == 3
+    assert place.api.post(f"{session.path}/release", {}).json == {"released": 3}
+    after = Session(place, "q")
+    assert (after.opened["acked"], after.opened["first"]) == (3, 6)
+    after.claim(6, 2)
+    assert Session(place, "q").opened["acked"] == 3, "what was released was not acknowledged"
+    Session(place, "q").claim(8, 1)
+    assert Session(place, "q").opened["acked"] == 8

@@ -42,6 +42,7 @@ class MemoryQueue:
     messages: list[Sent] = field(default_factory=list)
     partitions: tuple[str, ...] | None = None
     lives: list[tuple[str, int]] | None = None
+    acked: int = 0  # of claims
 
     @property
     def end(self) -> int:
@@ -214,7 +215,7 @@ class MemoryBroker(BrokerClient):
         drain = Drain(1 if before is None else before.epoch + 1, self.queues[claims])
         self.sessions[claims] = drain
         there = drain.claims
-        return Session(drain.epoch, claims, there.id, there.first, there.end, there.told_lives())
+        return Session(drain.epoch, claims, there.id, there.first, there.end, there.told_lives(), there.acked)
 
     def _claims(self, queue: str, name: str, epoch: int) -> MemoryQueue:
         drain = self.sessions[f"amq.drain/{queue}/{name}"]
@@ -239,6 +240,7 @@ class MemoryBroker(BrokerClient):
         self._check_life(claims, queue, life, after)
         if after > claims.first:
             claims.trim(after)
+            claims.acked = after
         source = self._there(queue)
         if claims.end <= after or not claims.messages:
             ready = [sent for sent in source.messages if until is None or sent.offset < until][:max_rows]

@@ -118,6 +118,7 @@ class ExportBroker(MemoryBroker):
         mandatory: bool = True,
         kept_s: int | None = None,
         supersedes: str | None = None,
+        compare: bool = False,
     ) -> Committed:
         if (query, batch) in self.commits:
             return Committed(False, True, 0, 0)

@@ -202,6 +202,7 @@ class DrainHandlers(Handlers):
             "id": incarnation_of(self._log, opened.claims),
             "first": opened.first,
             "end": opened.end,
+            "acked": opened.acked,
             "lives": described_lives(opened.claims.lineage()),
         }
 

@@ -24,7 +24,16 @@ from warren.mgmt_plugin.names import the_vhost, visible_vhosts
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.server.staging.commit_notes import Note
 from warren.server.staging.stage_files import DamagedPart
-from warren.server.staging.staged_batch import Conflict, MissingBatches, NoRoom, NoStage, Order, QueueFull, StageError
+from warren.server.staging.staged_batch import (
+    Conflict,
+    MissingBatches,
+    NoRoom,
+    NoStage,
+    Order,
+    OtherBatch,
+    QueueFull,
+    StageError,
+)
 from warren.server.staging.stages import STAGES_QUOTA, Stage, Stages
 
 PART_MAX: Final = 9_999_999_999
@@ -41,6 +50,7 @@ _REFUSALS: Final[dict[type[Exception], tuple[int, str]]] = {
     NoStage: (404, "no_stage"),
     Conflict: (409, "conflict"),
     MissingBatches: (409, "missing_batches"),
+    OtherBatch: (409, "other_batch"),
     QueueFull: (409, "queue_full"),
     NoRoom: (503, "no_room"),
     DamagedPart: (500, "damaged_stage"),
@@ -50,7 +60,8 @@ _REFUSALS: Final[dict[type[Exception], tuple[int, str]]] = {
 class CommitOrder(msgspec.Struct):
     """A batch of a query, and the stages that it consists of. `kept_s`: how long the commit is remembered, at least.
 
-    `supersedes`: what the names of stages begin with that are not wanted any more when it is published.
+    `supersedes`: what the names of stages begin with that are not wanted any more when it is published. `compare`:
+    whether it is refused if a batch of its number was published with more messages, or fewer.
     """
 
     query: str
@@ -59,6 +70,7 @@ class CommitOrder(msgspec.Struct):
     mandatory: bool = True
     kept_s: int | None = None
     supersedes: str | None = None
+    compare: bool = False
 
 
 def _refused(error: Exception) -> HttpError:
@@ -155,7 +167,7 @@ class StageHandlers(Handlers):
         if order.supersedes is not None and _STAGE.fullmatch(order.supersedes) is None:
             raise bad_request("supersedes must be the beginning of a name of a stage")
         kept_ms = None if order.kept_s is None else order.kept_s * 1000
-        wanted = Order(order.query, order.batch, order.stages, order.mandatory, kept_ms)
+        wanted = Order(order.query, order.batch, order.stages, order.mandatory, kept_ms, order.compare)
         try:
             outcome = await self._stages.commit(
                 the_vhost(call), call.operator.name, wanted, supersedes=order.supersedes

@@ -133,7 +133,7 @@ class Busy(DrainError):
 class Note(msgspec.Struct):
     """What is remembered of a session, opened last by `user`. `lease_s` None: claims are not given back by itself.
 
-    `failed`: the batch that was tried again last.
+    `failed`: the batch that was tried again last; `acked`: up to where readers have acknowledged claims.
     """
 
     epoch: int
@@ -142,6 +142,7 @@ class Note(msgspec.Struct):
     lease_s: int | None = None
     user: str = ""
     failed: Failed | None = None
+    acked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +161,16 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What opening a session gives: claimed and not acknowledged are the offsets from `first` to `end`."""
+    """What opening a session gives: claimed and not acknowledged are the offsets from `first` to `end`.
+
+    `acked`: up to where readers have acknowledged claims; from there up to `first` they were released.
+    """
 
     epoch: int
     claims: ClaimQueue
     first: int
     end: int
+    acked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +220,9 @@ class Drains:
         ticket = vhost.declare_queue(QueueDeclaration(drain.claims_name, durable=True, arguments=arguments), by=by)
         claims = self._claims(drain)
         with self._under_way(vhost.name, drain.claims_name):
-            failed = self._note(drain).failed
-            epoch = self._next_epoch(drain, Note(0, owner, wall_time_ms(), lease_s, by, failed))
+            before = self._note(drain)
+            made = Note(0, owner, wall_time_ms(), lease_s, by, before.failed, before.acked)
+            epoch = self._next_epoch(drain, made)
             if lease_s is not None and self._clock() + lease_s < self._next_end_s:
                 self._leased.set()
             self._management.settle()
@@ -225,7 +231,7 @@ class Drains:
                 await self._management.messages.deleted()
                 first = await self._first(claims)
                 self._check(drain, epoch)
-                return Opened(epoch, claims, first, claims.synced_end())
+                return Opened(epoch, claims, first, claims.synced_end(), self._note(drain).acked)
 
     async def claim(
         self,
@@ -575,6 +581,9 @@ class Drains:
     async def _acknowledge(self, drain: Drain, epoch: int, claims: ClaimQueue, number: int) -> None:
         """Have the claims below `number` leave, each as it was decided."""
         verdicts, note = self._verdicts(drain), self._note(drain)
+        if number > claims.first_offset():  # else nothing is claimed below it: it was released, or acknowledged before
+            note.acked = number
+            drain.vhost.records.store(_SESSION + drain.claims_name, msgspec.json.encode(note))
         for verdict in leaving(verdicts, note.failed, number):
             await self._settle_below(claims, verdict.first)
             await self._hand_over(drain, epoch, claims, verdict, note.failed)

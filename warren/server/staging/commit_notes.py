@@ -8,6 +8,8 @@
 2. Batches of a query follow each other: what is not larger than the noted one, and that one is done, was committed
    before. One that leaves out others is refused: they were committed to a history that this broker does not have, since
    it was restored from an older backup. Notes of earlier versions are not `counted`, batches may be missing after them.
+   A writer whose own state was taken back uses numbers again for other messages: whether it is the same batch is told
+   by how many messages it has, which is remembered of the last `EARLIER_MAX` batches.
 3. A query is that of the user who has committed its last batch. Another one may go on with the next batch, and is not
    told that an earlier one is a duplicate: else whoever knows a query could have batches of others taken for published.
 4. Notes with a time go when that has come. Of the others those are kept that were committed last: `NOTES_MAX`, and
@@ -25,6 +27,7 @@ import msgspec
 
 from warren.vhosts.records import VhostRecords
 
+EARLIER_MAX: Final = 32
 NOTES_MAX: Final = 100_000
 NOTES_OF_USER_MAX: Final = 50_000
 
@@ -35,7 +38,8 @@ _PLAN: Final = "plan:"
 class Note(msgspec.Struct, frozen=True):
     """The last batch of a query. `part` and `cell`: what is published next, when it is not `done`.
 
-    Times are in ms since the Unix epoch; `until_ms` None: remembered without end.
+    Times are in ms since the Unix epoch; `until_ms` None: remembered without end. `staged`: how many messages the batch
+    has, None: version 0.1 began it; `earlier`: the numbers of batches before it, and how many messages each had.
     """
 
     batch: int
@@ -49,6 +53,17 @@ class Note(msgspec.Struct, frozen=True):
     at_ms: int = 0
     until_ms: int | None = None
     counted: bool = False
+    staged: int | None = None
+    earlier: list[tuple[int, int]] = []
+
+    def maybe_staged(self, batch: int) -> int | None:
+        """Return how many messages a batch had that was committed; None: nobody remembers."""
+        return self.staged if batch == self.batch else dict(self.earlier).get(batch)
+
+    def batches(self) -> list[tuple[int, int]]:
+        """Return what a later note says of this batch and of those before it."""
+        own = [] if self.staged is None else [(self.batch, self.staged)]
+        return [*self.earlier, *own][-EARLIER_MAX:]
 
 
 class Plan(msgspec.Struct, frozen=True):

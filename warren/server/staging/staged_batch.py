@@ -56,19 +56,28 @@ class NoRoom(StageError):
     """There are too many stages, or too large ones."""
 
 
+class OtherBatch(StageError):
+    """A batch of this number was committed, and had other messages."""
+
+
 class QueueFull(StageError):
     """A queue would refuse messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be committed. `kept_ms`: how long the commit is remembered at least, None: without end."""
+    """What is to be committed. `kept_ms`: how long the commit is remembered at least, None: without end.
+
+    `compares`: a batch of a number that was committed is the same only if it has as many messages; `staged`: so many.
+    """
 
     query: str
     batch: int
     stages: list[str]
     mandatory: bool = True
     kept_ms: int | None = None
+    compares: bool = False
+    staged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +229,8 @@ class BatchPublishing:
                 at_ms=self._management.clock_ms(),
                 until_ms=until_ms,
                 counted=True,
+                staged=order.staged,
+                earlier=[] if note is None else note.batches(),
             )
             if not self._in_one_piece:
                 self._plan = Plan(order.batch, self._plan.parts, await self._try_out())

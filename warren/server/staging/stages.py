@@ -7,7 +7,8 @@ stages that the batch consists of, and publishes them as the user who commits wo
 
 1. A batch of a query is published once, however often it is committed and wherever the broker or the writer dies: what
    is published and the note that it was are in one frame of the log. A commit of what was committed is a duplicate, and
-   drops its stages. A commit that leaves out batches is refused (``commit_notes`` (2)).
+   drops its stages. If it asks for that, the number of its messages decides as well: see `OtherBatch`. A commit that
+   leaves out batches is refused (``commit_notes`` (2)).
 2. A batch of at most `PIECE_BYTES` and `PIECE_MESSAGES` is one transaction: all of it is there at once, or nothing.
    What comes to more than 16,384 places takes several turns, as a long tx.commit does; a crash leaves all or nothing of
    it, too, and queues that may refuse publishes keep room for it meanwhile. A larger one is tried out first (published
@@ -59,6 +60,7 @@ from warren.server.staging.staged_batch import (
     NoRoom,
     NoStage,
     Order,
+    OtherBatch,
     Outcome,
     StageError,
     Unroutable,
@@ -370,7 +372,8 @@ class Stages:
         Raises:
             AmqpError: the user may not publish that. NoStage: there is no such stage. QueueFull: a queue is full.
             Conflict: another batch of the query is not done, or another user has committed this one or a later one.
-            MissingBatches: batches before it were not committed here.
+            MissingBatches: batches before it were not committed here. OtherBatch: one of this number had more messages
+            or fewer, or nobody remembers how many.
             DamagedPart: what was stored is not readable any more.
         """
         outcome = await self._committed(vhost, user, order)
@@ -401,6 +404,8 @@ class Stages:
                         f"user '{note.user}' has committed batch {note.batch} of query '{order.query}': "
                         f"nobody else is told that batch {order.batch} was committed before"
                     )
+                if order.compares:
+                    self._check_same(vhost, order, note)
                 await self._drop(vhost.name, user, order.stages)
                 return Outcome(committed=False, duplicate=True)
             plan = notes.maybe_plan(order.query)
@@ -449,6 +454,7 @@ class Stages:
             needed.append(stage)
         for stage in needed:
             stage.needed_by = order.query
+        order = replace(order, staged=sum(stage.messages for stage in needed))
         self._noted += 1
         if self._noted >= SWEEP_AFTER:
             self._sweep_due.set()
@@ -456,6 +462,26 @@ class Stages:
         self._commits[vhost.name, order.query] = commit
         self._nursery.start_soon(self._management.tasks.once, "commit of stages", self._carry_out, commit, needed)
         return commit
+
+    def _check_same(self, vhost: VirtualHost, order: Order, note: Note) -> None:
+        """Make sure that a batch whose number was used is the one that was published under it.
+
+        Raises:
+            OtherBatch: it is not.
+        """
+        stages = [self._stages.get((vhost.name, name)) for name in order.stages]
+        staged = 0
+        for stage in stages:
+            if stage is None:
+                return  # dropped when it was published: only the answer was lost
+            staged += stage.messages
+        had = note.maybe_staged(order.batch)
+        if had != staged:
+            count = "a number of messages that is not remembered" if had is None else f"{had} messages"
+            raise OtherBatch(
+                f"batch {order.batch} of query '{order.query}' was published with {count}, and has {staged} now: its "
+                f"writer was taken back to before that. Batch {note.batch} was published last"
+            )
 
     def _why_missing(self, vhost: VirtualHost, name: str, user: str, order: Order) -> str:
         """Say that a stage is not there, and with several nodes, which do not copy them, what is to be done."""

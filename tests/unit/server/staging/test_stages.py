@@ -27,7 +27,16 @@ from warren.server.shares import Quota
 from warren.server.staging import commit_notes, staged_batch, stages
 from warren.server.staging.commit_notes import CommitNotes, Note, Plan
 from warren.server.staging.stage_files import DamagedPart
-from warren.server.staging.staged_batch import Conflict, MissingBatches, NoRoom, NoStage, Order, Outcome, QueueFull
+from warren.server.staging.staged_batch import (
+    Conflict,
+    MissingBatches,
+    NoRoom,
+    NoStage,
+    Order,
+    OtherBatch,
+    Outcome,
+    QueueFull,
+)
 from warren.server.staging.stages import Stages
 from warren.server.supervision import Supervision
 
@@ -862,3 +871,48 @@ def test_a_part_for_very_many_exchanges_is_checked_in_pieces(tmp_path: Path) -> 
     life.run(scenario)
     assert sum(asked.values()) == 8 * stages.AT_ONCE
     assert max(asked.values()) <= 2 * stages.AT_ONCE  # trio may run one task last in a round and first in the next
+
+
+def test_a_batch_whose_number_was_used_is_a_repetition_only_if_it_has_as_many_messages(tmp_path: Path) -> None:
+    """commit_notes (2): a writer that was taken back counts from an earlier number on."""
+    life = with_queue(tmp_path)
+
+    async def work(stages: Stages) -> None:
+        async def staged(batch: int, *bodies: bytes, compares: bool = True) -> Outcome:
+            name = f"stage-{next(names)}"
+            return await commit(life, batch, await put(stages, name, content(*bodies)), compares=compares)
+
+        names = iter(range(100))
+        for batch in (1, 2, 3):
+            assert (await staged(batch, *[b"x"] * batch)).committed
+        for batch in (1, 2, 3):  # another order of rows, or other texts, are no other batch
+            assert (await staged(batch, *[b"y"] * batch)).duplicate
+        for batch, count in ((3, 5), (2, 1), (1, 2)):
+            with pytest.raises(OtherBatch, match="its writer was taken back"):
+                await staged(batch, *[b"new"] * count)
+        assert (await staged(3, *[b"new"] * 5, compares=False)).duplicate
+        assert (await commit(life, 3, "gone", compares=True)).duplicate, "only its answer was lost"
+        for batch in range(4, 4 + commit_notes.EARLIER_MAX):
+            assert (await staged(batch, b"x")).committed
+        with pytest.raises(OtherBatch, match="not remembered"):
+            await staged(2, b"x", b"x")
+
+    life.run(work)
+    assert life.harness.queue("q").ready_count == 1 + 2 + 3 + commit_notes.EARLIER_MAX
+
+
+def test_how_many_messages_a_batch_had_is_known_after_a_restart(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+
+    async def publish(stages: Stages) -> Outcome:
+        return await commit(life, 1, await put(stages, "a", content(b"1", b"2")), compares=True)
+
+    assert life.run(publish).committed
+    life = life.after_a_crash(tmp_path)
+
+    async def again(stages: Stages) -> Outcome:
+        with pytest.raises(OtherBatch):
+            await commit(life, 1, await put(stages, "b", content(b"1")), compares=True)
+        return await commit(life, 1, await put(stages, "c", content(b"1", b"2")), compares=True)
+
+    assert life.run(again).duplicate
