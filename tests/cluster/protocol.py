@@ -22,8 +22,9 @@ Looked at in every state:
     L   a directory that was never restored is not taken for a restored one
 
 A disk may go back: to a copy of it that was made at any moment, once the record knows a later life of that directory,
-or a floor beyond the end of the copy (`Bounds.restores`). R does not hold of that replica, until it has everything
-again; C1 does. Whether a commit may wait for fewer replicas than all in sync is a rule, too (`commit_waits_for_all`).
+or a floor beyond the end of the copy (`Bounds.restores`), one at a time. R does not hold of that replica, until it has
+everything again; C1 does. Whether a commit may wait for fewer replicas than all in sync is a rule, too
+(`commit_waits_for_all`).
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ class Bounds:
     in_sync: int = 3
     forgets: int = 0
     restores: int = 0
+    copied: int = (
+        0  # a copy of the second node's disk is there: 1 of an earlier life, 2 of this one and below the floor
+    )
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.__dict__.items())
@@ -189,6 +193,7 @@ class Protocol:
         return State(
             1, number, tuple(nodes), tuple(begun), tuple(acked), frozenset(), (1,),
             bounds.frames, bounds.crashes, bounds.wipes, bounds.restores,
+            copy=(None, (1, (), (UNKNOWN,)), (1, (), (0,)))[bounds.copied],
         )  # fmt: skip
 
     # --- records ----------------------------------------------------------------------------------------------------
@@ -265,7 +270,7 @@ class Protocol:
                 yield self._wiped(state, index, node)
             if state.restores and state.copy is None and node.log:
                 yield state._replace(copy=(index, node.log, node.lives))
-        if state.restores and state.copy is not None and self._is_told(state, state.copy):
+        if state.restores and state.copy is not None and state.older == UNKNOWN and self._is_told(state, state.copy):
             yield self._restored(state, state.copy)
 
     @staticmethod
@@ -470,6 +475,9 @@ class Protocol:
     def _renewal(self, state: State, index: int, node: Node, begun: Begun) -> int | None:
         """Return the record with the lives of those that have everything, and how far is committed."""
         length = self._committed_by(state, index, node, begun)
+        committed = state.committed
+        if committed[-1] == node.leads and committed == begun.log[: len(committed)]:
+            length = max(length, len(committed))  # it remembers what it has committed, whoever has lost that since
         if length < begun.begins:
             return None
         row = state.acked[node.leads]

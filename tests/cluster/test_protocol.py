@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Final
 
 import pytest
@@ -14,6 +14,7 @@ WALKS: Final = int(os.environ.get("WARREN_TEST_CLUSTER_WALKS", "500"))
 
 JOIN: Final = Bounds(revisions=2, epochs=2, frames=1, in_sync=2)
 TAKE_OVER: Final = Bounds(revisions=2, epochs=2, frames=1)
+RESTORED: Final = Bounds(revisions=2, epochs=2, frames=1, min_in_sync=2, restores=1, copied=2)
 # Where each rule is needed.
 NEEDED: Final = {
     "unknown_may_be_done": JOIN,
@@ -29,12 +30,21 @@ NEEDED: Final = {
     "handing_over_writes_nothing": TAKE_OVER,
     "target_has_all": TAKE_OVER,
     "who_hands_over_does_so_for_good": TAKE_OVER,
+    "lives_are_compared": replace(RESTORED, copied=1),
+    "floor_is_compared": RESTORED,
+    "restored_forgets_its_lives": replace(RESTORED, crashes=1),
+    "lives_before_are_kept": replace(RESTORED, crashes=1),
+    "lives_are_recorded_when_caught_up": replace(RESTORED, revisions=3, frames=0),
+    "commit_waits_for_all": replace(TAKE_OVER, min_in_sync=2),
 }
 
 
 @pytest.mark.parametrize(
     "bounds",
-    [pytest.param(each, marks=[pytest.mark.long] if each.crashes or each.wipes else []) for each in SMALL],
+    [
+        pytest.param(each, marks=[pytest.mark.long] if each.crashes or each.wipes or each.restores else [])
+        for each in SMALL
+    ],
     ids=str,
 )
 def test_no_state_within_the_bounds_breaks_a_promise(bounds: Bounds) -> None:
