@@ -119,6 +119,17 @@ class SparkStream(Spark):
         return StreamReader(options, spark_schema("typed"), sleep=lambda _: None)
 
 
+class Grouped(Reader):
+    """Has the broker show how far its group has come."""
+
+    def read(self) -> None:
+        if self.memory is None:
+            found = self.client.describe("s")
+            assert found.lives is not None
+            self.memory = found.end, found.lives.at(found.end)
+        self.client.store_offset("s", "group", *self.memory)
+
+
 class SparkDrain(Spark):
     queue = "q1"
 
@@ -166,7 +177,7 @@ class Exported(Reader):
             raise DataLoss(ended.stderr)
 
 
-READERS: list[type[Reader]] = [Http, SparkStream, SparkDrain, Lake, LakeDrain, Drained, Exported]
+READERS: list[type[Reader]] = [Http, Grouped, SparkStream, SparkDrain, Lake, LakeDrain, Drained, Exported]
 
 
 @pytest.fixture(scope="module", params=["stopped", "running"])

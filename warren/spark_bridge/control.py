@@ -489,9 +489,15 @@ class BrokerClient:
         found = self._object("POST", ("warren", "streams", self.vhost, queue, "offset"), body)
         return self._made(lambda: int(found["offset"]))
 
-    def store_offset(self, queue: str, group: str, offset: int) -> None:
-        """Have the broker show that the consumer group `group` of a stream has come to `offset`."""
-        raw = json.dumps({"offset": offset}).encode()
+    def store_offset(self, queue: str, group: str, offset: int, life: str | None = None) -> None:
+        """Have the broker show that the consumer group `group` of a stream has come to `offset`.
+
+        `life`: the life of the broker that has written the last message below it.
+
+        Raises:
+            Diverged: the broker has another history than that.
+        """
+        raw = json.dumps({"offset": offset} if life is None else {"offset": offset, "life": life}).encode()
         self._send("PUT", ("warren", "streams", self.vhost, queue, "groups", group), raw=raw, is_json=True)
 
     def descriptions(self) -> list[Description]:

@@ -4,8 +4,9 @@
    down before it reads: `initialOffset` says nothing, as it is asked several times, and again after a crash.
 2. `partitions` needs nothing but the two offsets, and `read` nothing but its piece: a batch that is repeated is the
    same batch. Driver and executors share no state.
-3. The start that `latestOffset` is given is committed by Spark: that is where the broker is told how far the query
-   has come. Spark calls `commit` late or, for the last batch, never; it does nothing here.
+3. The start that `latestOffset` is given is committed by Spark: the broker is told that the query has come so far, once
+   it is known that the broker has that history. Spark calls `commit` late or, for the last batch, never; it does
+   nothing here.
 4. With AvailableNow no batch goes beyond where the streams ended when the first one was planned. Streams that
    appear later wait for the next run.
 5. Messages that are gone, a stream that was made anew, and a broker with another history than what was read (``lives``)
@@ -119,8 +120,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the next batch ends; `start` when there is nothing to read."""
         self._pace.wait()
         before = positions_of(start)
-        self._report(before)
         positions, ends = self._seen(before, starting=is_sentinel(start))
+        self._report({name: position for name, position in positions.items() if name in before})
         for name, rows in self._rows(positions, ends, limit).items():
             if rows:
                 positions[name] = self._at(name, positions[name], positions[name].next + rows)
@@ -302,7 +303,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             self._told[stream] = position.next
             try:
-                self.client.store_offset(stream, name, position.next)
+                self.client.store_offset(stream, name, position.next, position.life)
             except BridgeError as error:
                 say(f"the broker does not keep how far {name!r} is: {error}")
 

@@ -191,8 +191,8 @@ class MemoryBroker(BrokerClient):
             return next((sent.offset for sent in found.messages if sent.time_ms >= time_ms), found.end)
         return {"first": found.first, "last": max(found.first, found.end - 1), "next": found.end}[str(offset)]
 
-    def store_offset(self, queue: str, group: str, offset: int) -> None:
-        self._there(queue)
+    def store_offset(self, queue: str, group: str, offset: int, life: str | None = None) -> None:
+        self._check_life(self._there(queue), queue, life, offset)
         self.groups[queue, group] = offset
 
     def make_snapshot(self, queue: str, *, ttl_s: int = 3600, unacked: bool = False) -> Snapshot:

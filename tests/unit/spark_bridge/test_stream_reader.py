@@ -15,6 +15,7 @@ from unit.spark_bridge.broker_in_memory import MemoryBroker, bodies, options_for
 from unit.spark_bridge.chunks import Sent, chunk_of
 from warren.spark_bridge.columns import Chunk, read_chunks
 from warren.spark_bridge.errors import BrokerError, DataLoss, Gone
+from warren.spark_bridge.offsets import sentinel
 from warren.spark_bridge.options import OptionError
 from warren.spark_bridge.schema import spark_schema
 from warren.spark_bridge.stream import IDLE_PAUSE_S, StreamReader
@@ -197,6 +198,57 @@ def test_that_the_broker_cannot_be_told_is_no_reason_to_stop(
     end = step(reader, reader.initialOffset())
     assert step(reader, end) == end
     assert "not allowed" in capsys.readouterr().err
+
+
+OURS, THEIRS = "a" * 32, "b" * 32
+
+
+def test_a_broker_with_another_history_is_neither_read_nor_told(broker: MemoryBroker) -> None:
+    stream = broker.stream(count=20, lives=[(OURS, 0)])
+    reader = reader_of(broker, startingOffsets="earliest", consumerName="lake")
+    start = step(reader, step(reader, reader.initialOffset()))
+    assert start["p"]["orders"]["life"] == OURS
+    assert broker.groups == {("orders", "lake"): 20}
+    # Restored to 10, and grown past what was read.
+    stream.messages = stream.messages[:10]
+    stream.add(30)
+    stream.lives = [(OURS, 0), (THEIRS, 10)]
+    broker.groups.clear()
+    with pytest.raises(DataLoss, match="diverged at offset 10, and it had been read up to 20"):
+        reader_of(broker, consumerName="lake").latestOffset(start, ReadAllAvailable())
+    assert broker.groups == {}
+
+
+@pytest.mark.parametrize(("known", "goes_on_at"), [(OURS, 10), ("c" * 32, 0)])
+def test_without_fail_on_data_loss_a_query_continues_where_the_histories_diverged(
+    broker: MemoryBroker, known: str, goes_on_at: int
+) -> None:
+    stream = broker.stream(count=20, lives=[(known, 0)])
+    options = {"startingOffsets": "earliest", "consumerName": "lake", "failOnDataLoss": False}
+    start = step(reader_of(broker, **options), sentinel("earliest"))
+    stream.messages = stream.messages[:10]
+    stream.add(30)
+    stream.lives = [(OURS, 0), (THEIRS, 10)]
+    reader = reader_of(broker, **options)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert planned(reader, start, end) == [("orders", goes_on_at, 40)]
+    assert broker.groups == {("orders", "lake"): goes_on_at}
+    assert end["p"]["orders"]["life"] == THEIRS
+
+
+def test_a_checkpoint_without_a_life_is_read_and_told_of_once(
+    broker: MemoryBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = broker.stream(count=20)
+    start = step(reader_of(broker, startingOffsets="earliest"), sentinel("earliest"))
+    assert "life" not in start["p"]["orders"]
+    stream.lives = [(OURS, 20)]
+    reader = reader_of(broker)
+    for _ in range(2):
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert capsys.readouterr().err.count("does not say in which life") == 1
+    stream.add(5)
+    assert step(reader, start)["p"]["orders"]["life"] == OURS
 
 
 def test_how_far_behind_a_query_is_can_be_seen(broker: MemoryBroker) -> None:

@@ -33,7 +33,7 @@ from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import is_shared, sorted_queues, the_shared_queue, the_vhost
+from warren.mgmt_plugin.names import is_shared, sorted_queues, the_shared_queue
 from warren.mgmt_plugin.resources.ranges import (
     Known,
     Ranges,
@@ -44,6 +44,7 @@ from warren.mgmt_plugin.resources.ranges import (
     check_path,
     described_lives,
     split_id,
+    the_restored_vhost,
 )
 from warren.mgmt_plugin.resources.snapshots import the_snapshot
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
@@ -52,12 +53,10 @@ from warren.queues.claims import ClaimQueue
 from warren.queues.queue import Queue
 from warren.server.copies.snapshots import Snapshots
 from warren.vhosts.super_streams import partitions_of
-from warren.vhosts.virtual_host import VirtualHost
 
 ANSWER_BYTES: Final = 8 << 20
 PIECE_BYTES: Final = 64 << 20
 BOUNDED_PIECES: Final = 64  # into about as many a range is cut of which only some bytes are wanted
-RETRY_AFTER_S: Final = 2
 SUPER_STREAM: Final = "super-stream"
 
 
@@ -90,18 +89,6 @@ class Range(msgspec.Struct):
 def authorized_name(queue: Queue) -> str:
     """Return the queue that a user must be allowed to read: of claims that is the one that they are of."""
     return queue.source_name if isinstance(queue, ClaimQueue) else queue.name
-
-
-def _the_restored_vhost(call: Call) -> VirtualHost:
-    """Return the vhost of a call; its records, and so the lineages of its streams, have been read.
-
-    Raises:
-        HttpError: 404. 503, the broker is starting.
-    """
-    vhost = the_vhost(call)
-    if vhost.records.is_restoring:
-        raise HttpError(503, "busy", "the broker is starting", (("Retry-After", str(RETRY_AFTER_S)),))
-    return vhost
 
 
 def _describe_super_stream(vhost: str, name: str, partitions: list[str]) -> Described:
@@ -200,7 +187,7 @@ class DataPortHandlers(Handlers):
                 raise HttpError(409, "not_ready", "the snapshot is being made")
             ranges: Ranges | None = SnapshotRanges(snapshot)
         else:
-            _the_restored_vhost(call)
+            the_restored_vhost(call)
             queue = the_shared_queue(call)
             call.authorize(READ, "queue", authorized_name(queue))
             ranges = self._sources.maybe_ranges(queue)
@@ -214,7 +201,7 @@ class DataPortHandlers(Handlers):
         return ranges, known
 
     async def list_readable(self, call: Call) -> Rows:
-        vhost = _the_restored_vhost(call)
+        vhost = the_restored_vhost(call)
         principal = call.operator.access.maybe_principal(call.operator.name, vhost.name)
         assert principal is not None
         found: list[Queue | Exchange] = []
@@ -237,7 +224,7 @@ class DataPortHandlers(Handlers):
         return Rows(found, describe, lambda each: each.deleted)
 
     async def describe(self, call: Call) -> Described:
-        vhost, name = _the_restored_vhost(call), call.params["queue"]
+        vhost, name = the_restored_vhost(call), call.params["queue"]
         partitions = partitions_of(vhost, name)
         if partitions is not None and name not in vhost.queues:
             call.authorize(READ, "queue", name)

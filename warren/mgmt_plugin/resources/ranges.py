@@ -23,7 +23,8 @@ import trio
 
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
-from warren.mgmt_plugin.routes import bad_request, not_found
+from warren.mgmt_plugin.names import the_vhost
+from warren.mgmt_plugin.routes import Call, bad_request, not_found
 from warren.msgstore.files.sealed_files import sealed_path
 from warren.msgstore.log.columns import (
     BODIES,
@@ -51,9 +52,11 @@ from warren.server.draining.drains import Drains
 from warren.server.threads import CHUNKS, SNAPSHOTS, in_thread
 from warren.streams.sealed_reads import read_sealed
 from warren.streams.stream import Stream
+from warren.vhosts.virtual_host import VirtualHost
 
 DIVERGED: Final = "diverged"
 OFFSET_DIGITS_MAX: Final = 19
+RETRY_AFTER_S: Final = 2
 PIECES_MAX: Final = 100_000
 LOOK_MESSAGES: Final = 1024  # at a time
 BESIDE_BYTES: Final = 8 << 20  # as much as a chunk may have besides its largest message, or less
@@ -62,6 +65,18 @@ BESIDE_BYTES: Final = 8 << 20  # as much as a chunk may have besides its largest
 def incarnation_of(log: MessageLog, queue: Queue) -> str:
     """Return what tells this queue from one of the same name that was before it, or will be."""
     return incarnation(log.store_id, int(queue.store_id))
+
+
+def the_restored_vhost(call: Call) -> VirtualHost:
+    """Return the vhost of a call; its records, and so the lineages of its streams, have been read.
+
+    Raises:
+        HttpError: 404. 503, the broker is starting.
+    """
+    vhost = the_vhost(call)
+    if vhost.records.is_restoring:
+        raise HttpError(503, "busy", "the broker is starting", (("Retry-After", str(RETRY_AFTER_S)),))
+    return vhost
 
 
 class Known(NamedTuple):

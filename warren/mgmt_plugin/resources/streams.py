@@ -14,6 +14,7 @@ from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import the_shared_queue, visible_queues
+from warren.mgmt_plugin.resources.ranges import Known, check_path, life_of, the_restored_vhost
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_found
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.arguments import age_ms
@@ -25,10 +26,14 @@ _NAMED: Final = {"first": AT_FIRST, "last": AT_LAST, "next": AT_NEXT}
 
 
 class Position(msgspec.Struct):
-    """A place in a stream: `offset` is a number, ``first``, ``last``, ``next`` or an age (``1h``); or `time_ms`."""
+    """A place in a stream: `offset` is a number, ``first``, ``last``, ``next`` or an age (``1h``); or `time_ms`.
+
+    `life`: of a group that has come to an offset, the life of the broker that has written the last message below it.
+    """
 
     offset: Any = None
     time_ms: int | None = None
+    life: str | None = None
 
 
 def _the_stream(call: Call) -> Stream:
@@ -129,6 +134,10 @@ class StreamHandlers(Handlers):
         if not 0 < len(name.encode("utf-8", "replace")) <= NAME_MAX_BYTES:
             raise bad_request(f"the name of a group has 1 to {NAME_MAX_BYTES} bytes")
         offset = await self._offset_at(stream, self._start_of(position))
+        if position.life is not None:
+            the_restored_vhost(call)
+            known = position.offset if isinstance(position.offset, int) else offset
+            check_path(stream, Known(life_of(position.life)), known)
         new = all(group.name != name for group in stream.consumer_groups())
         stream.need_groups().reset(name, offset)
         self._settle()

@@ -1,0 +1,69 @@
+"""What a table does when the broker has another history than the one that is in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unit.spark_bridge.broker_in_memory import MemoryBroker, MemoryQueue
+from warren.lake.marks import Place, marks_of, places_of
+from warren.lake.options import Limits
+from warren.lake.source import DrainSource, Plan, StreamSource
+from warren.spark_bridge.errors import DataLoss
+
+OURS, THEIRS = "a" * 32, "b" * 32
+
+
+def restored(stream: MemoryQueue, count: int, more: int) -> None:
+    """Have the broker be one that was restored to `count` messages, and has got `more` since."""
+    del stream.messages[count:]
+    stream.add(more)
+    stream.lives = [(OURS, 0), (THEIRS, count)]
+
+
+def planned(source: Any, marks: dict[str, int], limits: Limits | None = None) -> Plan:
+    """Return the next plan of a writer that has just started on a table with `marks`."""
+    places = places_of(marks)
+    found: Plan = source.plan({**places, **source.begin(places)}, limits or Limits())
+    return found
+
+
+def test_a_stream_of_another_history_ends_the_table_or_is_read_from_where_it_diverged() -> None:
+    broker = MemoryBroker()
+    stream = broker.stream("s", 20, lives=[(OURS, 0)])
+    marks = marks_of(planned(StreamSource(broker, "s"), {}).after)
+    assert marks["next/s"] == 20 and marks["life/s"] > 0
+    for more in (0, 30):
+        restored(stream, 10, more)
+        with pytest.raises(DataLoss, match="diverged at offset 10, and it had been read up to 20"):
+            planned(StreamSource(broker, "s"), marks)
+        plan = planned(StreamSource(broker, "s", skip_lost=True), marks)
+        assert [(each.first, each.end) for each in plan.ranges] == ([(10, 40)] if more else [])
+        assert plan.after["s"].next == 10 + more
+
+
+def test_a_table_without_lives_is_read_on_and_has_them_then() -> None:
+    broker = MemoryBroker()
+    broker.stream("s", 20, lives=[(OURS, 0)])
+    source = StreamSource(broker, "s")
+    (begun,) = source.begin({}).values()
+    plan = planned(source, marks_of({"s": Place(begun.id, 15)}))
+    assert [(each.first, each.end) for each in plan.ranges] == [(15, 20)]
+    assert plan.after["s"].life != 0
+
+
+def test_a_drain_of_another_history_acknowledges_nothing() -> None:
+    broker = MemoryBroker()
+    broker.queue("q", 20)
+    broker.open_drain("q", "c")
+    claims = broker.queues["amq.drain/q/c"]
+    claims.lives = [(OURS, 0)]
+    plan = planned(DrainSource(broker, "q", "c", "test"), {}, Limits(rows=20))
+    marks = marks_of(plan.after)
+    assert marks["next/q"] == 20
+    for more in (0, 30):
+        restored(claims, 10, more)
+        with pytest.raises(DataLoss, match="diverged at offset 10"):
+            planned(DrainSource(broker, "q", "c", "test"), marks)
+        assert claims.first == 0
