@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from warren.server.catalogue import schema
-from warren.server.catalogue.catalogue import Catalogue, CatalogueError, fill
+from warren.server.catalogue.catalogue import Catalogue, CatalogueError, Position, fill
 from warren.server.catalogue.database import Transaction
 from warren.server.catalogue.schema import DEFINITIONS_HASH, SCHEMA_VERSION
 from warren.server.catalogue.tables import DELETES
@@ -506,6 +506,19 @@ def test_how_far_a_log_is_applied_is_stored_with_its_changes(store: Store) -> No
     assert store.catalogue.applied(other) == 0, "a number of another log says nothing"
     store.catalogue.commit([], other, 3)
     assert (store.catalogue.applied(one), store.catalogue.applied(other)) == (0, 3)
+
+
+def test_how_far_a_log_is_synced_is_stored_with_how_far_it_is_applied(store: Store) -> None:
+    one, other = b"1" * 16, b"2" * 16
+    assert store.catalogue.positions() == {}
+    store.catalogue.commit([queue("q")], one, 7, 1 << 40)
+    store.reopen()
+    assert store.catalogue.positions() == {one: Position(7, 1 << 40)}
+    assert (store.catalogue.applied(one), store.catalogue.queue_count()) == (7, 1)
+    store.catalogue.commit([], one, 8)
+    assert store.catalogue.positions() == {one: Position(8, 0)}, "who does not know says nothing"
+    store.catalogue.commit([], other, 3, 9)
+    assert store.catalogue.positions() == {other: Position(3, 9)}
 
 
 def test_a_copy_of_another_store_takes_the_place_of_everything(store: Store) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from broker_process import wait_until
 
+from warren.server.links_mark import hold, maybe_mark
 from warren.spark_bridge.control import BrokerClient
 from warren.spark_bridge.errors import NotFound
 from warren.spark_bridge.frames import encode_publishes
@@ -230,3 +231,26 @@ def test_what_was_staged_before_another_node_led_is_not_committed(tmp_path: Path
         client.commit_stages("query", 1, ["s"])
     assert one.drain("orders") == []
     one.process.kill()
+
+
+def test_links_that_are_held_stay_held_when_a_follower_is_promoted(tmp_path: Path) -> None:
+    """The directory of the leader was restored; that of the follower is a copy of some other one."""
+    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two")
+    for node in (leader, follower):
+        node.process.data_directory.mkdir(mode=0o700)
+        hold(node.process.data_directory, f"restored at {node.name}")
+    leader.lead()
+    value = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
+    assert leader.ask("PUT", "/api/parameters/shovel/%2F/s", {"value": value})[0] == 201
+    follower.follow(leader)
+    leader.await_in_sync("two")
+    assert maybe_mark(leader.process.data_directory) is maybe_mark(follower.process.data_directory) is None
+    leader.lose()
+    follower.await_lost()
+    follower.promote()
+    assert follower.ask("GET", "/api/warren/links")[1]["reason"] == "restored at rabbit@one"
+    wait_until(lambda: bool(follower.ask("GET", "/api/shovels")[1]), "the shovel to be known")
+    assert follower.ask("GET", "/api/shovels")[1][0]["state"] == "held"
+    assert follower.ask("POST", "/api/warren/links/release", {}) == (200, {"released": True})
+    wait_until(lambda: follower.ask("GET", "/api/shovels")[1][0]["state"] != "held", "the shovel to begin")
+    follower.process.stop()

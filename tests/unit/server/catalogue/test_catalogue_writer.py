@@ -17,7 +17,7 @@ from jumping_clock import run_jumping
 from memory_store import MemoryDisk
 
 from warren.server.catalogue.catalogue import CatalogueError
-from warren.server.catalogue.writer import AT_ONCE, CatalogueWriter
+from warren.server.catalogue.writer import AT_ONCE, POSITION_EVERY_S, POSITION_FIRST_S, CatalogueWriter
 from warren.server.errors import StartError
 from warren.vhosts.metadata import (
     BindingPut,
@@ -46,6 +46,7 @@ class FakeStore:
 
     def __init__(self, *stored: MetadataChange) -> None:
         self.stored = stored
+        self.lsns: list[int] = []
         self.batches: list[list[MetadataChange]] = []
         self.number = 0
         self.attempts = 0
@@ -72,6 +73,7 @@ class FakeStore:
             raise CatalogueError("metadata store: gone")
         self.batches.append(list(changes))
         self.number = applied
+        self.lsns.append(lsn)
 
     def load(self) -> Iterator[MetadataChange]:
         yield from self.stored
@@ -140,6 +142,36 @@ def test_changes_are_applied_in_order_and_then_leave_the_log() -> None:
     fixture.settle()
     (index,) = fixture.log.indexes.values()
     assert index.live_count == 0
+
+
+def test_sql_learns_how_far_the_log_is_synced_also_when_nothing_changes() -> None:
+    """(7)"""
+
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        f.log.recovered_lsn = 64
+        f.log.void_below_lsn = f.log.durable_lsn
+        nursery.start_soon(f.writer.keep_position)
+        await trio.sleep(2 * POSITION_FIRST_S)
+        assert f.store.lsns == [64], "what the start has found, as long as nothing is written"
+        await trio.sleep(3 * POSITION_EVERY_S)
+        assert f.store.lsns == [64], "once"
+        f.make_durable(queue(1))
+        await until(lambda: f.store.number == 1)
+        assert f.store.lsns[1:] == [f.log.durable_lsn]
+        f.log.force()
+        f.settle()
+        f.log.durable_lsn += 8  # as messages do
+        await trio.sleep(POSITION_EVERY_S)
+        assert f.store.lsns[2:] == [f.log.durable_lsn]
+        f.log.durable_lsn += 8
+        assert await f.writer.drain(trio.current_time() + 60)
+        assert f.store.lsns[3:] == [f.log.durable_lsn], "and at a clean stop"
+        f.store.refusals = 1
+        f.log.durable_lsn += 8
+        assert await f.writer.drain(trio.current_time() + 60)
+        assert f.writer.healthy
+
+    run(test)
 
 
 def test_who_follows_sql_is_told_of_what_it_has_before_the_log_forgets_it() -> None:
