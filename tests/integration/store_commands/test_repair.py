@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -19,12 +20,17 @@ from store_directory import (
     queue_deleted,
 )
 
+from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.files.store import Store
 from warren.msgstore.tools.format import (
     FRAME_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
     Checkpoint,
     SegmentHeader,
 )
+from warren.msgstore.tools.lines import UnreadableStore
+from warren.msgstore.tools.log_files import StoreFiles
+from warren.msgstore.tools.repairing import Repair
 from warren.server.data_dir import LOCK_NAME
 from warren.server.links_mark import PLACE
 
@@ -272,3 +278,33 @@ def _damage(random: Random, path: Path) -> None:
         case "grow":
             data += random.randbytes(100)
     path.write_bytes(data)
+
+
+class FailingFiles(OsFileSystem):
+    """A disk that does not give the second half of one file, as long as `path` is set."""
+
+    path = ""
+
+    def open(self, path: str, *, writable: bool) -> int:
+        handle = super().open(path, writable=writable)
+        self.failing = handle if path == self.path else -1
+        return handle
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        if handle == self.failing and offset + length > self.size(handle) // 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(handle, length, offset)
+
+
+@pytest.mark.parametrize("path", ["log/0000000001", "log/0000000002", "checkpoint"])
+def test_nothing_is_repaired_while_the_disk_does_not_give_a_part_of_the_log(tmp_path: Path, path: str) -> None:
+    """(5)"""
+    store = checkpointed_store(tmp_path / "data")
+    before = store.snapshot()
+    fs = FailingFiles(str(store.path / "messages"))
+    fs.path = path
+    with pytest.raises(UnreadableStore, match=f"does not give all of {path}: nothing was changed"):
+        list(Repair(StoreFiles(fs), Store(fs)).lines())
+    assert store.snapshot() == before
+    fs.path = ""
+    assert "there is nothing to repair" in [line.get("what") for line in Repair(StoreFiles(fs), None).lines()]

@@ -22,7 +22,7 @@ GIVEN_UP: Final = "given_up"
 PATH: Final = "given-up.json"
 _NEW: Final = "given-up.json.tmp"
 _FORMAT: Final = 1
-_UNREADABLE: Final = ("unreadable", "cannot be read", "cannot be opened", "Input/output error")
+_UNREADABLE: Final = ("unreadable", "cannot be read", "cannot read", "cannot be opened", "Input/output error")
 # What moves on with the log.
 _MOVING: Final = ("type", "durable_lsn")
 

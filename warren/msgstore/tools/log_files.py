@@ -119,13 +119,14 @@ class RecordAt:
 class SegmentFile:
     """One open segment file. `header` is None when it cannot be used, and `fault` says why."""
 
-    def __init__(self, fs: FileSystem, number: int, header: Any = None) -> None:
-        """Open segment `number`; `header` is taken for the one in the file."""
+    def __init__(self, fs: FileSystem, number: int, header: Any = None, unread: set[str] | None = None) -> None:
+        """Open segment `number`; `header` is taken for the one in the file. `unread`: gets its path if a read fails."""
         self.number = number
         self.path = segment_path(number)
         self.header = header
         self.fault: str | None = None
         self._fs = fs
+        self._unread = set() if unread is None else unread
         self._handle = fs.open(self.path, writable=False)
         self.size = fs.size(self._handle)
         if header is None:
@@ -144,6 +145,7 @@ class SegmentFile:
         try:
             return read_exactly(self._fs, self._handle, length, offset)
         except OSError:
+            self._unread.add(self.path)
             return b""
 
     def image(self) -> bytes:
@@ -332,6 +334,7 @@ class StoreFiles:
         """Raises UnreadableStore when there is no message store."""
         self.fs = fs
         self.trusts_copies = True
+        self.unread: set[str] = set()  # files of the log of which the disk did not give something
         self.headers: dict[int, Any] = {}
         try:
             names = fs.names(LOG)
@@ -349,8 +352,9 @@ class StoreFiles:
         Raises UnreadableStore: the file is missing, or this user may not read it.
         """
         try:
-            return SegmentFile(self.fs, number, self.headers.get(number))
+            return SegmentFile(self.fs, number, self.headers.get(number), self.unread)
         except OSError as error:
+            self.unread.add(segment_path(number))
             raise UnreadableStore(f"messages/{segment_path(number)}: {os.strerror(error.errno or 0)}") from None
 
     def quarantined(self) -> list[str]:
@@ -374,6 +378,7 @@ class StoreFiles:
         try:
             return read_exactly(self.fs, handle, self.fs.size(handle), 0)
         except OSError:
+            self.unread.add(CHECKPOINT)
             return b""
         finally:
             self.fs.close(handle)

@@ -19,7 +19,8 @@
 2. What had to be looked for in the log comes at least once: some of it may have been acknowledged.
 3. The checkpoint is written last. Dying before that loses nothing, and repairing again goes on.
 4. A dry run does all of it but the changes.
-5. What cannot be mended is given up (``given_up``): it is told, and remembered for `verify`.
+5. While the disk does not give a part of the log nothing is changed: what could not be read is not lost.
+6. What cannot be mended is given up (``given_up``): it is told, and remembered for `verify`.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Repair:
     def lines(self) -> Iterator[Line]:
         """Yield what is done, or would be, then the queues and one line of type ``summary``."""
         checkpoint, fault = read_checkpoint(self._files)
+        self._need_all(checkpoint)
         yield from self._repair_headers(checkpoint)
         check = LogCheck(self._files, checkpoint)
         for _ in check.lines():
@@ -121,6 +123,20 @@ class Repair:
             if self._store is not None:
                 yield from self._give_up()
             yield from self._summary(state, streams)
+
+    def _need_all(self, checkpoint: CheckpointFacts | None) -> None:
+        """Read the whole log once.
+
+        Raises:
+            UnreadableStore: the disk does not give all of it now.
+        """
+        for _ in LogCheck(self._files, checkpoint).lines():
+            pass
+        if self._files.unread:
+            raise UnreadableStore(
+                f"the disk does not give all of {', '.join(sorted(self._files.unread))}: nothing was changed. Try "
+                "again, or copy the data directory as far as it can be read (ddrescue), and repair the copy"
+            )
 
     def _give_up(self) -> Iterator[Line]:
         """Remember what is still wrong, and yield it; nothing is written when it is remembered already."""
