@@ -319,6 +319,7 @@ MUTANTS: Final = (
         "restored-stands",
         "a node that knows its disk to be a restored one leads",
         (MEMBER, "        if self._restored:\n            return NEVER\n", ""),
+        (MEMBER, "        if self._restored and self.record is not None:", "        if False:"),
     ),
     mutant(
         "restored-keeps-its-lives",

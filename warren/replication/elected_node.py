@@ -517,6 +517,15 @@ class Election:
         members = len(self._settings.etcd.split(","))
         return self._traffic.failure if self._traffic.in_row >= FAILURES * members else ""
 
+    def _trouble_of_clock(self) -> str:
+        follower = self.node.follower
+        if follower is None or self.node.leader is not None or not follower.leader_clock.is_off():
+            return ""
+        seconds = (follower.leader_clock.skew_ms() or 0) / 1000
+        leader = "its leader" if follower.leader is None else follower.leader.name
+        where = "ahead of" if seconds > 0 else "behind"
+        return f"the clock of {self.node.me.name} is {abs(seconds):.0f} s {where} that of {leader}"
+
     def _fault_of_address(self) -> str:
         seen = self._registry.seen
         own = seen.get(self.node.me.name)
@@ -534,6 +543,9 @@ class Election:
                 log.info("etcd answers again")
         if self._is_news("address", wrong) and wrong:
             log.error("other nodes cannot reach this one", reason=wrong)
+        skew = self._trouble_of_clock()
+        if self._is_news("clock", skew) and skew:
+            log.warning("the clocks of nodes differ: see to NTP", reason=skew)
         namesake = self._registry.namesake
         if self._is_news("name", namesake) and namesake:
             log.error("another process has the name of this node", at=namesake)
@@ -611,6 +623,8 @@ class Election:
         """Return the leader that this node is; `make` gets what an elected one is made with."""
         leader = make(elected=self.node.in_sync, may_serve=self.node.may_serve)
         leader.describe = self.describe
+        if self.node.follower is not None:
+            leader.clock = self.node.follower.leader_clock.continued()
         self.node.leader = leader
         leader.commands = self.node
         return leader

@@ -58,6 +58,7 @@ from warren.replication.handshake import FollowerSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.intake import Intake
 from warren.replication.last_contact import Contact
+from warren.replication.leader_clock import LeaderClock
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.passage import connect, meet_leader, pass_on, some
 from warren.replication.pre_vote import Told, ask
@@ -153,6 +154,7 @@ class Follower:
         self.reason = "not connected yet"  # why it is not connected
         self.leader: Node | None = state.leader
         self.leader_committed_lsn = 0
+        self.leader_clock = LeaderClock()
         self._endpoint = endpoint
         self._identity = identity
         self._directory = directory
@@ -196,6 +198,7 @@ class Follower:
             "last_in_sync_ms": None if self._contact is None else self._contact.time_ms,
             "in_sync_since_start": self._is_contact_of_this_life,
             "min_in_sync": self._state.min_in_sync,
+            "clock_skew_ms": self.leader_clock.skew_ms() if link is not None else None,
             "format_level": LEVEL,
             "served_bytes": self._copy.served_bytes,
             "mended": self.scrub.mended,
@@ -585,6 +588,7 @@ class Follower:
     def heard(self, link: _Link, entry: Beacon) -> None:
         """The leader has sent a beacon."""
         self.leader_committed_lsn = entry.committed_lsn
+        self.leader_clock.told(entry.epoch, entry.time_ms)
         if self._election is None:
             link.answer(entry.number)
             self._note_contact(time.monotonic())

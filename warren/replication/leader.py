@@ -36,7 +36,7 @@ import trio
 from warren.cluster.events import Position, Standing
 from warren.cluster.record import Ask
 from warren.msgstore.files.file_system import FileSystem
-from warren.msgstore.files.store import Store, wall_time_ms
+from warren.msgstore.files.store import Store
 from warren.msgstore.log.epoch_table import EpochTable
 from warren.msgstore.log.jobs import CommitJob
 from warren.msgstore.log.message_log import MessageLog
@@ -65,6 +65,7 @@ from warren.replication.questions import Questions
 from warren.replication.shipping import ShippedStore, Shipping
 from warren.replication.wire import Wire
 from warren.server.client_of_node import ClientOfNode
+from warren.server.clock import SteadyClock
 from warren.server.logs import get_logger
 from warren.server.message_store import Gate, StoreFiles
 from warren.server.replication import ClusterRefusal, Host
@@ -143,6 +144,7 @@ class Leader:
         self.bound: list[trio.socket.SocketType] = []  # its cluster port, if that was bound before
         self.is_stopping = False
         self.has_begun = False  # what begins this life is synced here
+        self.clock = SteadyClock()  # another one for who takes over
         self.shipping = Shipping(fs, EpochTable())  # until `files` is called
         self._fs = fs
         self._quarantine = Quarantine(fs)
@@ -468,7 +470,7 @@ class Leader:
 
     def send_beacon(self, number: int) -> None:
         """Say to all followers that this node leads."""
-        beacon = Beacon(number, self.in_sync.committed_lsn, wall_time_ms(), self.epoch())
+        beacon = Beacon(number, self.in_sync.committed_lsn, self.clock.now_ms(), self.epoch())
         for follower in list(self._followers.values()):
             follower.wire.put(encoded(beacon))
 

@@ -40,6 +40,7 @@ from warren.replication.replica_store import NO_STORE, ReplicaStore
 from warren.server import store_versions
 from warren.server.application import NODE, STRAY_SIGNALS, SWITCH_INTERVAL_S, serve_locked
 from warren.server.catalogue.catalogue import Catalogue
+from warren.server.clock import SteadyClock
 from warren.server.data_dir import MESSAGES, DataDir
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
@@ -61,10 +62,11 @@ log = get_logger("replication")
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """A follower has ended to be a leader, of that epoch and with the settings that are in force."""
+    """A follower has ended to be a leader, of that epoch, with the settings that are in force and its leader's time."""
 
     epoch: int
     settings: Settings
+    clock: SteadyClock
 
 
 class _InForce:
@@ -93,6 +95,7 @@ async def serve(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     own = identity(settings)
     epoch: int | None = None
+    clock: SteadyClock | None = None
     with DataDir.open(settings.data_dir):
         if settings.etcd:
             return await _take_part(settings, own, plugins, read_again)
@@ -100,12 +103,14 @@ async def serve(
             ended = await _follow(settings, settings.follow, own, plugins, read_again)
             if not isinstance(ended, Promoted):
                 return ended
-            epoch = ended.epoch
+            epoch, clock = ended.epoch, ended.clock
             settings = _of_leader(ended.settings)
             read = read_again
             if read is not None:
                 read_again = lambda: _of_leader(read())  # noqa: E731
         leader = _leader(settings, settings.cluster_listen, own) if settings.cluster_listen is not None else None
+        if leader is not None and clock is not None:
+            leader.clock = clock
         return await serve_locked(settings, plugins, read_again, leader, epoch)
 
 
@@ -299,7 +304,9 @@ async def _run(
     if follower.failure:
         log.error("the message store has failed; the broker stops", reason=follower.failure)
         return EXIT_CODE
-    return Promoted(follower.next_epoch(), in_force.settings) if follower.is_promoted else 0
+    if not follower.is_promoted:
+        return 0
+    return Promoted(follower.next_epoch(), in_force.settings, follower.leader_clock.continued())
 
 
 async def _obey(

@@ -195,6 +195,7 @@ async def serve_locked(
         descriptors=descriptors,
         replication=replication,
         recovered=recovered,
+        clock=None if replication is None else replication.clock,
         marked=settings.data_dir,
     )
     application.messages.versions = versions

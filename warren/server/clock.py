@@ -1,5 +1,7 @@
 """The time that everything which expires goes by: the wall clock at the start, and what has passed since.
 
+`start_ns` is another time to begin with: that of the leader from which this node takes over.
+
 1. Time passes evenly and never goes back, whatever the wall clock is set to: what has passed is measured by a clock
    that nobody can set, and that goes on while the machine sleeps.
 2. The wall clock is followed by `SLEW_PPM` millionths of the time that passes: a wait is wrong by a hundredth at most,
@@ -33,11 +35,16 @@ def passed_ns() -> int:
 class SteadyClock:
     """The time of one broker. `now_ms` may be called from any thread, `follow` from one."""
 
-    def __init__(self, wall_ns: Callable[[], int] = time.time_ns, steady_ns: Callable[[], int] = passed_ns) -> None:
+    def __init__(
+        self,
+        wall_ns: Callable[[], int] = time.time_ns,
+        steady_ns: Callable[[], int] = passed_ns,
+        start_ns: int | None = None,
+    ) -> None:
         self._wall_ns = wall_ns
         self._steady_ns = steady_ns
         # Where it was, when, and by how much faster it goes; replaced as a whole.
-        self._line = (wall_ns(), steady_ns(), 0)
+        self._line = (wall_ns() if start_ns is None else start_ns, steady_ns(), 0)
         self._is_off = False
 
     def now_ms(self) -> int:
@@ -54,7 +61,8 @@ class SteadyClock:
         if abs(off) >= TOLD_NS and not self._is_off:
             self._is_off = True
             log.warning(
-                "the system clock was set; the broker's clock is slewed towards it by 1 %, or set at the next start",
+                "the system clock was set, or is not the previous leader's; the broker's clock is slewed towards it "
+                "by 1 %, or set at the next start",
                 seconds=round(off / 1e9, 1),
             )
         elif abs(off) < TOLD_NS // 2 and self._is_off:

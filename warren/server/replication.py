@@ -17,6 +17,7 @@ from warren.channels.broker import Broker
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.message_log import MessageLog
 from warren.server.client_of_node import ClientOfNode
+from warren.server.clock import SteadyClock
 from warren.server.message_store import Gate, Mender, StoreFiles
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import MetadataChange
@@ -53,6 +54,7 @@ class Replication(Protocol):
     """A leader, as the broker that it is part of sees it."""
 
     gate: Gate
+    clock: SteadyClock  # what everything that expires goes by
 
     def files(self, store: Store, log: MessageLog) -> StoreFiles:
         """Return what the threads use instead of `store`. Both have been recovered, and nothing was written yet."""

@@ -33,6 +33,7 @@ from warren.replication.elected_node import ElectedNode, Election, Restart
 from warren.replication.follower import Follower
 from warren.replication.identity import Identity
 from warren.replication.leader import Leader
+from warren.replication.leader_clock import LeaderClock
 from warren.replication.link_to_follower import LinkToFollower
 from warren.replication.pre_vote import PositionPort
 from warren.server.application import Application
@@ -132,6 +133,7 @@ class Node:
         self.etcd = etcd
         self.lives = 0
         self.redelivered = 0  # of what was drained
+        self.ahead_ns = 0  # its wall clock, for what it knows of its leader's
         self.ended: list[bool] = []  # each life: whether it was to go on with another one
         self.epoch = 0
         self.amqp_port = 0
@@ -193,6 +195,7 @@ class Node:
         port = await cluster_port.bound(settings.cluster_listen)
         cluster_port.listen(settings.cluster_listen, port)
         positions = PositionPort(identity, follower.me, election.node.standing)
+        follower.leader_clock = LeaderClock(lambda: time.time_ns() + self.ahead_ns)
         self.commands = election.node
         self.status = lambda: election.describe(follower.status())
         follower.obey(election.node)
@@ -236,7 +239,9 @@ class Node:
             lambda: self.recover(settings, files, 100, epoch, election.store_id()), abandon_on_cancel=True
         )
         catalogue = Catalogue.open(settings.catalogue_url())
-        self.application = Application(settings, catalogue, files, replication=self.leader, recovered=recovered)
+        self.application = Application(
+            settings, catalogue, files, replication=self.leader, recovered=recovered, clock=self.leader.clock
+        )
 
         def serving() -> None:
             self.epoch = epoch
@@ -292,17 +297,17 @@ class Node:
         noted = {replica.node.name for replica in self.leader.in_sync.replicas() if replica.is_noted}
         return on_record == {f"rabbit@{name}" for name in names} and on_record <= noted
 
-    async def publish(self, bodies: Sequence[bytes]) -> None:
+    async def publish(self, bodies: Sequence[bytes], properties: pika.BasicProperties = PERSISTENT) -> None:
         """Publish to a queue, each message confirmed before the next one."""
-        await trio.to_thread.run_sync(self._publish, bodies)
+        await trio.to_thread.run_sync(self._publish, bodies, properties)
 
-    def _publish(self, bodies: Sequence[bytes]) -> None:
+    def _publish(self, bodies: Sequence[bytes], properties: pika.BasicProperties) -> None:
         with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.amqp_port)) as connection:
             channel = connection.channel()
             channel.queue_declare("orders", durable=True)
             channel.confirm_delivery()
             for body in bodies:
-                channel.basic_publish("", "orders", body, PERSISTENT)
+                channel.basic_publish("", "orders", body, properties)
 
     async def drained(self) -> list[bytes]:
         """Take all messages out of the queue."""
@@ -704,6 +709,25 @@ def test_a_node_whose_directory_is_a_restored_one_does_not_lead_and_is_caught_up
         await until(lambda: old.status()["trouble"] == "")
         await until(lambda: leader.has_in_sync(*(each.name[7:] for each in nodes if each is not leader)))
         assert await leader.drained() == bodies(0, 40)
+
+    elect(tmp_path, test)
+
+
+def test_a_node_whose_clock_is_hours_ahead_takes_over_and_expires_nothing_early(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one, *others = nodes
+        for each in others:
+            await each.kill()
+            each.ahead_ns = 5 * 3600 * 10**9
+            nursery.start_soon(each.live)
+        await until(lambda: one.has_in_sync("two", "three"))
+        await one.publish(bodies(0, 10), pika.BasicProperties(delivery_mode=2, expiration="3600000"))
+        await until(lambda: all((each.status()["clock_skew_ms"] or 0) > 17_000_000 for each in others))
+        await one.kill()
+        leader = await leader_of(others)
+        assert leader.application is not None
+        assert abs(leader.application._clock.now_ms() - time.time() * 1000) < 60_000
+        assert await leader.drained() == bodies(0, 10)
 
     elect(tmp_path, test)
 
