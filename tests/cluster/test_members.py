@@ -50,12 +50,12 @@ def test_a_leader_with_a_slow_disk_gives_way_once_and_to_none_that_is_as_slow(se
     leader = world.leader()
     assert leader is not None
     world.slow_down({leader.node}, 2.0)
-    published(world, 30.0)
+    published(world, 12.0)
     assert world.ways == 1
     after = world.leader()
     assert after is not None and after.node is not leader.node and world.transfers >= 1
     world.slow_down({after.node}, 2.0)
-    published(world, 30.0)
+    published(world, 12.0)
     assert world.ways == 1, "it has been handed over to just now"
-    published(world, 60.0)
+    published(world, 30.0)
     assert world.ways == 2

@@ -391,7 +391,7 @@ class World:
                 self.later(self.random.uniform(0.05, 0.5), lambda: self.start(node))
 
     def _give_way(self, process: Process, target: Replica) -> None:
-        if (self.now - process.leads_since) * process.node.rate < self.timers.tenure_s[0]:
+        if (self.now - process.leads_since) * process.node.rate < self.timers.tenure_s:
             raise Broken(f"F: {process.node.name} gives way too soon")
         if process.node.slow_s == 0.0 and process.node.was_slow_at < self.now - 10.0:
             raise Broken(f"F: {process.node.name} gives way, and its disk is good")

@@ -5,7 +5,7 @@ short of space. Each other replica is *better* for as long as the leader is late
 and half of the time in which it is otherwise is taken off again.
 
 1. A replica is much better when this comes to `MUCH_S`. A pause of two seconds, once, does not come to that. A disk
-   that needs two seconds for each sync does after five.
+   that needs two seconds for each sync does after four.
 2. When all disks are slow nobody is better: nothing is gained by another leader.
 3. A replica that has left the set begins again.
 
@@ -20,8 +20,8 @@ from typing import Final
 from warren.cluster.record import Replica
 
 LATE_S: Final = 0.5
-MUCH_S: Final = 3.0
-SOME_S: Final = 1.0
+MUCH_S: Final = 2.0
+SOME_S: Final = 0.5
 TAKEN_OFF: Final = 0.5  # seconds for each second
 LOOK_MAX_S: Final = 0.5  # what happened in a longer pause between two looks is not known
 

@@ -144,7 +144,8 @@ class Timers:
     retry_s: float = 0.25  # between two questions to etcd that fail
     hand_over_s: float = 3.0  # from when all is written until another replica leads
     command_s: float = 5.0  # for etcd to take what an administrator asks for
-    tenure_s: tuple[float, float] = (10.0, 60.0)  # before a leader gives way: one that was elected, or handed over to
+    tenure_s: float = 10.0  # before a leader gives way
+    long_tenure_s: float = 30.0  # the same where another one has handed over to it, unless its disk has no space
     give_way_retry_s: float = 5.0
 
     def __post_init__(self) -> None:
@@ -229,6 +230,7 @@ class Member:
         self._disks = DiskWatch(self.me, now_s)
         self._short: frozenset[str] = frozenset()  # nodes without space
         self._gives_way_at_s = NEVER  # not earlier
+        self._is_slow_at_s = NEVER  # not earlier since its disk is slow
         self._beacon_at_s = now_s
         self._beacons = 0
         self._required: frozenset[Replica] = frozenset()
@@ -359,7 +361,9 @@ class Member:
             case Recovered():
                 if self.role is Role.RECOVERING and self._is_told_to_lead:
                     self.role = Role.LEADING
-                    self._gives_way_at_s = now_s + self._tenure_s()
+                    self._gives_way_at_s = now_s + self._timers.tenure_s
+                    by_transfer = self.record is not None and self.record.by is LeaderBy.TRANSFER
+                    self._is_slow_at_s = now_s + self._timers.long_tenure_s if by_transfer else now_s
             case TransferRequested(node):
                 self._transfer_requested(now_s, node)
             case ChangeRequested():
@@ -824,10 +828,6 @@ class Member:
         others = [other for other in others if other.node not in record.drained] or others
         return min(others, key=lambda other: (-self._peers.of(other).synced_lsn, other), default=None)
 
-    def _tenure_s(self) -> float:
-        elected_s, handed_over_s = self._timers.tenure_s
-        return handed_over_s if self.record is not None and self.record.by is LeaderBy.TRANSFER else elected_s
-
     def _maybe_give_way(self, now_s: float) -> None:
         """Have another node lead, if everybody waits for our disk and not for its disk."""
         record = self.record
@@ -836,6 +836,8 @@ class Member:
         late = frozenset(replica for replica in record.in_sync if self._is_late(now_s, replica))
         self._disks.look(now_s, record.in_sync, late)
         if now_s < self._gives_way_at_s or self._target is not None:
+            return
+        if now_s < self._is_slow_at_s and self.me.node not in self._short:
             return
         better = frozenset(other for other in self._disks.much_better() - late if other.node not in record.drained)
         target = self._best(now_s, record, better)

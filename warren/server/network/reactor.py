@@ -158,6 +158,7 @@ class Reactor:
         self._ring = self._wakeup.ring
         self._heard = self._wakeup.heard
         self._selector.register(self._wake_fd, READABLE)
+        self._is_closed = False
         self._watched: dict[int, Callable[[], None]] = {}
         self._listeners: dict[int, Listener] = {}
         self._idle_listeners: dict[Listener, float] = {}  # not watched until then
@@ -204,12 +205,14 @@ class Reactor:
         That it raises nothing is its own business.
         """
         self._watched[fd] = on_readable
-        self._selector.register(fd, READABLE)
+        if not self._is_closed:
+            self._selector.register(fd, READABLE)
 
     def unwatch(self, fd: int) -> None:
-        """Watch no more; to be called before the descriptor is closed."""
+        """Watch no more; to be called before the descriptor is closed. After `close` links end, too."""
         del self._watched[fd]
-        self._selector.unregister(fd)
+        if not self._is_closed:
+            self._selector.unregister(fd)
         self._ready.pop(fd, None)
 
     def connection_count(self) -> int:
@@ -259,6 +262,7 @@ class Reactor:
 
     def close(self) -> None:
         """Release the descriptors; `run` has ended."""
+        self._is_closed = True
         self._selector.close()
         self._wakeup.close()
 

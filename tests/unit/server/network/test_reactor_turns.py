@@ -125,6 +125,16 @@ def test_a_descriptor_that_is_watched_is_read_in_the_turn_before_the_engine_ends
     os.close(fd)
 
 
+def test_what_is_watched_may_end_after_the_reactor_is_closed() -> None:
+    """Links to followers end when a leader stops, also after a failure of its disk."""
+    place = Place()
+    fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    place.reactor.watch(fd, lambda: None)
+    place.reactor.close()
+    place.reactor.unwatch(fd)
+    os.close(fd)
+
+
 def test_clients_wait_while_they_may_not_be_served_and_what_is_watched_goes_on(place: Place) -> None:
     (peer,) = place.connect(1)
     fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
