@@ -7,7 +7,8 @@
    ``directory.place`` has another inode than it says: then the directory was copied file by file.
 2. Inodes are believed only where the file system keeps them (`KEEPS_INODES`): a false alarm would stop the links of a
    broker in production. A copy of a whole file system or volume keeps the inodes: it is not told from the original.
-3. A directory without ``directory.place`` gets it, and is not held: an older Warren has left it.
+3. A directory without ``directory.place`` gets it, and is not held: an older Warren has left it. Where there is no
+   space for it a start does without; a copy that cannot be marked is not started.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def release(directory: Path) -> None:
 def note_place(directory: Path, file_system: str | None = None) -> bool:
     """Tell whether a directory was copied since its last start, and hold its links if so; remember where it is.
 
-    `file_system`: its type, if not the one that the system says. Raises OSError.
+    `file_system`: its type, if not the one that the system says. Raises OSError: it is a copy, and cannot be marked.
     """
     path = directory / PLACE
     was = here = None
@@ -93,7 +94,8 @@ def note_place(directory: Path, file_system: str | None = None) -> bool:
     is_copy = was is not None and kind in KEEPS_INODES
     if is_copy:
         hold(directory, COPIED)
-    replace_file(path, lambda inode: _encoded({"inode": inode}))
+    with suppress(OSError):
+        replace_file(path, lambda inode: _encoded({"inode": inode}))
     return is_copy
 
 

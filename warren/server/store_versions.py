@@ -61,11 +61,7 @@ def parsed(content: bytes) -> Versions:
 
 
 def note(messages: Path, *, is_new: bool, version: str = __version__) -> Versions:
-    """Note that a version writes the store from now on; return what is noted.
-
-    Raises:
-        StartError: it cannot be written.
-    """
+    """Note that a version writes the store from now on; return that. On a full disk it is noted another time."""
     known = maybe_read(messages)
     if known is not None and known.last_written_by == version and not is_new:
         return known
@@ -77,7 +73,7 @@ def note(messages: Path, *, is_new: bool, version: str = __version__) -> Version
     try:
         replace_file(messages / NAME, lambda _: content)
     except OSError as error:
-        raise StartError(f"{messages / NAME}: {error.strerror or error}") from None
+        log.warning("the version of this Warren is not noted in the message store", reason=error.strerror or str(error))
     return noted
 
 

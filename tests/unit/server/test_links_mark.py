@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -54,6 +56,27 @@ def test_a_copy_is_held_once_it_is_started(tmp_path: Path, kind: str) -> None:
     assert not note_place(second, kind), "it is told once"
     assert not note_place(first, kind), "the original is none"
     assert maybe_mark(first) is maybe_mark(second) is None
+
+
+def test_a_full_disk_keeps_no_broker_from_starting_but_a_copy_that_cannot_be_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(3)"""
+
+    def full(path: Path, content: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "first").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(links_mark, "replace_file", full)
+        assert not note_place(tmp_path / "first", "ext4")
+    note_place(tmp_path / "first", "ext4")
+    second = copy(tmp_path / "first", tmp_path / "second")
+    with monkeypatch.context() as patch:
+        patch.setattr(links_mark, "replace_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            note_place(second, "ext4")
+    assert note_place(second, "ext4")
 
 
 def test_a_moved_directory_is_not_held(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from warren import __version__
+from warren.server import store_versions
 from warren.server.errors import CatalogueError, StartError
 from warren.server.store_versions import NAME, Versions, explained, maybe_read, note, told
 
@@ -30,6 +33,15 @@ def test_of_a_store_of_an_older_warren_it_is_not_known_who_made_it(tmp_path: Pat
 def test_an_emptied_directory_is_a_new_store(tmp_path: Path) -> None:
     note(tmp_path, is_new=True, version="0.1.0")
     assert note(tmp_path, is_new=True, version="0.2.0").created_by == "0.2.0"
+
+
+def test_a_full_disk_keeps_no_broker_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store_versions, "replace_file", full)
+    assert note(tmp_path, is_new=True, version="0.2.0").last_written_by == "0.2.0"
+    assert maybe_read(tmp_path) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"created_by": 1, "last_written_by": "a", "since_ms": 1}'])
