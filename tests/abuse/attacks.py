@@ -479,6 +479,72 @@ def expiries_with_dead_letters(ports: Ports) -> None:
     time.sleep(LOAD_S)
 
 
+# --- what the broker writes by itself -------------------------------------------------------------------------------
+
+MEGABYTE = bytes(1 << 20)
+STORED = {"delivery_mode": 2}
+TO_DEAD: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+
+
+@attack
+def letters_of_a_megabyte(ports: Ports) -> None:
+    """One publish of 1 MiB to 1,000 queues without room, whose dead letters go to one: 1 GiB to be written."""
+    client = hostile(ports)
+    client.pump([queue("dead", durable=True), exchange("all", "fanout")])
+    full = {**TO_DEAD, "x-max-length": 0}
+    for number in range(1000):
+        client.pump([queue(f"none{number}", full, durable=True), bind(f"none{number}", "all")])
+    client.barrier()
+    client.pump([publish_frames("all", "", MEGABYTE, STORED)])
+    client.barrier()
+    time.sleep(LOAD_S)
+
+
+@attack
+def large_messages_remembered(ports: Ports) -> None:
+    """1,000 messages of 60 kB that an exchange remembers, and 30 queues that are bound to it."""
+    client = hostile(ports)
+    arguments = encode_table({"x-recent-history-length": 1000})
+    client.pump(
+        [method_frame(1, m.ExchangeDeclare(0, "past", "x-recent-history", False, True, False, False, True, arguments))]
+    )
+    client.pump(publish_frames("past", "", MEGABYTE[:60_000], STORED) for _ in range(1000))
+    client.pump(queue(f"late{number}", durable=True) + bind(f"late{number}", "past") for number in range(30))
+    client.barrier()
+
+
+@attack
+def quorum_consumer_leaves(ports: Ports) -> None:
+    """A consumer of a quorum queue with 300 MB unacknowledged, which hangs up."""
+    client = hostile(ports)
+    client.pump([queue("quorum", {"x-queue-type": "quorum"}, durable=True), consume("quorum", "takes-all")])
+    client.pump(publish_frames("", "quorum", MEGABYTE, STORED) for _ in range(300))
+    client.barrier()
+    client.close()
+
+
+@attack
+def large_messages_rejected(ports: Ports) -> None:
+    """One basic.nack for 300 messages of 1 MiB, which are dead-lettered."""
+    client = hostile(ports)
+    client.pump([queue("dead", durable=True), queue("live", TO_DEAD, durable=True), consume("live", "takes-all")])
+    client.pump(publish_frames("", "live", MEGABYTE, STORED) for _ in range(300))
+    client.barrier()
+    client.pump([method_frame(1, m.BasicNack(0, True, False))])
+    client.barrier()
+    time.sleep(LOAD_S / 2)
+
+
+@attack
+def large_messages_expire(ports: Ports) -> None:
+    """300 messages of 1 MiB with a dead letter exchange, which expire in the same moment."""
+    client = hostile(ports)
+    client.pump([queue("dead", durable=True), queue("old", {**TO_DEAD, "x-message-ttl": 5_000}, durable=True)])
+    client.pump(publish_frames("", "old", MEGABYTE, STORED) for _ in range(300))
+    client.barrier()
+    time.sleep(5 + LOAD_S / 2)
+
+
 @attack
 def many_unacked(ports: Ports) -> None:
     """A channel with 300,000 unacknowledged deliveries, which closes."""
