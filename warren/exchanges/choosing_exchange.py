@@ -1,7 +1,10 @@
 """Exchange types that give each message to one of their destinations: the common half.
 
-1. ``choices`` is listed anew before the first message after a change of the bindings, never per message.
+1. A change of the bindings costs what it changes (`WeightedPlaces`), and a message no more than two binary searches,
+   however many bindings there are: a client that changes one between any two messages pays for no list of all.
 2. A message with several routing keys is still one message: it goes to one destination.
+3. A destination that has been deleted, and whose bindings go by and by, gets nothing: it leaves when it is chosen, and
+   another one is chosen.
 """
 
 from __future__ import annotations
@@ -11,43 +14,52 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
+from warren.exchanges.weighted_places import WeightedPlaces
 
 
 class ChoosingExchange(Exchange):
-    """An exchange that chooses; types override what to choose from (`_list`) and how (`_choose`)."""
+    """An exchange that chooses; types override where (`_choose`), and the order and weights of destinations."""
 
     def __init__(self, declaration: ExchangeDeclaration) -> None:
         super().__init__(declaration)
-        self.choices: list[Destination] = []
-        self._stale = False
+        self.places = WeightedPlaces()
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
         self.match_keys([routing_key], content, found)
 
     def match_keys(self, routing_keys: list[str], content: Content, found: list[Destination]) -> None:
-        if self._stale:
-            self.choices = self._list()
-            self._stale = False
-        if self.choices:
-            chosen = self.choices[self._choose(routing_keys, content)]
+        places = self.places
+        while places.total > 0:
+            chosen = places.at(self._choose(routing_keys, content))
             if not chosen.deleted:
                 found.append(chosen)
                 return
-            # Its bindings go by and by; nobody is to lose a message to it meanwhile.
-            self.choices = self._list()
-            if self.choices:
-                found.append(self.choices[self._choose(routing_keys, content)])
-
-    def _list(self) -> list[Destination]:
-        """Return the destination of each binding, in the order of binding, without those that have been deleted."""
-        return [binding.destination for binding in self.bindings.values() if not binding.destination.deleted]
+            places.remove(chosen)
 
     def _choose(self, routing_keys: list[str], content: Content) -> int:
-        """Return an index into ``choices``, which is not empty."""
+        """Return a place, of which there is one at least."""
         raise NotImplementedError
 
+    def _enter(self, destination: Destination) -> None:
+        """Give a destination its first place."""
+        self.places.append(destination, 1)
+
+    def _weight(self, destination: Destination, change: int) -> int:
+        """Return how many places a destination has when one more binding leads to it, or with -1 one less."""
+        return self.places.weight(destination) + change
+
     def _index(self, binding: Binding) -> None:
-        self._stale = True
+        destination = binding.destination
+        if destination in self.places:
+            self.places.set_weight(destination, self._weight(destination, 1))
+        else:
+            self._enter(destination)
 
     def _unindex(self, binding: Binding) -> None:
-        self._stale = True
+        destination = binding.destination
+        if destination not in self.places:
+            return
+        if destination in self.by_destination:
+            self.places.set_weight(destination, self._weight(destination, -1))
+        else:
+            self.places.remove(destination)

@@ -14,7 +14,6 @@ Source: RabbitMQ's ``x-consistent-hash``.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import Final
 
 from warren.amqp.declarations import ExchangeDeclaration
@@ -49,7 +48,6 @@ class ConsistentHashExchange(ChoosingExchange):
         self._property: object = table.get(HASH_PROPERTY)
         # The weights of all bindings, ignored ones included: an upper bound of the number of buckets.
         self._weight_total = 0
-        self._bucket_ends: list[int] = []
         if self._property is not None:
             if self._header is not None:
                 raise ChannelException(PRECONDITION_FAILED, "hash-header and hash-property are mutually exclusive")
@@ -67,20 +65,14 @@ class ConsistentHashExchange(ChoosingExchange):
         if weight > most:
             raise ChannelException(PRECONDITION_FAILED, f"The binding key must not exceed {most}")
 
-    def _list(self) -> list[Destination]:
-        self._bucket_ends = []
-        listed: list[Destination] = []
-        end = 0
-        for destination, first in self.by_destination.items():
-            if not destination.deleted:
-                end += int(first.routing_key)
-                self._bucket_ends.append(end)
-                listed.append(destination)
-        return listed
+    def _enter(self, destination: Destination) -> None:
+        self.places.append(destination, self._weight(destination, 1))
+
+    def _weight(self, destination: Destination, change: int) -> int:
+        return int(self.by_destination[destination].routing_key)
 
     def _choose(self, routing_keys: list[str], content: Content) -> int:
-        bucket = jump(stable_hash(self._hashed(routing_keys[0], content)), self._bucket_ends[-1])
-        return bisect_right(self._bucket_ends, int(bucket))
+        return int(jump(stable_hash(self._hashed(routing_keys[0], content)), self.places.total))
 
     def _hashed(self, routing_key: str, content: Content) -> bytes:
         """Return what decides; a message without the header or property counts as one with an empty value."""

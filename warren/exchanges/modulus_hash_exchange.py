@@ -19,15 +19,11 @@ from warren.exchanges.stable_hash import FNV_BASIS, stable_hash
 class ModulusHashExchange(ChoosingExchange):
     """An exchange of type ``x-modulus-hash``. The binding key is ignored."""
 
-    def _list(self) -> list[Destination]:
-        return sorted(super()._list(), key=_by_name)
+    def _enter(self, destination: Destination) -> None:
+        self.places.insert_sorted(destination, 1)
 
     def _choose(self, routing_keys: list[str], content: Content) -> int:
         value: i64 = FNV_BASIS
         for routing_key in routing_keys:
             value = stable_hash(routing_key.encode(), value)
-        return int(value % len(self.choices))
-
-
-def _by_name(destination: Destination) -> tuple[bool, str]:
-    return destination.is_queue, destination.name
+        return int(value % self.places.total)

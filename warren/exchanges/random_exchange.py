@@ -23,7 +23,7 @@ class RandomExchange(ChoosingExchange):
         self._generator = Xorshift(seed)
 
     def _choose(self, routing_keys: list[str], content: Content) -> int:
-        return self._generator.below(len(self.choices))
+        return self._generator.below(self.places.total)
 
 
 class LocalRandomExchange(RandomExchange):

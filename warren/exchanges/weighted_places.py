@@ -1,0 +1,150 @@
+"""Destinations in an order, each with a weight: which of them has the n-th place, and what a change of one costs.
+
+    blocks      [a 1, b 3]  [c 2]  [d 1, e 1]        at most `BLOCK_MAX` destinations each
+    places       0  1 2 3    4 5    6    7           a destination has as many as its weight is
+
+1. A destination is in one block, or in none. Blocks are never empty.
+2. A change costs what its block costs, and the next look-up one step for each block: not what all destinations cost.
+   A look-up without a change before costs two binary searches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+from warren.exchanges.destination import Destination
+
+BLOCK_MAX: Final = 512
+
+
+class _Block:
+    def __init__(self) -> None:
+        self.destinations: list[Destination] = []
+        self.weights: list[int] = []
+        self.total: int = 0
+        self.ends: list[int] | None = None  # behind the places of each; None: to be added up
+
+
+class WeightedPlaces:
+    """The places. ``total``: how many there are."""
+
+    def __init__(self) -> None:
+        self.total: int = 0
+        self._blocks: list[_Block] = []
+        self._ends: list[int] | None = None  # behind the places of each block; None: to be added up
+        self._block_of: dict[Destination, _Block] = {}
+
+    def __contains__(self, destination: Destination) -> bool:
+        return destination in self._block_of
+
+    def weight(self, destination: Destination) -> int:
+        """Return the weight of a destination, 0 when it is not here."""
+        block = self._block_of.get(destination)
+        return 0 if block is None else block.weights[block.destinations.index(destination)]
+
+    def append(self, destination: Destination, weight: int) -> None:
+        """Put a new destination behind all others."""
+        blocks = self._blocks
+        if not blocks or len(blocks[-1].destinations) >= BLOCK_MAX:
+            blocks.append(_Block())
+        self._put(blocks[-1], len(blocks[-1].destinations), destination, weight)
+
+    def insert_sorted(self, destination: Destination, weight: int) -> None:
+        """Put a new destination where it belongs by `sort_key`; all others have come so, too."""
+        blocks = self._blocks
+        if not blocks:
+            blocks.append(_Block())
+        key = sort_key(destination)
+        low, high = 0, len(blocks) - 1
+        while low < high:  # the first block whose last destination is behind it, or the last block
+            middle = (low + high) // 2
+            if sort_key(blocks[middle].destinations[-1]) < key:
+                low = middle + 1
+            else:
+                high = middle
+        block = blocks[low]
+        if len(block.destinations) >= BLOCK_MAX:
+            self._split(low)
+            if sort_key(block.destinations[-1]) < key:
+                block = blocks[low + 1]
+        self._put(block, bisect_right(block.destinations, key, key=sort_key), destination, weight)
+
+    def set_weight(self, destination: Destination, weight: int) -> None:
+        """Give a destination that is here another weight."""
+        block = self._block_of[destination]
+        at = block.destinations.index(destination)
+        self._count(block, weight - block.weights[at])
+        block.weights[at] = weight
+
+    def remove(self, destination: Destination) -> None:
+        """Take a destination out, if it is here."""
+        block = self._block_of.pop(destination, None)
+        if block is None:
+            return
+        at = block.destinations.index(destination)
+        self._count(block, -block.weights[at])
+        del block.destinations[at]
+        del block.weights[at]
+        if not block.destinations:
+            self._blocks.remove(block)
+
+    def at(self, place: int) -> Destination:
+        """Return the destination that has `place`, from 0 to below ``total``."""
+        block_ends = self._ends
+        if block_ends is None:
+            block_ends = _added_up([block.total for block in self._blocks])
+            self._ends = block_ends
+        number = bisect_right(block_ends, place)
+        block = self._blocks[number]
+        ends = block.ends
+        if ends is None:
+            ends = _added_up(block.weights)
+            block.ends = ends
+        return block.destinations[bisect_right(ends, place - (block_ends[number] - block.total))]
+
+    def destinations(self) -> list[Destination]:
+        """Return all of them in their order."""
+        return [destination for block in self._blocks for destination in block.destinations]
+
+    def _put(self, block: _Block, at: int, destination: Destination, weight: int) -> None:
+        block.destinations.insert(at, destination)
+        block.weights.insert(at, weight)
+        self._block_of[destination] = block
+        self._count(block, weight)
+
+    def _count(self, block: _Block, change: int) -> None:
+        block.total += change
+        block.ends = None
+        self.total += change
+        self._ends = None
+
+    def _split(self, number: int) -> None:
+        block = self._blocks[number]
+        half = len(block.destinations) // 2
+        other = _Block()
+        other.destinations = block.destinations[half:]
+        other.weights = block.weights[half:]
+        del block.destinations[half:]
+        del block.weights[half:]
+        other.total = sum(other.weights)
+        block.total -= other.total
+        block.ends = None
+        for destination in other.destinations:
+            self._block_of[destination] = other
+        self._blocks.insert(number + 1, other)
+        self._ends = None
+
+
+def sort_key(destination: Destination) -> tuple[bool, str]:
+    """Return by what destinations are sorted: exchanges before queues, then by name."""
+    return destination.is_queue, destination.name
+
+
+def _added_up(weights: list[int]) -> list[int]:
+    ends: list[int] = []
+    end = 0
+    for weight in weights:
+        end += weight
+        ends.append(end)
+    return ends
