@@ -20,7 +20,10 @@ from step_counts.method_cases import CASES  # noqa: E402
 def measured(case: Case, n: int) -> Measured:
     """Measure a case with n things."""
     meter = Meter()
-    return meter.measure(case.prepare(meter, n))
+    act = case.prepare(meter, n)
+    if case.is_paced:
+        meter.pace()
+    return meter.measure(act)
 
 
 def main() -> None:

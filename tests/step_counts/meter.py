@@ -20,6 +20,7 @@ from warren.vhosts import dead_lettering
 TURNS_MAX = 200000
 # What a turn does of long work is set so low that a few hundred things take several turns.
 TURN_STEPS = 100
+OWN_BYTES = 32 << 10
 AT_ONCE_STEPS = 10
 AT_ONCE_ACKS = 20
 LEAVE_MAX = 20
@@ -34,11 +35,15 @@ PAGE_ENTRIES = 16
 
 
 class Measured(NamedTuple):
-    """What was asked for and all turns that followed: steps of the longest turn, of all, and how many turns."""
+    """What was asked for and all turns that followed: steps of the longest turn, of all, and how many turns.
+
+    `written`: the most bytes that were entered into the log in one turn.
+    """
 
     longest: int
     total: int
     turns: int
+    written: int
 
 
 class Meter(Harness):
@@ -64,6 +69,12 @@ class Meter(Harness):
         self.broker.log.page_entries = PAGE_ENTRIES
         self._turns: list[int] = []
         self._mark = 0
+        self._written: list[int] = []
+        self._entered = 0
+
+    def pace(self) -> None:
+        """Have the share of a batch that the broker may write by itself be small."""
+        self.broker.log.batch_bytes = 2 * OWN_BYTES
 
     def _turn(self, commit: bool) -> bool:
         busy = super()._turn(commit)
@@ -78,17 +89,20 @@ class Meter(Harness):
         raise AssertionError(f"the broker is not at rest after {TURNS_MAX} turns")
 
     def _record(self) -> None:
+        entered = self.store.written_bytes + int(self.broker.log.batch.row_bytes)
+        self._written.append(entered - self._entered)
+        self._entered = entered
         self._turns.append((Count.eighths - self._mark) // 8)
         self._mark = Count.eighths
 
     def measure(self, act: Callable[[], Any]) -> Measured:
         """Do `act`, which feeds or calls the engine once, and run the turns that follow."""
         self.settle()
-        self._turns = []
+        self._turns, self._written = [], []
         self._mark = Count.eighths
         act()
         self.settle()
-        return Measured(max(self._turns), sum(self._turns), len(self._turns))
+        return Measured(max(self._turns), sum(self._turns), len(self._turns), max(self._written))
 
 
 def sending(client: Client, number: int, *calls: Any) -> Callable[[], None]:

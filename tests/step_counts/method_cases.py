@@ -8,6 +8,7 @@ from step_counts.cases import (  # noqa: F401 - each adds its own to `CASES`
     answers,
     consumers,
     ends,
+    left_behind,
     mqtt,
     passing_time,
     publishing,

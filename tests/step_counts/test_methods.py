@@ -21,7 +21,10 @@ SLACK = 20  # steps
 # How many steps the longest turn may grow by for each thing more.
 AT_ONCE = {BOUNDED: 0.25, TIDIED: 3}
 
-Figures = dict[str, list[tuple[int, int, int]]]
+# What a turn may enter into the log of what the broker writes by itself: its share, one message, and what goes with it.
+OWN_BYTES_MAX = (32 << 10) + (16 << 10)
+
+Figures = dict[str, list[tuple[int, int, int, int]]]
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +41,11 @@ def test_work_grows_no_faster_than_what_there_is(case: Case, figures: Figures) -
     else:
         assert two[0] <= TURN_MAX
         assert two[0] - one[0] <= AT_ONCE[case.growth] * SIZE, "the longest turn grows"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.is_paced], ids=lambda case: case.name)
+def test_a_turn_writes_no_more_than_its_share(case: Case, figures: Figures) -> None:
+    assert max(written for _, _, _, written in figures[case.name]) <= OWN_BYTES_MAX
 
 
 # What servers send, what clients answer to it, and tune-ok, which is measured with open.

@@ -32,8 +32,8 @@ from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.files.store import QUARANTINE, parsed_header, wall_time_ms
 from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, ChunkHead, is_whole, maybe_head
-from warren.msgstore.log.records import FRAME_MAGIC, SEGMENT_HEADER_BYTES, STORE_TAG_BYTES, Checksum
-from warren.msgstore.log.replay import maybe_frame
+from warren.msgstore.log.records import SEGMENT_HEADER_BYTES, STORE_TAG_BYTES, Checksum
+from warren.msgstore.log.replay import maybe_frame, next_head
 from warren.replication.questions import Questions
 from warren.server.logs import get_logger
 
@@ -223,11 +223,11 @@ def damaged_regions(data: bytes, base_lsn: int, checksum: Checksum, tag: bytes) 
 
 def _next_frame(data: bytes, at: int, base_lsn: int, checksum: Checksum, tag: bytes) -> int:
     """Return where the next intact frame behind `at` begins, the end of the segment when there is none."""
-    found = data.find(FRAME_MAGIC, at + 1)
+    found = next_head(tag, data, at + 1)
     while found >= 0:
-        if found % _ALIGNMENT == 0 and maybe_frame(checksum, tag, data, found, base_lsn + found) is not None:
+        if maybe_frame(checksum, tag, data, found, base_lsn + found) is not None:
             return found
-        found = data.find(FRAME_MAGIC, found + 1)
+        found = next_head(tag, data, found + _ALIGNMENT)
     return len(data)
 
 

@@ -8,7 +8,7 @@ from warren.msgstore.files.file_system import FileSystem, read_exactly
 from warren.msgstore.files.store import SegmentHeader
 from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, FRAME_MAGIC, SEGMENT_HEADER_BYTES, STORE_TAG_BYTES
-from warren.msgstore.log.replay import FrameHead, maybe_frame
+from warren.msgstore.log.replay import FrameHead, maybe_frame, next_head
 
 READ_BYTES: Final = 1 << 20
 
@@ -51,13 +51,12 @@ class SegmentFrames:
         """Tell whether a whole frame behind `lsn` says that what belongs there was committed. Raises OSError."""
         offset = lsn - self.header.base_lsn
         data = read_exactly(self._fs, self._handle, self._fs.size(self._handle) - offset, offset)
-        at = data.find(FRAME_MAGIC, 1)
+        at = next_head(self._tag, data, 8)
         while at >= 0:
-            if at % 8 == 0:
-                found = maybe_frame(self._checksum, self._tag, data, at, lsn + at)
-                if found is not None and found.durable_lsn > lsn:
-                    return True
-            at = data.find(FRAME_MAGIC, at + 1)
+            found = maybe_frame(self._checksum, self._tag, data, at, lsn + at)
+            if found is not None and found.durable_lsn > lsn:
+                return True
+            at = next_head(self._tag, data, at + 8)
         return False
 
     def _bytes_at(self, lsn: int, length: int) -> bytes:

@@ -35,6 +35,7 @@ class Case(NamedTuple):
     method: type[Any] | None
     growth: str
     prepare: Prepare
+    is_paced: bool = False  # what follows from it is written by the broker, and has its share of a batch
 
 
 CASES: list[Case] = []
@@ -45,6 +46,16 @@ def case(method: type[Any] | None, growth: str) -> Callable[[Prepare], Prepare]:
 
     def add(prepare: Prepare) -> Prepare:
         CASES.append(Case(prepare.__name__, method, growth, prepare))
+        return prepare
+
+    return add
+
+
+def left_behind(method: type[Any] | None, growth: str) -> Callable[[Prepare], Prepare]:
+    """Add the decorated function to `CASES`, as one whose bytes are measured."""
+
+    def add(prepare: Prepare) -> Prepare:
+        CASES.append(Case(prepare.__name__, method, growth, prepare, is_paced=True))
         return prepare
 
     return add

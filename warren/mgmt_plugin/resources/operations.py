@@ -11,9 +11,12 @@ import trio
 from warren.channels.access import CONFIGURE, READ, WRITE
 from warren.channels.broker import Broker
 from warren.channels.session import Session
+from warren.exchanges.binding import Binding
+from warren.exchanges.exchange import Exchange
+from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
-from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.listing import Described, in_order
 from warren.mgmt_plugin.metrics.statistics import EXCHANGE_STATS, QUEUE_FIELDS, Statistics
 from warren.mgmt_plugin.names import (
     channel_name,
@@ -176,39 +179,29 @@ class TopologyHandlers(Handlers):
 
     async def show_topology(self, call: Call) -> Described:
         vhost = the_vhost(call)
-        rate = self._statistics.rate
-        exchanges: list[Described] = []
-        bindings: list[Described] = []
-        for name in sorted(vhost.exchanges):
-            exchange = vhost.exchanges[name]
-            exchanges.append(
-                {
-                    "name": name,
-                    "type": exchange.type_name,
-                    "durable": exchange.durable,
-                    "internal": exchange.internal,
-                    "alternate": exchange.alternate or None,
-                    **{f"{field}_rate": rate(exchange, field) for field in EXCHANGE_STATS},
-                }
-            )
+        exchanges = await in_order(list(vhost.exchanges.values()), lambda each: each.name)
+        bindings: list[Binding] = []
+        for exchange in exchanges:
             for binding in list(exchange.bindings.values()):
-                bindings.append(
-                    {
-                        "source": name,
-                        "destination": binding.destination.name,
-                        "destination_type": binding.destination.kind,
-                        "routing_key": binding.routing_key,
-                        "arguments": table_to_json(binding.arguments),
-                    }
-                )
+                bindings.append(binding)
                 await give_way()
-        queues: list[Described] = []
-        for name in sorted(vhost.queues):
-            queue = vhost.queues.get(name)
-            if queue is not None:
-                queues.append(self._in_topology(queue))
-            await give_way()
-        return {"exchanges": exchanges, "queues": queues, "bindings": bindings}
+        queues = await in_order(list(vhost.queues.values()), lambda each: each.name)
+        return {
+            "exchanges": Rows(exchanges, self._exchange_in_topology),
+            "queues": Rows(queues, self._in_topology, lambda queue: queue.deleted),
+            "bindings": Rows(bindings, _binding_in_topology, lambda each: each not in each.source.bindings),
+        }
+
+    def _exchange_in_topology(self, exchange: Exchange) -> Described:
+        rate = self._statistics.rate
+        return {
+            "name": exchange.name,
+            "type": exchange.type_name,
+            "durable": exchange.durable,
+            "internal": exchange.internal,
+            "alternate": exchange.alternate or None,
+            **{f"{field}_rate": rate(exchange, field) for field in EXCHANGE_STATS},
+        }
 
     def _in_topology(self, queue: Queue) -> Described:
         rate = self._statistics.rate
@@ -232,6 +225,16 @@ class TopologyHandlers(Handlers):
             "Exchanges, bindings and queues with their rates",
         ),
     )
+
+
+def _binding_in_topology(binding: Binding) -> Described:
+    return {
+        "source": binding.source.name,
+        "destination": binding.destination.name,
+        "destination_type": binding.destination.kind,
+        "routing_key": binding.routing_key,
+        "arguments": table_to_json(binding.arguments),
+    }
 
 
 class SearchHandlers(Handlers):

@@ -31,11 +31,12 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.segment_image import SegmentImage
 from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, NewerCheckpointError, snapshot
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.records import FRAME_HEADER_BYTES, FRAME_MAGIC, NOTES_FROM, SEGMENT_HEADER_BYTES
-from warren.msgstore.log.replay import FrameHead, Replay, ReplayError, damaged_payload, maybe_frame
+from warren.msgstore.log.records import FRAME_HEADER_BYTES, NOTES_FROM, SEGMENT_HEADER_BYTES
+from warren.msgstore.log.replay import FrameHead, Replay, ReplayError, damaged_payload
 from warren.msgstore.log.segments import Segment
 
 ADVICE: Final = "run `warren store verify` on a copy of the data directory"
@@ -50,6 +51,7 @@ class SegmentFile(Protocol):
     epoch: int
     algorithm: int
     store_id: bytes
+    size: int
 
 
 class LogFiles(Protocol):
@@ -59,7 +61,7 @@ class LogFiles(Protocol):
 
     def read_checkpoint(self) -> bytes | None: ...
     def open_segments(self) -> tuple[Sequence[SegmentFile], list[str]]: ...
-    def read_segment(self, number: int, start: int = 0) -> bytes: ...
+    def read_range(self, number: int, offset: int, length: int) -> bytes: ...
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]: ...
     def quarantine(self, number: int) -> None: ...
     def set_aside(self, number: int) -> None: ...
@@ -214,30 +216,25 @@ class _Recoverer:
         log = self._log
         known = {int(segment.number): segment for segment in log.segments.segments}
         ahead = [segment for segment in segments if segment.base_lsn + segment.capacity > start_lsn]
-        images: dict[int, bytes] = {}
         expected_crc = int(log.last_crc)
-        tag = log.store_tag
         for at, file in enumerate(ahead):
-            begin = max(0, start_lsn - file.base_lsn)  # what the checkpoint has is not read
-            image = images.pop(file.number, None) or self._files.read_segment(file.number, begin)
+            image = self._image_of(file)
             segment = known.get(file.number)
             if segment is None:
                 segment = Segment(file.number, file.base_lsn, file.capacity)
                 segment.sealed = True
                 log.segments.add(segment)
             following = ahead[at + 1] if at + 1 < len(ahead) else None
-            if following is not None:
-                images[following.number] = self._files.read_segment(following.number)
             pos = max(SEGMENT_HEADER_BYTES, start_lsn - file.base_lsn)
             segment.end_lsn = file.base_lsn + pos
             while True:
-                frame = maybe_frame(log.checksum, tag, image, pos, file.base_lsn + pos)
-                if frame is not None and frame.previous_crc != expected_crc:
-                    frame = None  # left over from before a cut
-                if frame is None:
-                    if following is not None and self._continues(images[following.number], following, expected_crc):
+                found = image.maybe_frame(pos)
+                if found is not None and found[0].previous_crc != expected_crc:
+                    found = None  # left over from before a cut
+                if found is None:
+                    if following is not None and self._continues(following, expected_crc):
                         break
-                    after = self._later_frame(image, pos, file, following, images)
+                    after = self._later_frame(image, pos, file, following)
                     if after is None:
                         break
                     behind, same_file = after
@@ -247,19 +244,25 @@ class _Recoverer:
                         break
                     pos = behind.lsn - file.base_lsn
                     continue
-                self._apply(image, frame)
+                frame, data = found
+                self._apply(data, frame)
                 expected_crc = frame.crc
-                pos = frame.end
+                pos += frame.end
                 segment.end_lsn = file.base_lsn + pos
                 log.recovered_lsn = file.base_lsn + pos
             log.last_crc = expected_crc
         return [segment.number for segment in ahead]
 
-    def _apply(self, image: bytes, frame: FrameHead) -> None:
+    def _image_of(self, file: SegmentFile) -> SegmentImage:
+        log = self._log
+        read = self._files.read_range
+        return SegmentImage(read, file.number, file.size, file.base_lsn, log.checksum, log.store_tag)
+
+    def _apply(self, data: bytes, frame: FrameHead) -> None:
         self._found.frames += 1
         self._epoch_begins(frame.epoch, frame.lsn)
         try:
-            self._replay.frame(image, frame)
+            self._replay.frame(data, frame)
         except ReplayError as error:
             raise StoreError(str(error)) from None
 
@@ -270,56 +273,49 @@ class _Recoverer:
             self._log.epoch = epoch
             self._log.epochs.begin(epoch, first_lsn)
 
-    def _continues(self, image: bytes, file: SegmentFile, expected_crc: int) -> bool:
-        log, at = self._log, SEGMENT_HEADER_BYTES
-        first = maybe_frame(log.checksum, log.store_tag, image, at, file.base_lsn + at)
-        return first is not None and first.previous_crc == expected_crc
+    def _continues(self, file: SegmentFile, expected_crc: int) -> bool:
+        first = self._image_of(file).maybe_frame(SEGMENT_HEADER_BYTES)
+        return first is not None and first[0].previous_crc == expected_crc
 
     def _later_frame(
         self,
-        image: bytes,
+        image: SegmentImage,
         pos: int,
         file: SegmentFile,
         following: SegmentFile | None,
-        images: dict[int, bytes],
     ) -> tuple[FrameHead, bool] | None:
         """Return the next valid frame that claims what should be at `pos` was durable, and whether it is in this file.
 
         None when there is no such frame: then nothing that was ever confirmed is missing.
         """
-        checksum, tag = self._log.checksum, self._log.store_tag
         lsn = file.base_lsn + pos
-        at = image.find(FRAME_MAGIC, pos + 1)
-        while at >= 0:
-            if at % 8 == 0:
-                frame = maybe_frame(checksum, tag, image, at, file.base_lsn + at)
-                if frame is not None and frame.durable_lsn > lsn:
-                    return frame, True
-            at = image.find(FRAME_MAGIC, at + 1)
+        for frame, _ in image.frames_from(pos + 1):
+            if frame.durable_lsn > lsn:
+                return frame, True
         if following is not None:
             # A segment is begun when the one before is synced: what does not continue the chain is missing something.
-            for at in range(SEGMENT_HEADER_BYTES, len(images[following.number]) - FRAME_HEADER_BYTES, 8):
-                frame = maybe_frame(checksum, tag, images[following.number], at, following.base_lsn + at)
-                if frame is not None:
-                    return (frame, False) if frame.durable_lsn > lsn else None
+            for frame, _ in self._image_of(following).frames_from(SEGMENT_HEADER_BYTES):
+                return (frame, False) if frame.durable_lsn > lsn else None
         return None
 
-    def _damaged(self, image: bytes, pos: int, file: SegmentFile, behind: FrameHead | None) -> None:
+    def _damaged(self, image: SegmentImage, pos: int, file: SegmentFile, behind: FrameHead | None) -> None:
         """What should be at `pos` was durable once and is not readable now."""
         found = self._found
         found.damaged = True
         # Each epoch begins a segment: where it began is known, whatever became of its first frame.
         self._epoch_begins(file.epoch, file.base_lsn + SEGMENT_HEADER_BYTES)
         self._files.quarantine(file.number)
-        end = behind.lsn - file.base_lsn if behind is not None else len(image)
+        end = behind.lsn - file.base_lsn if behind is not None else image.size
         hurt: list[str] = []
         at = pos
         while True:
-            start, stop = damaged_payload(self._log.store_tag, image, at, end, file.base_lsn + at)
+            head = image.bytes_at(at, FRAME_HEADER_BYTES)
+            start, stop = damaged_payload(self._log.store_tag, head, 0, end - at, file.base_lsn + at)
             if start == stop:
                 break
-            hurt += self._replay.salvage(image, start, stop, file.base_lsn + start)
-            at = stop
+            payload = image.bytes_at(at + start, stop - start)
+            hurt += self._replay.salvage(payload, 0, len(payload), file.base_lsn + at + start)
+            at += stop
         found.tell(
             "error",
             "a part of the message log is damaged; a copy is in the quarantine, the rest is served",

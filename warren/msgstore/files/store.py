@@ -265,8 +265,8 @@ class Store(FailStop):
             return f"says that it is segment {header.number}"
         return header
 
-    def read_segment(self, number: int, start: int = 0) -> bytes:
-        """Return a whole segment file; the bytes before `start` are not read, but zeros.
+    def read_segment(self, number: int) -> bytes:
+        """Return a whole segment file.
 
         Raises:
             StoreFullError: too many files are open.
@@ -276,11 +276,24 @@ class Store(FailStop):
         try:
             handle = self._fs.open(path, writable=False)
             try:
-                size = self._fs.size(handle)
-                start = min(start, size)
-                return bytes(start) + read_exactly(self._fs, handle, size - start, start)
+                return read_exactly(self._fs, handle, self._fs.size(handle), 0)
             finally:
                 self._fs.close(handle)
+        except OSError as error:
+            if error.errno in SHORTAGES:
+                self._raise(f"open {path}", error)
+            raise _unreadable(path, error, number) from None
+
+    def read_range(self, number: int, offset: int, length: int) -> bytes:
+        """Return bytes of a segment file, fewer where it ends.
+
+        Raises:
+            StoreFullError: too many files are open.
+            StoreUnreadableError: the disk does not give all of it now.
+        """
+        path = segment_path(number)
+        try:
+            return read_exactly(self._fs, self._read_handle(number), length, offset)
         except OSError as error:
             if error.errno in SHORTAGES:
                 self._raise(f"open {path}", error)

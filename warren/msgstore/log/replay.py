@@ -94,6 +94,22 @@ def maybe_frame(checksum: Checksum, store_tag: bytes, data: bytes, at: i64, lsn:
     return FrameHead(data, at)
 
 
+def next_head(store_tag: bytes, data: bytes, start: int) -> int:
+    """Return where the next frame may begin, at a multiple of 8 of `data` from `start` on; -1 when nowhere.
+
+    The tag is looked for, which publishers do not know: what they write over and over costs nothing.
+    """
+    has_tag = any(store_tag)
+    wanted, shift = (store_tag, STORE_TAG_AT) if has_tag else (FRAME_MAGIC, 0)
+    found = data.find(wanted, start + shift)
+    while found >= 0:
+        at = found - shift
+        if at % 8 == 0 and data[at : at + 4] == FRAME_MAGIC:
+            return at
+        found = data.find(wanted, found + 1)
+    return -1
+
+
 def damaged_payload(store_tag: bytes, data: bytes, at: i64, end: i64, lsn: i64) -> tuple[int, int]:
     """Return from where to where the payload of the damaged frame at ``data[at:end]`` goes; nothing if its head is bad.
 
@@ -154,7 +170,7 @@ class Replay:
         self.records: int = 0
         self.hurt = False  # some records are lost
         self._read = read
-        self._waiting: list[tuple[bytes, FrameHead]] = []  # frames of a batch whose last one has not come
+        self._waiting: list[FrameHead] = []  # frames of a batch whose last one has not come; they are read again
 
     def frame(self, data: bytes, frame: FrameHead) -> None:
         """Apply an intact frame whose payload ends at ``frame.end`` of `data`, as (4) says.
@@ -166,10 +182,10 @@ class Replay:
         self.epoch_begins(frame.epoch)
         if frame.is_continued:
             self._name_life(data, frame)
-            self._waiting.append((data, frame))
+            self._waiting.append(frame)
             return
         self._apply_waiting()
-        self._apply(data, frame)
+        self._apply(data, frame.end - frame.payload_bytes, frame.end, frame.lsn + FRAME_HEADER_BYTES)
 
     def _name_life(self, data: bytes, frame: FrameHead) -> None:
         """Note which life an epoch is of, whether the batch that says so is ever finished or not: its frames count."""
@@ -183,20 +199,23 @@ class Replay:
 
     def epoch_begins(self, epoch: int) -> None:
         """Forget frames of an earlier epoch whose batch was never finished."""
-        if self._waiting and self._waiting[0][1].epoch != epoch:
+        if self._waiting and self._waiting[0].epoch != epoch:
             self._waiting = []
 
     def _apply_waiting(self) -> None:
         if self._waiting:
             waiting = self._waiting
             self._waiting = []
-            for data, frame in waiting:
-                self._apply(data, frame)
+            for frame in waiting:
+                lsn = frame.lsn + FRAME_HEADER_BYTES
+                data = self._read(lsn, frame.payload_bytes)
+                if len(data) < frame.payload_bytes:
+                    raise ReplayError(f"the frame at LSN {frame.lsn} cannot be read again")
+                self._apply(data, 0, frame.payload_bytes, lsn)
 
-    def _apply(self, data: bytes, frame: FrameHead) -> None:
-        start: i64 = frame.end - frame.payload_bytes
-        shift: i64 = frame.lsn + FRAME_HEADER_BYTES - start
-        end: i64 = frame.end
+    def _apply(self, data: bytes, start: i64, end: i64, lsn: i64) -> None:
+        """Apply the records in ``data[start:end]``, of which the first is at `lsn`."""
+        shift: i64 = lsn - start
         at: i64 = start
         while at < end:
             length: i64 = record_length(data, at)

@@ -148,18 +148,15 @@ class SegmentFile:
             self._unread.add(self.path)
             return b""
 
-    def image(self) -> bytes:
-        """Return the whole file, with zeros where the disk cannot read."""
-        pieces: list[bytes] = []
-        for offset in range(0, self.size, _CHUNK_BYTES):
-            length = min(_CHUNK_BYTES, self.size - offset)
-            piece = self.read(offset, length)
-            if len(piece) < length:
-                ends = range(offset, offset + length, _BLOCK_BYTES)
-                blocks = [self.read(start, min(_BLOCK_BYTES, self.size - start)) for start in ends]
-                piece = b"".join(block.ljust(_BLOCK_BYTES, b"\0") for block in blocks)[:length]
-            pieces.append(piece)
-        return b"".join(pieces)
+    def range(self, offset: int, length: int) -> bytes:
+        """Return bytes of the file, fewer where it ends, with zeros where the disk cannot read."""
+        length = min(length, self.size - offset)
+        piece = self.read(offset, length)
+        if len(piece) < length:
+            starts = range(offset, offset + length, _BLOCK_BYTES)
+            blocks = [self.read(start, min(_BLOCK_BYTES, offset + length - start)) for start in starts]
+            piece = b"".join(block.ljust(_BLOCK_BYTES, b"\0") for block in blocks)[:length]
+        return piece
 
     def frames(self) -> Iterator[IntactFrame | Gap]:
         """Yield all intact frames in order, and what lies between them."""

@@ -179,7 +179,7 @@ class Repair:
                 if file.header is not None:
                     others.append(file.header)
         later = [header for header in others if header.segment > damaged.number]
-        image = damaged.image()
+        image = damaged.range(0, damaged.size)
         if checkpoint is not None:
             store_id = checkpoint.store_id
         elif others:

@@ -145,8 +145,8 @@ class UnchangedFiles:
     def open_segments(self) -> tuple[list[SegmentHeader], list[str]]:
         return self._reader.headers, self._reader.problems
 
-    def read_segment(self, number: int, start: int = 0) -> bytes:
-        return self._reader.file(number).image()
+    def read_range(self, number: int, offset: int, length: int) -> bytes:
+        return self._reader.file(number).range(offset, length)
 
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:
         return [self._reader.read(lsn, length) for lsn, length in ranges]
