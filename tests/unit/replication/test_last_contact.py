@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 import trio
 import trio.testing
+from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.replication import last_contact
 from warren.replication.cluster_state import ClusterState
@@ -55,7 +56,7 @@ class Replica:
     """The store of a standby, as far as a promotion looks at it."""
 
     def __init__(self) -> None:
-        self.file_system = None
+        self.file_system = SimulatedFileSystem()
         self.epoch = 3
         self.is_catching_up = False
         self.synced_lsn = self.received_lsn = 4096
