@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from warren.lake import kinds
 from warren.lake.body_schema import BodySchema
+from warren.lake.json_fields import fields_of
 from warren.lake.kinds import ARROW, Unfit
 from warren.lake.options import PUBLISH_DATE
 from warren.lake.table import Change, changed, with_columns
@@ -403,12 +403,12 @@ def parsed_json(raw: bytes) -> dict[str, Any]:
         Unfit: it is none.
     """
     try:
-        value = msgspec.json.decode(raw)
+        value = fields_of(raw)
     except RecursionError:
         raise Unfit("JSON that is nested too deeply") from None
-    except (ValueError, UnicodeError) as error:
+    except ValueError as error:
         raise Unfit(f"no JSON: {error}") from None
-    if not isinstance(value, dict):
+    if value is None:
         raise Unfit("no JSON object")
     return value
 

@@ -3,9 +3,9 @@
 1. The columns are those of a schema, or what is found in a sample of messages. Their names are those of the lake's
    tables (`column_of`), and there are at most `decoder.COLUMNS_MAX`.
 2. A column of which the sample has values of several kinds has texts: those that are none are as their JSON says.
-3. A value that its column does not take is null and counted in `unfit`, and so is every field of a body that is no JSON
-   object. The body itself is a column as well, so nothing is out of reach. (A table of the lake refuses such a body; a
-   query goes on.)
+3. A value that its column does not take is null and counted in `unfit`, and so are the values of two fields that one
+   column would have, letters in either case being the same, and every field of a body that is no JSON object. The body
+   itself is a column as well, so nothing is out of reach. (A table of the lake refuses such a body; a query goes on.)
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 
 from warren.lake import kinds
 from warren.lake.body_schema import BodySchema
 from warren.lake.decoder import COLUMNS_MAX, NAME_MAX, column_of
+from warren.lake.json_fields import fields_of, text_of
 from warren.lake.kinds import ARROW, Unfit
 
 SAMPLE_ROWS: Final = 1000  # of the oldest messages, and of the newest
@@ -48,14 +48,18 @@ class JsonBodies:
                 self.unfit += 1
                 found = {}
             for name, column in values.items():
-                value = next((found[field] for field in self._fields[name] if field in found), None)
-                column.append(None if value is None else self._taken(self._kinds[name], value))
+                fields = [field for field in self._fields[name] if found.get(field) is not None]
+                column.append(self._value(name, fields, found, raw) if fields else None)
         return {name: pa.array(column, ARROW[self._kinds[name]]) for name, column in values.items()}
 
-    def _taken(self, kind: str, value: Any) -> Any:
-        if kind == kinds.STRING and self._is_sampled and not isinstance(value, str):
-            return msgspec.json.encode(value).decode()
+    def _value(self, column: str, fields: list[str], found: dict[str, Any], raw: bytes) -> Any:
+        kind = self._kinds[column]
+        value = found[fields[0]]
         try:
+            if len(fields) > 1:
+                raise Unfit("two fields for one column")
+            if kind == kinds.STRING and self._is_sampled and not isinstance(value, str):
+                return text_of(raw, fields[0])
             return kinds.taken(kind, value)
         except Unfit:
             self.unfit += 1
@@ -65,10 +69,9 @@ class JsonBodies:
 def maybe_object(raw: bytes) -> dict[str, Any] | None:
     """Return the JSON object that a body is; None: it is none."""
     try:
-        found = msgspec.json.decode(raw)
-    except (ValueError, UnicodeError, RecursionError):
+        return fields_of(raw)
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
 
 
 def declared(schema: BodySchema) -> JsonBodies:

@@ -6,13 +6,13 @@
     long       integers of 64 bits, also 3.0              int64
     float      numbers, rounded; integers that it has     float
     double     numbers; integers that it has exactly      double
-    string     texts; objects and arrays as JSON          string
+    string     texts; objects and arrays as in the body   string
     timestamp  moments; texts as in RFC 3339, with a zone timestamp[us, UTC]
     date       days; texts as in 2026-11-24               date32
     binary     bytes, which JSON has none of              binary
 
 1. A value that its column does not take is refused, never changed: there is no row that says something else than its
-   message.
+   message. Doubles are the nearest to numbers that are no integers.
 2. A column is widened from int to long and from float to double, in a table that can do that, and by a declaration
    only; columns that are found in bodies are long and double from the start.
 3. What a column becomes that is found depends on the values of one commit, in their order; after that it stays.
@@ -60,6 +60,18 @@ class Unfit(Exception):
     """A value is not of the kind of its column; the text says how."""
 
 
+class JsonText(str):
+    """An object or an array, as a body in JSON has it."""
+
+    __slots__ = ()
+
+
+class Rounded(float):
+    """A number that a body in JSON has with more digits than a double has, which is an integer as a double."""
+
+    __slots__ = ()
+
+
 def kind_of_type(kind: pa.DataType) -> str | None:
     """Return the kind whose Arrow type this is; None: a column of this type is not read from bodies."""
     if pa.types.is_large_string(kind):
@@ -104,14 +116,18 @@ def taken(kind: str, value: Any) -> Any:
     """
     if kind == STRING:
         if isinstance(value, str):
-            return value
+            return str(value)
         if isinstance(value, dict | list):
             return msgspec.json.encode(value).decode()
     elif kind == BOOLEAN:
         if isinstance(value, bool):
             return value
     elif kind in _BITS:
-        number = int(value) if isinstance(value, float) and value.is_integer() else value
+        number = value
+        if isinstance(value, float) and value.is_integer():
+            if isinstance(value, Rounded):
+                raise Unfit("a number with more digits than are kept of one that is no integer")
+            number = int(value)
         if isinstance(number, int) and not isinstance(value, bool):
             if _fits(number, _BITS[kind]):
                 return number
@@ -130,7 +146,7 @@ def taken(kind: str, value: Any) -> Any:
     elif kind == BINARY:
         if isinstance(value, bytes):
             return value
-    elif isinstance(value, str):
+    elif isinstance(value, str) and not isinstance(value, JsonText):
         return _moment(kind, value)
     elif type(value) is _MOMENTS[kind]:
         return value
@@ -160,6 +176,8 @@ def _named(value: Any) -> str:
         return "a number"
     if isinstance(value, dict):
         return "an object"
+    if isinstance(value, JsonText):
+        return "an object" if value.startswith("{") else "an array"
     if isinstance(value, str | list):
         return "an array" if isinstance(value, list) else "a text"
     return "bytes" if isinstance(value, bytes) else "a time"

@@ -51,7 +51,7 @@ def test_fields_become_columns_with_what_they_have() -> None:
         Change("ok", kinds.BOOLEAN, True),
         Change("o", kinds.STRING, True),
     )
-    assert of(found, "n", "ok", "o") == [(1.0, True, None), (2.5, None, '{"a":[1]}')]
+    assert of(found, "n", "ok", "o") == [(1.0, True, None), (2.5, None, '{"a": [1]}')]
     assert "body" not in found.rows.column_names
 
 
@@ -66,6 +66,30 @@ def test_columns_that_there_are_stay_what_they_are() -> None:
         "n: a text where a long is expected",
     ]
     assert found.refused.column("body").to_pylist() == [b'{"n": 1.5}', b'{"n": "x", "new": 1}']
+
+
+def test_objects_and_arrays_are_the_text_that_the_body_has() -> None:
+    made = FieldDecoder(schema=BodySchema({"o": kinds.STRING, "at": kinds.TIMESTAMP}))
+    values = ['{"a":1, "a":2}', "[ 0.123456789012345678901234567890 ]", "[1,{}]"]
+    bodies = [b'{"o": %b , "x": 1.0}' % value.encode() for value in values]
+    found = decode(made, made.first_columns(), *bodies, b'{"o": "a"}', b'{"at": {}}', b'{"at": []}')
+    assert of(found, "o") == [(value,) for value in [*values, "a"]]
+    assert found.refused.column("reason").to_pylist() == [
+        "at: an object where a timestamp is expected",
+        "at: an array where a timestamp is expected",
+    ]
+
+
+@pytest.mark.parametrize("value", ["12345678901234567.00", "0.99999999999999999999", "1e-400", "-0.0000001e-999"])
+def test_a_number_that_was_rounded_is_no_integer(value: str) -> None:
+    made = FieldDecoder(schema=BodySchema({"n": kinds.LONG}))
+    found = decode(made, made.first_columns(), b'{"n": %b}' % value.encode(), b'{"n": 3.0}', b'{"n": 1e18}')
+    assert of(found, "n") == [(3,), (10**18,)]
+    assert found.refused.column("reason").to_pylist() == [
+        "n: a number with more digits than are kept of one that is no integer"
+    ]
+    doubles = FieldDecoder()
+    assert of(decode(doubles, doubles.first_columns(), b'{"n": %b}' % value.encode()), "n") == [(float(value),)]
 
 
 def test_a_number_that_a_column_of_floats_does_not_have_is_refused() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from warren.lake import kinds
-from warren.lake.kinds import Unfit
+from warren.lake.kinds import JsonText, Rounded, Unfit
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,8 @@ from warren.lake.kinds import Unfit
         (kinds.FLOAT, float("-inf"), float("-inf")),
         (kinds.STRING, "a", "a"),
         (kinds.STRING, {"a": [1, None]}, '{"a":[1,null]}'),
+        (kinds.STRING, JsonText('{"a": 1.0}'), '{"a": 1.0}'),
+        (kinds.LONG, 1e18, 10**18),
         (kinds.DATE, "2026-11-24", date(2026, 11, 24)),
         (kinds.TIMESTAMP, "2026-11-24T01:00:00+01:00", datetime(2026, 11, 24, tzinfo=UTC)),
         (kinds.TIMESTAMP, "2026-11-24t00:00:00Z", datetime(2026, 11, 24, tzinfo=UTC)),
@@ -45,6 +47,8 @@ def test_a_column_takes_what_it_has_exactly(kind: str, value: Any, taken: Any) -
         (kinds.LONG, 2**63),
         (kinds.LONG, 1.5),
         (kinds.LONG, 1e300),
+        (kinds.LONG, Rounded(1.0)),
+        (kinds.TIMESTAMP, JsonText('["2026-11-24T00:00:00Z"]')),
         (kinds.LONG, "1"),
         (kinds.DOUBLE, 2**53 + 1),
         (kinds.FLOAT, 2**24 + 1),

@@ -209,18 +209,26 @@ def test_fields_of_json_bodies_are_columns(broker: ExportBroker) -> None:
     rows = found.to_table(columns=["id", "who", "body_offset", "offset"]).to_pylist()
     assert [tuple(row.values()) for row in rows] == [
         (1.0, None, 7, 0),
-        (2.5, "x", None, 1),
+        (2.5, None, None, 1),
         (None, None, None, 2),
         (None, None, None, 3),
     ]
-    assert found.unfit == 1
+    assert found.unfit == 2
     assert offsets(found, pc.field("id") > 2) == [1]
 
 
+def test_of_two_fields_for_one_column_a_null_is_none(broker: ExportBroker) -> None:
+    with_bodies(broker, b'{"who": null, "Who": "y"}', b'{"a-b": 1}', b'{"a_b": 2}')
+    found = dataset(broker, json=True)
+    rows = found.to_table(columns=["Who", "a_b"]).to_pylist()
+    assert ([tuple(row.values()) for row in rows], found.unfit) == ([("y", None), (None, 1), (None, 2)], 0)
+
+
 def test_a_field_with_values_of_several_kinds_has_texts(broker: ExportBroker) -> None:
-    with_bodies(broker, b'{"a": 1}', b'{"a": "one"}', b'{"a": true}', b'{"a": {"b": 1}}')
+    values = ["1", "true", '{"b": 1, "b":2}', "0.123456789012345678901234567890", "1E2", str(10**40)]
+    with_bodies(broker, b'{"a": "one"}', *(b'{"a" : %b }' % value.encode() for value in values))
     found = dataset(broker, json=True).to_table(columns=["a"]).column("a").to_pylist()
-    assert found == ["1", "one", "true", '{"b":1}']
+    assert found == ["one", *values]
 
 
 def test_what_the_sample_has_not_shown_is_null_and_counted(
