@@ -347,6 +347,16 @@ MUTANTS: Final = (
         (RECORD, "floor=max(record.floor, floor)", "floor=floor"),
     ),
     mutant(
+        "slow-link-kept",
+        "one follower behind a slow link makes every confirm slow",
+        (MEMBER, "            or self._without_slow(now_s, record)\n", ""),
+    ),
+    mutant(
+        "slow-link-comes-back",
+        "the same, again and again",
+        (MEMBER, "if self._is_slow(replica) and self._has_enough_quick(now_s, self.record):", "if False:"),
+    ),
+    mutant(
         "removes-whom-it-needs",
         "nodes that are cut off together cannot elect a leader at once",
         (MEMBER, "if len(record.in_sync) - len(silent) < record.least:", "if False:"),

@@ -153,6 +153,7 @@ class State(NamedTuple):
     copy: tuple[int, Log, tuple[int, ...]] | None = None  # of whose disk, and what was on it
     older: int = UNKNOWN  # whose disk has gone back, and has not everything yet
     back: frozenset[int] = NO_SET  # whose disks have ever gone back
+    lost: frozenset[int] = NO_SET  # epochs that those had begun: nobody connects to their leaders any more
 
 
 def _end_of(log: Log) -> tuple[int, int]:
@@ -394,7 +395,9 @@ class Protocol:
                 stood = node._replace(stood=node.stood | {self._records[change].epoch}, follows=node.follows)
                 yield from self._propose(state, index, stood, change)
         for epoch, begun in enumerate(state.begun):
-            if begun is not None and begun.owner != index and epoch >= self._floor(node):
+            if begun is None or (epoch in state.lost and epoch != node.follows):
+                continue
+            if begun.owner != index and epoch >= self._floor(node):
                 yield from self._take(state, index, node, epoch, begun.log)
 
     def _floor(self, node: Node) -> int:

@@ -140,6 +140,7 @@ class Timers:
     ask_s: float = 0.5  # before it is to stand, a node asks the others
     ask_again_s: float = 0.5
     renew_s: float = 10.0  # between two records of how far is committed: etcd keeps each until it is compacted
+    slow_s: float = 0.4  # a round trip that takes longer: commits do not wait for it, if enough others are quicker
     disk_s: float = 2.0
     retry_s: float = 0.25  # between two questions to etcd that fail
     hand_over_s: float = 3.0  # from when all is written until another replica leads
@@ -481,6 +482,8 @@ class Member:
             return
         if now_s < self._peers.of(replica).may_join_at_s or replica in self._required:
             return
+        if self._is_slow(replica) and self._has_enough_quick(now_s, self.record):
+            return
         if isinstance(added(self.record, self.me, self.epoch, replica, self._replicas), Record):
             self._joining = (replica, self._peers.appended_lsn)
             self._peers.joins(replica, now_s)
@@ -747,6 +750,7 @@ class Member:
             return None
         change = (
             self._without_silent(now_s, record)
+            or self._without_slow(now_s, record)
             or self._with_joining(record)
             or self._with_asked(now_s, record)
             or self._with_lives(now_s, record)
@@ -871,6 +875,28 @@ class Member:
             shorter = removed(changed, self.me, self.epoch, replica)
             changed = changed if isinstance(shorter, Refusal) else shorter
         return None if changed == record else changed
+
+    def _without_slow(self, now_s: float, record: Record) -> Record | None:
+        """Return the record without those over whose links a commit takes much longer than over the others'."""
+        slow = sorted(peer for peer in record.in_sync - {self.me} if self._is_slow(peer))
+        if not slow or not self._has_enough_quick(now_s, record):
+            return None
+        changed = record
+        for replica in slow:
+            shorter = removed(changed, self.me, self.epoch, replica)
+            changed = changed if isinstance(shorter, Refusal) else shorter
+        names = ", ".join(replica.node for replica in slow)
+        self._report(f"a round trip to {names} takes more than {self._timers.slow_s:g} s: confirms do not wait for it")
+        return changed
+
+    def _is_slow(self, replica: Replica) -> bool:
+        return self._peers.round_trips_s(replica)[0] > self._timers.slow_s
+
+    def _has_enough_quick(self, now_s: float, record: Record) -> bool:
+        """Tell whether commits are quick with this node and others that are known to be quick, and are enough."""
+        others = [peer for peer in record.in_sync - {self.me} if self._is_useful(peer, now_s)]
+        quick = [peer for peer in others if self._peers.round_trips_s(peer)[1] <= self._timers.slow_s]
+        return len(quick) + 1 >= record.least
 
     def _with_joining(self, record: Record) -> Record | None:
         if self._joining is None:

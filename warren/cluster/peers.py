@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from warren.cluster.record import Replica
@@ -18,6 +18,7 @@ BEACONS_KEPT: Final = 64
 BACK_OFF_S: Final = 1.0
 BACK_OFF_MAX_S: Final = 30.0
 FORGIVEN_AFTER_S: Final = 300.0
+ROUND_TRIPS: Final = 8  # that count: one that comes behind much else says nothing of the link
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class Peer:
     is_lost: bool = False
     back_off_s: float = 0.0
     may_join_at_s: float = -math.inf
+    round_trips_s: deque[float] = field(default_factory=lambda: deque(maxlen=ROUND_TRIPS))
 
 
 class Peers:
@@ -64,6 +66,13 @@ class Peers:
         peer.is_lost = False
         sent_s = next((sent_s for sent, sent_s in self._sent if sent == number), -math.inf)
         peer.promised_s = max(peer.promised_s, sent_s)
+        if sent_s > -math.inf:
+            peer.round_trips_s.append(now_s - sent_s)
+
+    def round_trips_s(self, replica: Replica) -> tuple[float, float]:
+        """Return how long a beacon and its answer take lately, at least and at most; NaN while that is not known."""
+        trips = self.of(replica).round_trips_s
+        return (min(trips), max(trips)) if len(trips) == ROUND_TRIPS else (math.nan, math.nan)
 
     def appended(self, lsn: int, now_s: float) -> None:
         """Take how far the leader's log goes; who had everything until now has to make progress from now on."""

@@ -535,6 +535,44 @@ def test_a_closed_link_is_silence_at_once_but_the_set_stays_large_enough() -> No
     assert of(Swap, leader(A, B, least=2).all(LinkLost(B))) == []
 
 
+def slow_down(node: Node, slow: Sequence[Replica], quick: Sequence[Replica]) -> list[Action]:
+    """Let the answers of some take half a second, for a while; return what comes of it with the first change."""
+    late: list[list[Event]] = [[], []]
+    for _ in range(60):
+        actions = node.all(Tick(), 0.26)
+        last = node.beacons[-1]
+        late.append([BeaconAnswered(each, last.epoch, last.number) for each in slow])
+        for event in [*late.pop(0), *(BeaconAnswered(each, last.epoch, last.number) for each in quick)]:
+            actions = [*actions, *node.all(event)]
+        if of(Swap, actions):
+            return actions
+    return []
+
+
+def test_a_replica_behind_a_slow_link_leaves_and_stays_out_while_others_are_quick() -> None:
+    node = leader(A, B, C, least=2)
+    actions = slow_down(node, [C], [B])
+    (swap,), (report,) = of(Swap, actions), of(Report, actions)
+    assert swap.record.in_sync == {A, B}
+    assert "a round trip to c takes more than 0.4 s" in report.text
+    node.done(swap)
+    for _ in range(8):
+        node.answered(B)
+        node.all(Tick(), 0.26)
+    assert of(RequireAcks, node.all(NearlyCaughtUp(C))) == []
+    # With the other one gone commits need it.
+    node.all(LinkLost(B))
+    node.answered(C)
+    (acks,) = of(RequireAcks, node.all(NearlyCaughtUp(C)))
+    assert C in acks.replicas
+
+
+def test_nobody_leaves_for_a_slow_link_when_too_few_are_quick() -> None:
+    assert slow_down(leader(A, B, C, least=2), [B, C], []) == []
+    assert slow_down(leader(A, B, least=2), [B], []) == []
+    assert slow_down(leader(A, B, C, least=3), [C], [B]) == []
+
+
 def test_nobody_is_removed_while_too_few_answer_to_confirm_anything() -> None:
     node = leader(A, B, C, least=2)
     assert of(Swap, node.all(Tick(), 1.1)) == []
