@@ -61,9 +61,14 @@ def go_back(process: WarrenProcess, kept: Path) -> None:
     shutil.copytree(kept, messages)
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("is_declared", [False, True], ids=["messages", "metadata"])
-def test_messages_older_than_the_metadata_are_refused_until_loss_is_accepted(tmp_path: Path, is_declared: bool) -> None:
+def test_messages_older_than_the_metadata_are_refused_until_loss_is_accepted(
+    tmp_path: Path, request: pytest.FixtureRequest, is_declared: bool, database: str
+) -> None:
     process = broker(tmp_path)
+    if database == "postgresql":
+        process.flags["metadata-url"] = request.getfixturevalue("postgres").fresh_url()
     kept = tmp_path / "kept"
     with process:
         publish(process, [b"1", b"2"])
