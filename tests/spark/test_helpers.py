@@ -38,6 +38,20 @@ def test_bodies_are_parsed_as_json_and_what_is_none_is_kept_as_text(
         with_json(frame, "bigint")
 
 
+def test_what_passes_for_json_and_is_none_is_corrupt(spark: SparkSession, publisher: Publisher, name: str) -> None:
+    publisher.stream(name)
+    bad = [b"", b"  ", b'{"id":5} rest', b'{"id":5}{"id":6}', b'{"id":5},{"id":6}', b'{"id":5}],[{"id":6}']
+    bad += [b'{"id":NaN}', b'{"id":-Infinity}', b'{"id":1e400}', b'{"more":[{"x":1e400}]}', b'{"id":5,"id":6}', b"null"]
+    good = [b'{"id":5}', b' {"id":1.5, "more":[{"x":1}, {"x":null}]} ', b"{}", b'{"id":null}', '{"s":"é\\n]"}'.encode()]
+    publisher.bodies(name, [*bad, *good])
+    frame = read(spark, name, managementUrl=publisher.url)
+    rows = with_json(frame, "id double, more array<struct<x: double>>, s string").orderBy("offset").collect()
+    assert [row.value["_corrupt"] for row in rows] == [body.decode() for body in bad] + [None] * len(good)
+    assert all(row.value.id is None and row.value.more is None for row in rows[: len(bad)])
+    assert [row.value.id for row in rows[len(bad) :]] == [5.0, 1.5, None, None, None]
+    assert infer_json_schema(spark, name, managementUrl=publisher.url).fieldNames() == ["id", "more", "s"]
+
+
 def test_bad_bodies_in_the_sample_leave_one_corrupt_column(
     spark: SparkSession, publisher: Publisher, name: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pika
 import pytest
 from broker_process import WarrenProcess, wait_until
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F
 
 from warren.spark_bridge import read
@@ -298,6 +299,29 @@ def test_a_batch_that_is_replayed_is_not_written_again(
     numbers.write.mode("append").parquet(str(tmp_path / "source" / "100"))
     run(source, publisher, name, tmp_path / "checkpoint")
     assert take_all(publisher, name) == Counter(range(3000, 3100))
+
+
+def test_new_rows_under_a_number_that_was_used_are_not_taken_for_a_repetition(
+    spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path
+) -> None:
+    publisher.queue(name)
+    place, checkpoint, old = (tmp_path / each for each in ("source", "checkpoint", "old"))
+
+    def add(first: int, end: int) -> DataFrame:
+        numbers = spark.range(first, end, 1, 1).select(F.col("id").cast("string").alias("body"))
+        numbers.write.mode("append").parquet(str(place / str(first)))
+        return spark.readStream.schema("body string").parquet(str(place / "*"))
+
+    run(add(0, 100), publisher, name, checkpoint)
+    shutil.copytree(checkpoint, old)
+    run(add(100, 200), publisher, name, checkpoint)
+    shutil.rmtree(checkpoint)
+    old.rename(checkpoint)
+    with pytest.raises(StreamingQueryException, match="published with 100 messages, and has 120 now"):
+        run(add(200, 220), publisher, name, checkpoint)
+    assert take_all(publisher, name) == once(200)
+    run(spark.readStream.schema("body string").parquet(str(place / "*")), publisher, name, tmp_path / "new")
+    assert take_all(publisher, name) == once(220)
 
 
 def test_with_confirms_a_replayed_batch_has_the_same_message_ids(

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -400,10 +401,12 @@ def parsed_json(raw: bytes) -> dict[str, Any]:
     """Return the fields of a JSON object.
 
     Raises:
-        Unfit: it is none.
+        Unfit: it is not one, or has a name twice.
     """
     try:
         value = fields_of(raw)
+        if value is not None and _may_repeat(raw, len(value)):
+            _check_names(raw)
     except RecursionError:
         raise Unfit("JSON that is nested too deeply") from None
     except ValueError as error:
@@ -411,6 +414,36 @@ def parsed_json(raw: bytes) -> dict[str, Any]:
     if value is None:
         raise Unfit("no JSON object")
     return value
+
+
+_SPACED_COLON: Final = re.compile(rb'"\s+:')
+
+
+def _may_repeat(raw: bytes, names: int) -> bool:
+    """Tell whether an object with so many different names may have one of them twice: there is a colon for each."""
+    if raw.count(b":") == names:
+        return False
+    return raw.count(b'":') != names or _SPACED_COLON.search(raw) is not None
+
+
+def _check_names(raw: bytes) -> None:
+    """Make sure that no name is there twice; what is inside of objects is kept as it is.
+
+    Raises:
+        Unfit: one is. RecursionError: it is nested too deeply.
+    """
+    last: list[tuple[str, Any]] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal last
+        last = pairs  # the outer object comes last
+
+    json.loads(raw, object_pairs_hook=note)
+    names: set[str] = set()
+    for name, _ in last:
+        if name in names:
+            raise Unfit(f"the name {name[:NAME_MAX]!r} twice")
+        names.add(name)
 
 
 def column_of(field: str) -> str:

@@ -132,6 +132,8 @@ def taken(kind: str, value: Any) -> Any:
             if _fits(number, _BITS[kind]):
                 return number
             raise Unfit(f"an integer of more than {_BITS[kind] + 1} bits")
+    elif kind in _EXACT_MAX and isinstance(value, Rounded) and value == 0.0:
+        raise Unfit("a number that is too small for a double")
     elif kind == FLOAT and isinstance(value, float):
         if _FLOAT_END <= abs(value) < math.inf:
             raise Unfit("a number that is too large for a float")

@@ -41,10 +41,11 @@ from warren.spark_bridge.errors import AnotherQueue, DataLoss, Diverged, Gone, N
 from warren.spark_bridge.heartbeat import Heartbeat
 from warren.spark_bridge.lives import id_at
 from warren.spark_bridge.offsets import CLAIMS, Position, begin, document, is_sentinel, positions_of, sentinel
-from warren.spark_bridge.options import DRAIN, ReadOptions
+from warren.spark_bridge.options import DRAIN, OptionError, ReadOptions
 from warren.spark_bridge.pieces import Range, client_of_task, cut, maybe_left_of, read, say
 from warren.spark_bridge.spark_types import to_arrow
 from warren.spark_bridge.stream import Offset, Pace
+from warren.spark_bridge.topology import another_queue
 
 _ALL_ROWS: Final = (1 << 31) - 1
 _RESTORED: Final = (
@@ -105,6 +106,8 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Ack what is below `start`, claim what comes next, and return where that ends; `start`: nothing is ready."""
         self._pace.wait()
         before = positions_of(start, CLAIMS)
+        if before and not before.keys() & set(self.options.queues):
+            raise OptionError(another_queue(sorted(before)))
         positions: dict[str, Position] = {}
         rows = None if isinstance(limit, ReadAllAvailable) else self.options.max_rows
         if isinstance(limit, ReadMaxRows):

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 FRAME_BYTES_MAX: Final = 131072
 NAME_BYTES_MAX: Final = 255
+PART_BYTES_MOST: Final = 32 << 20  # of a part of a stage, which is what the broker takes in one request
 # Of bodies that are encoded in one go: Arrow's binaries end at 2 GiB.
 SLICE_BYTES: Final = 64 << 20
 
@@ -39,6 +40,14 @@ _BEFORE_BODY: Final = np.dtype([("end", "V1"), ("frame", "V3"), ("size", ">u4")]
 _NOTHING: Final = pa.scalar(b"", pa.binary())
 
 Numbers = npt.NDArray[np.int64]
+
+
+def too_large(row: int, size: int) -> str:
+    """Return the text about a message that no part of a stage can hold."""
+    return (
+        f"row {row} becomes a message of {size} bytes with its frames, and what is staged may have {PART_BYTES_MOST} "
+        "at most: publish it over AMQP"
+    )
 
 
 def encode_publishes(

@@ -11,6 +11,7 @@ import json
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -32,13 +33,14 @@ from warren.spark_bridge.typed_bodies import (
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from warren.spark_bridge.schema_registry import SchemaRegistry
 
 PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
 PACKAGES: Final = ("spark_bridge", "lake")  # that executors need; the second one for `warren lake --engine spark`
 SAMPLE_ROWS: Final = 1000
+_VARIANT_CHARACTERS: Final = 4 << 20
 ON_CORRUPT: Final = ("null", "fail", "dead_letter")
 _DEATHS: Final = "array<struct<count:bigint,reason:string,queue:string,exchange:string,`routing-keys`:array<string>>>"
 
@@ -111,10 +113,11 @@ def with_json(
 ) -> DataFrame:
     """Return `frame` with its bodies as JSON of `schema` in a struct column `into`.
 
-    JSON has no bytes, so a body that is not UTF-8 is corrupt as well. `on_corrupt`: what becomes of what is no such
-    JSON. ``null``: it is null but for the field `corrupt`, which has its text. ``fail``: whatever evaluates the frame
-    fails. ``dead_letter``: it is left out, and dead-lettered by its queue when the query acknowledges it; for frames
-    that drain, whose session is `claims`.
+    JSON has no bytes, so a body that is not UTF-8 is corrupt as well. So is an empty one, one with anything behind the
+    object, one that has a name twice in an object, and one with NaN or with a number that no double has. `on_corrupt`:
+    what becomes of such a body. ``null``: it is null but for the field `corrupt`, which has its text. ``fail``: what
+    evaluates the frame fails. ``dead_letter``: it is left out, and dead-lettered by its queue when the query
+    acknowledges it; for frames that drain, whose session is `claims`.
 
     Raises:
         UsageError: dead_letter without claims, or of a frame that does not say which messages its rows are of.
@@ -128,9 +131,61 @@ def with_json(
     wanted = StructType(parsed.fields)
     if corrupt not in wanted.fieldNames():
         wanted = wanted.add(corrupt, StringType())
-    how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
-    value = F.from_json(F.col("body").cast("string"), wanted, how)
+    how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt, "allowNonNumericNumbers": "false"}
+    body = F.col("body").cast("string")
+    found = F.from_json(body, wanted, how)
+    nothing = F.struct(
+        *(
+            (body if field.name == corrupt else F.lit(None)).cast(field.dataType).alias(field.name)
+            for field in wanted.fields
+        )
+    )
+    value = F.when(F.coalesce(_is_loose(body, found, wanted), F.lit(True)), nothing).otherwise(found)
     return _settled(frame, value, into, corrupt, on_corrupt, claims, F.lit("is no JSON of the schema"))
+
+
+def _is_loose(body: Column, found: Column, schema: StructType) -> Column:
+    """Tell whether Spark takes a body for JSON that is not, or whether `found` lacks something of it."""
+    from pyspark.sql import functions as F
+
+    # Spark reads up to the end of the first value. In an array that ends with a text nobody can know, the rest is seen;
+    # and a variant has each name once.
+    end = uuid4().hex
+    whole = F.try_parse_json(F.concat(F.lit("["), body, F.lit(f',"{end}"]')))
+    is_one = (
+        F.try_variant_get(whole, "$[1]", "string").eqNullSafe(end) & F.try_variant_get(whole, "$[2]", "string").isNull()
+    )
+    is_large = F.length(body) > _VARIANT_CHARACTERS  # more than a variant has is not told from what is wrong
+    infinite = _maybe_infinite(found, schema)
+    loose = (F.trim(body) == "") | (~is_large & ~is_one)
+    return loose if infinite is None else loose | infinite
+
+
+def _maybe_infinite(value: Column, kind: DataType) -> Column | None:
+    """Tell whether a number in `value` is infinite, which JSON has none of; None: it has no such numbers."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, DoubleType, FloatType, MapType, StructType
+
+    if isinstance(kind, DoubleType | FloatType):
+        return F.coalesce(F.abs(value) == float("inf"), F.lit(False))
+    if isinstance(kind, StructType):
+        each = [_maybe_infinite(value[field.name], field.dataType) for field in kind.fields]
+        found = [one for one in each if one is not None]
+        return reduce(lambda one, other: one | other, found) if found else None
+    if isinstance(kind, MapType):
+        return _maybe_infinite(F.map_values(value), ArrayType(kind.valueType))
+    if isinstance(kind, ArrayType):
+        of_items = kind.elementType
+        if _maybe_infinite(F.lit(None), of_items) is None:
+            return None
+
+        def is_infinite(item: Column) -> Column:
+            found = _maybe_infinite(item, of_items)
+            assert found is not None
+            return found
+
+        return F.coalesce(F.exists(value, is_infinite), F.lit(False))
+    return None
 
 
 def with_avro(
@@ -269,13 +324,20 @@ def infer_json_schema(
 
     What is no JSON object among them is passed over: `with_json` has a column for such bodies.
     """
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StringType, StructField, StructType
 
     sample = read(spark, queue, {"columns": "body", "bodyAs": "string", **(options or {})}, **more)
     # A name that no body has, or the column could not be told from theirs.
     corrupt = f"_corrupt_{uuid4().hex}"
     found = spark.read.option("columnNameOfCorruptRecord", corrupt).json(sample.limit(rows)).schema
-    return StructType([field for field in found.fields if field.name != corrupt])
+    kept: dict[str, StructField] = {}
+    for field in found.fields:
+        if field.name == corrupt:
+            continue
+        same = kept.setdefault(field.name, field)
+        if same.dataType != field.dataType:  # of bodies that have the name twice, which `with_json` does not take
+            kept[field.name] = StructField(field.name, StringType())
+    return StructType(list(kept.values()))
 
 
 def to_kafka_shape(frame: DataFrame) -> DataFrame:

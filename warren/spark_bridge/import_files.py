@@ -25,12 +25,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from warren.spark_bridge import manifest
 from warren.spark_bridge.control import BrokerClient, Committed
 from warren.spark_bridge.errors import BridgeError, Refused, UsageError
-from warren.spark_bridge.frames import bounds_of, content_of, encode_publishes
+from warren.spark_bridge.frames import PART_BYTES_MOST, bounds_of, content_of, encode_publishes, too_large
 from warren.spark_bridge.places import OWN, Directory, Note, note_at, place_of
 from warren.spark_bridge.properties import encode_properties
 from warren.spark_bridge.schema import PROPERTY_COLUMNS, arrow_type
@@ -311,6 +312,13 @@ class Import:
     def _commit(self, state: ImportState, messages: list[pa.Array], rows: int, size: int) -> None:
         """Publish messages as one commit, and note that."""
         stage = f"{state.query}-{state.batch}"
+        row = state.rows
+        for each in messages:
+            sizes = np.diff(bounds_of(each))
+            if len(sizes) and int(sizes.max()) > PART_BYTES_MOST:
+                large = int(np.argmax(sizes > PART_BYTES_MOST))
+                raise DamagedFile(f"{self.place}: {too_large(row + large, int(sizes[large]))}")
+            row += len(each)
         for number, part in enumerate(_parts(messages)):
             self._client.put_stage(stage, number, part)
         found = self._committed(state, stage)

@@ -79,6 +79,13 @@ _PLACE_OPTIONS: Final = (
     "endingTimestamp",
     "endingOffsetsByTimestamp",
 )
+_TRIGGER_OPTIONS: Final = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "storeOffsets",
+)
 _SNAPSHOT_OPTIONS: Final = ("snapshotTtl", "snapshotUnacked")
 READ_OPTIONS: Final = (
     "subscribe",
@@ -692,6 +699,15 @@ def _check_together(given: Given, made: ReadOptions) -> None:
                 raise OptionError(f"options {made.start.option} and {made.end.option}: the end is before the beginning")
     if made.min_rows is not None and made.min_rows > made.max_rows:
         raise OptionError("option minOffsetsPerTrigger: is more than maxOffsetsPerTrigger")
+    if made.end is not None and made.end.everywhere == FIRST:
+        raise OptionError(f"option {made.end.option}: a batch that ends at the earliest offset has no rows")
+    if made.min_rows is None and given.has("maxTriggerDelay"):
+        raise OptionError("option maxTriggerDelay: means nothing without minOffsetsPerTrigger")
+    for places in (made.start, made.end):
+        if places is not None and made.pattern is None:
+            others = sorted(set(places.by_queue) - set(made.queues))
+            if others:
+                raise OptionError(f"option {places.option}: queue {others[0]!r} is not read")
 
 
 def _check_for(given: Given, made: ReadOptions, streaming: bool) -> None:
@@ -701,7 +717,13 @@ def _check_for(given: Given, made: ReadOptions, streaming: bool) -> None:
             raise OptionError("option mode: a snapshot does not change, so only a batch can read it (spark.read)")
         if made.end is not None:
             raise OptionError(f"option {made.end.option}: is for batches only")
+        for name in _SNAPSHOT_OPTIONS:
+            if given.has(name):
+                raise OptionError(f"option {name}: is for batches only")
         return
+    for name in _TRIGGER_OPTIONS:
+        if given.has(name):
+            raise OptionError(f"option {name}: is for streaming queries only")
     if made.mode == DRAIN:
         raise OptionError(
             "option mode: nothing tells a batch that its rows are safe, so only a stream can drain: "

@@ -39,7 +39,7 @@ from warren.spark_bridge.offsets import Position, begin, document, is_sentinel, 
 from warren.spark_bridge.options import DRAIN, LATEST, NEXT, OptionError, ReadOptions
 from warren.spark_bridge.pieces import Range, client_of_task, cut, maybe_left_of, read, say
 from warren.spark_bridge.spark_types import to_arrow
-from warren.spark_bridge.topology import Missing, Part, is_asked_for, look, offset_of
+from warren.spark_bridge.topology import Missing, Part, another_queue, is_asked_for, look, offset_of
 
 # Spark asks an idle source a hundred times a second.
 IDLE_PAUSE_S: Final = 0.05
@@ -184,6 +184,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lives[part.name] = part.found.lives
             positions[part.name] = self._position(part, before.get(part.name), starting=starting)
             ends[part.name] = part.found.end
+        if before and not any(is_asked_for(self.options, each.queue or name) for name, each in before.items()):
+            raise OptionError(another_queue(sorted(before)))
         for name in before:
             if name not in positions:
                 self._gone(name, before[name])

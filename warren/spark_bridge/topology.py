@@ -52,6 +52,11 @@ def is_asked_for(options: ReadOptions, queue: str) -> bool:
     return re.fullmatch(options.pattern, queue) is not None
 
 
+def another_queue(names: Sequence[str]) -> str:
+    """Return the text about a checkpoint of none of the queues that are asked for."""
+    return f"the checkpoint is of {', '.join(map(repr, names))}: give this query a checkpointLocation of its own"
+
+
 def look(client: BrokerClient, options: ReadOptions) -> list[Part | Missing]:
     """Return what the options ask for, as it is now.
 

@@ -33,7 +33,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from warren.spark_bridge.amqp_publisher import Publisher
 from warren.spark_bridge.control import BrokerClient, Committed
 from warren.spark_bridge.errors import BridgeError, BrokerError, Refused, Unreachable
-from warren.spark_bridge.frames import bounds_of, content_of
+from warren.spark_bridge.frames import PART_BYTES_MOST, bounds_of, content_of, too_large
 from warren.spark_bridge.options import OptionError
 from warren.spark_bridge.spark_types import to_arrow
 from warren.spark_bridge.write_columns import Field, RowEncoder, row_encoder
@@ -111,7 +111,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
         OptionError: options or columns are not as they have to be, or the output mode is complete.
     """
     if overwrite:
-        raise OptionError('outputMode("complete") would empty the queue each time: use append or update')
+        raise OptionError('outputMode("complete") would empty the queue each time: use append')
     made, encoder = _checked(options, schema)
     return StreamWriter(made, encoder)
 
@@ -308,6 +308,7 @@ class _Upload:
     parts: int = 0
     _pieces: list[memoryview] = field(default_factory=list)
     _size: int = 0
+    _rows: int = 0  # before those that are added
 
     def add(self, messages: pa.Array) -> None:
         """Store `messages`, or keep them until a part is full."""
@@ -315,6 +316,8 @@ class _Upload:
         content = content_of(messages)
         at = 0
         while at < len(messages):
+            if int(bounds[at + 1] - bounds[at]) > PART_BYTES_MOST:
+                raise WriteFailed(too_large(self._rows + at, int(bounds[at + 1] - bounds[at])))
             limit = int(bounds[at]) + self.part_bytes - self._size
             stop = int(bounds.searchsorted(limit, side="right")) - 1
             if stop <= at:
@@ -327,6 +330,7 @@ class _Upload:
             at = stop
             if self._size >= self.part_bytes:
                 self.finish()
+        self._rows += len(messages)
 
     def finish(self) -> None:
         """Store what is kept."""

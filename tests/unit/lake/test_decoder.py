@@ -89,7 +89,8 @@ def test_a_number_that_was_rounded_is_no_integer(value: str) -> None:
         "n: a number with more digits than are kept of one that is no integer"
     ]
     doubles = FieldDecoder()
-    assert of(decode(doubles, doubles.first_columns(), b'{"n": %b}' % value.encode()), "n") == [(float(value),)]
+    rows = decode(doubles, doubles.first_columns(), b'{"n": %b}' % value.encode())
+    assert of(rows, "n") == ([(float(value),)] if float(value) else []), "a number that is not 0 is not 0 as a double"
 
 
 def test_a_number_that_a_column_of_floats_does_not_have_is_refused() -> None:
@@ -235,3 +236,29 @@ def test_where_messages_are_cut_into_batches_does_not_matter(seed: int) -> None:
     assert whole.rows.sort_by("offset").equals(cut.rows.sort_by("offset"))
     assert whole.refused.sort_by("offset").equals(cut.refused.sort_by("offset"))
     assert whole.rows.num_rows + whole.refused.num_rows == 60
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"n": 1, "n": 2}', "the name 'n' twice"),
+        (b'{"n" : 1, "n":2}', "the name 'n' twice"),
+        (b'{"o": {"x": 1}, "o": "12:30"}', "the name 'o' twice"),
+        (b'{"a": 1e-400}', "too small for a double"),
+        (b'{"a": 1e400}', "no JSON"),
+        (b"", "no JSON"),
+        (b'{"a": 5} rest', "no JSON"),
+        (b'{"a": NaN}', "no JSON"),
+    ],
+)
+def test_what_a_parser_would_change_is_refused(body: bytes, reason: str) -> None:
+    made = FieldDecoder()
+    found = decode(made, made.first_columns(), body)
+    assert found.rows.num_rows == 0
+    assert reason in found.refused.column("reason").to_pylist()[0]
+
+
+def test_a_name_twice_inside_of_an_object_is_kept_and_zero_is_zero() -> None:
+    made = FieldDecoder()
+    found = decode(made, made.first_columns(), b'{"o": {"x" : 1, "x":2}, "z": 0.0e5}')
+    assert of(found, "o", "z") == [('{"x" : 1, "x":2}', 0.0)]

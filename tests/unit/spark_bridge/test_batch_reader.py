@@ -41,7 +41,6 @@ def read(reader: BatchReader) -> list[bytes]:
         ({"startingOffsets": "last"}, (19, 20)),
         ({"startingTimestamp": 5}, (2, 20)),
         ({"endingTimestamp": 5}, None),
-        ({"endingOffsets": "earliest"}, None),
         ({"startingOffsets": 1, "failOnDataLoss": False}, (2, 20)),
     ],
 )

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from unit.spark_bridge.broker_in_memory import MemoryBroker, bodies, options_for, ranges
 from warren.spark_bridge.drain import DrainReader
 from warren.spark_bridge.errors import DataLoss, Fenced
+from warren.spark_bridge.options import OptionError
 from warren.spark_bridge.schema import spark_schema
 
 Offset = dict[str, Any]
@@ -254,3 +255,12 @@ def test_a_reader_is_sent_to_executors_without_its_heartbeat(broker: MemoryBroke
     state = reader.__getstate__()
     assert state["_heartbeat"] is None and state["_client"] is None
     reader.stop()
+
+
+def test_a_checkpoint_of_another_queue_is_refused(broker: MemoryBroker) -> None:
+    for name in ("orders", "other"):
+        broker.queue(name, 5)
+    first = reader_of(broker)
+    offset = step(first, first.initialOffset())
+    with pytest.raises(OptionError, match="the checkpoint is of 'orders'"):
+        step(reader_of(broker, subscribe="other"), offset)

@@ -552,3 +552,13 @@ def test_a_number_is_no_time(broker: ExportBroker, tmp_path: Path, value: pa.Arr
     pq.write_table(pa.table({"body": [b"a"], "message_timestamp": value}), tmp_path / "rows.parquet")
     with pytest.raises(DamagedFile, match="does not say its unit"):
         publish(broker, tmp_path, exchange="ex", routing_key="k")
+
+
+def test_a_message_that_no_part_can_hold_is_named_before_anything_of_its_commit_is_sent(
+    broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_files, "PART_BYTES_MOST", 1000)
+    pq.write_table(pa.table({"body": [b"a", b"b" * 2000, b"c"]}), tmp_path / "rows.parquet")
+    with pytest.raises(DamagedFile, match=r"row 1 becomes a message of 20.. bytes"):
+        publish(broker, tmp_path, exchange="ex", routing_key="k")
+    assert broker.published == []

@@ -141,12 +141,14 @@ def test_an_assignment_that_is_none_is_refused(text: str) -> None:
     ],
 )
 def test_a_place_for_all_queues(text: str, place: Place) -> None:
-    options = parsed(endingOffsets=text)
-    assert options.end is not None and options.end.of("any", 7) == place
+    options = parsed(startingOffsets=text)
+    assert options.start is not None and options.start.of("any", 7) == place
 
 
 def test_a_place_for_each_queue_and_partition() -> None:
-    options = parsed(startingOffsets='{"a": 23, "b": -2, "c": -1, "s": {"0": 5, "1": -2}, "w": "last"}')
+    options = parsed(
+        subscribe="a,b,c,d,s,w", startingOffsets='{"a": 23, "b": -2, "c": -1, "s": {"0": 5, "1": -2}, "w": "last"}'
+    )
     start = options.start
     assert start is not None
     assert start.of("a", 0) == Place(offset=23)
@@ -171,8 +173,8 @@ def test_a_place_for_each_queue_and_partition() -> None:
 def test_a_time_is_a_number_or_iso_8601(text: str, time_ms: int) -> None:
     options = parsed(startingTimestamp=text)
     assert options.start is not None and options.start.of("q", 0) == Place(time_ms=time_ms)
-    options = parsed(endingOffsetsByTimestamp=json.dumps({"q": text}))
-    assert options.end is not None and options.end.of("q", 0) == Place(time_ms=time_ms)
+    options = parsed(endingOffsetsByTimestamp=json.dumps({"orders": text}))
+    assert options.end is not None and options.end.of("orders", 0) == Place(time_ms=time_ms)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
 
 @pytest.mark.parametrize(("text", "s"), [("500", 0.5), ("500ms", 0.5), ("30s", 30), ("15m", 900), ("2 h", 7200)])
 def test_times_have_units(text: str, s: float) -> None:
-    assert parsed(maxTriggerDelay=text).max_delay_s == s
+    assert parsed(maxTriggerDelay=text, minOffsetsPerTrigger=1).max_delay_s == s
 
 
 def test_columns_are_named_or_left_out() -> None:
@@ -255,6 +257,10 @@ def test_columns_are_named_or_left_out() -> None:
         ({"startingTimestamp": "9", "endingTimestamp": "8"}, "the end is before the beginning"),
         ({"startingOffsetsByTimestampStrategy": "latest"}, "no starting time"),
         ({"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"}, "more than maxOffsetsPerTrigger"),
+        ({"endingOffsets": "earliest"}, "has no rows"),
+        ({"maxTriggerDelay": "5s"}, "maxTriggerDelay: means nothing without minOffsetsPerTrigger"),
+        ({"startingOffsets": '{"orders": 5, "other": 5}'}, "startingOffsets: queue 'other' is not read"),
+        ({"endingOffsetsByTimestamp": '{"other": 5}'}, "endingOffsetsByTimestamp: queue 'other' is not read"),
         ({"password": "x", "passwordFile": "/x"}, "passwordFile"),
     ],
 )
@@ -273,6 +279,10 @@ def test_a_pattern_cannot_be_drained() -> None:
     [
         (False, {"mode": "drain", "consumerName": "c"}, "availableNow"),
         (False, {"startingOffsets": "latest"}, "cannot begin at the latest"),
+        (False, {"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: is for streaming queries only"),
+        (False, {"maxBytesPerTrigger": "5"}, "maxBytesPerTrigger: is for streaming queries only"),
+        (False, {"storeOffsets": "true"}, "storeOffsets: is for streaming queries only"),
+        (True, {"snapshotTtl": "5s"}, "snapshotTtl: is for batches only"),
         (False, {"startingOffsets": '{"orders": -1}'}, "cannot begin at the latest"),
         (True, {"mode": "snapshot"}, "batch"),
         (True, {"endingOffsets": "latest"}, "for batches only"),

@@ -504,7 +504,11 @@ def test_a_query_begins_where_it_is_told(broker: MemoryBroker, given: dict[str, 
         ({"startingOffsets": 1}, DataLoss, "offset 1 is gone"),
         ({"startingOffsets": 11}, OptionError, "ends at offset 10, before 11"),
         ({"startingTimestamp": 1_800_000_000_000}, OptionError, "no message from that time on"),
-        ({"startingOffsets": '{"other": 5}'}, OptionError, "says nothing of queue 'orders'"),
+        (
+            {"subscribe": "orders,other", "startingOffsets": '{"other": 5}'},
+            OptionError,
+            "says nothing of queue 'orders'",
+        ),
     ],
 )
 def test_a_query_that_cannot_begin_there_says_why(
@@ -525,3 +529,13 @@ def test_a_reader_goes_to_executors_without_its_connection(broker: MemoryBroker)
     bare._client = reader.client
     assert bare.__getstate__()["_client"] is None
     assert pickle.loads(pickle.dumps(StreamReader(options, SCHEMA))).options.queues == ("orders",)
+
+
+def test_a_checkpoint_of_another_queue_is_refused(broker: MemoryBroker) -> None:
+    for name in ("orders", "other"):
+        broker.stream(name, 5)
+    first = reader_of(broker, startingOffsets="earliest")
+    offset = step(first, first.initialOffset())
+    with pytest.raises(OptionError, match="the checkpoint is of 'orders': give this query a checkpointLocation"):
+        step(reader_of(broker, subscribe="other"), offset)
+    assert set(step(reader_of(broker, subscribe="orders,other"), offset)["p"]) == {"orders", "other"}
