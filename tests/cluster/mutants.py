@@ -25,6 +25,7 @@ RECORD: Final = "cluster/record.py"
 VIEW: Final = "cluster/record_view.py"
 PEERS: Final = "cluster/peers.py"
 MEMBER: Final = "cluster/member.py"
+DISKS: Final = "cluster/disk_watch.py"
 ETCD: Final = "cluster/etcd.py"
 WIRE: Final = "cluster/etcd_wire.py"
 PRE_VOTE: Final = "cluster/pre_vote.py"
@@ -371,6 +372,16 @@ MUTANTS: Final = (
         "refused-by-one-of-two",
         "the same, when a change was sent to two endpoints and one of them has not answered",
         (ETCD, "if answer.succeeded or len(sent) == 1:", "if True:"),
+    ),
+    mutant(
+        "all-are-slow",
+        "a leader gives way though no disk is better, and the next one does",
+        (DISKS, "if is_late and other not in late", "if is_late"),
+    ),
+    mutant(
+        "gives-way-again",
+        "two nodes whose disks are slow in turn do nothing but hand over",
+        (MEMBER, "if now_s < self._is_slow_at_s and self.me.node not in self._short:", "if False:"),
     ),
     mutant(
         "deposed-unnoticed",

@@ -80,6 +80,7 @@ class Node:
             tasks=Supervision(),
             cluster=None,
             span_export=None,
+            held_links=SimpleNamespace(reason=""),
             catalogue=SimpleNamespace(waiting=lambda: 12, behind_s=lambda: 3.5),
         )
         doorkeeper = SimpleNamespace(succeeded=4, failed=5)
