@@ -323,6 +323,11 @@ MUTANTS: Final = (
         (MEMBER, "        if self._restored and self.record is not None:", "        if False:"),
     ),
     mutant(
+        "restored-is-handed-over-to",
+        "a restored disk leads by a transfer that was under way",
+        (MEMBER, "        if self._restored:\n            return False  #", "        if False:\n            return False  #"),
+    ),
+    mutant(
         "restored-keeps-its-lives",
         "a restored disk that was caught up half, and restarted, leads",
         (MEMBER, "            self._keep_lives(self._lives[-1:])\n            self._report(", "            self._report("),

@@ -23,8 +23,10 @@ Looked at in every state:
 
 A disk may go back: to a copy of it that was made at any moment, once the record knows a later life of that directory,
 or a floor beyond the end of the copy (`Bounds.restores`), one at a time. R does not hold of that replica, until it has
-everything again; C1 does. Whether a commit may wait for fewer replicas than all in sync is a rule, too
-(`commit_waits_for_all`).
+everything again; C1 does. It is assumed that its node reads the record before it acknowledges: what it had promised is
+gone with its disk, and a leader that does not know of its end may ask for it.
+
+Whether a commit may wait for fewer replicas than all in sync is a rule, too (`commit_waits_for_all`).
 """
 
 from __future__ import annotations
@@ -153,7 +155,6 @@ class State(NamedTuple):
     copy: tuple[int, Log, tuple[int, ...]] | None = None  # of whose disk, and what was on it
     older: int = UNKNOWN  # whose disk has gone back, and has not everything yet
     back: frozenset[int] = NO_SET  # whose disks have ever gone back
-    lost: frozenset[int] = NO_SET  # epochs that those had begun: nobody connects to their leaders any more
 
 
 def _end_of(log: Log) -> tuple[int, int]:
@@ -364,6 +365,8 @@ class Protocol:
     def _may_lead(self, node: Node, index: int, record: Record) -> bool:
         if record.leader != self._replica(index, node.incarnation) or node.follows >= record.epoch:
             return False
+        if node.is_restored:
+            return False
         if node.log and node.log[-1] >= record.epoch:
             return False
         is_new = record.epoch > node.first_epoch
@@ -394,10 +397,10 @@ class Protocol:
             elif change is not None and self._records[node.record].epoch >= node.follows:
                 stood = node._replace(stood=node.stood | {self._records[change].epoch}, follows=node.follows)
                 yield from self._propose(state, index, stood, change)
+        if node.revision == UNKNOWN and index in state.back:
+            return
         for epoch, begun in enumerate(state.begun):
-            if begun is None or (epoch in state.lost and epoch != node.follows):
-                continue
-            if begun.owner != index and epoch >= self._floor(node):
+            if begun is not None and begun.owner != index and epoch >= self._floor(node):
                 yield from self._take(state, index, node, epoch, begun.log)
 
     def _floor(self, node: Node) -> int:

@@ -720,6 +720,8 @@ class Member:
         """Whether the record makes this process the leader of an epoch that nobody has led."""
         if record.leader != self.me or record.epoch <= self._position.epoch:
             return False
+        if self._restored:
+            return False  # it was handed over to before its disk was put back
         if self._followed is not None and self._followed[0] >= record.epoch:
             return False
         # A transfer that was there at the first read may be one to an earlier life, which has led since.

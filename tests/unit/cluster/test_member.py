@@ -251,6 +251,14 @@ def test_a_restored_directory_forgets_its_lives_leaves_the_set_and_never_stands(
     assert of(Swap, node.all(Tick(), 5.0)) != []
 
 
+def test_a_restored_node_does_not_lead_by_a_transfer_that_was_under_way() -> None:
+    node = Node(B, lived("an older one", (5, 8)), lives=("b1", "b2"))
+    handed_over = lived("an older one", (5, 8), A, B, head=B)
+    handed_over = dataclasses.replace(handed_over, epoch=6, by=LeaderBy.TRANSFER)
+    assert of(Lead, node.all(RecordChanged(Versioned(8, handed_over)))) == []
+    assert node.member.role is Role.FOLLOWING
+
+
 @pytest.mark.parametrize(("life", "kept"), [("b1", ()), ("b2", ("b2", "b3")), ("b3", ("b3",))])
 def test_a_directory_that_knows_its_life_stands_and_forgets_those_before(life: str, kept: tuple[str, ...]) -> None:
     node = Node(B, lived(life), lives=("b1", "b2", "b3"))
