@@ -44,7 +44,7 @@ from simulation.simulated_file_system import SimulatedFileSystem
 from simulation.small_store import STORE_ID, Frame, Shape, Snapshot, open_store, places_of, snapshot_of
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.outbox import Outbox
-from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.checkpoint import seal
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
@@ -116,6 +116,8 @@ class Machine:
         self.failed = False  # the store has said that the process must stop
         self.retries = 0  # jobs that did not fit
         self.lives = 0
+        self.fails_read: Callable[[str, int, int], bool] | None = None  # for what the reader does
+        self.unread: list[Errand] = []  # what it could not read
         self.spoiled = False  # something on the disk is damaged: the books of the log need not add up
         self.commits: deque[CommitJob] = deque()
         self.carried_out: CommitJob | None = None  # and not reported yet
@@ -159,6 +161,7 @@ class Machine:
         self.commits.clear()
         self.reader: deque[Errand | CheckpointJob | UnlinkJob] = deque()
         self.finished: deque[Errand | CheckpointJob] = deque()
+        self.unread = []
         self._sync_waits: list[int] = []
         self._holds = False
         self._declared.clear()
@@ -641,6 +644,7 @@ class Machine:
         job = self.reader[0]
         try:
             if isinstance(job, Errand):
+                self.fs.fails_read = self.fails_read
                 job.carry_out(self.files)
             elif isinstance(job, CheckpointJob):
                 self.files.write_checkpoint(seal(job.content, self.log.checksum, int(job.last_crc)))
@@ -652,13 +656,25 @@ class Machine:
             if not isinstance(job, Errand):
                 self.reader.rotate(-1)
             return False
+        except StoreUnreadableError:
+            assert isinstance(job, Errand)
+            self.reader.popleft()
+            self.unread.append(job)
+            return True
         except StoreFailedError:
             self.failed = True
             return False
+        finally:
+            self.fs.fails_read = None
         self.reader.popleft()
         if not isinstance(job, UnlinkJob):
             self.finished.append(job)
         return True
+
+    def read_again(self) -> None:
+        """Have the reader try again what it could not read."""
+        self.reader.extend(self.unread)
+        self.unread = []
 
     def finish(self) -> bool:
         """Let the loop take note of what the reader did; False when that is nothing."""
@@ -715,6 +731,8 @@ class Machine:
         """
         while self.rest():
             if self.timers.next_ms() > self.now_ms:
+                if self.unread:
+                    return True  # and what that is about may be late
                 self._check_nothing_is_late()
                 return True
             self.keep_time()

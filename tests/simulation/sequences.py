@@ -143,14 +143,14 @@ class Sequence:
 
     def compact(self) -> None:
         self.checkpoint()
-        while self.machine.compaction.step(urgent=True) and self.machine.rest():
+        while not self.machine.unread and self.machine.compaction.step(urgent=True) and self.machine.rest():
             pass
         self.checkpoint()
 
     def ack_while_compacting(self) -> None:
         """Have the copies and an acknowledgement in one batch."""
         self.checkpoint()
-        while self.machine.compaction.step(urgent=True):
+        while not self.machine.unread and self.machine.compaction.step(urgent=True):
             self.machine.turn()
             while self.machine.read() or self.machine.finish():
                 self.machine.turn()

@@ -74,13 +74,15 @@ class SimulatedFileSystem:
     """A FileSystem in memory that can crash and fail. One thread.
 
     `on_operation` is called before and after every operation, with ``before write log/1``, ``after write log/1`` and
-    the like; an operation that raises has an ``after`` only when it changed something. `capacity` is the size of the
-    disk in bytes, all of it for files; None is no limit. `failures` lists the operations that a planned fault hit.
+    the like; an operation that raises has an ``after`` only when it changed something. `fails_read` tells whether a
+    read fails; no crash state has it. `capacity` is the size of the disk in bytes, all of it for files; None is no
+    limit. `failures` lists the operations that a planned fault hit.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
         self.on_operation: Callable[[str], None] | None = None
+        self.fails_read: Callable[[str, int, int], bool] | None = None  # whether a read of path, offset, length fails
         self.failures: list[str] = []
         self._calls: dict[str, int] = {}
         self._faults: list[_PlannedFault] = []
@@ -145,6 +147,8 @@ class SimulatedFileSystem:
     def read(self, handle: int, length: int, offset: int) -> bytes:
         opened = self._opened(handle)
         self._begin("read", opened.path)
+        if self.fails_read is not None and self.fails_read(opened.path, offset, length):
+            raise _error(errno.EIO, opened.path)
         data = bytes(opened.inode.image()[offset : offset + length])
         for start, end in opened.inode.bad:
             if start < offset + len(data) and offset < end:
