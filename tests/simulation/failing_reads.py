@@ -15,6 +15,7 @@ from simulation.sequences import LETTERS, SHORT_SHAPE, Sequence
 from simulation.simulated_file_system import SimulatedFileSystem
 from simulation.small_store import Shape, open_store
 from warren.msgstore.files.errors import StoreUnreadableError
+from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
 
 KINDS: Final = ("once", "for a while", "all", "one file", "one page")
 PAGE_BYTES: Final = 256
@@ -57,6 +58,19 @@ class FailingReads:
         return fails
 
 
+class _BehindTheHeader:
+    """Fails all reads of a segment but that of its header."""
+
+    def __init__(self, path: str) -> None:
+        self.hits = 0
+        self._path = path
+
+    def __call__(self, path: str, offset: int, length: int) -> bool:
+        fails = path == self._path and offset + length > SEGMENT_HEADER_BYTES
+        self.hits += fails
+        return fails
+
+
 class UnreadSequence(Sequence):
     """A sequence on such a disk."""
 
@@ -70,15 +84,21 @@ class UnreadSequence(Sequence):
     def _restart(self, fs: SimulatedFileSystem, promised: int) -> None:
         """Start, and see before what a start makes of a disk whose reads fail."""
         if self.failing.kind:
-            self._start_refused(fs)
+            self._start_refused(fs, self.failing)
+        segments = [path for path in sorted(fs.contents()) if path.startswith("log/0")]
+        for path in segments[-2:]:
+            self._start_refused(fs, _BehindTheHeader(path))
         super()._restart(fs, promised)
 
-    def _start_refused(self, fs: SimulatedFileSystem) -> None:
+    def _start_refused(self, fs: SimulatedFileSystem, failing: FailingReads | _BehindTheHeader) -> None:
         disk = fs.kill9()
         before = disk.contents()
-        disk.fails_read = self.failing
+        disk.fails_read = failing
+        hits = failing.hits
         try:
             open_store(disk, self.judge.shape)
+            if failing.hits != hits:
+                raise Violation("a start passes over a read that failed")
         except StoreUnreadableError:
             self.refused += 1
             after = {path: data for path, data in disk.contents().items() if path in before}

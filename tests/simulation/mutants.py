@@ -34,6 +34,7 @@ STORE_TESTS: Final = (
     "simulation/test_sealing.py",
 )
 REPLICA_TESTS: Final = ("simulation/test_replicas.py",)
+READ_TESTS: Final = ("simulation/test_failing_reads.py", "unit/queues/test_damage.py")
 # What pytest returns when tests have failed; anything else is trouble of another kind.
 FAILED: Final = 1
 
@@ -809,6 +810,52 @@ MUTANTS: Final = (
             lines("    self.next_number = applied", "self.durable = self.next_number", "self.applied = self.durable"),
         ),
     ),
+    mutant(
+        "read-errors-are-empty",
+        "a read that fails once is taken for damage, and the messages are gone",
+        (
+            STORE,
+            "            raise _unreadable(segment_path(number), error, number, lsn) from None\n",
+            '            return b""\n',
+        ),
+    ),
+    mutant(
+        "read-errors-at-a-start-are-zeros",
+        "a start takes what it cannot read for a torn end, and cuts it",
+        (
+            STORE,
+            "            raise _unreadable(path, error, number) from None\n\n    def _maybe_copied",
+            '            return self._maybe_copied(number) or b""\n\n    def _maybe_copied',
+        ),
+    ),
+    mutant(
+        "read-drops-damaged-pages",
+        "a checkpoint forgets a page that is damaged, and what it referred to goes",
+        (
+            INDEX,
+            "        self.need_damage().pages[int(self.first_page + at)] = page\n",
+            "",
+        ),
+    ),
+    mutant(
+        "read-purges-damaged-messages",
+        "a purge lets go of a damaged message, and its segment is removed",
+        (BATCH, "        if damage is not None and not damage.is_empty():\n", "        if False:\n"),
+    ),
+    mutant(
+        "read-counts-damage-again",
+        "each restart counts the same damage once more",
+        (CHECKPOINT, "        damaged_count -= len(damage.numbers)\n", "        pass\n"),
+    ),
+    mutant(
+        "read-checkpoint-forgets-damaged-pages",
+        "a restart does not find a damaged page again",
+        (
+            CHECKPOINT,
+            "            if index.page(number) is None:\n                damaged_pages",
+            "            if False:\n                damaged_pages",
+        ),
+    ),
 )
 
 
@@ -826,7 +873,9 @@ def apply(change: Change, root: Path) -> None:
 def tests_of(broken: Mutant | None) -> tuple[str, ...]:
     """Return the tests that have to find `broken`."""
     if broken is None:
-        return (*STORE_TESTS, *REPLICA_TESTS)
+        return (*STORE_TESTS, *REPLICA_TESTS, *READ_TESTS)
+    if broken.name.startswith("read-"):
+        return READ_TESTS
     is_replication = all(change.path.startswith("replication/") for change in broken.changes)
     return REPLICA_TESTS if is_replication else STORE_TESTS
 

@@ -111,6 +111,23 @@ def test_a_damaged_message_stays_in_its_segment_and_is_named_after_every_restart
     assert d.take_all() == [] and d.places() == []
 
 
+def test_a_range_is_settled_around_what_is_damaged() -> None:
+    """(2)"""
+    d = Damaged()
+    lsn = int(d.index.lsn_of(5))
+    d.spoil(lsn)
+    d.restart()
+    channel = d.harness.channel()
+    assert [number_in(got) for _ in range(7) if (got := channel.get("q"))] == [0, 1, 2, 3, 4, 6, 7]
+    log = d.harness.broker.log
+    log.batch.settle_range(d.index, 0, 8)
+    d.harness.write()
+    assert [int(d.index.lsn_of(number)) for number in range(8)] == [0] * 5 + [lsn] + [0] * 2
+    log.batch.settle_range(d.index, 4, 6)
+    log.batch.settle_range(d.index, 5, 6)
+    assert int(d.index.lsn_of(5)) == lsn and int(d.index.lsn_of(8)) != 0
+
+
 def test_a_damaged_index_page_stays_with_what_it_refers_to_until_it_is_given_up() -> None:
     """(1), (2)"""
     d = Damaged()
