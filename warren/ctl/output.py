@@ -3,7 +3,8 @@
 1. ``table`` is for eyes on a terminal and tab-separated lines otherwise, as scripts around rabbitmqctl expect;
    rich is imported only to draw on a terminal, or for ``pretty_table``.
 2. Text formats never pass on control characters of names and payloads: a tab or an escape sequence is shown as such.
-   Only CSV, which has quotes for them, keeps tabs and newlines.
+   Only CSV, which has quotes for them, keeps tabs and newlines. Format characters of Unicode are like them: those turn
+   a line around, or hide a part of it.
 3. JSON keeps the values as the API gave them, one row a line; all control characters are escaped, and what the
    encoding of the stream may not have.
 4. What a command did is said on standard output, unless ``--quiet`` or a machine-readable format is on.
@@ -19,13 +20,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain, islice, zip_longest
 from typing import Any, Final, TextIO
+from unicodedata import category
 
 # Beyond so many rows columns are aligned without rich, which takes a millisecond for each few.
 _MANY_ROWS: Final = 1000
 _NO_WIDTH: Final = 1_000_000
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_NOT_IN_CSV: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_RAW_IN_JSON: Final = re.compile(r"[\x7f-\x9f]")
+_UNSAFE: Final = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))  # kinds of characters
+# What may be one of them.
+_IN_TEXT: Final = re.compile(r"[^ -~]")
+_IN_CSV: Final = re.compile(r"[^\t\n -~]")
+_IN_JSON: Final = re.compile(r"[^\x00-~]")
 
 
 class Format(StrEnum):
@@ -87,7 +91,7 @@ class Output:
             writer = csv.writer(self._stream, lineterminator="\n")
             if self._headers:
                 writer.writerow(columns)
-            writer.writerows([_NOT_IN_CSV.sub(_escaped, cell(value)) for value in row] for row in rows)
+            writer.writerows([_IN_CSV.sub(_escaped, cell(value)) for value in row] for row in rows)
         elif self.form is Format.TSV:
             if self._headers:
                 self._write("\t".join(columns) + "\n")
@@ -177,14 +181,14 @@ def cell(value: object) -> str:
 
 
 def shown(text: str) -> str:
-    r"""Return text with its control characters made visible, a newline as ``\n``."""
-    return _CONTROL.sub(_escaped, text)
+    r"""Return text with its control and format characters made visible, a newline as ``\n``."""
+    return text if text.isprintable() else _IN_TEXT.sub(_escaped, text)
 
 
 def json_text(value: object, indent: int | None = None, *, ascii_only: bool = False) -> str:
-    """Return JSON that a terminal does not obey: `json` leaves controls from U+007F on as they are."""
+    """Return JSON that a terminal does not obey: `json` escapes controls below U+007F only."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
-    return _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text if text.isascii() and "\x7f" not in text else _IN_JSON.sub(_escaped_in_json, text)
 
 
 def value_at(item: Any, path: str) -> object:
@@ -198,7 +202,13 @@ def value_at(item: Any, path: str) -> object:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+    return found[0].encode("unicode_escape").decode() if category(found[0]) in _UNSAFE else found[0]
+
+
+def _escaped_in_json(found: re.Match[str]) -> str:
+    if category(found[0]) not in _UNSAFE:
+        return found[0]
+    return "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1]
 
 
 def _begun(rows: Iterable[Sequence[object]]) -> Iterator[Sequence[object]]:

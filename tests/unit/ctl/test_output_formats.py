@@ -147,7 +147,7 @@ def test_a_dotted_path_reaches_inside(path: str, value: object) -> None:
     assert value_at({"a": {"b": {"c": 1}}}, path) == value
 
 
-HOSTILE = "\x1b[2Jq\x07\x7f\x9b31m\r\x85"
+HOSTILE = "\x1b[2Jq\x07\x7f\x9b31m\r\x85\u202egnp.\xad\u2028\U000e0061"
 
 
 @pytest.mark.parametrize("form", list(Format))
@@ -163,6 +163,14 @@ def test_names_say_nothing_to_the_terminal(form: Format, terminal: bool) -> None
     out.document({HOSTILE: HOSTILE})
     written = re.sub(r"\x1b\[\d*m", "", stream.getvalue())  # colours of our own
     assert all(character in "\n\t" or character.isprintable() for character in written)
+
+
+def test_names_in_all_letters_are_as_they_are() -> None:
+    name = "été\xa0Ж 注文\u3000😀"
+    stream = io.StringIO()
+    Output(Format.TSV, headers=False, stream=stream).rows(("name",), [[name]])
+    Output(Format.JSON, stream=stream).document(name)
+    assert stream.getvalue() == f'{name}\n"{name}"\n'
 
 
 def test_names_in_json_are_what_they_were() -> None:
