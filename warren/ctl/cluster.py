@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from warren.ctl.client import Client, Object
 
 _POLL_S: Final = 0.1
+_SKEW_MS: Final = 500  # above it clocks count as different
 
 
 class ClusterAction(StrEnum):
@@ -263,8 +264,21 @@ def _follower(found: Object) -> dict[str, object]:
         "epoch": found.get("epoch"),
         "synced": found.get("synced_lsn"),
         "lag": size_text(int(found.get("lag_bytes") or 0)),
+        **_by_record(found),
         **_etcd(found),
     }
+
+
+def _by_record(found: Object) -> dict[str, object]:
+    """Return what a follower knows of the cluster, and what is wrong with itself."""
+    shown: dict[str, object] = {}
+    if nodes := found.get("in_sync_nodes"):
+        shown |= {"nodes in sync": ", ".join(map(str, nodes)), "min_in_sync": found.get("min_in_sync")}
+    if abs(skew_ms := int(found.get("clock_skew_ms") or 0)) > _SKEW_MS:
+        shown["clock"] = f"{abs(skew_ms) / 1000:.0f} s {'ahead of' if skew_ms > 0 else 'behind'} the leader's"
+    if found.get("connected") and found.get("trouble"):
+        shown["trouble"] = found["trouble"]
+    return shown
 
 
 def _last_in_sync(found: Object) -> dict[str, object]:

@@ -580,6 +580,9 @@ class Election:
             # What it knows by itself is that nothing was missing when it heard of a leader last.
             is_on_record = record is not None and recorded(self.node.me) in record.in_sync
             status = status | {"in_sync": status["in_sync"] and status["connected"] and is_on_record}
+            if record is not None:
+                status["min_in_sync"] = record.least  # what its leader has said may be from before others joined
+            status["in_sync_nodes"] = sorted(in_sync)
             if trouble := self.member.trouble_of_directory():
                 status["trouble"] = trouble
             rows = members.of_follower(status, in_sync, assigned, seen, time.time())

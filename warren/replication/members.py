@@ -9,7 +9,8 @@
 
 1. Who is a member is on record: the nodes that are to have everything (`assigned`). Others have a row as long as they
    are connected or registered.
-2. A leader knows of its connections, a follower only what etcd has: there `registered` counts as running.
+2. A leader knows of its connections, a follower only what etcd has: there `registered` counts as running, and with a
+   place in the recorded set as `following`.
 3. A node has one row, whatever directories it has had: that of the connection, else of the one that is in sync.
 
 No I/O and no clock.
@@ -66,6 +67,8 @@ def of_follower(
     for name in sorted({*assigned, *_registered(seen)} - {own}):
         row = _row(name, "follower", REGISTERED, seen, is_in_sync=name in in_sync)
         row["running"] = name in _registered(seen)
+        if row["running"] and row["in_sync"]:
+            row["state"] = FOLLOWING  # else it would leave the set
         silent_s = status["disconnected_s"] if name == leader else None
         if name == leader and status["connected"]:
             row |= {"role": "leader", "state": LEADING, "running": True}

@@ -55,6 +55,19 @@ def test_what_keeps_a_node_from_its_etcd_is_said(api: FakeApi, ctl: Ctl) -> None
     assert "http://etcd1:2379: Connection refused" in ctl("cluster", "status").out
 
 
+def test_a_follower_shows_the_nodes_in_sync_its_clock_and_what_is_wrong_with_its_disk(api: FakeApi, ctl: Ctl) -> None:
+    known = {"role": "follower", "node": "rabbit@two", "connected": True, "min_in_sync": 2, "clock_skew_ms": 18_000_000}
+    wrong = {"in_sync_nodes": ["rabbit@one", "rabbit@two"], "trouble": "the data directory is older than it was"}
+    api.answer("GET", "cluster/status", known | wrong)
+    shown = [" ".join(line.split()) for line in ctl("cluster", "status").out.splitlines()]
+    assert {
+        "nodes in sync rabbit@one, rabbit@two",
+        "min_in_sync 2",
+        "clock 18000 s ahead of the leader's",
+        "trouble the data directory is older than it was",
+    } <= set(shown)
+
+
 FOLLOWS = {"connected": True, "catching_up": False, "waits_s": 0.0, "trouble": ""}
 GIVEN_UP = {"waits_s": 20.2, "trouble": "it has taken nothing for 30 s"}
 

@@ -476,6 +476,16 @@ def test_a_follower_is_in_sync_while_it_is_connected_and_on_record(tmp_path: Pat
     elect(tmp_path, test)
 
 
+def test_a_follower_knows_how_many_have_to_be_in_sync_and_which_are(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        # The second one joined when one was enough.
+        names = ["rabbit@one", "rabbit@three", "rabbit@two"]
+        await until(lambda: all(each.status()["in_sync_nodes"] == names for each in nodes[1:]))
+        assert [each.status()["min_in_sync"] for each in nodes[1:]] == [2, 2]
+
+    elect(tmp_path, test)
+
+
 def test_one_that_is_told_to_stop_hands_over_first(tmp_path: Path) -> None:
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         one = nodes[0]

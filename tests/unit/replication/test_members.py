@@ -78,13 +78,15 @@ def test_a_node_with_several_directories_has_the_row_of_the_connection() -> None
 
 def test_a_follower_knows_its_leader_by_the_link_and_others_by_etcd() -> None:
     known = {"a": seen("a"), "c": seen("c"), "d": seen("d", is_registered=False, seen_s=7.0)}
-    rows = of_follower(follower(), ["a", "b"], ["a", "b", "c", "d"], known, NOW_S)
-    assert states(rows) == {"b": "following", "a": "leading", "c": "registered", "d": "gone"}
+    known["e"] = seen("e")
+    rows = of_follower(follower(), ["a", "b", "e"], ["a", "b", "c", "d", "e"], known, NOW_S)
+    assert states(rows) == {"b": "following", "a": "leading", "c": "registered", "d": "gone", "e": "following"}
     assert [(row["role"], row["running"], row["in_sync"]) for row in rows] == [
         ("follower", True, True),
         ("leader", True, True),
         ("follower", True, False),
         ("follower", False, False),
+        ("follower", True, True),
     ]
     assert rows[3]["gone_since_ms"] == 7000
 
