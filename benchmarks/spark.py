@@ -114,7 +114,7 @@ def fill(url: str, rows: int) -> None:
             frames = encode_publishes("", STREAM, encode_properties(columns, count), bodies)
             stage = f"fill-{written}"
             client.put_stage(stage, 0, b"".join(frames.to_pylist()))
-            client.commit_stages("fill", written, [stage])
+            client.commit_stages("fill", written // STAGED_ROWS, [stage])
             written += count
 
 

@@ -66,7 +66,7 @@ def fill(leader: Node, query: str = "fill") -> None:
             properties = encode_properties({"message_id": pa.array([f"m{n % 7}" for n in range(10_000)])}, 10_000)
             frames = encode_publishes("", STREAM, properties, pa.array(BODIES[first : first + 10_000]))
             client.put_stage(f"s{first}", 0, b"".join(frames.to_pylist()))
-            client.commit_stages(query, first, [f"s{first}"])
+            client.commit_stages(query, first // 10_000, [f"s{first}"])
 
 
 def plan_of(node: Node) -> Plan:

@@ -99,7 +99,7 @@ def test_a_damaged_chunk_of_a_stream_is_mended_on_either_node(pair: tuple[Node, 
             bodies = pa.array([b"body %d" % number for number in range(first, first + 10_000)])
             frames = encode_publishes("", "events", encode_properties({}, 10_000), bodies)
             client.put_stage("s", 0, b"".join(frames.to_pylist()))
-            client.commit_stages("fill", first, ["s"])
+            client.commit_stages("fill", first // 10_000, ["s"])
         wait_until(lambda: client.describe("events").sealed > 10_000, "the stream to be sealed")
         found = client.describe("events")
         names = [next((node.process.data_directory / "messages" / "streams").iterdir()) for node in (leader, follower)]

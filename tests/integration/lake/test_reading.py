@@ -54,7 +54,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
                 properties = encode_properties({"message_id": pa.array([f"m{n % 7}" for n in range(STEP)])}, STEP)
                 frames = encode_publishes("", STREAM, properties, bodies)
                 client.put_stage(f"s{start}", 0, b"".join(frames.to_pylist()))
-                client.commit_stages("fill", start, [f"s{start}"])
+                client.commit_stages("fill", start // STEP, [f"s{start}"])
             wait_until(lambda: sealed_end(client) > 0, "something to be sealed")
         yield process
 
