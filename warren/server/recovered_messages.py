@@ -7,6 +7,7 @@ import resource
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from warren.msgstore.files.errors import StoreError, StoreUnreadableError
 from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.recovery import ADVICE, Recovery, log_has, recover
+from warren.msgstore.files.segment_names import CHECKPOINT, LOG
 from warren.msgstore.files.store import Store, wall_time_ms
 from warren.msgstore.files.syncing import sync_all
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
@@ -52,7 +54,8 @@ def recover_messages(
     `epoch`: the one that begins, if not the next one. `store_id`: of a store that does not exist yet, 16 bytes.
 
     What the disk does not give is read again for a while, from the beginning: recovery changes nothing before it knows.
-    Then the start is refused; what cannot be read of sealed streams is passed over, and stays.
+    Then the start is refused; what cannot be read of sealed streams is passed over, and stays. A log that is damaged is
+    read once more, past the cache of the system, before that is believed.
 
     Raises:
         StartError: it cannot be opened, and why.
@@ -60,7 +63,16 @@ def recover_messages(
     start_s = time.monotonic()
     attempt = partial(_attempt, settings, files, handles_max, epoch, store_id)
     try:
-        store, message_log, recovery = patiently(attempt)
+        try:
+            store, message_log, recovery = patiently(attempt)
+            is_damaged = recovery.damaged
+            if is_damaged:
+                store.close()
+        except StoreError:
+            is_damaged = True
+        if is_damaged:
+            _forget_cached(files)
+            store, message_log, recovery = patiently(attempt)
         scan = partial(store.scan_sealed, message_log.store_id, partial(log_has, message_log))
         try:
             sealed = patiently(partial(scan, tolerates=False))
@@ -96,6 +108,18 @@ def recover_messages(
     message_log.begin_epoch(int(message_log.epoch), wall_time_ms(), secrets.token_bytes(LIFE_ID_BYTES))
     message_log.removals.take_sealed(sealed.tables)
     return Recovered(store, message_log, recovery, time.monotonic() - start_s, tuple(losses))
+
+
+def _forget_cached(files: FileSystem) -> None:
+    """Have the log and its checkpoint come from the disk itself when they are read next."""
+    with suppress(OSError):
+        for path in [CHECKPOINT, *(f"{LOG}/{name}" for name in files.names(LOG))]:
+            with suppress(OSError):
+                handle = files.open(path, writable=False)
+                try:
+                    files.forget_cached(handle, files.size(handle), 0)
+                finally:
+                    files.close(handle)
 
 
 def _attempt(
