@@ -15,7 +15,9 @@ import msgspec
 
 from warren.lake.kinds import JsonText, Rounded
 
-_LOSING: Final = frozenset({dict, list, float})
+_RAW: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_CONTAINERS: Final = frozenset({dict, list})
+_LOSING: Final = _CONTAINERS | {float}
 
 
 def fields_of(raw: bytes) -> dict[str, Any] | None:
@@ -30,21 +32,23 @@ def fields_of(raw: bytes) -> dict[str, Any] | None:
         return None
     if _LOSING.isdisjoint(map(type, found.values())):
         return found
-    losing = [name for name, value in found.items() if isinstance(value, dict | list) or _may_be_rounded(value)]
-    if losing:
-        texts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    losing = None
+    for name, value in found.items():
+        kind = type(value)
+        if value.is_integer() if kind is float else kind in _CONTAINERS:
+            if losing is None:
+                losing = []
+            losing.append(name)
+    if losing is not None:
+        texts = _RAW.decode(raw)
         for name in losing:
-            found[name] = _kept(found[name], str(memoryview(texts[name]), "utf-8"))
+            found[name] = _kept(found[name], bytes(texts[name]).decode())
     return found
 
 
 def text_of(raw: bytes, field: str) -> str:
     """Return the text of the value that a field has in a body, which has it."""
-    return str(memoryview(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[field]), "utf-8")
-
-
-def _may_be_rounded(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer()
+    return bytes(_RAW.decode(raw)[field]).decode()
 
 
 def _kept(value: Any, text: str) -> Any:
