@@ -35,7 +35,7 @@ from warren.perf.client import HANDSHAKE, Address, BrokerError, Connection
 from .history import History
 from .machines import AMQP, MQTT, USER
 
-PATIENCE_S: Final = 1.5
+PATIENCE_S: Final = 2.5  # longer than the sync of a slow disk, or no confirm of one would be seen
 CONNECT_S: Final = 1.0
 PAUSE_S: Final = 0.02
 AT_A_TIME: Final = 4

@@ -74,7 +74,7 @@ from warren.server.setting_kinds import Endpoint
 from warren.server.settings import DEFAULT_ORIGIN, Settings
 
 # A leader serves for 2 s without answers, and nobody stands before 3 s are over.
-GIVE_UP_S: Final = 5.0
+GIVE_UP_S: Final = 4.0
 WATCH_S: Final = 0.25
 REPEAT_S: Final = 60.0  # what is wrong is said again
 REASONS_MAX: Final = 4  # that are said at once when they come
@@ -83,7 +83,9 @@ FAILURES: Final = 3
 # For etcd to have what an administrator asks for: a little longer than the member wants it.
 COMMAND_S: Final = 6.0
 COMMAND_POLL_S: Final = 0.02
-ADDRESS_S: Final = 0.5  # for etcd to say where a node is that was seen before
+# For etcd to say where a node is: one that was not seen before, and one that most likely is where it was.
+ADDRESS_S: Final = 0.5
+SEEN_S: Final = 0.2
 # How far the epoch of a recovery is beyond the last one that is known: at least the first, and less than both together.
 # Another node may have begun epochs of which nobody knows any more, or be recovered as well.
 EPOCHS_BEYOND: Final = 1000
@@ -376,11 +378,10 @@ class ElectedNode:
 
     async def _maybe_entry(self, node: str) -> NodeEntry | None:
         """Return what is known of a node, as of now if etcd answers soon."""
-        entry: NodeEntry | None = None
-        with trio.move_on_after(ADDRESS_S):
+        seen = self._registry.seen.get(node)
+        entry = None if seen is None else seen.entry
+        with trio.move_on_after(ADDRESS_S if seen is None else SEEN_S):
             entry = await self._registry.maybe_entry(node)
-        if entry is None and node in self._registry.seen:
-            entry = self._registry.seen[node].entry
         return entry
 
     def standing(self) -> tuple[str, Standing]:
