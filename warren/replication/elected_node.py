@@ -366,6 +366,10 @@ class ElectedNode:
 
     # --- what the follower asks -------------------------------------------------------------------------------------
 
+    def trouble_of_directory(self) -> str:
+        """Return why this node's directory is not to be trusted; empty when it is."""
+        return "" if self.driver is None else self.driver.member.trouble_of_directory()
+
     async def leader_address(self) -> Endpoint | None:
         """Return where the leader is that the record names; None when it names none, or this node."""
         assert self.driver is not None

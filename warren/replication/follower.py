@@ -127,6 +127,9 @@ class Election(Protocol):
     def recover(self, *, accepts_loss: bool) -> str:
         """Have what is here be the truth, and this node lead; raises ClusterRefusal."""
 
+    def trouble_of_directory(self) -> str:
+        """Return why this node's directory is not to be trusted; empty when it is."""
+
 
 class Follower:
     """A follower called `name` of the leader at `endpoint`. `replica` has been opened; so has `metadata`.
@@ -613,6 +616,8 @@ class Follower:
         """
         applied = self.metadata.applied(self._replica.store_id)
         about = {"store": self.store(), "applied": applied, "http": self.urls, "life": self._state.life}
+        if self._election is not None:
+            about["trouble"] = self._election.trouble_of_directory()
         wire.put([side.prove(about | LEVEL_TOLD)])
         while (store := side.welcomed()) is None:
             side.feed(await some(wire))

@@ -24,6 +24,7 @@ OBJECTION_FROM: Final = 3
 POSITION_FROM: Final = 3
 LEVEL_TOLD: Final = {"level": LEVEL, "version": __version__}
 VERSION_CHARS_MAX: Final = 64
+TROUBLE_CHARS_MAX: Final = 500
 
 
 def told_version(value: object) -> str | None:
@@ -34,6 +35,11 @@ def told_version(value: object) -> str | None:
 def told_life(value: object) -> str:
     """Return the life that another node has told; empty when it has told none."""
     return value if isinstance(value, str) and len(value) <= VERSION_CHARS_MAX else ""
+
+
+def told_trouble(value: object) -> str:
+    """Return what another node has told of its directory; empty when it has told nothing."""
+    return value[:TROUBLE_CHARS_MAX] if isinstance(value, str) else ""
 
 
 def told_level(value: object) -> int:

@@ -52,7 +52,15 @@ from warren.replication.entries import (
     Catalogue,
     encoded,
 )
-from warren.replication.format_level import ANSWERS_FROM, LEVEL, LEVEL_TOLD, told_level, told_life, told_version
+from warren.replication.format_level import (
+    ANSWERS_FROM,
+    LEVEL,
+    LEVEL_TOLD,
+    told_level,
+    told_life,
+    told_trouble,
+    told_version,
+)
 from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.in_sync import InSyncSet, Replica
@@ -379,7 +387,7 @@ class Leader:
             "in_sync": replica.node in self.in_sync.members,
             "catching_up": replica.is_connected and not replica.is_noted,
             "waits_s": 0.0 if catching_up is None else round(catching_up.waits_s(now_s), 3),
-            "trouble": "" if catching_up is None else catching_up.given_up,
+            "trouble": _trouble_of(replica, follower, catching_up),
             "version": None if follower is None else follower.version,
             "format_level": None if follower is None else follower.level,
             "received_lsn": replica.received_lsn,
@@ -633,6 +641,7 @@ class Leader:
         follower = LinkToFollower(self, wire, side.follower, address, about.get("applied"))
         follower.urls = told_urls(about.get("http"))
         follower.replica.life = told_life(about.get("life"))
+        follower.trouble = told_trouble(about.get("trouble"))
         follower.level, follower.version = told_level(about.get("level")), told_version(about.get("version"))
         self.add(follower)
         follower.feed(side.rest())
@@ -694,6 +703,13 @@ class Leader:
                 self._refusals.clear()
             self._refusals[key] = now_s
             log.warning(event, **fields)
+
+
+def _trouble_of(replica: Replica, follower: LinkToFollower | None, catching_up: CatchingUp | None) -> str:
+    """Return why a follower was given up, or what is wrong with its directory until it has caught up."""
+    if catching_up is not None and catching_up.given_up:
+        return catching_up.given_up
+    return "" if follower is None or replica.is_noted else follower.trouble
 
 
 def _with_members(status: dict[str, Any]) -> dict[str, Any]:

@@ -116,6 +116,7 @@ class LinkToFollower:
         self.urls: tuple[str, ...] = ()  # of its management API
         self.level = 1
         self.version: str | None = None
+        self.trouble = ""  # with its directory, as it has said when it connected
         self.questions = Questions(wire.put)
         self._wanted = Answering(leader.file_system, wire.put)
         self.replica = leader.in_sync.connected(node, time.monotonic())

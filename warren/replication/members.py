@@ -47,6 +47,7 @@ def of_leader(status: Row, assigned: Collection[str], seen: Mapping[str, Seen], 
         if found is not None and found["connected"]:
             row["state"] = CATCHING_UP if found["catching_up"] else FOLLOWING
             row |= {"running": True, "lag_bytes": found["lag_bytes"], "lag_s": found["lag_s"]}
+            row["trouble"] = found.get("trouble", "")
             row["address"] = row["address"] or found["address"]
         elif name not in _registered(seen):
             silent_s = None if found is None else found["silent_s"]
@@ -91,6 +92,7 @@ def _row(name: str, role: str, state: str, seen: Mapping[str, Seen], *, is_in_sy
         "lag_bytes": 0 if state == LEADING else None,
         "lag_s": 0.0 if state == LEADING else None,
         "gone_since_ms": None,
+        "trouble": "",
     }
 
 

@@ -712,10 +712,19 @@ def test_a_node_whose_directory_is_a_restored_one_does_not_lead_and_is_caught_up
             await until(lambda: bool(old.epoch))
         assert not old.epoch
         assert "the data directory of this node is older than it was" in old.status()["trouble"]
-        for each in others:
-            nursery.start_soon(each.live)
-        leader = await leader_of(nodes)
-        assert leader in others
+        told: list[str] = []
+        original = Leader.add
+
+        def add(self: Leader, link: LinkToFollower) -> None:
+            told.append(link.trouble)
+            original(self, link)
+
+        with patch.object(Leader, "add", add):
+            for each in others:
+                nursery.start_soon(each.live)
+            leader = await leader_of(nodes)
+            assert leader in others
+            await until(lambda: any("older than it was" in trouble for trouble in told))
         await until(lambda: old.status()["trouble"] == "")
         await until(lambda: leader.has_in_sync(*(each.name[7:] for each in nodes if each is not leader)))
         assert await leader.drained() == bodies(0, 40)

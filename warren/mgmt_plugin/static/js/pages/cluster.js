@@ -53,6 +53,7 @@ function Nodes() {
       ['New leaders', status.election && formatNumber(status.election.takeovers)],
     ]} />
     <${LocalTable} cards caption="Nodes" columns=${NODES} rows=${status.members} rowKey=${(row) => row.node} />
+    ${status.members.filter((row) => row.trouble).map((row) => html`<p key=${`trouble of ${row.node}`} class="banner warning" role="alert">${row.node}: ${row.trouble}.</p>`)}
     ${missing.map((row) => html`<p key=${row.node} class="hint"><b>${row.node} is ${row.state}.</b> ${adviceOn(row)}</p>`)}
   <//>`;
 }
