@@ -13,6 +13,7 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table
 from warren.msgstore.log.scrub import Scrubber
 from warren.queues.damage import damaged_places, give_up_damage, has_damage
+from warren.streams.sealed_reads import SealedReader
 from warren.streams.stream import Stream
 
 
@@ -264,3 +265,21 @@ def test_a_group_whose_requeued_message_is_gone_gets_what_comes_behind_it_as_it_
     s.harness.settle()
     assert s.offsets(reader) == [50]
     reader.hang_up()
+
+
+def test_a_chunk_that_was_replaced_while_its_read_waited_is_not_damaged() -> None:
+    """``message_store.py`` (10): the read finds that the file is gone."""
+    s = Sealing()
+    s.publish(45)
+    s.restart(clean=False)
+    table = s.table
+    segment, place = table.place(0)
+    reader = SealedReader(s.log)
+    reader.load(s.stream, segment, place)
+    (job,) = s.log.read_jobs
+    s.log.read_jobs.clear()
+    assert table.has(place)
+    table.drop_oldest()
+    assert not table.has(place)
+    job.finished()
+    assert s.log.damages == [] and not reader.is_bad(place) and not reader.is_reading()

@@ -272,13 +272,17 @@ class StreamRanges:
             segment, chunk = table.place(first)
             if chunk.first >= end:
                 return ColumnsWriter().finish(first, end).encode(), end
-            return await self._read_sealed(segment, chunk, wanted), min(int(chunk.end), end)
+            pieces = await self._maybe_sealed(segment, chunk, wanted)
+            if pieces is None:
+                return await self.read(first, end, wanted)  # compaction has replaced it while it was read
+            return pieces, min(int(chunk.end), end)
         columns, following = await _read_columns(self._settle, stream, first, end, wanted)
         if following > first and first < table.end:
             return await self.read(first, end, wanted)  # sealed meanwhile, so that something was missing in the log
         return await _encoded(columns), following
 
-    async def _read_sealed(self, segment: SealedSegment, chunk: SealedChunk, wanted: Wanted) -> list[Piece]:
+    async def _maybe_sealed(self, segment: SealedSegment, chunk: SealedChunk, wanted: Wanted) -> list[Piece] | None:
+        """Return a chunk, without messages when it is damaged; None when it is not in the table any longer."""
         found: list[bytes | None] = []
         done = trio.Event()
 
@@ -295,6 +299,8 @@ class StreamRanges:
             return await in_thread(CHUNKS, without_parts, found[0], missing)
         if chunk.first < self._stream.first_offset():
             raise _gone(self._stream)
+        if not self._stream.messages.sealer.table.has(chunk):
+            return None
         self._stream.chunk_damaged(chunk)
         return ColumnsWriter().finish(chunk.first, chunk.end).encode()
 
