@@ -151,6 +151,7 @@ ADMINISTRATORS = (
     *("definitions", "global-parameters", "cluster-name", "cluster", "rebalance", "feature-flags"),
 )
 POLICYMAKERS = ("policies", "parameters", "shovels", "federation-links", "lake")
+OF_NODE = ("/api/warren/log-level", "/api/warren/backups", "/api/warren/links", "/api/warren/damage")
 # As far as permissions in the vhost go.
 EVERYBODY = ("queues", "exchanges", "bindings", "connections", "stream", "warren")
 
@@ -160,7 +161,7 @@ def test_changes_need_the_tags_that_they_need_in_rabbitmq() -> None:
         if route.method == "GET" or route.access is Access.PUBLIC:
             continue
         of = route.template.split("/")[2]
-        of_node = route.template.startswith(("/api/warren/log-level", "/api/warren/backups"))
+        of_node = route.template.startswith(OF_NODE)
         if of in ADMINISTRATORS or "definitions" in route.template or of_node:
             assert route.access is Access.ADMINISTRATOR, route.template
         elif of in POLICYMAKERS:
