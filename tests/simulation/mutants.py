@@ -32,6 +32,7 @@ STORE_TESTS: Final = (
     "simulation/test_crashes.py",
     "simulation/test_compaction.py",
     "simulation/test_sealing.py",
+    "simulation/test_own_writes.py",
 )
 REPLICA_TESTS: Final = ("simulation/test_replicas.py",)
 READ_TESTS: Final = ("simulation/test_failing_reads.py", "unit/queues/test_damage.py")
@@ -63,6 +64,7 @@ STORE: Final = "msgstore/files/store.py"
 FAIL_STOP: Final = "msgstore/files/fail_stop.py"
 LOG: Final = "msgstore/log/message_log.py"
 BATCH: Final = "msgstore/log/batch.py"
+OWN_WRITES: Final = "msgstore/log/own_writes.py"
 RECOVERY: Final = "msgstore/files/recovery.py"
 REPLAY: Final = "msgstore/log/replay.py"
 CHECKPOINT: Final = "msgstore/log/checkpoint.py"
@@ -111,7 +113,7 @@ MUTANTS: Final = (
     mutant(
         "confirm-before-sync",
         "what was confirmed is gone after a power cut",
-        (LOG, lines("batch.wants_sync,", indent=12), lines("False,", indent=12)),
+        (LOG, "(batch.wants_sync and is_last) or self._is_new,", "self._is_new,"),
     ),
     mutant(
         "commit-without-sync",
@@ -132,7 +134,7 @@ MUTANTS: Final = (
     mutant(
         "corruption-taken-for-a-torn-tail",
         "one bad sector cuts the log, silently, with everything behind it",
-        (RECOVERY, "after = self._later_frame(image, pos, file, following, images)\n", "after = None\n"),
+        (RECOVERY, "after = self._later_frame(image, pos, file, following)\n", "after = None\n"),
     ),
     mutant(
         "failed-sync-tried-again",
@@ -152,8 +154,12 @@ MUTANTS: Final = (
     mutant(
         "chain-not-checked",
         "a segment that has lost its end is taken for a whole one",
-        (RECOVERY, "if frame is not None and frame.previous_crc != expected_crc:", "if False:"),
-        (RECOVERY, "return first is not None and first.previous_crc == expected_crc\n", "return first is not None\n"),
+        (RECOVERY, "if found is not None and found[0].previous_crc != expected_crc:", "if False:"),
+        (
+            RECOVERY,
+            "return first is not None and first[0].previous_crc == expected_crc\n",
+            "return first is not None\n",
+        ),
     ),
     mutant(
         "purge-without-the-open-batch",
@@ -470,6 +476,30 @@ MUTANTS: Final = (
         "second-frame-before-the-first-of-an-epoch-is-synced",
         "a start after a power cut reports corruption where nothing is corrupt",
         (LOG, "(batch.wants_sync and is_last) or self._is_new,", "batch.wants_sync and is_last,"),
+    ),
+    mutant(
+        "letters-do-not-wait-for-the-disk",
+        "one publish with dead letters holds the confirms of everybody",
+        (
+            "vhosts/dead_lettering.py",
+            "return NOTHING if under_way is not None and under_way.holds else WRITES",
+            "return NOTHING",
+        ),
+    ),
+    mutant(
+        "returns-do-not-wait-for-the-disk",
+        "a consumer that leaves holds the confirms of everybody",
+        ("channels/jobs.py", "            if self.need == NOTHING:\n", "            if False:\n"),
+    ),
+    mutant(
+        "returns-are-stored-on-a-full-disk",
+        "the disk goes below its floor",
+        (OWN_WRITES, "return not self.disk_is_short", "return True"),
+    ),
+    mutant(
+        "share-that-nobody-counts",
+        "what the broker writes by itself fills whole batches",
+        (OWN_WRITES, "        self._bytes += wrote\n", ""),
     ),
     mutant(
         "flag-lost-on-disk",

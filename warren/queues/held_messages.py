@@ -506,6 +506,9 @@ class HeldMessages(IndexOwner):
         """What was to be taken has been read, or the first of it."""
         index = self.index
         own = self.log.own
+        if fetch.purpose != DROPPED and not own.may(WRITES):
+            own.call_when_open(_Fetched(fetch, messages))  # an alarm has come while they were read
+            return
         if index is not None:
             own.begin()
             try:
@@ -717,6 +720,9 @@ class _Taking(_HeldFetch):
     ) -> None:
         super().__init__(held, index, numbers)
         self.purpose: i64 = purpose
+        room: i64 = held.log.own.room()
+        if purpose != DROPPED and room < self._most_bytes:
+            self._most_bytes = room if room > 0 else 1  # one message at least is read
         self.told = told
         self.count: i64 = 0
 
@@ -743,6 +749,17 @@ class _PageOut(_HeldFetch):
 
     def fetched(self, messages: list[Message | None]) -> None:
         self.held.pages_here(self)
+
+
+class _Fetched(IndexOwner):
+    """Has messages that were read for `fetch` taken."""
+
+    def __init__(self, fetch: _Taking, messages: list[Message | None]) -> None:
+        self._fetch = fetch
+        self._messages = messages
+
+    def batch_closed(self) -> None:
+        self._fetch.fetched(self._messages)
 
 
 class _Rest(IndexOwner):

@@ -58,7 +58,10 @@ class OwnWrites:
             return False
         if need >= ADDS and self.memory_is_short:
             return False
-        return self.room() > 0
+        if self.room() > 0:
+            return True
+        self._close_soon()  # a share may have become smaller since it was written
+        return False
 
     def room(self) -> i64:
         """Return how much more the open batch takes, in bytes."""
@@ -94,8 +97,14 @@ class OwnWrites:
             wrote -= self._before
         self.written_bytes += wrote
         self._bytes += wrote
-        if self._bytes >= log.batch_bytes // 2 and batch.is_begun:
-            log.force()
+        if self.room() <= 0:
+            self._close_soon()
+
+    def _close_soon(self) -> None:
+        """Have the open batch, which has its share, closed and synced."""
+        batch = self._log.batch
+        if batch.is_begun and not (batch.is_forced and batch.wants_sync):
+            self._log.force()
 
     def call_when_open(self, waiter: IndexOwner) -> None:
         """Have `waiter` look again when something with the need WRITES may write."""
