@@ -75,9 +75,9 @@ class Bounds:
     in_sync: int = 3
     forgets: int = 0
     restores: int = 0
-    copied: int = (
-        0  # a copy of the second node's disk is there: 1 of an earlier life, 2 of this one and below the floor
-    )
+    # The second node's disk has a copy: 1 of an earlier life, 2 of this one and below the floor; 3 has that one in its
+    # place already, with a frame that was committed before.
+    copied: int = 0
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.__dict__.items())
@@ -195,7 +195,18 @@ class Protocol:
         return State(
             1, number, tuple(nodes), tuple(begun), tuple(acked), frozenset(), (1,),
             bounds.frames, bounds.crashes, bounds.wipes, bounds.restores,
-            copy=(None, (1, (), (UNKNOWN,)), (1, (), (0,)))[bounds.copied],
+            copy=(None, (1, (1,), (UNKNOWN,)), (1, (), (0,)), None)[bounds.copied],
+        ) if bounds.copied < 3 else self._gone_back(number, tuple(nodes), tuple(begun), tuple(acked))  # fmt: skip
+
+    def _gone_back(
+        self, record: int, nodes: tuple[Node, ...], begun: tuple[Begun | None, ...], acked: tuple[tuple[int, ...], ...]
+    ) -> State:
+        bounds, log = self.bounds, (1, 1)
+        a, b, c = (node._replace(log=log) for node in nodes)
+        fresh = self._restarted(b._replace(log=()), 1)
+        return State(
+            1, record, (a, fresh, c), (begun[0], Begun(0, log, 1), *begun[2:]), (acked[0], (2, 0, 2), *acked[2:]),
+            frozenset(), log, bounds.frames, bounds.crashes, bounds.wipes, 0, 1, None, 1, frozenset({1}),
         )  # fmt: skip
 
     # --- records ----------------------------------------------------------------------------------------------------

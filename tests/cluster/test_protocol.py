@@ -32,7 +32,7 @@ NEEDED: Final = {
     "who_hands_over_does_so_for_good": TAKE_OVER,
     "lives_are_compared": replace(RESTORED, copied=1),
     "floor_is_compared": RESTORED,
-    "restored_forgets_its_lives": replace(RESTORED, crashes=1),
+    "restored_forgets_its_lives": replace(RESTORED, frames=0, crashes=1, copied=3),
     "lives_before_are_kept": replace(RESTORED, crashes=1),
     "lives_are_recorded_when_caught_up": replace(RESTORED, revisions=3, frames=0),
     "commit_waits_for_all": replace(TAKE_OVER, min_in_sync=2),
