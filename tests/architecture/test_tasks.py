@@ -52,6 +52,14 @@ ARGUED = {
     ("replication/follower.py", "run", "self._wanted.run"): "answers what the leader asks for",
     ("replication/elected_node.py", "drive", "self._driver.run"): "ends the process",
     ("replication/elected_node.py", "drive", "self.node.watch_disk"): "ends the process",
+    ("replication/elected_node.py", "drive", "self.node.keep_giving_way"): "ends the process",
+    ("replication/elected_node.py", "ask_positions", "self._ask_position"): "ends the driver, and with it the process",
+    # Inside one request, or one wait, whose nursery ends with it.
+    ("cluster/etcd.py", "_hedged", "try_it"): "asks one endpoint: what it raises is the failure of the request",
+    ("replication/follower.py", "_while_it_leads", "give_up"): "ends a wait: its failure is that of the connection",
+    # A port whose `run` is kept; a connection takes every failure of its own.
+    ("replication/pre_vote.py", "run", "self._accept"): "accepts: its failure is that of the kept task",
+    ("replication/pre_vote.py", "_accept", "self._serve"): "one connection: catches what it raises, and closes it",
     ("replication/follower.py", "run", "self._wire.send"): "sends what the kernel did not take at once",
     (
         "replication/follower.py",
@@ -60,10 +68,10 @@ ARGUED = {
     ): "the thread of a connection to a leader: its error ends it",
     ("mgmt_plugin/http/forwarding.py", "begin", "self._send_body"): "a part of one request, whose failure it is",
     ("gateway/clients.py", "end_all", "Thread"): "it waits for the last clients to hang up, and nobody waits for it",
-    # The four hands of a member: a fault of one of them is a fault of ours, and the process begins anew.
+    # The five hands of a member: a fault of one of them is a fault of ours, and the process begins anew.
     **{
         ("cluster/driver.py", "run", f"self.{hand}"): "ends the driver, and with it the process"
-        for hand in ("_read", "_write", "_watch", "_wake")
+        for hand in ("_read", "_write", "_ask", "_watch", "_wake")
     },
     # A broker in a test suite, which is to see every error.
     ("testing/life.py", "spawn", "work"): "what a test has asked for: `wait_for` gives it what is raised",

@@ -30,6 +30,7 @@ from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.newcomers import Newcomer, Newcomers
 from warren.replication.passage import accepted, connect, meet_leader, some
+from warren.server.logs import get_logger
 from warren.server.setting_kinds import Endpoint
 
 HANDSHAKE_S: Final = 5.0
@@ -37,6 +38,8 @@ AGAIN_S: Final = 1.0  # after a connection could not be taken
 QUESTION: Final = {"asks": "position"}
 NOT_LEADING: Final = "this node does not lead"
 _NUMBER_MAX: Final = (1 << 63) - 1
+
+log = get_logger("position_port")
 
 
 class Told(NamedTuple):
@@ -119,8 +122,12 @@ class PositionPort:
             nursery.start_soon(self._serve, socket.socket(fileno=sock.detach()), str(address[0]))
 
     async def _serve(self, sock: socket.socket, address: str) -> None:
-        with sock, suppress(OSError, Refused), self._newcomers.enter(address, HANDSHAKE_S) as newcomer:
-            await self._answer(sock, newcomer)
+        try:
+            with sock, suppress(OSError, Refused), self._newcomers.enter(address, HANDSHAKE_S) as newcomer:
+                await self._answer(sock, newcomer)
+        except Exception as error:
+            # A fault of ours, met by one peer that need not have logged in: the port stays.
+            log.error("internal error, the connection is closed", exception=error)
 
     async def _answer(self, sock: socket.socket, newcomer: Newcomer) -> None:
         identity = self._identity
