@@ -15,7 +15,7 @@ from typing import Final
 
 from warren.exchanges.destination import Destination
 
-BLOCK_MAX: Final = 512
+BLOCK_MAX: Final = 96
 
 
 class _Block:

@@ -20,7 +20,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from warren.msgstore.log.own_writes import ADDS, NOTHING, OwnWrites
+from warren.msgstore.log.own_writes import ADDS, NOTHING, WRITES, OwnWrites
 
 TURN_STEPS: Final = 4000
 AT_ONCE_STEPS: Final = 64
@@ -37,7 +37,7 @@ class Steps:
     def __init__(self, left: i64) -> None:
         self.left: i64 = left
         self.room: i64 = ALL_STEPS
-        self._put_by: i64 = 0
+        self.put_by: i64 = 0  # what was left at an interruption
 
     def wrote(self, size: i64) -> None:
         """Count what was written, `size` bytes about; have the job stop when there is no more room."""
@@ -49,13 +49,13 @@ class Steps:
     def interrupt(self) -> None:
         """Have the job stop after this step, although steps are left."""
         if self.left > 0:
-            self._put_by = self.left
+            self.put_by = self.left
             self.left = 0
 
     def resume(self) -> None:
         """Have what was left at an interruption again."""
-        self.left += self._put_by
-        self._put_by = 0
+        self.left += self.put_by
+        self.put_by = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # for tests
@@ -82,17 +82,12 @@ class LongWork:
         self._own = own
         self._jobs: deque[Job] = deque()
         self._waiting: list[deque[Job]] = [deque() for _ in range(ADDS + 1)]  # by need
+        self._waiting_count: i64 = 0
         self._turn = Steps(TURN_STEPS)  # for what begins in this turn
         self._steps = self._turn  # for what begins now: those of this turn, or of the job that begins it
 
     def __len__(self) -> int:
-        return len(self._jobs) + self._waiting_count()
-
-    def _waiting_count(self) -> int:
-        count = 0
-        for waiting in self._waiting:
-            count += len(waiting)
-        return count
+        return len(self._jobs) + int(self._waiting_count)
 
     def is_due(self) -> bool:
         """Tell whether some job can continue now."""
@@ -101,10 +96,11 @@ class LongWork:
         own = self._own
         if own is None:
             return False
-        for need, waiting in enumerate(self._waiting):
-            if waiting and own.may(need):
-                return True
-        return own.has_waiters_due()
+        if self._waiting_count > 0:
+            for need, waiting in enumerate(self._waiting):
+                if waiting and own.may(need):
+                    return True
+        return len(own.waiters) > 0 and own.may(WRITES)
 
     def begin(self, job: Job) -> bool:
         """Do `job`, as far as this turn may; True when it is done."""
@@ -125,11 +121,11 @@ class LongWork:
             return done
         while True:
             need: i64 = job.need()
-            if not own.may(need):
-                return False
             if need == NOTHING:
                 done = job.go_on(steps)
             else:
+                if not own.may(need):
+                    return False
                 room: i64 = steps.room  # of a job that has begun this one
                 steps.room = own.room()
                 own.begin()
@@ -138,7 +134,8 @@ class LongWork:
                 finally:
                     own.end()
                     steps.room = room
-            steps.resume()
+            if steps.put_by > 0:
+                steps.resume()
             if done:
                 return True
             if steps.left <= 0 or job.need() == need:
@@ -155,11 +152,14 @@ class LongWork:
         jobs = self._jobs
         own = self._own
         if own is not None:
-            own.call_waiters()
-            for need, waiting in enumerate(self._waiting):
-                if waiting and own.may(need):
-                    jobs.extend(waiting)
-                    waiting.clear()
+            if own.waiters:
+                own.call_waiters()
+            if self._waiting_count > 0:
+                for of_need, waiting in enumerate(self._waiting):
+                    if waiting and own.may(of_need):
+                        self._waiting_count -= len(waiting)
+                        jobs.extend(waiting)
+                        waiting.clear()
         left: i64 = turn.left
         count: i64 = len(jobs)
         while count > 0 and left > 0:
@@ -168,8 +168,10 @@ class LongWork:
                 share = AT_ONCE_STEPS
             count -= 1
             job = jobs.popleft()
-            if own is not None and not own.may(job.need()):
-                self._waiting[job.need()].append(job)
+            need: i64 = job.need()
+            if need != NOTHING and own is not None and not own.may(need):
+                self._waiting[need].append(job)
+                self._waiting_count += 1
                 left -= 1
                 continue
             steps = Steps(share)

@@ -41,14 +41,13 @@ class OwnWrites:
     def __init__(self, log: MessageLog) -> None:
         self.disk_is_short: bool = False
         self.memory_is_short: bool = False
-        self.written_bytes: i64 = 0  # since the start
         self._log = log
         self._batch: i64 = 0  # of which `_bytes` are
         self._bytes: i64 = 0
         self._depth: i64 = 0  # how many that began have not ended: one may lead to another
         self._before: i64 = 0  # what was in the open batch when the first of them began, and its number
         self._begun_in: i64 = 0
-        self._waiters: list[IndexOwner] = []
+        self.waiters: list[IndexOwner] = []  # they want to write, and are called by `call_waiters`
 
     def may(self, need: i64) -> bool:
         """Tell whether something with this `need` may write now."""
@@ -95,7 +94,6 @@ class OwnWrites:
         wrote: i64 = batch.row_bytes
         if self._begun_in == batch.number:
             wrote -= self._before
-        self.written_bytes += wrote
         self._bytes += wrote
         if self.room() <= 0:
             self._close_soon()
@@ -108,16 +106,12 @@ class OwnWrites:
 
     def call_when_open(self, waiter: IndexOwner) -> None:
         """Have `waiter` look again when something with the need WRITES may write."""
-        self._waiters.append(waiter)
-
-    def has_waiters_due(self) -> bool:
-        """Tell whether there are waiters that may write."""
-        return len(self._waiters) > 0 and self.may(WRITES)
+        self.waiters.append(waiter)
 
     def call_waiters(self) -> None:
         """Call the waiters, if they may write."""
-        if self._waiters and self.may(WRITES):
-            waiters = self._waiters
-            self._waiters = []
+        if self.waiters and self.may(WRITES):
+            waiters = self.waiters
+            self.waiters = []
             for waiter in waiters:
                 waiter.batch_closed()
