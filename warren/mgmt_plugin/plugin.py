@@ -155,7 +155,7 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         TopologyHandlers(statistics),
         SearchHandlers(broker),
         StoreHandlers(broker, management.messages, management.reactor),
-        DamageHandlers(broker, management),
+        DamageHandlers(broker, management.messages, management.settle),
         AskedRouteHandlers(),
         StreamHandlers(log, settle),
         MqttHandlers(broker, settle, management.commit),

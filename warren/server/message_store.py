@@ -916,14 +916,14 @@ def patiently(read: Callable[[], _Result], pause: Callable[[float], None] = time
     """Return what `read` returns, which is called again while the disk does not give something. Blocks; at a start.
 
     Raises:
-        StartError: it has not for `READ_PATIENCE_S`.
+        StartError: it has not for `READ_PATIENCE_S`, or waiting does not help.
     """
     waited_s, pause_s = 0.0, _READ_RETRY_S
     while True:
         try:
             return read()
         except StoreUnreadableError as error:
-            if waited_s >= READ_PATIENCE_S:
+            if waited_s >= READ_PATIENCE_S or not error.passes:
                 raise StartError(f"message store: {error}; nothing was changed. {READ_ADVICE}") from None
             if waited_s == 0:
                 log.error("the message store cannot be read; the start waits", file=error.path, reason=error.why)

@@ -8,6 +8,7 @@ the broker itself: records of the metadata, for instance, which are given up wit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 import msgspec
@@ -18,7 +19,6 @@ from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
 from warren.msgstore.files.segment_names import segment_path
 from warren.queues.damage import damaged_places, give_up_damage
-from warren.server.management import Management
 from warren.server.message_store import MessageStoreService
 
 ROWS_MAX: Final = 1000
@@ -35,10 +35,10 @@ class GivenUp(msgspec.Struct):
 class DamageHandlers(Handlers):
     """Handlers of what is unreadable or damaged."""
 
-    def __init__(self, broker: Broker, management: Management) -> None:
+    def __init__(self, broker: Broker, messages: MessageStoreService, settle: Callable[[], None]) -> None:
         self._broker = broker
-        self._messages: MessageStoreService = management.messages
-        self._settle = management.settle
+        self._messages = messages
+        self._settle = settle
 
     async def list_damage(self, call: Call) -> list[Described]:
         rows: list[Described] = self._messages.unread()[:ROWS_MAX]

@@ -14,15 +14,17 @@ class StoreFullError(StoreError):
 class StoreUnreadableError(StoreError):
     """The disk does not give something now. That is not damage: nothing follows from it, and the read is repeated.
 
-    `segment`: the number of the segment of the log, 0 for another file. `lsn`: the place in the log, else -1.
+    `segment`: the number of the segment of the log, 0 for another file. `lsn`: the place in the log, else -1. `passes`:
+    waiting may help. A directory in the place of the file, or a missing right, stays until somebody acts.
     """
 
-    def __init__(self, path: str, why: str, segment: int = 0, lsn: int = -1) -> None:
+    def __init__(self, path: str, why: str, segment: int = 0, lsn: int = -1, *, passes: bool = True) -> None:
         super().__init__(f"{path} cannot be read: {why}")
         self.path = path
         self.why = why
         self.segment = segment
         self.lsn = lsn
+        self.passes = passes
 
 
 class StoreFailedError(StoreError):

@@ -80,6 +80,8 @@ NEW: Final = "log/new"
 QUARANTINE_TMP: Final = "quarantine/copy.tmp"
 
 READ_HANDLES_MAX: Final = 64
+# Errors of reading that do not pass by themselves.
+_LASTING: Final = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
 _READ_ERRORS_MAX: Final = 100
 _PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 4096
@@ -1014,7 +1016,7 @@ def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:
 
 
 def _unreadable(path: str, error: OSError, segment: int = 0, lsn: int = -1) -> StoreUnreadableError:
-    return StoreUnreadableError(path, reason(error), segment, lsn)
+    return StoreUnreadableError(path, reason(error), segment, lsn, passes=error.errno not in _LASTING)
 
 
 def _copies_of(number: int) -> str:
