@@ -156,6 +156,7 @@ class IcebergTable:
     def add(self, files: Sequence[Written], marks: Marks) -> None:
         said = {PROPERTY: _document(marks)}
         with (
+            self._reading(),
             self._transaction(self._places(marks)) as transaction,
             transaction.update_snapshot(snapshot_properties=said).merge_append() as update,
         ):
@@ -167,7 +168,7 @@ class IcebergTable:
         return pa.schema([field.with_type(_small(field.type)) for field in found])
 
     def append(self, rows: pa.Table, marks: Marks, changes: Sequence[Change] = ()) -> None:
-        with self._transaction(self._places(marks)) as transaction:
+        with self._reading(), self._transaction(self._places(marks)) as transaction:
             if changes:
                 with transaction.update_schema() as update:
                     for change in changes:
