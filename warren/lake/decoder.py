@@ -250,7 +250,10 @@ def _part(
             refused[number] = str(error)[:REASON_MAX]
             continue
         for key, value in fields.items():
-            values.setdefault(key, [None] * batch.num_rows)[number] = value
+            column = values.get(key)
+            if column is None:
+                column = values[key] = [None] * batch.num_rows
+            column[number] = value
     for key in known.new:
         if known.kinds[key] == kinds.DOUBLE and key in values:
             for number, value in enumerate(values[key]):
