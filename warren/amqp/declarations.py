@@ -1,4 +1,4 @@
-"""What a declaration asks for: one value for an exchange, one for a queue, whoever declares.
+"""Declarations: one value for an exchange and one for a queue, for every place that declares them.
 
     exchange.declare, queue.declare         `of_method`, and back with `method`
     PUT of the API, the testing kit, links  the value, sent as that method
@@ -7,10 +7,10 @@
     the catalogue                           `ExchangePut.declaration`, `QueuePut.declaration`
     what there is                           `Exchange.declaration`, `Queue.declaration`
 
-1. A declaration does not change, and is equal to another one that says the same. Its flags are given by name.
-2. What is of the method and not of what it declares (passive, no_wait, ticket) is not in it, nor who declares.
-3. It says what is asked for, not whether that can be: whoever makes or stores what is declared checks that. Arguments
-   are an encoded table, length included, byte for byte as they came.
+1. A declaration does not change. It equals another declaration with the same content. Its flags are given by name.
+2. It leaves out what belongs to the method only (passive, no_wait, ticket), and also the user that declares.
+3. It states a request, not whether the request is possible. The code that makes or stores the exchange or queue checks
+   that. Arguments are an encoded table, length included, byte for byte as they came.
 """
 
 from __future__ import annotations

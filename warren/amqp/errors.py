@@ -3,7 +3,7 @@
 Raise anywhere in the engine; ``channels.connection`` is the one place that turns an `AmqpError` into a
 ``channel.close`` or ``connection.close``. The class decides the scope:
 
-* `ChannelException` (soft): the channel is closed, the connection goes on.
+* `ChannelException` (soft): the channel is closed, the connection stays open.
 * `ConnectionException` (hard): the connection is closed.
 
 Source: AMQP 0-9-1 section 1.2 "reply codes"; texts as RabbitMQ sends them.

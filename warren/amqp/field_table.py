@@ -358,9 +358,9 @@ def find_tag(data: bytes, wanted: str) -> str:
 
 
 def maybe_value(data: bytes, wanted: bytes) -> object:
-    """Return the value of the last entry named `wanted` in a table that was checked before; None: there is none.
+    """Return the value of the last entry named `wanted` in a table that was checked before; None: not found.
 
-    Of the other entries nothing is made, however many there are.
+    The other entries are not decoded, however many the table has.
     """
     size: i64 = len(wanted)
     end: i64 = len(data)

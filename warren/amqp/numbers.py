@@ -1,4 +1,4 @@
-"""The numbers that peers and administrators give, by kind: what is taken, and what one that is stored counts as.
+"""The numbers that peers and administrators give: which values each kind accepts, and how a stored value counts.
 
     kind           taken                          counts as
     number         finite, at most 64 bits        itself
@@ -7,8 +7,8 @@
     milliseconds   a number                       0 to `TIME_MAX_MS`
     count          a number                       0, or what its owner says, to what its owner says
 
-1. What is taken converts to a float, to 64 bits and to a deadline without an error. Whoever reads a number that was
-   checked before, by this version or an earlier one, uses a conversion from here: none of them raises.
+1. An accepted number converts to a float, to 64 bits and to a deadline without an error. To read a number that was
+   checked before, by this version or an earlier one, use a conversion from here: these conversions do not raise.
 2. A number that may be of any size is shown by `number_text`.
 """
 
@@ -22,14 +22,14 @@ SECONDS_MAX: Final = TIME_MAX_MS // 1000
 
 
 def is_number(value: object) -> bool:
-    """Tell whether a value is a number that everybody can reckon with; true and false are none."""
+    """Tell whether a value is a number that all readers can compute with; true and false do not count."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return -LONG_MAX - 1 <= value <= LONG_MAX  # never of infinity, nor of what is no number
+    return -LONG_MAX - 1 <= value <= LONG_MAX  # false for infinity and NaN
 
 
 def is_long(value: object) -> bool:
-    """Tell whether a value is a whole number of 64 bits; true and false are none."""
+    """Tell whether a value is a whole number of 64 bits; true and false do not count."""
     # In this order: compiled, what has been found to be an int is one from then on, and true would be 1.
     return is_number(value) and isinstance(value, int)
 
@@ -42,24 +42,24 @@ def long_of(value: int) -> int:
 def number_text(value: object) -> str:
     """Write a number that a peer or an administrator has chosen.
 
-    Compiled, `str` of an ``int`` beyond 62 bits, and an f-string with one, never let go of it (``CPyTagged_Str``,
-    mypyc 2.4): whoever is refused for such numbers would fill the memory. Of an ``object`` they do.
+    Compiled, `str` of an ``int`` beyond 62 bits leaks memory, and so does an f-string (``CPyTagged_Str``, mypyc 2.4). A
+    client could fill the memory with refused requests that contain such numbers. An ``object`` does not leak.
     """
     return str(value)
 
 
 def seconds_of(value: object, default: float) -> float:
-    """Return how many seconds `value` says, `default` when it is no number."""
+    """Return `value` in seconds, `default` when it is not a number."""
     return default if not _is_any(value) else float(_within(value, 0, SECONDS_MAX))
 
 
 def milliseconds_of(value: object) -> int | None:
-    """Return how many ms `value` says, None when it is no number."""
+    """Return `value` in ms, None when it is not a number."""
     return None if not _is_any(value) else int(_within(value, 0, TIME_MAX_MS))
 
 
 def count_of(value: object, default: int, *, low: int = 0, high: int) -> int:
-    """Return what `value` counts, `low` to `high`; `default` when it is no number."""
+    """Return `value` as a count from `low` to `high`; `default` when it is not a number."""
     return default if not _is_any(value) else int(_within(value, low, high))
 
 

@@ -1,13 +1,13 @@
-"""What one connection has still to be sent: written by the engine, taken by the shell once per turn.
+"""The bytes that wait to be sent on one connection: the engine writes them, the shell takes them once per turn.
 
 1. Bytes leave in the order in which they were written.
 2. An outbox with bytes in it is on the broker's `dirty` list, exactly once, until it is taken.
 3. ``writable`` is False from the moment when more than `soft_limit_bytes` wait until the peer has taken them all.
    Deliveries stop then; replies do not, because a peer that stops reading its replies stops being read itself.
-4. Whoever writes to ``writer`` calls `touch` before. While nothing is sent for long there is none (`rest`).
-5. ``awaited`` is True while somebody waits for a turn to deliver: others queue up behind (``queues.turns``).
-6. An error of ours that is met while we write for a peer is kept here (`failed`) and ends that peer. It is raised to
-   nobody: who is served in the same turn has nothing to do with it.
+4. Call `touch` before you write to ``writer``. An outbox that has been idle for long has no buffer (`rest`).
+5. ``awaited`` is True while a connection waits for a turn to deliver: others queue up after it (``queues.turns``).
+6. If a fault of the broker occurs while it writes for a peer, the error is kept here (`failed`) and ends that peer. It
+   is not raised: other peers that are served in the same turn must not suffer from it.
 
 Large contents are not copied: they are kept as chunks of their own and sent with one gathering system call. What has
 to be made first comes as a `Supply`, which is asked for a piece when the peer has room for it.

@@ -1,4 +1,4 @@
-"""The 14 properties of a basic content header: a check for every message, decoding only for who needs it.
+"""The 14 properties of a basic content header: checked for every message, decoded only when a reader needs them.
 
     content header payload = class:u16 weight:u16 body_size:u64 flags:u16 [more flags] property*
 
@@ -186,7 +186,7 @@ def known_headers(payload: bytes) -> i64:
 
 
 def expiration_ms_of(payload: bytes) -> i64:
-    """Return the expiration in a scanned content header payload in ms; -1 without, or when it is no number."""
+    """Return the expiration in a scanned content header payload in ms; -1 when it is missing or not a number."""
     at: i64 = find_property(payload, EXPIRATION)
     if at < 0:
         return -1

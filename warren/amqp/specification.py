@@ -306,7 +306,7 @@ MethodPayload = ExprAdapter(
 
 # --- content headers ----------------------------------------------------------------------------------------
 
-# In flag order, highest bit first; the two lowest bits are none of basic's.
+# In flag order, highest bit first; the basic class does not use the two lowest bits.
 PROPERTIES: Final[dict[str, Any]] = {
     "content_type": LenientShortStr,
     "content_encoding": LenientShortStr,

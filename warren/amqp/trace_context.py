@@ -2,11 +2,12 @@
 
     traceparent = "00" "-" trace id, 32 hex digits "-" parent id, 16 hex digits "-" flags, 2 hex digits
 
-Digits are lower-case; no id is all zeros; bit 0 of the flags says that whoever began the trace records it. Versions to
-come may have more behind the flags, after another hyphen; version ff is none.
+Digits are lower-case; an id is never all zeros; bit 0 of the flags: the client that began the trace records it.
+Later versions may append more after the flags, separated by another hyphen; version ff is not valid.
 
-1. Only the first `HEADERS_MOST` headers are looked at: the client chooses how many there are, and each delivery looks.
-2. What is not exactly of this form is no context, and never an error: it is the client's affair.
+1. Only the first `HEADERS_MOST` headers are searched: the client chooses the number of headers, and each delivery
+   searches them.
+2. A header that does not have exactly this form is ignored. It is never an error: the client is responsible for it.
 
 Source: W3C Trace Context, traceparent.
 """
@@ -45,7 +46,7 @@ class TraceContext:
 
 
 def maybe_trace_context(data: bytes, start: i64) -> TraceContext | None:
-    """Return the context in the scanned content header payload that begins at `start`; None: there is none."""
+    """Return the context in the scanned content header payload that begins at `start`; None: not found."""
     table: i64 = find_property_from(data, start, HEADERS)
     if table < 0:
         return None

@@ -26,7 +26,7 @@ _CLOSES: Final = (b"\x00\x0a\x00\x32", b"\x00\x0a\x00\x33")
 def whole_frames(data: bytes) -> tuple[int, int]:
     """Return where the last whole frame of `data` ends, and where it begins; `data` begins with a frame.
 
-    The end is 0 when none is whole, and the beginning -1. Both are -1 when these are no frames.
+    Without a whole frame, the end is 0 and the beginning -1. Both are -1 when the data are not frames.
     """
     at: i64 = 0
     last: i64 = -1
@@ -55,7 +55,7 @@ def frame_bytes(data: bytes, at: i64) -> i64:
 
 
 def ends_connection(data: bytes, at: int) -> bool:
-    """Tell whether the frame that begins at `at` is connection.close or its answer: nothing comes behind it."""
+    """Tell whether the frame that begins at `at` is connection.close or its answer, after which nothing follows."""
     return data[at] == 1 and data[at + HEAD_BYTES : at + HEAD_BYTES + 4] in _CLOSES
 
 

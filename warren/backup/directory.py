@@ -1,17 +1,17 @@
-"""A directory of backups of one store: what is in it, and how it is written, checked and cleared.
+"""A directory of backups of one store: its contents, and how they are written, checked and cleared.
 
     directory/
-        warren-backups.json     whose it is: {"format": 1, "store_id": "..."}; locked by whoever writes
+        warren-backups.json     its store: {"format": 1, "store_id": "..."}; locked by the process that writes
         0000000001.json         a manifest for each backup: its place in the log, its files
         files/
-            <SHA-256>           the contents; backups have those in common that are the same
-            <number>.part       one that is being written
+            <SHA-256>           the contents; backups share equal contents
+            <number>.part       a file that is being written
 
-1. A manifest is written last, when all of its files are synced and were read back: where it is, the backup is whole.
-   It says which one it is, and whose: one that was brought here from elsewhere is none.
-2. A file has the name of its content and is never changed. So each says by itself whether it is damaged.
-3. No content is removed but what no manifest refers to. Where a manifest is that cannot be read none is: nobody knows
-   what that has. It does not count among the backups that are to be kept.
+1. A manifest is written last, when all of its files are synced and were read back. If it exists, the backup is whole.
+   It names its number and its store: a manifest copied here from another directory is not valid.
+2. A file has the name of its content and is never changed. So each file shows by itself whether it is damaged.
+3. A content is removed only if no manifest refers to it. While one manifest cannot be read, nothing is removed: its
+   contents are unknown. That manifest does not count among the backups to keep.
 4. Names of files come from a list of forms; whatever a manifest says, nothing is written outside of its directory.
 """
 
@@ -102,7 +102,7 @@ class BackupDirectory:
         """Open a directory to read it; nobody removes anything from it meanwhile.
 
         Raises:
-            BackupError: it is none, or one that this Warren cannot read.
+                BackupError: it is not a directory of backups, or this Warren cannot read it.
         """
         try:
             is_one = (path / MARKER).is_file()
@@ -121,7 +121,8 @@ class BackupDirectory:
         """
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Listed first: whoever makes it one of backups meanwhile marks it before anything else is there.
+            # List first: another process may make it a directory of backups meanwhile, and writes the marker before
+            # other files.
             foreign = next((name for name in os.listdir(path) if name not in _NOBODYS), None)
             is_new = _is_unmarked(path)
             if is_new and foreign is not None:
@@ -203,7 +204,7 @@ class BackupDirectory:
         """Return a manifest.
 
         Raises:
-            BackupError: there is none, or it is damaged, or that of something else.
+                BackupError: the manifest is missing, damaged, or belongs to another backup.
         """
         path = self._manifest_path(number)
         try:

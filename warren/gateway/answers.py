@@ -1,13 +1,13 @@
-"""What a leader sends to one client, passed on so that there is always a place for a last word of our own.
+"""The bytes from a leader to one client, passed on so that the gateway can always append a last word of its own.
 
     whole frames    passed on as they come, without a copy
     the last one    held until it is whole, up to `HELD_BYTES_MAX`; a larger one is passed on in pieces
 
-1. What the client has been given ends at the end of a frame, but within a frame larger than `HELD_BYTES_MAX`: so a
-   connection.close can be put behind it when the leader is gone, and the client knows why.
-2. Nothing is put behind a connection.close or close-ok of the leader, nor behind what is not AMQP frames, nor before
-   the connection is open: a broker ends some handshakes without a word, and clients know what that means.
-3. A frame of which a part was held when the leader went is dropped: it was never sent whole.
+1. The bytes given to the client end at the end of a frame, except within a frame larger than `HELD_BYTES_MAX`. So a
+   connection.close can follow when the leader is gone, and the client knows the reason.
+2. Nothing is appended after a connection.close or close-ok of the leader, after bytes that are not AMQP frames, or
+   before the connection is open: a broker ends some handshakes without a word, and clients know what that means.
+3. If the leader goes while a part of a frame is held, that part is dropped: the frame was never sent whole.
 
 No I/O: bytes in, bytes out.
 """
@@ -35,7 +35,7 @@ class Answers:
         self._is_open = False
 
     def passed_on(self, data: bytes) -> bytes | memoryview:
-        """Take what the leader has sent; return what the client is to be sent now."""
+        """Take bytes that the leader has sent; return the bytes to send to the client now."""
         if not self._is_framed:
             return data
         if self._missing:

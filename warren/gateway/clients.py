@@ -1,9 +1,9 @@
 """The clients of a node that does not lead, each with a connection to the leader once there is one.
 
     SHAKING   TLS with the client is being agreed on
-    WAITING   it is to be connected to the leader; nothing is read from it
+        WAITING   waits for a connection to the leader; nothing is read from it
     PASSED    its bytes go to the leader, and the leader's to it
-    LEAVING   nothing comes from a leader any more; what is left is sent, then its end is waited for
+        LEAVING   the leader sends nothing more; the rest is sent, then the client has to end the connection
 
     state     what happens                                    becomes
     SHAKING   handshake done                                  WAITING
@@ -14,8 +14,8 @@
     PASSED    nothing is heard of the leader for `SILENT_S`   LEAVING, told why
     any       the client is gone; a deadline has passed       closed, at both ends
 
-1. An end is read while the other one takes what is offered: who does not read costs one read, what ``answers.py``
-   holds, and what the kernel keeps of two sockets.
+1. An end is read only while the other end accepts the bytes: a peer that does not read costs one read, the bytes that
+   ``answers.py`` holds, and the buffers of two sockets in the kernel.
 2. The end of a client is passed on as an end; its loss as a loss.
 3. Clients that are not connected to the leader are counted by `Admission`, as those of a broker that have not logged
    in. Each client takes two descriptors, and none is taken that is for files.
@@ -163,7 +163,7 @@ class Clients:
                 self._leave(client, "this node does not hear of the node that leads: connect again, to another node")
 
     def connected(self, client: Client, passage: Passage) -> None:
-        """Pass on a client from now on. One that is gone by now is nobody's business any more."""
+        """Pass on a client from now on. Close the connection to the leader if the client is gone by now."""
         sock = passage.sock
         if client.state != WAITING or self._clients.get(client.end.fd) is not client:
             sock.close()
@@ -181,7 +181,7 @@ class Clients:
         self._admission.leave(client.address)
         self._add(client, client.leader, READABLE)
         self._watch(client.end, READABLE)
-        # What came right behind the handshake of TLS was read already, and no event tells of it.
+        # Bytes that came directly after the TLS handshake have been read already, so the selector does not report them.
         self._read(client, client.end)
 
     def turned_away(self, client: Client, reason: str) -> None:
@@ -277,7 +277,7 @@ class Clients:
             self._watch(end, end.interest & ~READABLE)
 
     def _flush(self, client: Client, end: End) -> None:
-        """Send what waits at one end, and go on reading the other one."""
+        """Send the bytes that wait at one end, and continue to read the other end."""
         try:
             if not end.flush():
                 return
@@ -465,7 +465,7 @@ class Clients:
                 log.warning("the TLS handshake with a client has failed", peer=client.facts.peer, reason=str(error))
                 self._close(client)
             except Exception as error:
-                # A defect of ours, met by one client: the others go on.
+                # A fault of ours that one client met: the other clients continue.
                 log.error("internal error, the connection is closed", peer=client.facts.peer, exception=error)
                 self._close(client)
             if self._clock() - start_s > HANDSHAKE_BUDGET_S:

@@ -1,7 +1,7 @@
 """One end of a connection that is passed on: a client's socket, plain or TLS, or the one to the leader.
 
-1. `offer` never blocks. What the kernel does not take waits, and who offers has to stop until `flush` says that nothing
-   does: so what waits is at most one offer, and a last word behind it.
+1. `offer` never blocks. Bytes that the kernel does not take wait. The caller has to stop until `flush` says that
+   nothing waits: so at most one offer waits, and a last word after it.
 2. `receive` returns what is there now: ``b""`` at the end, None when nothing is.
 3. TLS between client and node ends here (``server/network/tls_session.py``); TLS between nodes is OpenSSL's, on the
    socket.
@@ -28,7 +28,7 @@ class End:
         self.fd = sock.fileno()
         self.interest = 0  # what it is watched for
         self.has_ended = False  # the peer says nothing more
-        self.is_hung_up = False  # nothing can be sent to it any more either; it is not watched
+        self.is_hung_up = False  # nothing can be sent to it either; it is not watched
         self._waiting: deque[memoryview] = deque()
 
     @property
@@ -61,7 +61,7 @@ class End:
         self._waiting.append(memoryview(data))
 
     def flush(self) -> bool:
-        """Send what waits; tell whether nothing does any more.
+        """Send the bytes that wait; return True when nothing waits.
 
         Raises:
             OSError: the connection is gone.
