@@ -1,9 +1,9 @@
 """Which addresses a link may connect to: not the inside of the machine that the broker runs on.
 
-Whoever may set a parameter chooses where the broker connects. Loopback, link-local, unspecified and multicast
+A user that may set a parameter chooses where the broker connects. Loopback, link-local, unspecified and multicast
 addresses and the metadata services of clouds are refused, unless the operator has allowed their network.
 
-1. What is judged is the resolved address, and that very address is connected to: a name that changes its mind
+1. The guard judges the resolved address, and the link connects to exactly that address: a name whose address changes
    between check and connect gains nothing.
 2. An IPv4 address within an IPv6 address (mapped, translated, NAT64, 6to4, Teredo, ISATAP) is judged as well. Within
    the local NAT64 prefix 64:ff9b:1::/48 its place depends on the network, so that prefix is refused as a whole.

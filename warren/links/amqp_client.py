@@ -64,7 +64,7 @@ M = TypeVar("M")
 
 
 class LinkError(Exception):
-    """A link cannot go on. The text is for status and logs: no credentials in it."""
+    """A link cannot continue. The text is for status and logs: it must not contain credentials."""
 
     def fresh(self) -> Self:
         """Return the same error without a traceback.
@@ -133,7 +133,7 @@ class Returned(NamedTuple):
 
 
 class Signal:
-    """Wakes whoever waits at that moment; no memory, so look at the state before waiting."""
+    """Wakes the tasks that wait at that moment. It has no memory, so look at the state before waiting."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -330,7 +330,7 @@ class Channel:
         self.connection.send(method_frame(self.number, methods.BasicReject(delivery_tag, requeue=True)))
 
     def take_deliveries(self, limit: int | None = None) -> list[Delivery]:
-        """Return deliveries that have come, at most `limit`, oldest first; reading goes on when there is room again."""
+        """Return received deliveries, at most `limit`, oldest first; reading resumes when there is room again."""
         count = len(self.deliveries) if limit is None else min(limit, len(self.deliveries))
         taken = [self.deliveries.popleft() for _ in range(count)]
         freed = sum(map(_cost, taken))
@@ -539,7 +539,7 @@ class Connection:
         self.send(data)
 
     def _take_out(self) -> bytes | memoryview:
-        """Take about `SEND_BYTES` of what is to be sent."""
+        """Take about `SEND_BYTES` of the bytes that wait to be sent."""
         out = self._out
         taken = [out.popleft()]
         size = len(taken[0])
@@ -733,7 +733,7 @@ class Connection:
         return channel
 
     def drop(self, channel: Channel) -> None:
-        """Forget a channel that was closed; what it had not taken does not count any more."""
+        """Forget a channel that was closed; its deliveries that were not taken no longer count."""
         self._channels.pop(channel.number, None)
         channel.drop_content()
         self.freed(channel.delivery_bytes)
@@ -817,7 +817,7 @@ class Connection:
         for scope in self._tasks:
             scope.cancel()
         self._channels.clear()  # they refer to us
-        with trio.CancelScope(shield=True):  # or whoever is cancelled would not come to close a second connection
+        with trio.CancelScope(shield=True):  # otherwise a cancelled task would not get to closing a second connection
             await trio.aclose_forcefully(self._stream)
 
 

@@ -177,7 +177,7 @@ def redact_uri(text: str) -> str:
     """Return one URI without user, password and query: what status, logs and errors show."""
     found = _SCHEME.fullmatch(text)
     if found is None:
-        # Whoever forgot the scheme may still have written the password.
+        # A URI without the scheme may still contain the password.
         return _WHITESPACE.sub("", _place(text))
     rest = _place(found[2])
     slashes = "" if rest.startswith("//") else "//"

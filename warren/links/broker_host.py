@@ -262,7 +262,7 @@ def _queue_policy(vhost: VirtualHost, queue: Queue) -> Policy | None:
 
 
 def _federation(policies: EffectivePolicy) -> Policy | None:
-    """Return the federation keys that are in effect, None when there are none."""
+    """Return the federation keys that are in effect, None when none of them is set."""
     texts = [policies.maybe_text(key) for key in FEDERATION_KEYS]
     return Policy(*texts) if any(texts) else None
 

@@ -1,7 +1,7 @@
 """TLS of a link's connection, and its settings, made from files that its URI names.
 
-Whoever may set a parameter chooses the names: which files are read, and by how many threads at a time, is the rule of
-the whole process (``server/regular_files.py``, ``server/threads.py``).
+A user that may set a parameter chooses the names. Which files may be read, and by how many threads at a time, is a rule
+of the whole process (``server/regular_files.py``, ``server/threads.py``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def client_stream(plain: trio.SocketStream, context: ssl.SSLContext, uri: Broker
     """Return TLS over `plain`, before the handshake.
 
     Raises:
-        OSError, ValueError: the name that the server is to have is no host name.
+            OSError, ValueError: the expected name of the server is not a valid host name.
     """
     name = uri.host if uri.server_name in (None, "disable") else uri.server_name
     return TlsStream(plain, context, name)

@@ -1,17 +1,18 @@
-"""One upstream of a federated exchange: what is published there and wanted here, comes here.
+"""One upstream of a federated exchange: messages published there that are wanted here come here.
 
 At the upstream, all durable but for its auto-delete exchange, under names that RabbitMQ uses too:
 
     X --(the bindings of X here)--> exchange "federation: X -> us A" or "… B" --> queue "federation: X -> us" --> link
 
-1. The upstream exchange gets what is bound here; the same key and arguments from several destinations are one binding
-   there, so bindings are counted. All are read once an attempt, a few at a time; then the cost of a change is its own,
-   however many bindings there are. Changes that the upstream is too slow for are forgotten, and all are read again.
+1. The upstream exchange gets the bindings of the exchange here. Equal key and arguments from several destinations are
+   one binding there, so bindings are counted. All are read once an attempt, a few at a time; after that a change costs
+   the same however many bindings exist. Changes that are too fast for the upstream are forgotten, and all bindings are
+   read again.
 2. Of the two names A and B one is in use. A new attempt builds the other one up completely and then deletes the
    former: stale bindings vanish, and no message is missed, for both lead to the same queue meanwhile.
 3. A message goes no further than max-hops, and never back to a broker it came through: x-received-from. Bindings carry
-   x-bound-from, so that they do not run in circles either. What has no room for that in its headers or arguments is
-   left out, and the log says so once an attempt.
+   x-bound-from, so that they do not run in circles either. A message or binding without room for that in its headers
+   or arguments is left out, and the log says so once an attempt.
 4. Messages wait in the upstream queue while the link is down, within expires and message-ttl.
 5. The upstream queue and exchange go when the link is removed for good, unless resource-cleanup-mode says never.
 """
@@ -191,7 +192,7 @@ class ExchangeLink(FederationLink):
         """Build up one of the exchanges A and B with all bindings, delete the other; return the bindings."""
         existing = [suffix for suffix in "AB" if await self._exists(remote, f"{queue} {suffix}")]
         if len(existing) == 2:
-            # An attempt ended half way. Which of them is complete nobody knows: complete A, then go on as always.
+            # An attempt ended half way. Nobody knows which of the two is complete: complete A, then continue as usual.
             self._suffix = "A"
             await self._complete(remote, channel, queue)
             await delete_exchange(remote, f"{queue} B")

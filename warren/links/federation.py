@@ -94,7 +94,7 @@ class FederationLink(ABC):
 
     @abstractmethod
     async def clean_up(self) -> None:
-        """Remove what the link made upstream, once it is not wanted any more.
+        """Remove everything that the link made upstream, once the link is no longer wanted.
 
         Raises:
             LinkError: the upstream cannot be reached.

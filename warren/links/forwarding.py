@@ -81,9 +81,9 @@ def with_value(table: bytes, key: str, value: bytes) -> bytes:
 
 
 def prepended(table: bytes, key: str, entry: bytes, most: int | None = None) -> bytes:
-    """Return the table with the tagged `entry` put in front of the array under `key`; what is no array is replaced.
+    """Return the table with the tagged `entry` put in front of the array under `key`; any other value is replaced.
 
-    `most`: how many entries there are then, the newest; None: all.
+    `most`: keep only so many entries, the newest; None: keep all.
     """
     former = maybe_value(table, key)
     rest = b""
@@ -98,7 +98,7 @@ def prepended(table: bytes, key: str, entry: bytes, most: int | None = None) -> 
 
 
 def array_entries(table: bytes, key: str) -> list[Table] | None:
-    """Return the tables in the array under `key`; None when there is no array."""
+    """Return the tables in the array under `key`; None when the value is not an array."""
     value = maybe_value(table, key)
     if value is None or value[:1] != b"A":
         return None
@@ -170,5 +170,5 @@ def received_from_queue(
     if copies is not None:
         table = with_value(without_copies(table), "x-original-cc", copies)
     entry = encode_table({"uri": uri, "queue": queue, "redelivered": redelivered})
-    visits = long_value(min(count + 1, LONG_MAX))  # whoever published it may have written any count
+    visits = long_value(min(count + 1, LONG_MAX))  # the publisher may have written any count
     return prepended(table, RECEIVED_FROM, b"F" + with_value(entry, "visit-count", visits))

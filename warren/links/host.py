@@ -1,7 +1,7 @@
-"""What links need of the broker they live in; the broker implements it, tests have a fake.
+"""What links need of the broker they live in; the broker implements it, and tests have a fake.
 
 1. All methods run on trio's thread. Those that are not ``async`` return at once, from memory.
-2. `Listener` calls are hints: they may come too often, never too seldom. Whoever hears one reads the state anew.
+2. `Listener` calls are hints: they may come too often, never too seldom. A listener reads the state again after a call.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class LocalBinding:
 
 
 class Listener(Protocol):
-    """Who wants to hear of changes. Calls return at once and raise nothing."""
+    """A listener for changes. Its methods return at once and must not raise."""
 
     def definitions_changed(self) -> None:
         """Tell that a parameter, a policy, or an exchange or queue that could have one came, changed or went."""
 
     def bindings_changed(self, vhost: str, exchange: str) -> None:
-        """Tell that a federated exchange may have other bindings as source than before: all are to be read again."""
+        """Tell that the bindings with a federated exchange as source may have changed: read all of them again."""
 
     def binding_changed(self, vhost: str, exchange: str, binding: LocalBinding, count: int) -> None:
         """Tell that a federated exchange has gained a binding as source (`count` 1), or lost one (-1)."""

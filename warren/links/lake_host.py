@@ -1,8 +1,8 @@
 """The broker as the host of its tables: `lake_jobs.Host` over `server.management.Management`; who may set which.
 
 1. A table writes files where the broker may, so only an administrator sets its parameter, and only for places that the
-   operator's setting allows. What was allowed once and is not any more is told by the state of the table.
-2. No two parameters are of the same table: each would take it over from the other one.
+   operator's setting allows. If a place is no longer allowed, the state of the table says so.
+2. Two parameters never name the same table: each would take it over from the other one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables that the broker itself has follow: which there should be, that they run, and how they are.
+"""Tables that the broker itself keeps up to date: which tables should run, that they run, and their state.
 
     state        a table                                             becomes
     starting     is to begin                                         running, failing, terminated
@@ -11,13 +11,13 @@
 
 1. All tables of a broker are in one process beside it (``lake_process.py``), which is there while there are any. When
    it ends, however it does, it is started again, after a pause that doubles up to `PAUSE_MAX_S`.
-2. Nothing is kept here that tables depend on: how far each is stands in its own commits, so a process that is killed at
-   any moment loses and doubles nothing.
-3. A table is never there twice: a changed one begins when the former has ended. One that does not end within `STOP_S`
-   takes the process with it.
-4. There are `JOBS_MAX` tables at most; each has up to ``max_bytes`` in memory.
+2. Tables depend on nothing that is kept here: a table's own commits record how far it is. So a process that is killed
+   at any moment loses and doubles nothing.
+3. A table never runs twice: a changed table starts when the former one has ended. If one does not end within `STOP_S`,
+   the process is killed with it.
+4. At most `JOBS_MAX` tables run; each has up to ``max_bytes`` in memory.
 5. States, logs and reasons hold no credentials.
-6. Counts go on when a table or the process begins anew.
+6. Counts continue when a table or the process restarts.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Host(Protocol):
         """Return a token for that."""
 
     def dismiss(self, token: str) -> None:
-        """Let nobody in with it any more."""
+        """Revoke the token."""
 
     def log(self, level: str, event: str, **details: object) -> None:
         """Write a log line; details hold no credentials."""
@@ -141,7 +141,7 @@ class LakeJobs:
         self._changed = trio.Event()
         self._is_stale = True  # whether there may be other parameters than `_look` has seen
         self._told = ""  # why the process ended the last time, in the log already
-        self._former: dict[Key, _Job] = {}  # what was there, of tables that begin anew
+        self._former: dict[Key, _Job] = {}  # previous jobs of tables that restart
         self._process: LakeProcess | None = None
         self.processes = 0  # that were started
         self.memory_bytes = 0
@@ -181,7 +181,7 @@ class LakeJobs:
         return any(job.number or job.state not in IDLE for job in self._jobs.values())
 
     async def _in_process(self) -> str:
-        """Have the tables follow in a process; return why that ended, nothing when none is needed any more."""
+        """Run the tables in a process; return why it ended, ``""`` when no table needs it."""
         url = await self._host.url()
         try:
             process = await start(self._arguments, self._host.descriptors_below)
@@ -257,7 +257,7 @@ class LakeJobs:
         return made
 
     async def _direct(self, process: LakeProcess, url: str) -> None:
-        """Tell the process what to do, until there is nothing to be done any more."""
+        """Tell the process what to do, until it has nothing left to do."""
         await process.tell({"places": self._host.places})
         while True:
             self._changed = trio.Event()
@@ -318,7 +318,7 @@ class LakeJobs:
     def _has_ended(self, job: _Job, reason: str, *, again: bool) -> None:
         self._is_out(job)
         if job.removed:
-            self._note_change()  # to be dropped, and made anew if there is to be another one
+            self._note_change()  # drop it, and make it again if a new one is wanted
         elif again or not reason:
             job.begin_at = trio.current_time() + job.pause_s
             job.pause_s = min(2 * job.pause_s, PAUSE_MAX_S)
@@ -327,7 +327,7 @@ class LakeJobs:
             self._set(job, TERMINATED, reason)
 
     def _is_out(self, job: _Job) -> None:
-        """Note that it is not in the process any more."""
+        """Note that the table has left the process."""
         self._host.dismiss(job.token)
         self._by_number.pop(job.number, None)
         job.before = {name: job.total(name) for name in COUNTS}
@@ -352,11 +352,11 @@ class LakeJobs:
 
     @property
     def pid(self) -> int:
-        """The process; 0 when there is none."""
+        """The process id; 0 when it does not run."""
         return 0 if self._process is None else self._process.pid
 
     def restart(self, vhost: str, name: str) -> bool:
-        """Have a table begin anew; False when there is none of that name."""
+        """Restart a table; return False when the name is unknown."""
         job = self._jobs.get((vhost, name))
         if job is None:
             return False

@@ -1,11 +1,11 @@
-"""The process in which tables follow, as the broker has it: started, talked to, listened to, and ended.
+"""The process in which tables follow: the broker starts it, talks to it, listens to it, and ends it.
 
 `warren.lake.served` says what the lines are.
 
-1. Nothing here waits for the process without an end: it may hang, say nothing, say too much, or not take what it is
-   told. Whatever it does wrong is a `ProcessFailed`, and its end.
-2. What is read of it is bounded: a line has `LINE_MAX` bytes at most, and both outputs are read at a pace that costs
-   the broker little; who says more waits. Of its standard error the end is kept.
+1. Nothing here waits for the process forever: it may hang, say nothing, say too much, or not read its input. Any such
+   failure raises `ProcessFailed` and ends the process.
+2. Its output is bounded: a line has `LINE_MAX` bytes at most, and both outputs are read at a pace that costs the broker
+   little; a process that writes more has to wait. Of its standard error the end is kept.
 3. It is ended by the end of its input, and killed after `GRACE_S`. Its number is never used after it was waited for.
 """
 
@@ -92,7 +92,7 @@ class LakeProcess:
         """Hand over what it says, until its output ends.
 
         Raises:
-            ProcessFailed: that is no line as it should be, or there has been none for long.
+                ProcessFailed: a line is not valid, or the process has been silent for too long.
         """
         assert self._process.stdout is not None
         rest = b""
@@ -186,7 +186,7 @@ def _read(line: bytes) -> dict[str, Any]:
 
 
 def number_of(news: Mapping[str, Any], name: str) -> float:
-    """Return a number that it tells; 0 for what is none."""
+    """Return a number that the process reports; 0 for anything else."""
     value = news.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < NUMBER_MAX:
         return 0

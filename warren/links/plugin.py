@@ -52,7 +52,7 @@ class LinksPlugin:
         return [] if self._supervisor is None else list(self._supervisor.shovels(vhost))
 
     def restart_shovel(self, vhost: str, name: str) -> bool:
-        """Have a shovel begin anew; False when there is none of that name."""
+        """Restart a shovel; return False when the name is unknown."""
         return self._supervisor is not None and self._supervisor.restart_shovel(vhost, name)
 
     def federation_links(self, vhost: str | None = None) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ class LinksPlugin:
         return [] if self._supervisor is None else list(self._supervisor.federation_links(vhost))
 
     def restart_federation_link(self, vhost: str, link_id: str) -> bool:
-        """Have a federation link begin anew; False when there is none of that id."""
+        """Restart a federation link; return False when the id is unknown."""
         return self._supervisor is not None and self._supervisor.restart_federation_link(vhost, link_id)
 
     def tables(self, vhost: str | None = None) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ class LinksPlugin:
         return [] if self._tables is None else self._tables.status(vhost)
 
     def restart_table(self, vhost: str, name: str) -> bool:
-        """Have a table begin anew; False when there is none of that name."""
+        """Restart a table; return False when the name is unknown."""
         return self._tables is not None and self._tables.restart(vhost, name)
 
     def table_process(self) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""One upstream of a federated queue: messages move here while somebody here waits for them.
+"""One upstream of a federated queue: messages move here while a consumer here waits for them.
 
 1. The link consumes upstream only while `Host.wants_messages` says so: the local queue is empty and has a consumer
    with room. It consumes with priority -1: consumers at the upstream come first.
-2. What had arrived when demand ended is still moved; at most prefetch-count messages.
+2. Messages that had arrived when demand ended are still moved; at most prefetch-count messages.
 3. Publishes are mandatory: a queue that is deleted under way ends the attempt, and the messages stay upstream.
 """
 
@@ -44,7 +44,7 @@ class QueueLink(FederationLink):
         return self.upstream.queue or self.name
 
     def demand_changed(self) -> None:
-        """Wake the link: the queue here may want messages, or none any more."""
+        """Wake the link: the queue here may want messages now, or no longer."""
         self._demand_changed.wake()
 
     async def carry(

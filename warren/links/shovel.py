@@ -1,10 +1,10 @@
 """Dynamic shovels: the parameter, and one attempt to move messages from a queue or exchange to another broker.
 
-1. What is stored as parameter has passed `validate`; `parse` of it fails only for one that came in another way.
+1. A stored parameter has passed `validate`; `parse` can fail only for a parameter that was stored in another way.
 2. `Shovel.attempt` returns when src-delete-after is reached, and only then; everything else raises. What is left of
    the limit survives a lost connection, so that the limit is met exactly.
 3. A destination queue that is deleted under way ends the attempt before anything is acked: publishes to a queue are
-   mandatory. Publishes to an exchange are not: that no queue is bound there is the owner's decision.
+      mandatory. Publishes to an exchange are not: the owner of the exchange decides whether a queue is bound to it.
 
 Source: RabbitMQ's dynamic shovels, keys and sentences of 3.10; ``src-predeclared``, ``dest-predeclared`` and the
 protocol ``local`` of later versions. AMQP 1.0 is not spoken.

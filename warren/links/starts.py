@@ -16,7 +16,7 @@ END_EVERY_S: Final = 0.005
 
 
 class Starts:
-    """The links that wait. `run` is to be running."""
+    """The links that wait for their start. `run` has to be running."""
 
     def __init__(self) -> None:
         self._lines: dict[str, dict[trio.Event, None]] = {}  # by vhost; the next first, in both

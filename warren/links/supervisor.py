@@ -1,18 +1,18 @@
-"""Which links there should be, and that they run: from parameters and policies to tasks, and status of them.
+"""Which links should exist, and that they run: from parameters and policies to tasks and their status.
 
-1. Each link is a task of its own. What one raises, faults of ours included, ends its attempt and nothing else; it is
-   tried again after its reconnect delay. A link whose delay cannot be waited for is switched off. What is wrong with a
-   parameter or policy leaves the links that run alone.
-2. A link is never there twice: a changed one starts when the former has ended.
-3. A link that is removed for good cleans up at its upstream, for `CLEAN_UP_S` at most. One that is stopped because
-   the broker stops does not.
+1. Each link is a task of its own. An error in one, faults of ours included, ends its attempt and nothing else; the link
+   tries again after its reconnect delay. A link whose delay is too long to wait for is switched off. An error in a
+   parameter or policy does not affect the links that run.
+2. A link never runs twice: a changed link starts when the former one has ended.
+3. A link that is removed for good cleans up at its upstream, for `CLEAN_UP_S` at most. A link that stops because the
+   broker stops does not.
 4. Status, logs and reasons hold no credentials.
 5. A vhost has `LINKS_MAX` links at most: the first of its shovels, federated exchanges and federated queues. Attempts
-   begin one after the other (`links.starts`), and what there should be is found in pieces: policies and upstreams
-   multiply, and whoever may set them may have every queue ask for a link to every upstream.
+   begin one after the other (`links.starts`), and the wanted links are computed in pieces: policies and upstreams
+   multiply, and a user that may set them can have every queue ask for a link to every upstream.
 6. While links are held (`Host.held_reason`) none runs. Each is shown as held; a release makes all of them begin.
-7. To find that out takes a fifth of the time at most: thousands of parameters that come one by one are looked at in a
-   few goes, not all of them after each.
+7. This computation takes a fifth of the time at most: thousands of parameters that come one by one are handled in a
+   few passes, not all of them after each one.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ class Supervisor:
     # --- for the management API ---------------------------------------------------------------------------------
 
     def restart_shovel(self, vhost: str, name: str) -> bool:
-        """Start a shovel anew; False when there is none of that name."""
+        """Restart a shovel; return False when the name is unknown."""
         entry = self._entries.get(("shovel", vhost, name))
         if entry is None:
             return False
@@ -342,7 +342,7 @@ class Supervisor:
         return True
 
     def restart_federation_link(self, vhost: str, link_id: str) -> bool:
-        """Start a federation link anew, by the ``id`` of its status; False when there is none."""
+        """Restart a federation link by the ``id`` of its status; return False when the id is unknown."""
         for entry in list(self._entries.values()):
             if isinstance(entry.link, FederationLink) and entry.link.id == link_id and entry.link.vhost == vhost:
                 self._restart(entry)

@@ -1,14 +1,14 @@
 """The part all links share: deliveries of a source channel become publishes on a destination channel.
 
-1. on-confirm: a delivery is acked at the source only after the destination has confirmed its publish; whatever dies
+1. on-confirm: a delivery is acked at the source only after the destination has confirmed its publish; whatever fails
    in between, the source still has it. on-publish: after its bytes went to the operating system. no-ack: never.
 2. Acks are cumulative and go up to the oldest publish that is not settled; a delivery that is not forwarded
    (hops) is settled when all before it are.
 3. A publish that the destination refuses (basic.nack) is given back to the source queue, and nothing more is
    published for `RETRY_S`, so that a full destination costs no busy loop. A mandatory message that comes back
    ends the transfer before its confirm is looked at: it stays in the source.
-4. A message whose headers leave no room for what the link writes into them, goes on without that, or not at all: the
-   link says which. It would stop everything behind it otherwise, for as long as it is there.
+4. If the headers of a message leave no room for the link's own headers, the message is sent without them or not at all:
+   the link decides. Otherwise it would stop all messages after it, for as long as it exists.
 5. With a limit exactly so many messages are settled; deliveries beyond it go back when the channel closes.
 """
 
@@ -102,7 +102,7 @@ class SettlementWindow:
             tag = waiting.popleft()[1]
             count += sequence > 0
         if len(self._single) > 2 * len(waiting) + SPARE_CONFIRMS:
-            # The destination has confirmed some twice: those are not waiting any more.
+            # The destination has confirmed some publishes twice: those no longer wait.
             self._single &= {sequence for sequence, _ in waiting}
         return tag, count
 
