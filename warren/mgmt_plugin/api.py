@@ -118,7 +118,7 @@ def check(route: Route, operator: Operator, vhost: str | None, vhosts: Container
     if vhost is None or route.makes_vhost:
         return
     if vhost not in vhosts:
-        # Who may not see everything is not told what exists.
+        # A user with limited rights is not told which vhosts exist.
         raise not_found() if operator.is_monitor else not_authorised(Access.VHOST.value)
     if access in (Access.CLIENT, Access.VHOST, Access.POLICYMAKER):
         entitled = operator.may_enter(vhost) or (access is Access.POLICYMAKER and operator.is_administrator)

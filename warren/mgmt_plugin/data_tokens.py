@@ -2,13 +2,13 @@
 
     token    base64url of  MAC 32 bytes | {"e": ends, s since 1970, "u": user, "v": vhost, "q": queue}
 
-1. A token says what it is for, and nothing is kept of it: there is no number of tokens that anybody could exhaust, and
-   one outlives a restart. The MAC is HMAC-SHA256 over what it says and the hash of the user's password, so that it ends
-   with the password and with the user.
-2. It lets in what its user may read at the moment of each request, and never more than its queue. It opens nothing on
-   any other port.
-3. The key is in the data directory, readable by the broker alone; nodes with a secret in common derive it from that, so
-   that the one that leads next knows the tokens.
+1. A token says what it is for, and the broker does not store it. So tokens cannot run out, and a token outlives a
+   restart. The MAC is HMAC-SHA256 over its text and the hash of the user's password: it becomes invalid with the
+   password and with the user.
+2. A token gives access to what its user may read at the moment of each request, and never to more than its queue. It
+   opens nothing on any other port.
+3. The key is in the data directory, readable by the broker alone. Nodes with a secret in common derive the key from
+   that, so that the next leader knows the tokens.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DataTokens:
         """Return what the token of a request says.
 
         Raises:
-            HttpError: 401, there is none, or it is not one of ours, or has ended.
+            HttpError: 401, the token is missing, is not one of ours, or has ended.
         """
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":

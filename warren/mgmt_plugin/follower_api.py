@@ -1,4 +1,4 @@
-"""What a follower answers over HTTP: how it is, and that it be promoted. All else is forwarded to its leader.
+"""The HTTP interface of a follower: its state, and its promotion. All other requests are forwarded to its leader.
 
     GET   /health                 200 while clients are passed on to a leader, else 503 and why
     GET   /health/leader          503: this node does not lead
@@ -6,14 +6,14 @@
     GET   /metrics                for Prometheus
     GET   /api/cluster/status     where it is, and who leads; users with the tag monitoring
     GET   /api/nodes, …/NAME      the nodes by what is known here, while it follows nobody; likewise
-    POST  /api/cluster/promote    go on as a leader; administrators, with an audit line
-    POST  /api/cluster/recover    what is here is the truth for all nodes; the same
+    POST  /api/cluster/promote    become the leader; administrators, with an audit line
+    POST  /api/cluster/recover    make the data of this node the truth for all nodes; the same
     GET   …/data/…/chunks         sealed chunks of streams, while it is in sync (``follower_chunks.py``)
-    all other requests            as the leader answers them (``http/forwarding.py``); 503 while there is none
+    all other requests            as the leader answers them (``http/forwarding.py``); 503 without a leader
 
-1. Users are those of its leader, as far as they have come here. An empty follower has none, and lets nobody in.
+1. Users are those of its leader, as far as they have come here. An empty follower has no users and refuses all logins.
 2. On the port for Prometheus nobody logs in, as on a broker. Nothing is forwarded there.
-3. Who is asked by a forwarded request is the leader: it has the users, and is told where the client is.
+3. The leader checks a forwarded request: it has the users, and is told the address of the client.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class FollowerApi:
         """Have the leader answer.
 
         Raises:
-            HttpError: there is none, or it does not answer.
+            HttpError: there is no leader, or it does not answer.
         """
         settings = self._following.settings
         own = settings.https if request.is_tls else settings.http

@@ -2,11 +2,11 @@
 
     GET /api/warren/data/VHOST/QUEUE/chunks?from=…&to=…&id=…
 
-1. What is answered here is what the leader would have answered a moment ago: the stream is the one of that `id` by
-   store and number, the user may read it, and what is sealed is committed. An answer ends where what is here ends, as
-   its X-Warren-Next says; whoever goes on from there is answered by the leader.
-2. In every doubt the request is forwarded: without an `id`, for an offset that is not here or is damaged, for who may
-   not read the stream as far as is known here, and while the follower is not in sync with a leader.
+1. The answers are those that the leader would have given a moment ago: the stream is the one of that `id` by store and
+   number, the user may read it, and sealed messages are committed. An answer ends where the data of this node ends, as
+   its X-Warren-Next says; the leader answers a reader that continues there.
+2. In every doubt the request is forwarded: without an `id`, for an offset that is missing here or damaged, for a user
+   who may not read the stream as far as is known here, and while the follower is not in sync with a leader.
 3. Rights are those of the leader as far as they have come here. A leader that is silent ends the link within seconds,
    and then nothing is answered.
 """

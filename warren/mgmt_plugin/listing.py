@@ -31,7 +31,7 @@ from warren.vhosts.pattern import Pattern
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
 MANY: Final = 1000
-# What a reference takes, and a rank while a list is sorted.
+# Memory of a reference, and of a rank while a list is sorted.
 REFERENCE_BYTES: Final = 8
 RANK_BYTES: Final = 200
 RUN: Final = 256

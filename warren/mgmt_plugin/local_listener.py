@@ -5,9 +5,9 @@
     POST /api/warren/streams/{vhost}/{queue}/offset           PUT …/groups/{group}
 
 1. There are no other paths here, no pages and no logins: a name and a password are refused unread. A token
-   (``server.local_http``) lets in to the vhost that it is of.
-2. Who comes is the broker itself, as links are, and may read every queue of that vhost. The rest is as on the
-   management port, by the same handlers and with the same limits.
+   (``server.local_http``) gives access to its vhost.
+2. The client is the broker itself, as for links, and may read every queue of that vhost. Everything else is as on the
+   management port, with the same handlers and the same limits.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ async def sorted_queues(call: Call, vhost: VirtualHost) -> list[Queue]:
     if len(vhost.queues) <= MANY or vhost.has_sorted_queues():
         return vhost.sorted_queues()
     await call.request.begin_work()
-    if vhost.has_sorted_queues():  # by whoever had the permit before
+    if vhost.has_sorted_queues():  # sorted by the previous holder of the permit
         return vhost.sorted_queues()
     version = int(vhost.topology_version)
     found = await in_order(list(vhost.queues.values()), lambda queue: queue.name)

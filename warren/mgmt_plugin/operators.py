@@ -1,4 +1,4 @@
-"""Who is asking: users of the management API, their tags, and the sessions of browsers.
+"""The identity of a client: users of the management API, their tags, and the sessions of browsers.
 
     tag              may
     management       see and use its own vhosts, as far as its permissions go
@@ -12,7 +12,7 @@
    `SESSIONS_PER_USER_MAX`: one more ends the least recently used of the same user, never anybody else's.
 3. A browser has a session's identifier in an HttpOnly, SameSite=Strict cookie. A request with it that changes
    something must also carry the session's CSRF token in a header; an Origin must be the host asked.
-4. The identifier is also a bearer token, where there is no cookie and no browser.
+4. The identifier is also a bearer token, for clients without cookies.
 5. A browser sends a password that it remembers (Basic) by itself, whichever page asks. A request with one that changes
    something is refused when the browser says that it comes from another site; other programs say nothing of the kind.
 6. The cost of a Cookie header is linear in its length.
@@ -127,7 +127,7 @@ class Sessions:
         return identifier, session
 
     def maybe_find(self, identifier: str, users: AccessControl) -> Session | None:
-        """Return the session, if it has not ended, and have it go on."""
+        """Return the session, if it has not ended, and renew it."""
         key = _digest(identifier)
         session = self._sessions.get(key)
         if session is None:
@@ -168,10 +168,10 @@ class Doorkeeper:
         self.failed = 0
 
     async def identify(self, request: Request) -> Operator:
-        """Return who is asking.
+        """Return the user who asks.
 
         Raises:
-            HttpError: 401, there are no credentials, or wrong ones; 403, a browser was led here by another site.
+            HttpError: 401, the credentials are missing or wrong; 403, a browser was led here by another site.
         """
         header = request.headers.get("authorization")
         if header is None:

@@ -200,7 +200,7 @@ class ManagementPlugin:
         """Do nothing: it only asks."""
 
     async def follow(self, following: Following, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
-        """Serve what there is to be seen and done of a follower, until cancelled; started with the ports.
+        """Serve the pages and actions of a follower until cancelled; it has started when its ports are open.
 
         Raises:
             StartError: a port cannot be opened.

@@ -3,8 +3,8 @@
     template            /api/queues/{vhost}/{name}       a part in braces stands for one percent-encoded segment
 
 1. Every route declares its `Access`, which is checked before its handler runs and before a body is read.
-2. What a user may do to an exchange or a queue is not decided here but by the engine, as for AMQP: handlers act
-   through a direct connection of that user.
+2. For exchanges and queues the engine checks the permissions of a user, as for AMQP; nothing is decided here: handlers
+   act through a direct connection of that user.
 3. A literal segment is preferred to one in braces.
 4. Every route has limits for its body, small ones unless it declares others. A JSON body is measured while it comes
    (``json_bodies.py``), before anything is built from it.

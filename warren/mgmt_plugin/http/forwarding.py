@@ -3,7 +3,7 @@
 1. Nothing of a body or an answer is kept: of each there is a part at a time, as much as was received at once.
 2. The answer may come before all of the body is there; then the rest is not sent.
 3. An answer that breaks off breaks off for the client, too: what was sent of it cannot be mistaken for all of it.
-4. Headers of the connection stay with it (RFC 9110, 7.6.1); all others go on as they are.
+4. Headers of the connection stay with it (RFC 9110, 7.6.1); all others are passed on unchanged.
 """
 
 from __future__ import annotations

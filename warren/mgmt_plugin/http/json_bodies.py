@@ -27,7 +27,7 @@ class TooMuch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """What a route takes: so many bytes, and so many values if the body is JSON."""
+    """The limits of a route for a body: the bytes, and the values if the body is JSON."""
 
     size: int
     values: int
@@ -56,7 +56,7 @@ class JsonGauge:
             piece = piece[1:]
             self._escaped = False
         if b"\\" in piece:
-            # Outside texts there is none in JSON: what is behind one that is there is not decoded.
+            # JSON has backslashes only inside texts. If one stands outside, the body is invalid and is not decoded.
             piece = _ESCAPE.sub(b"", piece)
         self._escaped |= piece.endswith(b"\\")
         texts_and_others = piece.split(b'"')

@@ -21,7 +21,7 @@ _DEPTH: Final = 3
 
 
 class Rows:
-    """A list of an answer, whose items are described when they are sent. What is `gone` by then is left out."""
+    """A list of an answer, whose items are described when they are sent. Items that are `gone` by then are left out."""
 
     def __init__(
         self, items: Collection[Any], describe: Callable[[Any], object], gone: Callable[[Any], bool] | None = None
@@ -32,7 +32,7 @@ class Rows:
         self.count = 0  # of those that were described so far
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the list as JSON; an empty piece is a row that is not there any more."""
+        """Yield the list as JSON; an empty piece is a row that no longer exists."""
         opening = b"["
         for item in self._items:
             if self._gone is not None and self._gone(item):

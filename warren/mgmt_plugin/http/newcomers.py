@@ -1,10 +1,10 @@
 """Connections over HTTP that have said nothing yet: each a watched descriptor and a slot, and no task.
 
-Whoever connects and says nothing costs a few system calls, so that hundreds of them at once delay by some milliseconds
-those who stand behind them in the backlog of the listener.
+A client that connects and says nothing costs a few system calls. Hundreds of them at once delay the clients after them
+in the backlog of the listener by some milliseconds only.
 
 1. A newcomer has its slot (``slots.py``) from the moment it is accepted; it may be given to another one meanwhile.
-2. When it says something, it is handed on; when it says nothing in time, or hangs up, it is closed.
+2. When it says something, it is handed over; when it says nothing in time, or hangs up, it is closed.
 3. At most `ACCEPTS_PER_ROUND` are accepted and `BEGUN_PER_ROUND` handed on before everything else has its turn.
 """
 
@@ -76,7 +76,7 @@ class Newcomers:
         """Accept from a listening socket that does not block. For ever.
 
         Raises:
-            OSError: there are no descriptors, most likely.
+            OSError: most likely the process has run out of descriptors.
         """
         while True:
             await trio.lowlevel.wait_readable(listener)

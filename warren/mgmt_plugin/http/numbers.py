@@ -16,10 +16,10 @@ _INTEGER: Final = re.compile(rf"-?[0-9]{{1,{DIGITS_MAX}}}")
 
 
 def integer(text: str) -> int:
-    """Return the integer that a text is.
+    """Return the integer that a text stands for.
 
     Raises:
-        ValueError: it is none, or has more than 64 bits.
+        ValueError: it is not an integer, or has more than 64 bits.
     """
     if _INTEGER.fullmatch(text) is None or not is_long(int(text)):
         raise ValueError("not an integer, or too large")

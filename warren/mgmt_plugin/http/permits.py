@@ -1,10 +1,11 @@
-"""What is long: how much of it goes on at the same time, who waits for a permit, and whose peer has left meanwhile.
+"""Permits for long work: how much runs at the same time, how long a request waits, and how a lost peer is found.
 
-1. Long work before an answer, which ends by itself, has permits of its own, and so have long answers, which end when
-   their peers have read them: who does not read keeps nobody from what is short to read.
-2. An account, which is a user or an address, has `PER_ACCOUNT` of `TOTAL` permits. Who finds none stands in line for
-   `LINE_S`; at most `LINE_PER_ACCOUNT` of an account do. Permits go to the first in line whose account has room.
-3. A peer that has hung up, or has shut down its side, while something long goes on for it is found within `LOOK_S`.
+1. Long work before an answer, which ends by itself, has permits of its own. So have long answers, which end when their
+   peers have read them. So a peer that does not read its answer does not block short requests.
+2. An account, which is a user or an address, has `PER_ACCOUNT` of `TOTAL` permits. A request without a permit stands in
+   line for `LINE_S`; at most `LINE_PER_ACCOUNT` of an account do. Permits go to the first in line whose account has
+   room.
+3. If a peer hangs up, or shuts down its side, during long work for it, that is found within `LOOK_S`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Permits:
         self._line: dict[_Waiter, None] = {}  # in the order in which they came
 
     async def maybe_acquire(self, account: str) -> bool:
-        """Acquire a permit, maybe after a while; False when there is none for this account."""
+        """Acquire a permit, maybe after a while; False when this account gets no permit."""
         if self._has_room(account):
             self._take(account)
             return True
@@ -92,7 +93,7 @@ class Departures:
         self._some.set()
 
     def forget(self, descriptor: int) -> None:
-        """Nothing long is made any more."""
+        """Stop watching a descriptor: its long work has ended."""
         if self._scopes.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
 

@@ -1,18 +1,18 @@
 """Work over HTTP in pieces: what all requests together may do before everything else has its turn.
 
-    beginning    a head is parsed, its user found, and what is short is answered: 1 unit, and 1 for each KiB of head
+    beginning    parse a head, find its user, give a short answer: 1 unit, and 1 for each KiB of the head
     slice        a piece of long work, about `SLICE_S`: `SLICE_UNITS`
 
 1. A round is one pass of trio's loop over what is ready; the reactor has its turn in each. A round has `ROUND_UNITS`,
-   and one beginning or slice more at most. Beginnings go first, but for one slice, so that whoever asks for something
-   short does not wait for those who ask for something long.
-2. Work belongs to an account: the address of a peer, from when its head is known its user. Accounts take turns in
-   beginnings, and in slices; within an account it is first come, first served. So who asks for a lot delays nobody else
-   by more than a turn, however many requests that is.
-3. While nobody waits a beginning has a whole slice: work that is shorter never waits.
+   and one beginning or slice more at most. Beginnings go first, except for one slice. So a short request does not wait
+   for long ones.
+2. Work belongs to an account: the address of a peer, or its user as soon as the head is known. Accounts take turns in
+   beginnings, and in slices; within an account it is first come, first served. So a client with many requests delays
+   the others by one turn at most, however many requests it sends.
+3. While nothing waits a beginning has a whole slice: work that is shorter never waits.
 
-The account of a task, and until when it has its turn, are variables of its context: the tasks that it begins have them,
-too. Work of the broker's own has the account ``""``.
+The account of a task, and the end of its turn, are variables of its context: the tasks that it starts inherit them.
+Work of the broker's own has the account ``""``.
 """
 
 from __future__ import annotations

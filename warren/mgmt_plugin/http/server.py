@@ -1,26 +1,26 @@
 """HTTP/1.1 over trio streams: requests in, responses out. The protocol itself is h11's.
 
-1. So many connections at a time as ``slots.py`` says; one that has said nothing has no task yet (``newcomers.py``). A
-   head over 16 KiB or with more than `HEADERS_MAX` lines, or one that is not there in `REQUEST_TIMEOUT_S`, ends it.
-2. A body is read when a handler asks for it, that is for a user who may ask, up to a limit that holds while it comes;
+1. ``slots.py`` limits the connections; one that has said nothing has no task yet (``newcomers.py``). A head over 16 KiB
+   or with more than `HEADERS_MAX` lines, or one that is incomplete after `REQUEST_TIMEOUT_S`, ends the connection.
+2. A body is read when a handler asks for it, that is for a user with the permission. A limit holds while it comes;
    `PROGRESS_BYTES` of it have to come in each `PROGRESS_TIMEOUT_S`. All bodies together have `BODIES_BYTES_MAX`, which
-   they share with what answers hold until they are sent; a user has at most what is left for all others. Where messages
-   may be so large that half of it would not do for one, it is more.
-3. A handler is cancelled after `HANDLER_TIMEOUT_S`. What it raises is answered with 500 and told to the log; any other
-   exception ends its connection and is told to the log. The other connections go on. However a request ends,
+   they share with the memory that answers hold until they are sent; a user has at most as much as is left for all
+   others. It is more where messages may be so large that half of it would not be enough for one.
+3. A handler is cancelled after `HANDLER_TIMEOUT_S`. Its exceptions are logged and answered with 500; any other
+   exception is logged and ends its connection. The other connections continue. However a request ends,
    `Request.concluded` is called once, before anything of the answer is sent.
 4. A request with both Content-Length and Transfer-Encoding is refused, and its connection closed.
-5. Requests begin, and bodies in many small chunks go on, in the turns of ``scheduler.py``: however many clients send
-   however strange requests, the rest of the broker has its turn after a few milliseconds.
-6. What a peer sends takes its own size in memory, and no object for each piece of it.
-7. An answer in `pieces` is made while the peer takes it: of a long one there are at most `PART_BYTES` and a piece at a
-   time. It has a permit (``permits.py``), and begins with a status that nothing can change any more: what fails later
-   cuts the connection. A short one, less than `PART_BYTES`, needs no permit and is sent with its length.
+5. Requests begin, and bodies in many small chunks are read, in the turns of ``scheduler.py``. So the rest of the broker
+   has its turn after a few milliseconds, whatever number and kind of requests clients send.
+6. The bytes that a peer sends take their own size in memory, without an object for each piece of them.
+7. An answer in `pieces` is made while the peer takes it: memory holds at most `PART_BYTES` and a piece of a long one.
+   It has a permit (``permits.py``), and begins with a status that cannot be changed later: a failure after that cuts
+   the connection. A short one, less than `PART_BYTES`, needs no permit and is sent with its length.
 8. A peer has to take each part of an answer in `UNREAD_TIMEOUT_S`, and all of it in `ANSWER_TIMEOUT_S`. The work for a
    long answer ends when its peer leaves.
 
-One task serves a connection from its socket to its answer: while the broker is busy each switch of tasks costs one
-of its turns, up to 10 ms, which is why there is no server framework of several tasks a request in between.
+One task serves a connection from its socket to its answer. While the broker is busy each switch of tasks costs one of
+its turns, up to 10 ms. A server framework with several tasks for each request would be too slow for that.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ _ABSOLUTE: Final = re.compile(r"https?://([^/?#]*)(.*)", re.I)
 _HANDSHAKE_BYTES: Final = 8 << 10
 _AMQP: Final = b"AMQP\x00"  # how a client of AMQP 0-9-1 begins, and no method of HTTP
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
-# What is not read of a body is drained up to here, so that the connection can go on.
+# The unread rest of a body is drained up to this size, so that the connection can continue.
 _DRAIN_BYTES_MAX: Final = 64 << 10
-# What is there already is sent in parts of this size.
+# Bytes that are already in memory are sent in parts of this size.
 _SENT_AT_ONCE: Final = 1 << 20
 
 log = get_logger("http")
@@ -111,11 +111,11 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class Response:
-    """An answer; `body` is sent as it is, and behind it the `blocks` of a large one, which is never put together.
+    """An answer: first `body`, as it is, then the `blocks` of a large one, which are never joined.
 
-    Behind them come the `pieces`, which are made when the peer has taken what is before them. An empty one gives way.
-    An answer of somebody else's has its own `headers` only, and comes from its `source`.
-    `refusal` says why it is not what was asked for, in the words of the body.
+    After them come the `pieces`, which are made when the peer has taken everything before them. An empty piece gives
+    other work a turn. An answer of another node has its own `headers` only, and comes from its `source`.
+    `refusal` gives the reason for an answer other than the requested one, in the words of the body.
     """
 
     status: int
@@ -161,17 +161,17 @@ async def _nothing() -> bytes:
 class Request:
     """The head of a request. Names of `headers` are lower case; `path` and `query` are still percent-encoded.
 
-    `identified` is to be called with the name of the user as soon as that has logged in, `hold` with how many bytes
-    more are kept until the answer is sent (it raises 503 when there are too many), `begin_work` before work that takes
-    long (it waits in line for a permit, which the request has until its handler returns, and raises 503 when there is
-    none).
+    The handler calls `identified` with the name of the user as soon as the user has logged in. It calls `hold` with the
+    additional bytes that are kept until the answer is sent (it raises 503 when there are too many). It calls
+    `begin_work` before work that takes long (it waits in line for a permit, which the request has until its handler
+    returns, and raises 503 when it gets no permit).
 
     `body_part` returns the body part by part instead of `read_body`, nothing at its end, and raises as that does.
 
-    `concluded` may be replaced by who wants to know how it is answered; None stands for a request that gets no answer,
+    A caller that wants to know the answer may replace `concluded`. None stands for a request that gets no answer,
     because its peer left or the broker stops.
 
-    `node` is the one that the client asked and that passes the request on; empty: this one.
+    `node` is the node that the client asked and that passes the request on; empty: this one.
     """
 
     method: str
@@ -299,7 +299,7 @@ async def serve_http(
             async with trio.SocketStream(trio.socket.from_stdlib_socket(newcomer.sock)) as stream:
                 await _converse(stream, newcomer, wrap, port_served)
         except Exception as error:
-            # A defect of ours, met by one connection: the others go on.
+            # A defect of ours, met by one connection: the others continue.
             log.error("internal error, the connection is closed", exception=error)
         finally:
             port_served.slots.leave(newcomer.slot)
@@ -547,7 +547,7 @@ class Conversation:
             except (h11.RemoteProtocolError, trio.BrokenResourceError):
                 raise
             except Exception as error:
-                # A defect of ours, met by one request: the others go on.
+                # A defect of ours, met by one request: the others continue.
                 log.error("internal error, the request is answered with 500", path=request.path, exception=error)
                 return error_response(HttpError(500, "internal_error", "see the log of the broker"))
         return error_response(HttpError(503, "timeout", "the request took too long"))

@@ -1,14 +1,15 @@
-"""Who may be connected to a port of HTTP at the same time, and who is closed when there are too many.
+"""The connections that a port of HTTP may have at the same time, and which one is closed when there are too many.
 
     IDLE      nothing has been asked yet, or nothing since the last answer, or a head that is not complete
     ASKED     a request whose user is not known (yet)
     KNOWN     a request of a user who has logged in
 
 1. There are `TOTAL` slots, of which an address has at most `PER_ADDRESS`. While there are too many, a newcomer takes
-   the slot of the longest idle connection of the address that has most of those, or of one that has asked but not
-   logged in; an address that has its share takes it from its own. A request of a known user is never closed for it.
-2. When nobody can be closed, a newcomer gets one of `RESERVED` slots more, where only the health of the broker is
-   answered. The longest idle of these makes room as well, so health is answered however many connections there are.
+   the slot of an idle connection: the longest idle one of the address with the most idle connections. Without an idle
+   one it takes that of a connection that has asked but not logged in. An address that has its share takes the slot from
+   its own connections. A request of a known user is never closed for a newcomer.
+2. When no connection can be closed, a newcomer gets one of `RESERVED` extra slots, where only the health of the broker
+   is answered. The longest idle of these makes room as well, so health is answered at any number of connections.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Slots:
         self._count = 0  # without the reserved ones
 
     def maybe_enter(self, address: str, close: Callable[[], None]) -> Slot | None:
-        """Give a newcomer a slot, maybe somebody else's; None when there is none at all."""
+        """Give a newcomer a slot, maybe that of another connection; None when no slot can be had at all."""
         slot = Slot(address, close)
         if not self._make_room(address):
             slot.reserved = True

@@ -1,6 +1,7 @@
 """The web UI: the files of the folder `static`, read once, served from memory.
 
-1. What is served is what the folder had at the start, under the names it had: no name of a request is ever opened.
+1. The server serves the files that the folder had at the start, under their names then: it never opens a path of a
+   request.
 2. Every answer forbids scripts, styles and connections from anywhere else, and being framed.
 3. A browser that asks for a path that is not there gets a page that says so; a program gets the refusal as JSON.
 """

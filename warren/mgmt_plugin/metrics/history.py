@@ -10,8 +10,8 @@
 2. A series that does not change costs nothing at a tick of level 0: the rows in between are filled in when it changes
    again.
 3. A rate is the difference over the last tick; an average the difference over the range asked for.
-4. A range that is asked for is told whole, as a grid of ticks: before its first row an object was as in that row, one
-   without rows is as it is now. What a full ring has dropped is not told.
+4. A requested range is returned whole, as a grid of ticks. Before the first row of an object its first row is used; an
+   object without rows is shown as it is now. Rows that a full ring has dropped are not returned.
 
 Source of the shapes: RabbitMQ, management HTTP API, "sampling" (``rate``, ``samples``, ``avg``, ``avg_rate``).
 """

@@ -99,7 +99,7 @@ from warren.vhosts.pattern import Pattern
 TOTALS_S: Final = 1.0
 # A page is refused when it would be longer than that.
 PAGE_BYTES_MAX: Final = 100 << 20
-# What is held of a page until it is sent: of a text besides its characters, and of a value.
+# Memory that a page takes until it is sent: for a text in addition to its characters, and for a value.
 LABEL_BYTES: Final = 57
 VALUE_BYTES: Final = 24
 LEAST_VALUE_BYTES: Final = 3  # with a space and the end of the line
@@ -574,7 +574,7 @@ class Metrics:
         yield Metric("reactor_protocol_connections", GAUGE, "Connections of clients, by protocol"), by_protocol
 
     def _replication(self) -> Rows:
-        """Yield what there is to be seen of followers; nothing on a node that takes none."""
+        """Yield the metrics of followers; nothing on a node that takes no followers."""
         if self._management.cluster is None:
             return
         status = self._management.cluster()
@@ -657,7 +657,7 @@ PATTERNS_SIZE_MAX: Final = 4096  # when compiled: all of them are tried for a qu
 
 
 class Choice:
-    """What a detailed page is asked for. ``vhosts`` None: all of them.
+    """The choice of objects for a detailed page. ``vhosts`` None: all of them.
 
     Raises:
         HttpError: 400.

@@ -2,10 +2,10 @@
 
 1. Everything has a rate, of the last tick. The node, the broker and its vhosts always have a past; of queues,
    exchanges, channels and connections at most `KEPT_MAX` have. One that begins to change takes the place of one that
-   has rested for `REST_TICKS`, if there is one; one that somebody looks at that of whichever rests longest.
-2. Sampling goes on in pieces of about a millisecond. An object that has gone is forgotten at the next tick, a queue at
-   once. A queue in which nothing has happened costs a comparison, and so does a connection over which no byte has
-   gone: its channels have done nothing that is counted either, or nothing that has left yet.
+   has rested for `REST_TICKS`, if there is one; one that somebody looks at takes the place of the longest resting one.
+2. Sampling runs in pieces of about a millisecond. An object that has gone is forgotten at the next tick, a queue at
+   once. A queue in which nothing has happened costs one comparison. So does a connection that has transferred no byte:
+   its channels have done nothing that is counted, or nothing that has been sent yet.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ class Statistics:
         return row
 
     def _row_of(self, item: object) -> tuple[int, ...] | None:
-        """Return the last row of anything, None: there is none yet."""
+        """Return the last row of anything; None: it has no row yet."""
         return self._queue_rows.get(item) if isinstance(item, Queue) else self._seen.get(item)
 
     def forget_queue(self, queue: Queue) -> None:

@@ -2,8 +2,8 @@
 
 1. Counters among them never go back: queues that are deleted are remembered in a sum (`GoneQueues`), channels and
    connections by the engine.
-2. A walk goes on in pieces of about a millisecond. What it counts was there when it began; a queue that is deleted
-   meanwhile is counted once.
+2. A walk runs in pieces of about a millisecond. It counts the objects that existed when it began; a queue that is
+   deleted meanwhile is counted once.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class GoneQueues(TopologyWatcher):
     def keep_up(self, totals: Totals) -> None:
         """Have no counter of `totals` be less than it was in earlier ones.
 
-        The queues of a vhost that is deleted are remembered turns later than nobody finds them any more.
-        What ends while it is counted may have counted a little more than it was remembered with.
+        When a vhost is deleted its queues disappear first; `GoneQueues` remembers them some turns later. A channel or
+        connection that ends while it is counted may have counted a little more than the engine remembers of it.
         """
         now = [totals.received_bytes, totals.sent_bytes, *chain.from_iterable(totals.deliveries.values())]
         if self._highest:

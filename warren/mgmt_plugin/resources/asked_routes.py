@@ -1,11 +1,11 @@
 """Where a message would go, asked without publishing it: the queues, and the bindings on the way.
 
-1. The queues are what the engine's routing finds. The way is told exchange by exchange, each binding that lets the
-   message through once.
-2. A binding is asked by itself: an exchange of the type is made for all bindings of one exchange, and has one of them
-   at a time. Nothing of it stays: what was asked is unbound again.
-3. Work is linear in the bindings that lead to where the message goes, gives way every millisecond, and ends after
-   `WORK_MAX`. An answer has at most `SHOWN_MAX` queues and as many steps, and says how many there are.
+1. The queues are those that the engine's routing finds. The way is listed exchange by exchange, with each binding that
+   lets the message through once.
+2. Each binding is tested by itself: an exchange of the type is made for all bindings of one exchange, and has one of
+   them at a time. Nothing of it stays: a tested binding is unbound again.
+3. Work is linear in the bindings on the way of the message, gives way every millisecond, and ends after `WORK_MAX`. An
+   answer has at most `SHOWN_MAX` queues and as many steps, and contains their total number.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _number(query: dict[str, str], name: str, default: int, least: int, most: in
 
 
 class _Page:
-    """What is found so far: `skip` more are to be passed over, if they pass the filter."""
+    """The messages found so far; the next `skip` that pass the filter are skipped."""
 
     def __init__(self, call: Call, wanted: Wanted, skip: int) -> None:
         self._hold = call.request.hold

@@ -20,7 +20,7 @@ from warren.server.replication import ClusterRefusal, Replication
 
 
 class Successor(msgspec.Struct):
-    """Who is to lead: a node by its name; None: any that can."""
+    """The node that should lead next, by its name; None: any node that can."""
 
     node: str | None = None
 

@@ -2,18 +2,18 @@
 
     describe  ->  plan: where a range can be cut  ->  chunks, an answer of about 8 MiB at a time
 
-1. Reading changes nothing: neither counts nor order nor what consumers get.
-2. A range is of one queue: who gives the ``id`` that it had is told when that queue was deleted and made anew (409), or
-   when retention has removed where the range begins (410). Nothing is passed over silently. The id may be followed by
-   ``@`` and the life that has written what the reader knows. Then the reader is told when the histories have diverged
-   (409): the broker was restored from a backup, or is a copy.
-3. Answers are of what is synced only, and an answer is always the same for the same range; but that where a range is
-   cut into chunks may differ.
+1. Reading does not change the counts, the order or the messages that consumers get.
+2. A range is of one queue. A reader that gives the queue's ``id`` gets an error when that queue was deleted and created
+   again (409), or when retention has removed the beginning of the range (410). Nothing is skipped silently. The id may
+   be followed by ``@`` and the life of the broker in which the reader's data was written. Then the reader gets an error
+   when the histories have diverged (409): the broker was restored from a backup, or is a copy.
+3. Answers contain synced messages only, and an answer is always the same for the same range. Only the places where a
+   range is cut into chunks may differ.
 4. It needs no tag: a user who may read the queue over AMQP may read it here. So a queue that belongs to a connection is
    neither listed nor described.
-5. Of a stream with followers descriptions and plans say up to where it is sealed, and which nodes serve that, too
+5. For a stream with followers, descriptions and plans give the end of its sealed part, and the nodes that serve it, too
    (``follower_chunks.py``).
-6. Those that read may have a token instead of a login, at the listener of data alone (``data_listener.py``).
+6. Readers may have a token instead of a login, at the listener of data alone (``data_listener.py``).
 
 The form of a chunk is in ``msgstore.log.columns``.
 """
@@ -293,7 +293,7 @@ class DataPortHandlers(Handlers):
         first, end = _number(call, "from"), _number(call, "to")
         _checked(ranges, first, end, known)
         chunks = await ranges.files(first, end) if isinstance(ranges, StreamRanges) else []
-        # A path proves nothing: whoever opens a file tells by these that it is the one that is meant.
+        # A path proves nothing: with the inode a reader verifies that it has opened the right file.
         inodes: dict[str, tuple[int, int]] = {}
         name = ""
         for chunk in chunks:

@@ -1,6 +1,6 @@
-"""Tokens of the data port, for those that read at the listener of data alone (``data_listener.py``): planners get them.
+"""Tokens of the data port: planners get them for readers at the listener of data alone (``data_listener.py``).
 
-What a token says, and how long it is good for, is in ``mgmt_plugin.data_tokens``.
+The content of a token, and its lifetime, are described in ``mgmt_plugin.data_tokens``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DATA_PROTOCOLS: Final = ("data", "datas")
 
 
 class TokenWanted(msgspec.Struct):
-    """How long a token is to be good for."""
+    """The wanted lifetime of a token."""
 
     ttl_s: int = 3600
 

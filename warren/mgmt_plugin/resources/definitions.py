@@ -1,9 +1,9 @@
 """Definitions: everything that is configured, or everything of a vhost, as one JSON file out, and in.
 
-1. What is exported has RabbitMQ's keys and forms, so that a RabbitMQ can import it; but passwords that were set here
-   are hashed with scrypt, which no RabbitMQ verifies.
-2. Left out is what a file cannot bring back: exclusive queues with their bindings, predeclared exchanges, the implicit
-   bindings of the default exchange, global parameters that are internal.
+1. An export has RabbitMQ's keys and forms, so that a RabbitMQ can import it. But passwords that were set here are
+   hashed with scrypt, which a RabbitMQ cannot verify.
+2. An export leaves out everything that a file cannot restore: exclusive queues with their bindings, predeclared
+   exchanges, the implicit bindings of the default exchange, global parameters that are internal.
 3. An import is refused as a whole or planned as a whole; see `warren.server.definitions`. There is one at a time.
 4. A name for the downloaded file is made of letters, digits and ``.-_`` before it goes into a header.
 """
@@ -153,7 +153,7 @@ async def _file(call: Call) -> bytes:
 
 
 def _file_of_form(content_type: str, body: bytes) -> bytes:
-    # Half a megabyte, for who sends a form.
+    # Imported here: it takes half a megabyte, and only forms need it.
     from email.parser import BytesParser
     from email.policy import HTTP
 

@@ -1,9 +1,9 @@
-"""Drains: opening and claiming for readers, which need no tag; and what operators see of them and can do about them.
+"""Drains: opening and claiming for readers, which need no tag; and listing and changing drains for operators.
 
-1. A user who may read a queue over AMQP may drain it, and read what was claimed of it. Configuring is not needed.
-2. Releasing without an epoch, and discarding, is for operators: it takes claims away from whoever has the session open.
+1. A user who may read a queue over AMQP may drain it, and read its claims. Permission to configure is not needed.
+2. Releasing without an epoch, and discarding, is for operators: it takes the claims away from the open session.
 
-What a drain is, and what it promises, is in ``server.draining.drains``.
+Drains and their promises are described in ``server.draining.drains``.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ _REFUSALS: Final[dict[type[DrainError], tuple[int, str]]] = {
 
 
 class Opening(msgspec.Struct):
-    """Who opens a session, in words for people, and after how long a silence its claims go back; None: never."""
+    """The owner of a session, in words for people, and the silence after which its claims go back; None: never."""
 
     owner: str = ""
     lease_s: int | None = None
 
 
 class Claiming(msgspec.Struct):
-    """What to acknowledge and what to claim: see `Drains.claim`. `life`: what has claimed the last below `after`."""
+    """What to acknowledge and what to claim: see `Drains.claim`. `life`: the life of the last claim below `after`."""
 
     epoch: int
     after: int
@@ -89,7 +89,7 @@ class Epoch(msgspec.Struct):
 
 
 class Settling(msgspec.Struct):
-    """What is to become of single claims once they are acknowledged: ranges from one offset to another, and how.
+    """How single claims are settled when they are acknowledged: ranges from one offset to another, and the way.
 
     `id`: of the claim queue, as for the data port. `delay_ms`: of requeue; None: what the queue says.
     """
@@ -109,7 +109,7 @@ class Failing(msgspec.Struct):
 
 
 class Releasing(msgspec.Struct):
-    """The epoch of a session; None: as an operator, whoever has it."""
+    """The epoch of a session; None: an operator releases, whichever session is open."""
 
     epoch: int | None = None
 

@@ -1,4 +1,4 @@
-"""Shovels, federation links and tables: how they are, and having them begin anew. Parameters say what they do.
+"""Shovels, federation links and tables: their state, and how they are restarted. Parameters define them.
 
 Those of a restored or copied data directory are held until an administrator releases them (`server.held_links`).
 """
@@ -19,7 +19,7 @@ LAKE: Final = "lake"
 
 
 class Links(Protocol):
-    """Whoever runs the links."""
+    """The component that runs the links."""
 
     def shovels(self, vhost: str | None = None) -> list[dict[str, Any]]: ...
     def restart_shovel(self, vhost: str, name: str) -> bool: ...

@@ -101,7 +101,7 @@ async def _is_text(parts: Sequence[bytes | memoryview], *, whole: bool) -> bool:
 
 
 def _decoded(parts: Sequence[bytes | memoryview], *, whole: bool) -> Iterator[str]:
-    """Yield a body as text. Raises UnicodeDecodeError: it is none."""
+    """Yield a body as text. Raises UnicodeDecodeError: it is not text."""
     decoder = getincrementaldecoder("utf-8")()
     for part in _pieces(parts):
         yield decoder.decode(part)
@@ -161,7 +161,7 @@ def _asked_for(wanted: Get) -> tuple[str, int, str]:
 async def _get(call: Call, client: DirectClient, queue: Queue, count: int, *, no_ack: bool) -> list[Received]:
     """Get messages, as far as the budget of bodies has room for as many bytes as they have on average.
 
-    What has been got is answered with, whatever its size: it may be nowhere else any more.
+    The answer has all messages that were taken from the queue, whatever their size: they may no longer exist elsewhere.
 
     Raises:
         HttpError: 503, there is no room for the first one.
@@ -239,7 +239,7 @@ class MessageHandlers(Handlers):
             if received and mode != "ack_requeue_false":
                 last = received[-1].method.delivery_tag
                 requeue = mode.endswith("true")
-                # What goes back counts as failed when it was rejected, and only then.
+                # A requeued message counts as a failed delivery when it was rejected, and only then.
                 client.send(m.BasicNack(last, multiple=True, requeue=requeue))
         shown: list[Described] = []
         for each in received:

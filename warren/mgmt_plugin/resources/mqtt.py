@@ -46,7 +46,7 @@ def _principal(call: Call) -> Principal:
     """Return the rights of the user in the vhost of the path.
 
     Raises:
-        ConnectionException: 530, there are none.
+        ConnectionException: 530, the user has no rights there.
     """
     vhost = call.params["vhost"]
     principal = call.operator.access.maybe_principal(call.operator.name, vhost)
@@ -67,7 +67,7 @@ async def _matching(call: Call, retained: RetainedMessages, filter_: str) -> lis
     """Return the topics with something retained that `filter_` matches.
 
     Raises:
-        HttpError: 400, it is no filter.
+        HttpError: 400, it is not a valid filter.
     """
     words = filter_.split("/")
     wrong = any(("#" in word or "+" in word) and len(word) > 1 for word in words) or "#" in words[:-1]

@@ -40,13 +40,13 @@ from warren.server.message_store import MessageStoreService
 from warren.server.network.reactor import Reactor
 
 RELEASE_PIECE: Final = 1000
-# If all are to be released and these are more, that goes on in the background.
+# If all messages shall be released and there are more than this, the broker releases them in the background.
 RELEASED_AT_ONCE: Final = 10_000
 SEARCH_MAX: Final = 500
 
 
 class Release(msgspec.Struct):
-    """How many held messages are to be released, the earliest first; all of them without a number."""
+    """The number of held messages to release, the earliest first; all of them without a number."""
 
     count: int | None = None
 
@@ -93,7 +93,7 @@ class QueueOperationHandlers(Handlers):
             return {"released": 0}
         count = int(held.count) if wanted.count is None else wanted.count
         if wanted.count is None and count > RELEASED_AT_ONCE:
-            held.take_all(RELEASED)  # goes on when this is answered
+            held.take_all(RELEASED)  # continues after the answer
             self._settle()
             return {"released": count}
         if count < 0:
@@ -141,7 +141,7 @@ class QueueOperationHandlers(Handlers):
             "header": rules.dedup_header,
             "producers": seen.producer_count(),
         }
-        # The keys are of headers: content, which whoever may not read the queue is not shown.
+        # The keys come from headers, which are content: they are hidden from users without the right to read the queue.
         if is_shared(queue) and call.may(READ, queue.name):
             shown["oldest"] = [{"key": key, "until_ms": until_ms} for key, until_ms in seen.oldest(100)]
         return shown

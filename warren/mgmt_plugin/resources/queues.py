@@ -290,7 +290,7 @@ class QueueHandlers(Handlers):
         wanted = await call.body(Action)
         if wanted.action not in ("sync", "cancel_sync"):
             raise bad_request(f"unknown action '{wanted.action}'")
-        assert queue is not None  # there are no mirrors: both are done
+        assert queue is not None  # Warren has no mirrors: both actions are complete at once
 
     async def list_consumers(self, call: Call) -> Response:
         consumers: list[Consumer] = []

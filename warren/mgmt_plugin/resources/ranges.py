@@ -1,12 +1,13 @@
 """Where the data port reads: a stream, the claims of a drain, or a snapshot, each as ranges of offsets.
 
-    stream      sealed: chunks as they lie in its files   |   else: made of what is in the log and in memory
-    claims      made of what is in the log
+    stream      sealed: chunks as they lie in its files   |   else: made from the log and from memory
+    claims      made from the log
     snapshot    chunks as they lie in its file
 
-1. What lies in files is told as it lies there, compressed or not: a chunk may begin before what was asked for, and end
-   behind it. Only whole columns are left out.
-2. `read` tells chunks, and where they end: never before where it began, so that who goes on from there comes to an end.
+1. Chunks in files are sent as they are, compressed or not: a chunk may begin before the requested range and end after
+   it. Only whole columns are left out.
+2. `read` returns chunks and the offset where they end. The end is never before the beginning, so a reader that
+   continues there comes to an end.
 3. `cut` counts bodies and properties as they are in a reader's memory, not as they are compressed. Of a chunk that is
    cut it counts the part: a range that begins in the middle of a chunk does not have the bytes of all of it.
 """
@@ -221,9 +222,9 @@ class StreamRanges:
     async def cut(
         self, first: int, end: int, piece_bytes: int, most_bytes: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """Exactly where chunks are sealed; what is in memory message by message if `most_bytes` asks for that.
+        """Cut exactly where chunks are sealed; in memory message by message if `most_bytes` asks for that.
 
-        What is in the log only counts by the average size of what is not sealed.
+        Messages that are only in the log count with the average size of unsealed messages.
         """
         table = self._stream.messages.sealer.table
         pieces = _Pieces(first, piece_bytes, most_bytes)
@@ -385,7 +386,7 @@ def _read_chunk(path: Path, position: int, size: int, missing: list[int]) -> lis
 
 
 async def _encoded(columns: Columns) -> list[Piece]:
-    """Return the bytes of a chunk; the checksum of a large one is made in a thread, which other work goes on beside."""
+    """Return the bytes of a chunk; a thread computes the checksum of a large one, so that other work can run."""
     if columns.content_bytes < LARGE_BODY_BYTES:
         return columns.encode()
     return await in_thread(CHUNKS, columns.encode)

@@ -17,7 +17,7 @@ LIMITS: Final = BodyLimits(16 << 10, 100)
 
 
 class Login(msgspec.Struct):
-    """Who wants in. `bearer` asks for a token instead of a cookie."""
+    """The credentials of a login. `bearer` asks for a token instead of a cookie."""
 
     username: str
     password: str

@@ -1,9 +1,9 @@
 """Snapshots of queues: made for readers, which need no tag, read by them over the data port, listed for operators.
 
-1. A user who may read a queue over AMQP may make a snapshot of it, read those that there are of it, and delete them.
-2. Making one is answered when it is made, or after `WAIT_S` with how far it is.
+1. A user who may read a queue over AMQP may make a snapshot of it, and read and delete its snapshots.
+2. A request for a snapshot is answered when the snapshot is complete, or after `WAIT_S` with its progress.
 
-What a snapshot is, and what is in it, is in ``server.copies.snapshots``.
+Snapshots and their content are described in ``server.copies.snapshots``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def describe(snapshot: Snapshot) -> Described:
 
 
 def the_snapshot(call: Call, snapshots: Snapshots, identifier: str) -> Snapshot:
-    """Return a snapshot of the queue of the path, which need not be there any more; the user may read it.
+    """Return a snapshot of the queue of the path, which need not exist any longer; the user may read it.
 
     Raises:
         HttpError: 404. ChannelException: 403.

@@ -1,10 +1,10 @@
-"""Staged messages: parts that writers store, commits that publish them exactly once, what operators see of both.
+"""Staged messages: parts that writers store, commits that publish them exactly once, and how operators see both.
 
 1. It needs no tag: a user who may publish over AMQP may do so here, with the same permissions, when a part is stored
    and again when it is published.
 2. A part has at most 32 MiB, the most that a request may have; it is in memory while it is checked and written.
 
-What a stage is, and what a commit promises, is in ``server.staging.stages``.
+Stages, and the promises of a commit, are described in ``server.staging.stages``.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _REFUSALS: Final[dict[type[Exception], tuple[int, str]]] = {
 class CommitOrder(msgspec.Struct):
     """A batch of a query, and the stages that it consists of. `kept_s`: how long the commit is remembered, at least.
 
-    `supersedes`: what the names of stages begin with that are not wanted any more when it is published. `compare`:
-    whether it is refused if a batch of its number was published with more messages, or fewer.
+    `supersedes`: when it is published, stages whose names begin with this are no longer needed. `compare`: whether it
+    is refused if a batch of its number was published with more messages, or fewer.
     """
 
     query: str

@@ -2,15 +2,16 @@
 
 1. Taking a message out of its queue and giving it to the others happens in one frame of the log: after a crash a
    durable message is in exactly one place. Copying leaves the source as it was. Parked messages that are on disk only
-   are read once more to be dropped: after a crash in between one is in both places.
-2. A transfer looks at what waits when it begins, and goes on in pieces; clients have their turns in between. What
-   nobody takes, because it is unroutable or refused, stays where it is, and so does what has expired and waits to be
-   dropped; a refusal ends the transfer. It waits while publishers have to wait.
+   are read once more to be dropped: after a crash in between a message is in both places.
+2. A transfer takes the messages that wait when it begins. It runs in pieces; clients have their turns in between. A
+   message that no queue takes, because it is unroutable or refused, stays in the source. So does an expired one that
+   waits to be dropped. A refusal ends the transfer. A transfer waits while publishers have to wait.
 3. Each piece, and each message in it, is published with the permissions that the user has then: to read the queue, to
-   write to the exchange, and of a topic exchange the topic permission for the routing key. A transfer whose user is
-   gone, or may not do that any more, fails and says why.
-4. How many run is bounded, and how many of one user. When a transfer has ended a summary of it is kept, for `KEPT_S`;
-   `KEPT_MAX` of all users, `KEPT_OF_USER_MAX` of one. All are forgotten when the broker stops.
+   write to the exchange, and of a topic exchange the topic permission for the routing key. If the user was deleted, or
+   no longer has these permissions, the transfer fails and gives the reason.
+4. The number of running transfers is bounded, in total and for each user. After a transfer has ended the broker keeps a
+   summary of it for `KEPT_S`; `KEPT_MAX` of all users, `KEPT_OF_USER_MAX` of one. All are forgotten when the broker
+   stops.
 """
 
 from __future__ import annotations
@@ -246,14 +247,14 @@ class Transfer:
         self.scanned += 1
         keeper = self.queue.keeper
         if keeper is not None and keeper.expiry.is_expired(seen.message):
-            return  # a copy would live anew
+            return  # the lifetime of a copy would start again
         if self.moves and not still_waits(self.queue, seen):
             return  # what went before it has pushed it out
         if self._publish(seen.message, principal) and self.moves and still_waits(self.queue, seen):
             settle_seen(self.queue, seen)
 
     def _take_parked(self, held: HeldMessage, principal: Principal) -> bool:
-        """Tell whether it is to be dropped: the others have it."""
+        """Tell whether the message can be dropped: the others have it."""
         self.scanned += 1
         return self._publish(held.message, principal) and self.moves
 
@@ -310,7 +311,7 @@ def principal_for(access: AccessControl, user: str, vhost: str, queue: str, dest
 
 
 def origin_of(message: Message) -> tuple[str, str] | None:
-    """Return the queue in which a dead letter died first, and its routing key then; None when it is none."""
+    """Return the queue in which a dead letter died first, and its routing key then; None: not a dead letter."""
     encoded = headers_of(message.header_payload())
     if not encoded:
         return None
@@ -329,7 +330,7 @@ def origin_of(message: Message) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What is kept of a transfer that has ended; `ended_s` on the clock of the transfers."""
+    """The summary of a transfer that has ended; `ended_s` on the clock of the transfers."""
 
     id: str
     vhost: str

@@ -32,7 +32,7 @@ SHA256: Final = "rabbit_password_hashing_sha256"
 
 
 class UserBody(msgspec.Struct):
-    """A user: either a password or a hash, or neither when there is to be no login by password."""
+    """A user: either a password or a hash, or neither for a user that cannot log in by password."""
 
     tags: Any = None
     password: str | None = None

@@ -119,7 +119,7 @@ class VhostHandlers(Handlers):
             )
         )
         if there is None:
-            # As RabbitMQ does: whoever makes a vhost may use it.
+            # As RabbitMQ does: the user that creates a vhost may use it.
             await call.administer(PermissionPut(call.operator.name, name, ".*", ".*", ".*"))
         if body.tracing is not None:
             broker.trace(name, body.tracing)
