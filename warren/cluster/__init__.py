@@ -7,5 +7,5 @@
     driver      carries out what a member asks for               etcd_record   the record as a key of etcd
     registry    where the nodes are
 
-What a node does when its member asks is in ``warren.replication``.
+The package ``warren.replication`` carries out the decisions of a member.
 """

@@ -5,12 +5,12 @@
     others      a task that asks other nodes how far their logs go
     time        a task that tells `Tick` when the member wants to be woken
 
-1. Actions are carried out in their order, and those of one event before the next event is looked at. An event that an
-   action causes waits for the others of that action's event.
-2. A swap that raises anything is unknown, also one that could not be sent: that costs a read, and the opposite error
-   costs a confirmed message.
+1. Actions are carried out in their order, and those of one event before the next event is handled. An event that an
+   action causes waits for the other actions of the current event.
+2. A swap that raises anything counts as unknown, even if it could not be sent. The mistake costs only a read; the
+   opposite mistake would cost a confirmed message.
 3. The clock counts while the machine is suspended, since promises do.
-4. A record that cannot be understood is none that was read: nothing is decided by it, and the operator is told.
+4. A record that cannot be understood counts as not read: the member decides nothing by it, and the operator is told.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ class RecordStore(Protocol):
         """Read it, linearizably.
 
         Raises:
-            EtcdError: there is no answer.
-            RecordError: what is there is no record that this node understands, or one of another store.
+                EtcdError: the answer did not come.
+                RecordError: this node does not understand the record, or it belongs to another store.
         """
 
     async def swap(self, revision: int, record: Record) -> int | None:
         """Write it if its revision still is this one; return the new one, None when it was another one.
 
         Raises:
-            EtcdError, OutcomeUnknown: there is no answer.
+            EtcdError, OutcomeUnknown: the answer did not come.
         """
 
     def changes(self) -> AsyncIterator[Versioned]:

@@ -1,17 +1,18 @@
 """A client for etcd, over HTTP and the JSON of its gateway (version 3.4 and later), as far as a cluster needs one.
 
-1. A write is sent once. When its answer does not come, or is none that can be understood, it raises `OutcomeUnknown`:
-   it may have been done, may still be done, or never will be. Whoever wants to try again reads first. Only connecting
-   is tried with one endpoint after the other, since nothing has been sent then. A swap of a key that exists may be sent
-   to several endpoints: it names the revision that it replaces, so one of them at most is carried out. When one of them
-   says that the revision is another one, another may have been carried out: that is unknown.
+1. A write is sent once. When its answer does not come, or cannot be understood, it raises `OutcomeUnknown`: the write
+   may have been done, may still be done, or may never be done. The caller must read before it tries again. Only
+   connecting is tried with one endpoint after the other, since nothing has been sent then. A swap of a key that exists
+   may be sent to several endpoints: it names the revision that it replaces, so at most one of them is carried out. When
+   one endpoint says that the revision is another one, another endpoint may have carried the swap out: the outcome is
+   unknown.
 2. Reads are linearizable. The next endpoint is asked when one has failed, or has not answered for `HEDGE_S`. The first
-   answer counts, and that endpoint is the first to be asked from then on.
-3. A member that is behind what was seen before is not believed: another cluster's id, a smaller raft term or a smaller
-   revision than any answer had before the request was sent. Such an answer to a write is an unknown outcome.
+   answer counts, and later requests begin with that endpoint.
+3. An answer from an outdated member is rejected: it has another cluster's id, or a smaller raft term or revision than
+   any answer had before the request was sent. Such an answer to a write is an unknown outcome.
 4. The texts of errors hold no credentials.
-5. Each request is counted once, with its time (`Traffic`): a failure is one that etcd did not answer, or with an error.
-   One that another endpoint answered earlier is not counted.
+5. Each request is counted once, with its time (`Traffic`). It failed if etcd did not answer, or answered with an error.
+   A request that another endpoint answered earlier is not counted.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ class Etcd:
     async def _hedged(self, attempt: Callable[[str], Awaitable[T]]) -> tuple[list[T], list[Exception]]:
         """Try one endpoint after the other, from the current one on, until one answers: see `HEDGE_S`.
 
-        Returns what was answered, the first answer first, and what has failed. What is under way then is given up.
+        Returns the answers, the first one first, and the failures. Attempts still under way then are cancelled.
         """
         answers: list[T] = []
         problems: list[Exception] = []
@@ -274,7 +275,7 @@ class Etcd:
 
         Raises:
             EtcdError: nothing was sent.
-            OutcomeUnknown: there is no answer.
+            OutcomeUnknown: the answer did not come.
         """
         body = {"key": text(key), "value": text(value), "lease": str(lease)}
         return (await self._write("kv/put", body, Answer)).header.revision
@@ -286,7 +287,7 @@ class Etcd:
 
         Raises:
             EtcdError: nothing was sent.
-            OutcomeUnknown: there is no answer.
+            OutcomeUnknown: the answer did not come.
         """
         compare = {"key": text(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
         success = {"request_put": {"key": text(key), "value": text(value)}}
@@ -302,7 +303,7 @@ class Etcd:
 
         Raises:
             EtcdError: nothing was sent.
-            OutcomeUnknown: there is no answer; such a lease expires by itself.
+            OutcomeUnknown: the answer did not come; such a lease expires by itself.
         """
         answer = await self._write("lease/grant", {"TTL": str(ttl_s)}, LeaseAnswer)
         if answer.ID == 0:
@@ -313,7 +314,7 @@ class Etcd:
         """Renew a lease; return its time to live in seconds.
 
         Raises:
-            LeaseGone: there is no such lease any more.
+                LeaseGone: the lease no longer exists.
             EtcdError: no endpoint answers as it should.
         """
         stream = await self._read("lease/keepalive", {"ID": str(lease)}, Stream)
@@ -330,7 +331,7 @@ class Etcd:
 
         Raises:
             EtcdError: nothing was sent.
-            OutcomeUnknown: there is no answer.
+            OutcomeUnknown: the answer did not come.
         """
         try:
             await self._write("lease/revoke", {"ID": str(lease)}, Answer)
@@ -366,7 +367,7 @@ class Etcd:
         """Send a write, and return its answer.
 
         Raises:
-            OutcomeUnknown: there is none.
+                OutcomeUnknown: the answer did not come.
         """
         try:
             return await self._exchange(connection, path, body, kind)
@@ -496,7 +497,7 @@ class Etcd:
         return self._token
 
     def forget_token(self) -> None:
-        """Log in anew before the next request."""
+        """Log in again before the next request."""
         self._token = ""
 
     @property
@@ -506,7 +507,7 @@ class Etcd:
 
 
 def _checked(endpoint: str) -> str:
-    """Return an endpoint; what is wrong with one that is none is said without it, since it may hold a password."""
+    """Return an endpoint if it is valid; the error does not quote an invalid one, since it may hold a password."""
     url = urlsplit(endpoint)
     try:
         port = url.port

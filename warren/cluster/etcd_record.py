@@ -1,6 +1,6 @@
 """The record of a cell, as a key of etcd: ``/warren/<cluster>/cells/0``.
 
-A record of another store than this node's is none: whoever shares a name of a cluster by mistake takes no part.
+A record of another store than this node's is ignored: a node that uses a cluster's name by mistake takes no part.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A watch of one key in etcd: what changes, and what was there, in order, however often etcd goes away.
+"""A watch of one key in etcd: its changes and its value, in order, however often the connection to etcd fails.
 
-1. A watch goes on at another endpoint, from the revision behind the last one that it told. What was compacted meanwhile
-   is replaced by a read. So every value that stays for a while is told, and never an older one after a newer one.
-2. A member that tells nothing for `IDLE_S` is asked for the key, by a linearizable read at this very member. One that
+1. A watch resumes at another endpoint, after the last revision that it reported. If etcd has compacted the changes
+   since then, a read replaces them. So every value that stays for a while is reported, and never an older one after a
+   newer one.
+2. If a member reports nothing for `IDLE_S`, the watch reads the key from this same member, linearizably. A member that
    is cut off from this node, or from the other members, does not answer in time, and another endpoint takes its place.
-   A progress notice would say the same, but cannot be asked for: over HTTP/1.1 the gateway of etcd reads a request to
    its end before it answers.
 """
 
@@ -74,7 +74,7 @@ class Watch:
             await trio.sleep(WATCH_RETRY_S)
 
     async def close(self) -> None:
-        """Hang up; `next` would begin anew."""
+        """Close the connection; the next call of `next` opens another one."""
         connection, self._connection = self._connection, None
         self._buffer.clear()
         if connection is not None:

@@ -1,7 +1,7 @@
-"""What goes to a member of etcd and comes from it: requests over HTTP, and the JSON of its gateway.
+"""The exchange with a member of etcd: requests over HTTP, and the JSON of its gateway.
 
-1. A connection has one request at a time. Where one was broken off, or an answer was none, it is closed.
-2. What a peer sends is bounded before it is believed: an answer has `ANSWER_BYTES_MAX` at most, its head
+1. A connection has one request at a time. It is closed after a request was interrupted or an answer was invalid.
+2. Input from a peer is limited before it is parsed: an answer has `ANSWER_BYTES_MAX` at most, its head
    `HEAD_BYTES_MAX`.
 """
 
@@ -166,7 +166,7 @@ class Connection:
         """Return the status and the body of an answer.
 
         Raises:
-            Nonsense, h11.ProtocolError, trio.BrokenResourceError: there is none.
+                Nonsense, h11.ProtocolError, trio.BrokenResourceError: the answer did not come, or is not valid.
         """
         status = await self.receive_head()
         body = bytearray()

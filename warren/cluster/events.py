@@ -1,7 +1,7 @@
-"""What a `Member` is told, and what it asks for.
+"""The events that a `Member` handles, and the actions that it requests.
 
 Events come one at a time, each with the time of the node's own clock, which counts while the machine is suspended.
-Actions are to be carried out in their order: what stops comes before what asks for more.
+The driver must carry out actions in their order: an action that stops something comes before one that starts something.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from warren.cluster.record import Ask, Record, Replica, Versioned
 
 
 class Position(NamedTuple):
-    """How far a synced log goes: the epoch of its last frame, and the LSN behind it. The greatest stands first."""
+    """How far a synced log goes: the epoch of its last frame, and the LSN after it. The epoch is compared first."""
 
     epoch: int
     lsn: int
@@ -23,7 +23,7 @@ class Position(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a node says of its log: how far it goes, and up to where it is known there to be committed."""
+    """A node's report about its log: how far it goes, and up to where the node knows it to be committed."""
 
     position: Position
     committed: Position
@@ -138,7 +138,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """The connection with a replica was closed, by whomever."""
+    """The connection with a replica was closed, by either side."""
 
     replica: Replica
 
@@ -199,7 +199,7 @@ class CommittedUpTo:
 
 @dataclass(frozen=True, slots=True)
 class DiskWaits:
-    """The time since which the oldest job of our disk is under way; None when there is none."""
+    """The time since which the oldest job of our disk is under way; None when the disk has no job."""
 
     since_s: float | None
 
@@ -234,9 +234,9 @@ class ChangeRequested:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRequested:
-    """An administrator says that what is on this node is the truth, whatever is lost.
+    """An administrator declares the data of this node to be the truth, whatever is lost.
 
-    `beyond`: how far the new epoch is to be beyond all that are known here: others may have begun some.
+    `beyond`: by how much the new epoch must exceed all epochs known here, since other nodes may have begun some.
     """
 
     accepts_loss: bool
@@ -245,7 +245,7 @@ class RecoveryRequested:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """After `HandOver`: clients are gone, nothing is written any more, and our log ends at this LSN."""
+    """After `HandOver`: clients are gone, writing has stopped, and our log ends at this LSN."""
 
     lsn: int
 
@@ -298,7 +298,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Write the record if the key still has this mod revision (0: if there is none), and tell what became of it."""
+    """Write the record if the key still has this mod revision (0: the key does not exist), and report the outcome."""
 
     number: int
     revision: int
@@ -379,7 +379,7 @@ class RequireAcks:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Serve clients, while `Member.serves` says so: it is to be asked in every turn."""
+    """Serve clients while `Member.serves` says so: ask it in every turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +410,7 @@ class GiveWay:
 
 @dataclass(frozen=True, slots=True)
 class RefuseCommand:
-    """Say why nothing is done of what was asked for last; this node goes on."""
+    """Say why the last command is refused; this node continues."""
 
     reason: str
 

@@ -1,6 +1,6 @@
-"""What a node of a cluster decides: whom it follows, when it stands, when it leads, serves, and whose acks it needs.
+"""A node's decisions in a cluster: which node it follows, when it stands, leads and serves, and whose acks it needs.
 
-No I/O and no clock: `Member.handle` takes an event with the node's time and returns what is to be done.
+It has no I/O and no clock: `Member.handle` takes an event with the node's time and returns the actions to carry out.
 
     FOLLOWING --grace is over, or our own record--> STANDING --our change is in force--> RECOVERING --> LEADING
         ^  |                                           |                                     |             |
@@ -34,11 +34,11 @@ Serving is exclusive as long as clocks run at nearly the same rate:
    A replica that has answered neither stands nor begins an epoch for `grace_s` after it received that beacon.
 5. The exception is a process that is gone while its machine is there (`LinkRefused`): a replica stands at once. When
    that is wrong, two nodes may deliver for `limit_s`, and no confirm is lost.
-6. A leader that hands over stops serving, and writing, before it proposes that. So whoever takes over has all that the
-   leader ever told a client, whether it was confirmed or not.
+6. A leader that hands over stops serving, and writing, before it proposes that. So the next leader has everything that
+   the old one ever told a client, whether it was confirmed or not.
 
-etcd is needed for changes only. While it is away a leader whose whole set answers goes on; a set of one needs no
-answers, since nobody else can stand.
+etcd is needed for changes only. While etcd is away, a leader continues if its whole set answers; a set of one needs no
+answers, since no other replica can stand.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Timers:
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """What a node with an empty directory begins a store with, where etcd has no record."""
+    """The values with which a node with an empty directory begins a store, where etcd has no record."""
 
     store: str
     min_in_sync: int
@@ -177,9 +177,9 @@ class Role(Enum):
 class Member:
     """One node, for one life of its process.
 
-    `position`: how far the log goes that was found at the start. `replicas`: how many nodes are to have one.
-    `founding`: None for a node that may not begin a store. `recovery`: the same for one that has a store. `lives`:
-    those that its directory knows, the one of this process last; none for a directory without.
+    `position`: how far the log went that was found at the start. `replicas`: how many nodes should have a replica.
+    `founding`: None for a node that may not begin a store. `recovery`: None for a node without a store to recover.
+    `lives`: those that its directory knows, the one of this process last; empty for a directory without a store.
     """
 
     def __init__(
@@ -257,11 +257,11 @@ class Member:
         return None if self._view.known is None else self._view.known.record
 
     def serves(self, now_s: float) -> bool:
-        """Whether clients may be served at this moment: after a pause that is to be known before the next event."""
+        """Whether clients may be served at this moment: after a pause, ask before handling the next event."""
         return self._is_told_to_serve and now_s < self._serves_until_s
 
     def silence_s(self, now_s: float) -> float:
-        """Return for how long a leader has heard nothing of one whose promise it needs; 0 when it needs none."""
+        """Return how long the quietest replica whose promise a leader needs has been silent; 0 when it needs none."""
         return max((now_s - self._peers.of(other).heard_s for other in self._eligible() - {self.me}), default=0.0)
 
     def trouble_of_directory(self) -> str:
@@ -295,7 +295,7 @@ class Member:
     # --- events ---------------------------------------------------------------------------------------------------
 
     def handle(self, now_s: float, event: Event) -> list[Action]:
-        """Take an event, and return what is to be done, in this order."""
+        """Handle an event, and return the actions to carry out, in this order."""
         if self.role is Role.ENDED:
             return []
         self._actions = []
@@ -599,7 +599,7 @@ class Member:
         return change
 
     def _ask_others_at_s(self) -> float:
-        """Return when the others are to be asked, so that their answers are there when this node is to stand."""
+        """Return when to ask the others, so that their answers are there when this node can stand."""
         return max(self._due_s() - self._timers.ask_s, self._asks_at_s)
 
     def _maybe_pre_vote(self, now_s: float, record: Record) -> PreVote | None:
@@ -735,7 +735,7 @@ class Member:
         self._peers = Peers(now_s)
         self._disks = DiskWatch(self.me, now_s)
         self._beacon_at_s = now_s
-        # Who led before may serve for as long as our last answer allows, unless it is known that it does not.
+        # The previous leader may serve for as long as our last answer allows, unless it is known that it does not.
         is_alone = record.by in (LeaderBy.FIRST, LeaderBy.TRANSFER) or self._is_refused or self._has_led
         self._leads_from_s = now_s if is_alone else self._answered_s + self._timers.grace_s
 
@@ -760,7 +760,7 @@ class Member:
         if self._drained_lsn is not None:
             change = self._transfer(now_s, record, self._drained_lsn) or change
         if change is None and self._view.unsettled:
-            # What was proposed is not wanted any more, and may still come: the same record at a new revision ends that.
+            # The open proposal is no longer wanted, but may still be done: the same record at a new revision ends that.
             return record
         return change
 
@@ -776,7 +776,7 @@ class Member:
             self._actions.append(HandOver(target))
 
     def _next_leader(self, now_s: float, node: str | None) -> Replica | Refusal:
-        """Return who can lead next; None as a name: whoever has most of the log."""
+        """Return the replica that can lead next; without a `node`, the one that has most of the log."""
         record = self.record
         if record is None or not self._is_leader or record.epoch != self.epoch:
             return Refusal("this node does not lead")
@@ -930,7 +930,7 @@ class Member:
         return change
 
     def _maybe_begin(self, now_s: float) -> None:
-        """Begin the epoch in the log: that it is there says that nobody serves from an earlier one any more."""
+        """Begin the epoch in the log: once it is there, no node serves from an earlier epoch."""
         if not self._is_told_to_lead and now_s >= self._leads_from_s:
             self._is_told_to_lead = True
             self._actions.append(Lead(self.epoch))
@@ -949,7 +949,7 @@ class Member:
             self._joining = None
 
     def _decide_acks(self) -> None:
-        """Require the acks of all that may be recorded as in sync, and of one that is to be."""
+        """Require the acks of all that may be recorded as in sync, and of the one that is about to be added."""
         required = self._eligible() | {self.me}
         if self._joining is not None:
             required |= {self._joining[0]}

@@ -93,7 +93,7 @@ class Peers:
         self.of(replica).progress_s = now_s
 
     def heard(self, replica: Replica, now_s: float) -> None:
-        """It takes what it is sent. That is no promise."""
+        """Note that it accepts our frames. That is not a promise."""
         peer = self.of(replica)
         peer.heard_s = peer.progress_s = now_s
 

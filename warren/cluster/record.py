@@ -8,16 +8,16 @@ The value of one key, as JSON; each change is one compare-and-swap on the revisi
      "leader": {"node": "a", "incarnation": "91ce…"},
      "by": "take-over",                                how it came to lead: first, take-over, transfer or recovery
      "in_sync": [{"node": …, "incarnation": …}, …],    whose acks a commit needs, the leader among them
-     "assigned": ["a", "b", "c"],                      the nodes that are to have a replica
+          "assigned": ["a", "b", "c"],                      the nodes that should have a replica
      "min_in_sync": 2,
-     "drained": ["c"],                                 nodes that are not to lead; left out when there are none
+          "drained": ["c"],                                 nodes that must not lead; left out when empty
      "forgotten": ["d"],                               nodes that were sent away for good; the same
      "lives": {"a": "07aa…", "b": "c31d…"},            which life of its directory each node in sync had; the same
      "floor": [7, 81920]}                              the epoch and LSN up to where it was committed then; the same
 
-1. The leader is in sync, a node is so once at most, and what is in sync is assigned.
-2. At least ``min_in_sync`` replicas are in sync, or as many as are assigned where these are fewer. What would leave
-   less is refused: commits stall instead, so whoever is recorded as in sync has every confirmed message.
+1. The leader is in sync, a node is in the set once at most, and every node in sync is assigned.
+2. At least ``min_in_sync`` replicas are in sync, or all assigned ones where these are fewer. A change that would leave
+   fewer is refused: commits stall instead, so every replica recorded as in sync has every confirmed message.
 3. An epoch has one leader. Every new leader has a greater epoch than any before, also than those its log knows of.
 4. Only the leader of an epoch adds to the set, and only a replica of the set can lead the next one. `recovered` is the
    exception: an administrator accepts what may be lost.
@@ -28,8 +28,8 @@ The value of one key, as JSON; each change is one compare-and-swap on the revisi
    everything. A directory that does not know its recorded life, or whose log ends before the floor, is a restored copy:
    its node does not stand (`Member`), and leaves the set by itself where enough remain (`left`).
 
-A transition returns the new record, or a `Refusal` that says why there is none. None of them reads or writes anything.
-What was written by a newer Warren, or is not exactly of this form, is refused as a whole.
+A transition returns the new record, or a `Refusal` with the reason. Transitions neither read nor write anything.
+A record that a newer Warren wrote, or that is not exactly of this form, is refused as a whole.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NO_FLOOR: Final = (0, 0)
 
 
 class RecordError(Exception):
-    """The value in etcd is no record that this version understands. The text says what to do."""
+    """This version does not understand the value in etcd as a record. The text says what to do."""
 
 
 class LeaderBy(Enum):
@@ -105,7 +105,7 @@ class Record:
     floor: tuple[int, int] = NO_FLOOR
 
     def life_of(self, replica: Replica) -> str | None:
-        """Return the recorded life of a replica in sync; None when there is none, as in a record of an older Warren."""
+        """Return the recorded life of a replica in sync; None without one, as in a record of an older Warren."""
         if replica not in self.in_sync:
             return None
         return next((life.id for life in self.lives if life.node == replica.node), None)
@@ -244,7 +244,7 @@ def added(
 def transferred(record: Record, leader: Replica, epoch: int, target: Replica) -> Record | Refusal:
     """Hand over to another replica of the set, by the leader of an epoch, which serves no more.
 
-    Its process begins anew, so it leaves the set if enough remain: nobody is to wait for it.
+    Its process restarts, so it leaves the set if enough replicas remain: commits must not wait for it.
     """
     refusal = _unless_led_by(record, leader, epoch)
     if refusal is not None:
@@ -331,9 +331,9 @@ def asked(record: Record, ask: Ask, node: str) -> Record | Refusal:
 
 
 def recovered(record: Record, survivor: Replica, log_epoch: int) -> Record:
-    """Begin anew with one replica, whatever it lacks: only on the word of an administrator.
+    """Restart the record with one replica, whatever it lacks: only on the word of an administrator.
 
-    The others are assigned again when they join, and drop what the survivor has not.
+    The others are assigned again when they join, and drop everything that the survivor does not have.
     """
     return Record(
         store=record.store,
@@ -372,7 +372,7 @@ def _without_leader(record: Record, next_leader: Replica) -> frozenset[Replica]:
 def _with_answering(record: Record, candidate: Replica, answering: frozenset[Replica]) -> frozenset[Replica]:
     """Return the set that a candidate leads best: those that answer, and others only if they are too few.
 
-    Whoever is in sync has everything that is committed, so any of them will do.
+    Every replica in sync has everything that is committed, so any of them will do.
     """
     there = answering & record.in_sync
     kept = {candidate} | (there - {record.leader})

@@ -26,7 +26,7 @@ class RecordView:
         self.known: Versioned | None = None
         self.is_read = False  # since anything made a read necessary
         self.is_gone = False  # there was one, and a read has found none
-        self.first_epoch: int | None = None  # 0: there was no record
+        self.first_epoch: int | None = None  # 0: the first read found no record
         self._open: list[Record] = []
         self._number = 0
         self._under_way: Swap | None = None
@@ -78,7 +78,7 @@ class RecordView:
         return swap is not None and self.learn(Versioned(revision, swap.record))
 
     def refused(self, number: int) -> None:
-        """Take a refusal: the record has another revision, which is to be read."""
+        """Handle a refusal: the record has another revision, and must be read."""
         self._answered(number)
         self.is_read = False
 

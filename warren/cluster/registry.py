@@ -3,10 +3,10 @@
     {"incarnation": "91ce…", "cluster": "broker1:25672", "version": "0.1.0", "disk_is_low": false, "level": 3}
 
 1. Nothing is decided by it. A node that is not registered at the moment is reached where it was registered last.
-2. Every node looks at all of them, and remembers whom it has seen (`seen`): so what is known of a node that is gone
-   outlives the leader, as long as one of the others goes on. What etcd does not answer changes nothing of it.
-3. A node looks at its own key with every renewal, and puts it again when it is gone or another's: a process that was
-   started under the same name by mistake takes the key, and it would go with the lease of that one, for good.
+2. Every node reads all entries, and remembers the nodes it has seen (`seen`): so the entry of a lost node outlives the
+   leader, as long as one of the others is running. When etcd does not answer, this memory does not change.
+3. A node reads its own key with every renewal, and puts it again when it is gone or another's: a process that was
+   started under the same name by mistake takes the key, and the lease of that process would delete it for good.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Registry:
             return False
 
     async def maybe_entry(self, name: str) -> NodeEntry | None:
-        """Return what is known of a node, as of now if etcd answers; None when it was never there."""
+        """Return the entry of a node, the current one if etcd answers; None when the node was never registered."""
         try:
             found = await self._etcd.get(self._prefix + name.encode())
         except EtcdError:
