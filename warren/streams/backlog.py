@@ -1,13 +1,13 @@
-"""The messages of a stream: all of them on disk, the latest also in memory. Nobody takes any out.
+"""The messages of a stream: all of them on disk, the latest also in memory. Consumers do not take any out.
 
     offsets    first ...        sealed_end      middle_from ... middle_to | ... next_number
     gone, by   sealed: in files of the stream   middle: in the log          tail: in memory, stored or about to be;
     retention                                                               its beginning may be sealed already
 
 1. An offset is the sequence number of the message. The middle is everything that is neither sealed nor in the tail.
-2. The tail gives up its beginning when it is twice as long as it is to be, and only what a closed batch has stored.
-3. Retention takes whole pages of the index away, the oldest first, and none that reaches into the tail or is the last:
-   so the last message stays, and with it the number of the next.
+2. The tail drops its beginning when it is twice as long as it should be, but only messages stored by a closed batch.
+3. Retention removes whole pages of the index, the oldest first. It keeps the last page, and pages that reach into the
+   tail: so the last message stays, and with it the number of the next.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from warren.streams.stamp import stamped
 if TYPE_CHECKING:
     from warren.streams.stream import Stream
 
-# What stays in memory for consumers: a fraction of a second of a fast publisher, so that who is a little behind need
-# not read what was just written. Without consumers, and while memory is short, it is less.
+# The messages that stay in memory for consumers: a fraction of a second of a fast publisher. So a consumer that is
+# slightly late need not read from disk. Without consumers, and while memory is short, fewer messages stay.
 READ_TAIL_MESSAGES: Final = 65536
 READ_TAIL_BYTES: Final = 16 << 20
 TAIL_MESSAGES: Final = 4096
 TAIL_BYTES: Final = 1 << 20
 SHORT_TAIL_MESSAGES: Final = 64
 SHORT_TAIL_BYTES: Final = 32 << 10
-# Index pages are written out only where so much of the log is not sealed: else it is forgotten before that pays.
+# Index pages are written out only where this much of the log is not sealed: otherwise it is forgotten before that pays.
 OFFERED_FROM: Final = 65536
 
 
@@ -58,7 +58,7 @@ class StreamBacklog(OffsetBacklog):
         self._stamped_bytes: i64 = 0
 
     def restore(self, index: QueueIndex) -> None:
-        """Take over what recovery found: everything is on disk, and what is sealed the log need not have."""
+        """Take over the messages that recovery found: all are on disk. The log need not keep the sealed ones."""
         super().restore(index)
         end: i64 = self.sealer.table.end
         self.sealed(end)
@@ -70,7 +70,7 @@ class StreamBacklog(OffsetBacklog):
         self._restore_stale(index)
 
     def restore_sealed(self, table: SealedTable) -> None:
-        """Take over what is sealed, before what the log has."""
+        """Take over the sealed messages, before those of the log."""
         self.sealer.table = table
         end: i64 = table.end
         self.next_number = end
@@ -90,7 +90,7 @@ class StreamBacklog(OffsetBacklog):
         return tail if tail > self.sealer.table.end else self.sealer.table.end
 
     def first_in_log(self) -> i64:
-        """Return the oldest offset that the log has by its index, or the next to come; for who has just restored it."""
+        """Return the oldest offset that the log has by its index, or the next to come; only right after a restore."""
         index = self.index
         if index is None or index.live_count == self._stale_count:
             return self.next_number
@@ -134,10 +134,10 @@ class StreamBacklog(OffsetBacklog):
         self.log.read_jobs.append(SealedLook(stream.store_id, segment, chunk, number, most, told))
 
     def sealed(self, end: i64) -> None:
-        """What is before offset `end` is sealed: the log need not have it any more.
+        """Note that everything before offset `end` is sealed: the log need no longer keep it.
 
-        Where `end` lies in an index page that is absent, the first entries of that stay until it is here again. What is
-        behind `end` in that page is all there: an absent page is full, and loses entries from its beginning only.
+        Where `end` lies in an index page that is absent, the first entries of that page stay until it is loaded again.
+        The rest of that page is complete: an absent page is full, and loses entries from its beginning only.
         """
         index = self.index
         if index is not None:
@@ -170,13 +170,13 @@ class StreamBacklog(OffsetBacklog):
         self._stale_is_counted = False
 
     def _restore_stale(self, index: QueueIndex) -> None:
-        """Have the page read whose first entries are sealed: they are counted among what the log has until then."""
+        """Have the page read whose first entries are sealed. Until then they count as messages of the log."""
         if self._stale_count:
             self._stale_is_counted = True
             _StalePageRead(self, index, self._stale_end).begin()
 
     def stale_page_read(self) -> None:
-        """The page is here."""
+        """Settle the sealed entries of the page, which has been read."""
         index = self.index
         if index is not None and not index.deleted:
             self._settle_stale(index)
@@ -194,12 +194,12 @@ class StreamBacklog(OffsetBacklog):
             self.middle_count = max(live, 0)
 
     def sealed_count(self) -> int:
-        """Return how many messages are sealed, and in memory no more."""
+        """Return how many messages are sealed and no longer in memory."""
         table = self.sealer.table
         return int(max(table.count - max(table.end - self.tail_from(), 0), 0))
 
     def batch_closed(self) -> None:
-        """What was published is stored now, so the oldest of it can leave memory."""
+        """Let the oldest published messages leave memory: a closed batch has stored them."""
         index = self.index
         if index is None:
             return
@@ -219,7 +219,7 @@ class StreamBacklog(OffsetBacklog):
             self._offer_pages()
 
     def _seal(self, stream: Stream) -> None:
-        """Seal what is synced; look again when this batch is, if that makes a chunk full: no other may come."""
+        """Seal synced messages. Look again after this batch if it may fill a chunk: another batch may never come."""
         self.sealer.step(stream)
         if (
             not self._looks_again
@@ -230,7 +230,7 @@ class StreamBacklog(OffsetBacklog):
             self.log.call_when_written(_Look(self))
 
     def look_again(self) -> None:
-        """A batch has been written, and synced if it was to be."""
+        """Seal again: a batch has been written, and synced if it needs that."""
         self._looks_again = False
         stream = self.stream
         if stream is not None:
@@ -239,7 +239,7 @@ class StreamBacklog(OffsetBacklog):
     def _shorten_tail(self, index: QueueIndex, most: i64, most_bytes: i64) -> None:
         first: i64 = self.tail_from()
         number: i64 = first
-        # What is to be sealed soon stays, unless memory is short: else it would have to be read back.
+        # Messages that are sealed soon stay, unless memory is short: otherwise they would have to be read back.
         stop: i64 = self._stored_to
         if self.stream is not None and most != SHORT_TAIL_MESSAGES and self.sealer.next < stop:
             stop = self.sealer.next
@@ -274,7 +274,7 @@ class StreamBacklog(OffsetBacklog):
         self.log.resident_bytes -= left_bytes + stamped_bytes
 
     def removed_below(self, first: i64) -> None:
-        """Retention has removed what was sealed before offset `first`: some of it may be in the tail as well."""
+        """Forget sealed messages before offset `first`, which retention has removed; some may also be in the tail."""
         start: i64 = self.tail_from()
         if first <= start:
             return
@@ -320,7 +320,7 @@ class StreamBacklog(OffsetBacklog):
             self.batch_closed()
 
     def close(self) -> None:
-        """The stream is deleted: let go of everything."""
+        """Release everything: the stream is deleted."""
         self.log.reclamation.add(self._stamped, self._stamped_bytes)
         self._stamped_bytes = 0
         self._stamped = []
@@ -335,7 +335,7 @@ class StreamBacklog(OffsetBacklog):
             stream.seal()
 
     def memory_bytes(self) -> int:
-        """Return what the messages in memory take, about."""
+        """Return roughly how many bytes the messages in memory take."""
         return super().memory_bytes() + int(self._stamped_bytes)
 
     def check_invariants(self) -> None:
@@ -386,7 +386,7 @@ class StreamBacklog(OffsetBacklog):
 
 
 class _StalePageRead(Fetch):
-    """Reads an index page, of which the entries before `end` are to be settled."""
+    """Reads an index page so that its entries before `end` can be settled."""
 
     def __init__(self, backlog: StreamBacklog, index: QueueIndex, end: i64) -> None:
         super().__init__(index.log, index, [int(end - 1)])
@@ -397,7 +397,7 @@ class _StalePageRead(Fetch):
         self._backlog.offer_loaded(self.loaded)
 
     def page_damaged(self, page: IndexPage) -> None:
-        """Who reads a message of it will see."""
+        """Do nothing: the damage is reported when a message of the page is read."""
 
     def message_damaged(self, number: i64, lsn: i64) -> None:
         """It is sealed."""
@@ -417,7 +417,7 @@ def body_bytes_of(page: IndexPage) -> i64:
 
 
 class _Look(IndexOwner):
-    """Has `messages` look again when a batch has been written."""
+    """Makes `messages` look again when a batch has been written."""
 
     def __init__(self, messages: StreamBacklog) -> None:
         self._messages = messages

@@ -1,18 +1,18 @@
-"""Compaction by key of what is sealed of a stream (``x-cleanup: compact``): of each key the last message stays.
+"""Compaction by key of the sealed part of a stream (``x-cleanup: compact``): of each key the last message stays.
 
     mark      all chunks, the newest first: which messages are the last of their key
-    rewrite   segments, the oldest first, small ones together: what stays, into a new file
-    swap      once all is committed that the log has by now (removals.py), the table points into the new file, and the
+    rewrite   segments, the oldest first, small ones together: the messages that stay, into a new file
+    swap      once everything in the log by now is committed (removals.py), the table points into the new file, and the
               reader puts it in the place of the old ones
 
-1. A message keeps its offset. What is in the last segment, or not sealed yet, is looked at but not rewritten: so the
+1. A message keeps its offset. The last segment, and messages not sealed yet, are looked at but not rewritten: so the
    last message of a key is never removed, and a consumer that has caught up has seen the last of each.
 2. The key is the routing key, or the header that ``x-key-header`` names. A message without that header stays.
-3. An empty body is a tombstone: it takes the place of the messages of its key, and goes itself `TOMBSTONE_MS` after it
-   was published, so that who reads from time to time learns that the key is gone.
+3. An empty body is a tombstone: it replaces the messages of its key. It is removed itself `TOMBSTONE_MS` after it was
+   published, so that an occasional reader learns that the key is gone.
 4. A crash at any time leaves the old files or the new one: the new one gets its name when it is synced, in one step.
-5. It runs when so much has come since the last time as is left of what was before, and looks at `STEP_MESSAGES` at a
-   time, so that nobody waits for it. Keys that do not fit into `KEYS_BYTES` are not compacted this time.
+5. It runs when as much has come since the last run as that run left. It looks at `STEP_MESSAGES` at a time, so
+   that nobody waits for it. Keys that do not fit into `KEYS_BYTES` are not compacted this time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOMBSTONE_MS: Final = 24 * 3600 * 1000
 
 
 class _Marked:
-    """A chunk, and which of its messages stay: a bit each."""
+    """A chunk, and a bit for each of its messages: whether it stays."""
 
     def __init__(self, segment: SealedSegment, chunk: SealedChunk) -> None:
         self.segment = segment
@@ -61,7 +61,7 @@ class Compaction:
         self._keys_bytes: i64 = 0
         table = stream.messages.sealer.table
         self._last = table.segments[-1]
-        self.end: i64 = self._last.first  # what is before is compacted
+        self.end: i64 = self._last.first  # everything before is compacted
         self._marks: list[_Marked] = []  # the oldest first
         for segment in table.segments:
             for chunk in segment.chunks:
@@ -69,7 +69,7 @@ class Compaction:
         self._at: i64 = len(self._marks)  # marks from here on are done
         self._raw: RawChunk | None = None
         self._row: i64 = 0
-        # What is being rewritten.
+        # The part that is being rewritten.
         self._groups: list[list[_Marked]] = []
         self._group: list[_Marked] = []
         self._group_at: i64 = 0
@@ -83,7 +83,7 @@ class Compaction:
         self._next_to_mark()
 
     def _ends(self) -> bool:
-        """Tell whether the stream is deleted; what is made of a new file is removed then."""
+        """Tell whether the stream is deleted; then remove the unfinished new file."""
         if not self._stream.deleted:
             return False
         if self._group:
@@ -104,13 +104,13 @@ class Compaction:
         self._log.read_jobs.append(_CompactionRead(self, self._stream.store_id, mark))
 
     def chunk_read(self, mark: _Marked, raw: RawChunk | None) -> None:
-        """A chunk is here; None: it cannot be read, or retention has removed it."""
+        """Mark a chunk that was read; None: it cannot be read, or retention has removed it."""
         if self._ends():
             return
         self._raw = raw
         marking = not self._groups
         if raw is None:
-            # Nobody can tell what is in it: it is left as it is, and so is everything that it would be merged with.
+            # Its contents are unknown: it stays as it is, and so does every segment it would be merged with.
             mark.count = -1
             self._row = 0
         else:
@@ -139,7 +139,7 @@ class Compaction:
             self._next_to_mark()
 
     def _mark(self, mark: _Marked, raw: RawChunk, row: i64) -> None:
-        """Decide about one message; those behind it have been looked at."""
+        """Decide about one message; the later ones have been looked at."""
         key = self._key_of(raw, row)
         body_bytes: i64 = raw.body_bytes_at(row)
         if key is not None:
@@ -198,7 +198,7 @@ class Compaction:
         self._next_group()
 
     def _is_beside_gap(self, at: i64) -> bool:
-        """Tell whether something is missing before or behind a chunk: what is left of it stays, and so does the gap."""
+        """Tell whether there is a gap before or after a chunk: then the gap and the rest of the chunk stay."""
         marks = self._marks
         chunk = marks[at].chunk
         if at > 0 and marks[at - 1].chunk.end != chunk.first:
@@ -273,7 +273,7 @@ class Compaction:
             self._swap()
 
     def _swap(self) -> None:
-        """The new file is there, and is to be in the place of the old ones."""
+        """Have the new file put in the place of the old ones."""
         old: list[SealedSegment] = []
         for mark in self._group:
             if not old or old[-1] is not mark.segment:
@@ -281,9 +281,9 @@ class Compaction:
         self._log.removals.add(_Swap(self, self._stream.store_id, old))
 
     def swap_goes(self, old: list[SealedSegment]) -> bool:
-        """Have the new file read from now on: whoever reads next comes behind the swap.
+        """Have reads use the new file from now on: later reads come after the swap.
 
-        False when retention or the end of the stream was here: the old ones are not all there any more.
+        False when retention was faster or the stream ended: some of the old files are gone.
         """
         if self._ends():
             return False
@@ -310,7 +310,7 @@ class Compaction:
             self._next_group()
 
     def _give_up_group(self) -> None:
-        """Retention was here, or a chunk cannot be read."""
+        """Give up the group: retention was faster, or a chunk cannot be read."""
         group = self._groups.pop(0)
         self._raw = None
         self._unmake(group)
@@ -321,7 +321,7 @@ class Compaction:
 
 
 def _is_worth_it(group: list[_Marked]) -> bool:
-    """Tell whether there is something to be removed, or segments to be put together."""
+    """Tell whether there are messages to remove or segments to merge."""
     return any(mark.count < mark.chunk.count or mark.segment is not group[0].segment for mark in group)
 
 
@@ -348,13 +348,13 @@ class _CompactionSeal(SealJob):
 
 
 class _Pause(Errand):
-    """Nothing: others have a turn meanwhile."""
+    """Does nothing: it gives others a turn meanwhile."""
 
     def __init__(self, compaction: Compaction) -> None:
         self._compaction = compaction
 
     def carry_out(self, files: Files) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def finished(self) -> None:
         self._compaction.go_on()
@@ -385,7 +385,7 @@ class _Swap(Removal):
 
 
 class _Unmake(Errand):
-    """Removes the new file of a segment that is not going to be in its place. Nobody ever reads it."""
+    """Removes the new file of a segment that will not replace the old ones. It is never read."""
 
     def __init__(self, stream_id: int, segment: int) -> None:
         self._stream_id = stream_id
@@ -395,4 +395,4 @@ class _Unmake(Errand):
         files.unmake_sealed(self._stream_id, self._segment)
 
     def finished(self) -> None:
-        """Nobody waits for that."""
+        """Do nothing: nobody waits for that."""

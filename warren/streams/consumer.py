@@ -1,9 +1,9 @@
 """What a consumer asks of a stream: where to begin, and which messages.
 
-``x-stream-offset`` is ``first``, ``last``, ``next`` (where there is none), an offset, a timestamp, or an age such as
-``1h``. ``x-stream-filter`` is one value or several: delivered is what has one of them as ``x-stream-filter-value`` in
-its headers, and with ``x-stream-match-unfiltered`` also what has none. A protocol may have words of its own for what
-its consumers want besides: a `Selection` (``queues.selection``).
+``x-stream-offset`` is ``first``, ``last``, ``next`` (the default), an offset, a timestamp, or an age such as ``1h``.
+``x-stream-filter`` is one value or several: a message is delivered if its header ``x-stream-filter-value`` is one of
+them, and with ``x-stream-match-unfiltered`` also if it does not have that header. A protocol may define more wishes of
+its consumers: a `Selection` (``queues.selection``).
 
 Source: RabbitMQ, "Streams"; texts were seen on 3.10.8, where ``bogus`` and ``true`` end in an internal error.
 """
@@ -32,11 +32,11 @@ MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
 _FILTER_VALUE: Final = b"x-stream-filter-value"
 _RAW_FILTER_VALUE: Final = b"\x15x-stream-filter-value"
 
-OFFSET_MAX: Final = NUMBER_MASK  # no stream gets so far
-# What is later comes never. In microseconds, as sealed chunks have their times, it is an i64 still.
+OFFSET_MAX: Final = NUMBER_MASK  # no stream reaches this offset
+# Later times never come. In microseconds, the unit of sealed chunks, this still fits into an i64.
 LATEST_MS: Final = 1 << 52
 
-# To look for so many values in the filter of a chunk costs as much as handing out a message.
+# Looking for this many values in the filter of a chunk costs as much as delivering a message.
 VALUES_UNIT: Final = 16
 
 # Where a consumer begins.
@@ -76,7 +76,7 @@ class Filter(Selection):
         return self._unfiltered if value is None else value in self._values
 
     def may_be_in(self, chunk: SealedChunk) -> bool:
-        """Tell whether a chunk may have a message that is wanted; False is certain."""
+        """Tell whether a chunk may have a wanted message; False is certain."""
         bits = chunk.filter
         self.cost = 1
         if bits is None or (self._unfiltered and chunk.has_unfiltered):
@@ -86,7 +86,7 @@ class Filter(Selection):
 
 
 def filter_value_of(message: Message) -> str | None:
-    """Return what `message` is filtered by; None: it has no such header."""
+    """Return the filter value of `message`; None: it does not have that header."""
     frame = message.header_frame()
     if i64(read_i16_be(frame, HEADER_AT + FLAGS_OFFSET)) & HEADERS == 0:
         return None
@@ -101,7 +101,7 @@ def start_of(queue_name: str, vhost_name: str, encoded: bytes, now_ms: i64) -> S
     """Return where the arguments of a basic.consume say to begin.
 
     Raises:
-        ChannelException: 406, it is none of those that the header names.
+            ChannelException: 406, it is not one of those that the module header names.
     """
     if not find_tag(encoded, OFFSET):
         return Start(AT_NEXT, 0)
@@ -126,7 +126,7 @@ def filter_of(queue_name: str, vhost_name: str, encoded: bytes) -> Filter | None
     """Return the filter that the arguments of a basic.consume ask for.
 
     Raises:
-        ChannelException: 406, it is no text, and no array of texts.
+            ChannelException: 406, it is neither a text nor an array of texts.
     """
     if not find_tag(encoded, FILTER):
         return None

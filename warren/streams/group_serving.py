@@ -1,19 +1,18 @@
-"""Which consumer of a group is served, from where, and what it has answered.
+"""Which consumer of a group is active, where it begins, and what it has answered.
 
     plain stream            the consumer that came first, until it goes; then the next
     of a super stream       the n-th partition is served to the consumer at n modulo their number, in the order of their
-                            connections and channels: the same order in all partitions, whoever came to which one first
+                            connections and channels: the same order in all partitions, however the consumers arrived
 
-A stream has a `GroupServing` from its first group on. What is remembered of groups is `streams.groups`'s
-business.
+A stream has a `GroupServing` as soon as it has a group. The memory of groups is `streams.groups`'s business.
 
-1. Of the consumers of a group one is active, as soon as it is known how far the group has come. Only that one is sent
-   anything, and only what it answers of that counts.
-2. Whoever becomes active begins at the committed offset: nothing is passed over. What is out with the one before counts
-   no more, nor does what that one says of it: it only gives credit back.
+1. One consumer of a group is active, as soon as it is known how far the group has come. Only the active one is sent
+   anything, and only its answers to that count.
+2. A consumer that becomes active begins at the committed offset: no message is skipped. Unacked deliveries of the
+   previous one no longer count, and neither do its answers to them: they only give credit back.
 3. A consumer that comes or goes costs the same with few and with many others, of its group and of other groups.
-4. What an active consumer requeues comes to it again before anything else, flagged redelivered; what else it has is not
-   sent again. While it is being sent again its next offset is the smallest of these (`Member.again`).
+4. Messages that an active consumer requeues are sent to it before everything else, flagged redelivered. Its other
+   messages are not sent again. Until it has them again, its next offset is the smallest of these (`Member.again`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class _GroupCursors:
     """The consumers of one group."""
 
     def __init__(self) -> None:
-        self.active: Cursor | None = None  # of the consumer that is served
+        self.active: Cursor | None = None  # of the active consumer
         self._came: OrderedDict[Consumer, Cursor] = OrderedDict()  # in the order in which they came
         self._instances: list[Cursor] = []  # in that of their instances; of a partition only, else empty
 
@@ -53,13 +52,13 @@ class _GroupCursors:
         return list(self._came.values())
 
     def add(self, cursor: Cursor) -> None:
-        """One comes."""
+        """Add the cursor of a consumer that comes."""
         self._came[cursor.consumer] = cursor
         if self._instances:
             insort(self._instances, cursor, key=_instance)
 
     def remove(self, cursor: Cursor) -> None:
-        """One goes."""
+        """Remove the cursor of a consumer that goes."""
         del self._came[cursor.consumer]
         if self._instances:
             del self._instances[bisect_left(self._instances, _instance(cursor), key=_instance)]
@@ -67,7 +66,7 @@ class _GroupCursors:
             self.active = None
 
     def chosen(self, place: int) -> Cursor:
-        """Return the one that is to be served, by the `place` of the stream among partitions; below 0: it is none."""
+        """Return the cursor to serve, by the `place` of the stream among partitions; below 0: not a partition."""
         if place < 0:
             self._instances = []
             return next(iter(self._came.values())) if self.active is None else self.active
@@ -86,7 +85,7 @@ class GroupServing:
         self._members: dict[Consumer, Cursor] = {}
         self._cursors: dict[Group, _GroupCursors] = {}  # of the groups that have consumers
         self._arrivals: i64 = 0
-        self._moved: dict[Group, None] = {}  # the groups that are to be stored soon
+        self._moved: dict[Group, None] = {}  # the groups that must be stored soon
         self._commits: Timer = _Commits(self)
 
     def restore(self, index: QueueIndex) -> None:
@@ -94,9 +93,9 @@ class GroupServing:
         self.known.restore(index)
 
     def close(self) -> None:
-        """Let go of everything: the stream is deleted."""
+        """Release everything: the stream is deleted."""
         self._host.timers.cancel(self._commits)
-        self._commits = Timer()  # it has us, and we have it: nothing must be left for the cyclic collector
+        self._commits = Timer()  # it refers to us, and we to it: do not leave it to the cyclic collector
         self.known.close()
 
     # --- looking --------------------------------------------------------------------------------------------------
@@ -156,16 +155,16 @@ class GroupServing:
             known.forget(group)
 
     def _found(self) -> None:
-        """How far groups had come before the restart is known now."""
+        """Note that it is now known how far groups had come before the restart."""
         for group in self.all():
             if group.committed < 0 and group not in self._cursors:
-                self.known.forget(group)  # it came and went meanwhile
+                self.known.forget(group)  # its consumers came and went meanwhile
             else:
                 self.known.store(group)
                 self._elect(group)
 
     def regroup(self) -> None:
-        """The stream has become a partition, or has another place among them."""
+        """Note that the stream has become a partition, or has another place among the partitions."""
         for group in self.all():
             self._elect(group)
 
@@ -215,24 +214,24 @@ class GroupServing:
         consumer.ledger.deliver(consumer, message, offset, redelivered)
 
     def _go_on(self, cursor: Cursor, member: Member) -> int:
-        """Leave what was to be sent again first; return its offset."""
+        """Move past the first message of those to be sent again; return its offset."""
         offset = heappop(member.again)
         cursor.next = member.again[0] if member.again else member.resume
         return offset
 
     def gone(self, cursor: Cursor, member: Member) -> None:
-        """What was to be sent again first is not there any more."""
+        """Move past the first message to be sent again: it no longer exists."""
         member.progress.answered(self._go_on(cursor, member))
 
     def removed_below(self, cursor: Cursor, member: Member, first: i64) -> None:
-        """Retention has removed what is below offset `first`, and `cursor` is there."""
+        """Move `cursor`, which is below offset `first`: retention has removed everything there."""
         while member.again and member.again[0] < first:
             self.gone(cursor, member)
         if cursor.next < first:
             cursor.next = first
 
     def requeued(self, delivery: Delivery) -> None:
-        """`delivery` is given back; it may be of a consumer without a group."""
+        """Note that `delivery` is given back; its consumer may not be in a group."""
         cursor = self._answering(delivery)
         if cursor is None or cursor.member is None:
             return
@@ -245,7 +244,7 @@ class GroupServing:
             self._stream.leave_chunk(cursor)
 
     def answered(self, delivery: Delivery) -> None:
-        """`delivery` is acknowledged or rejected; it may be of a consumer without a group."""
+        """Note that `delivery` is acknowledged or rejected; its consumer may not be in a group."""
         cursor = self._answering(delivery)
         if cursor is not None and cursor.member is not None:
             cursor.member.progress.answered(int(delivery.sequence_number))
@@ -260,7 +259,7 @@ class GroupServing:
         return cursor if delivery.tag >= cursor.member.first_tag else None
 
     def note_progress(self, cursor: Cursor, member: Member) -> None:
-        """What is committed may have moved: store it soon, and at once where the group begins."""
+        """Store the committed offset soon, as it may have moved; at once where the group begins."""
         group = member.group
         committed: i64 = member.progress.committed(cursor.next)
         if committed != group.committed:
@@ -296,7 +295,7 @@ class GroupServing:
     # --- operators ------------------------------------------------------------------------------------------------
 
     def reset(self, name: str, offset: i64) -> None:
-        """Have a group, from now on there, go on from `offset`; its consumer is served from there at once."""
+        """Have a group continue at `offset`, and create it if needed; its consumer is served from there at once."""
         group = self.known.group(name)
         first: i64 = self._stream.first_offset()
         group.committed = offset if offset > first else first

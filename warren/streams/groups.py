@@ -1,19 +1,20 @@
-"""Consumer groups of a stream: how far each has come, by name, remembered across restarts.
+"""Consumer groups of a stream: the offset that each has reached, by name, remembered across restarts.
 
-A consumer with the argument ``x-group`` begins where its group has got to; ``x-stream-offset`` counts only for a group
-that nobody has heard of. Which consumer of a group is served is `streams.group_serving`'s business.
+A consumer with the argument ``x-group`` begins at the offset of its group; ``x-stream-offset`` counts only for a new
+group. Which consumer of a group is served is `streams.group_serving`'s business.
 
-1. The committed offset is the one below which everything was acknowledged or rejected, or passed over by a filter. What
-   was delivered and not answered, or is requeued, is below it never: whoever takes over gets it again, flagged
+1. Everything below the committed offset was acknowledged or rejected, or passed over by a filter. Messages that were
+   delivered and not answered, or that are requeued, are never below it: the next consumer gets them again, flagged
    redelivered if that is in the same life of the broker.
-2. It is stored when the group begins, so that what is confirmed after that is the group's; `COMMIT_MS` after it has
-   moved; and when the consumer that is served goes. After a crash at most so much is delivered again.
+2. The committed offset is stored when the group begins, so that the group gets every message confirmed after that. It
+   is stored again `COMMIT_MS` after it has moved, and when the active consumer leaves. After a crash at most the
+   messages since the last time are delivered again.
 3. A record of the lane `STREAM_GROUPS` is offset, serial number and name, and replaced in its place. The serial
    number tells the newer of two, should damage leave both.
 4. A group that has stored nothing and has no consumer is not remembered.
-5. What is out, and what was answered behind it, is at most `BEHIND_MAX` messages more than the prefetch.
-6. What is flagged redelivered was sent to the group before, in this life; unless it was reset to and fro more than
-   `RANGES_MAX` times: then gaps between what was sent may be flagged, too.
+5. Unacked messages, and messages answered after the oldest of them, are at most `BEHIND_MAX` more than the prefetch.
+6. A message flagged redelivered was sent to the group before, in this life of the broker. Only a group that was reset
+   to and fro more than `RANGES_MAX` times may also flag messages in gaps between the ranges it was sent.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ GROUP: Final = "x-group"
 COMMIT_MS: Final = 1_000
 BEHIND_MAX: Final = 20_000
 RANGES_MAX: Final = 64
-_NEVER: Final = 1 << 62  # no offset gets so far
+_NEVER: Final = 1 << 62  # no stream reaches this offset
 
 
 class Progress:
-    """What a consumer of a group was sent from offset to offset, and what of it is answered."""
+    """The offsets that a consumer of a group was sent, and which of them it has answered."""
 
     def __init__(self) -> None:
         self._sent: deque[int] = deque()
@@ -52,11 +53,11 @@ class Progress:
         return len(self._sent)
 
     def sent(self, offset: int) -> None:
-        """It was sent this one; offsets ascend."""
+        """Note that this offset was sent; offsets ascend."""
         self._sent.append(offset)
 
     def answered(self, offset: int) -> None:
-        """This one, which was sent, is acknowledged or rejected."""
+        """Note that this offset, which was sent, is acknowledged or rejected."""
         sent = self._sent
         if sent[0] != offset:
             self._answered.add(offset)
@@ -78,7 +79,7 @@ class SentRanges:
         self._ends: list[int] = []
 
     def add(self, first: int, end: int) -> None:
-        """Those from `first` up to `end` were sent."""
+        """Add the offsets from `first` up to `end`."""
         firsts, ends = self._firsts, self._ends
         # Whatever this range overlaps or touches becomes one with it.
         begin = bisect_right(ends, first - 1)
@@ -92,29 +93,29 @@ class SentRanges:
             del firsts[1], ends[0]
 
     def at(self, offset: i64) -> tuple[int, int]:
-        """Return the range that `offset` is in, or else the next one; beyond all offsets if there is none."""
+        """Return the range that contains `offset`, or else the next one; beyond all offsets without one."""
         found = bisect_right(self._ends, int(offset))
         return (self._firsts[found], self._ends[found]) if found < len(self._ends) else (_NEVER, _NEVER)
 
 
 class Group:
-    """One group. ``committed`` is the offset that it goes on from, -1: nobody knows yet."""
+    """One group. ``committed`` is the offset at which it continues, -1: not known yet."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.committed: i64 = -1
         self.committed_ms: i64 = 0  # when that was stored last, 0: never
-        self.sent = SentRanges()  # in this life, to whomever; what the one that is served is sent is added when it ends
+        self.sent = SentRanges()  # to any consumer, in this life; those of the active one are added when it stops
         self.number: i64 = -1  # of its record, -1: none
         self.stored: i64 = -1  # the offset in that
 
 
 class Member:
-    """A consumer of a group: whether it is the one that is served, and what it was sent since it began.
+    """A consumer of a group: whether it is the active one, and the offsets it was sent since it began.
 
-    ``again`` is a heap of offsets that it has given back: they come before anything else, then what is from ``resume``
-    on. Only answers to deliveries from ``first_tag`` on count. ``instance`` sorts those of a partition: consumers
-    of one connection and channel belong together, older connections come first.
+    ``again`` is a heap of offsets that it has given back. They come before everything else; then it continues at
+    ``resume``. Only answers to deliveries from ``first_tag`` on count. ``instance`` sorts the consumers of a partition:
+    those of one connection and channel belong together, older connections come first.
     """
 
     def __init__(self, group: Group, instance: tuple[int, int, int]) -> None:
@@ -127,12 +128,12 @@ class Member:
         self.resume: i64 = 0
         self._run_first: i64 = 0
         self._run_end: i64 = 0
-        # The offsets that the group was sent before, and which are the next to come.
+        # The range of offsets that the group was sent before and that come next.
         self._seen_first: i64 = 0
         self._seen_end: i64 = 0
 
     def restart(self, next_tag: i64) -> None:
-        """What it was sent counts no more: it begins anew, or is no longer served."""
+        """Forget which messages it was sent: it begins again, or is no longer served."""
         if self._run_end > self._run_first:
             self.group.sent.add(int(self._run_first), int(self._run_end))
         self._run_first = self._run_end = 0
@@ -142,7 +143,7 @@ class Member:
         self.again = []
 
     def sends(self, offset: i64) -> bool:
-        """Note that the message at `offset` is sent, not again; tell whether the group was sent it before."""
+        """Note that the message at `offset` is sent, not a requeued one; tell whether the group was sent it before."""
         if self._run_end == 0:
             self._run_first = offset
         self._run_end = offset + 1
@@ -154,7 +155,7 @@ class Member:
         return offset >= self._seen_first
 
     def has_room(self, prefetch: i64) -> bool:
-        """Tell whether it may be sent something: its oldest unanswered message is not too far behind."""
+        """Tell whether it may be sent something: its oldest unanswered message must not be too far back."""
         return len(self.again) > 0 or len(self.progress) < prefetch + BEHIND_MAX
 
 
@@ -178,7 +179,7 @@ class StreamGroups(RecordLane):
         return group
 
     def store(self, group: Group) -> None:
-        """Store how far `group` has come, if that is not what is stored; not before everything was found."""
+        """Store how far `group` has come, if that has changed; not before everything stored earlier was found."""
         if self.is_restoring or group.committed < 0 or group.committed == group.stored:
             return
         number: i64 = group.number
@@ -236,12 +237,12 @@ class StreamGroups(RecordLane):
         self._on_found()
 
     def close(self) -> None:
-        """Let go of everything: the stream is deleted."""
+        """Release everything: the stream is deleted."""
         super().close()
         self.groups.clear()
         self._free = []
         self._found = []
-        # The stream has us and we had the stream: nothing must be left for the cyclic collector.
+        # The groups and the stream refer to each other: do not leave them to the cyclic collector.
         self._on_found = _nobody_waits
 
 
@@ -249,7 +250,7 @@ def group_name_of(queue_name: str, vhost_name: str, encoded: bytes) -> str:
     """Return the group that the arguments of a basic.consume name; ``""``: none.
 
     Raises:
-        ChannelException: 406, it is no text of 1 to 255 bytes.
+            ChannelException: 406, it is not a text of 1 to 255 bytes.
     """
     tag = find_tag(encoded, GROUP)
     if not tag:
@@ -263,4 +264,4 @@ def group_name_of(queue_name: str, vhost_name: str, encoded: bytes) -> str:
 
 
 def _nobody_waits() -> None:
-    """The stream is gone."""
+    """Stands for the listener of a stream that is gone."""

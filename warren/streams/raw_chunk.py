@@ -13,7 +13,7 @@ from warren.msgstore.log.jobs import SealedRead
 from warren.msgstore.log.message import Envelope, Message, build_message
 from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
 
-# How the frames of a body are cut: what every client can take that has not negotiated less.
+# How the frames of a body are cut: the size that every client can take before it negotiates another.
 FRAME_MAX_BYTES: Final = 131072
 _NO_BODY: Final = b"\x00\x3c" + bytes(10)
 
@@ -25,7 +25,7 @@ class RawChunk:
         self.first: i64 = place.first
         self.end: i64 = place.end
         self.count: i64 = place.count
-        # Offsets are missing, so they are listed: in a list of none, when compaction has left nothing of the chunk.
+        # Offsets are missing, so they are listed; the list is empty when compaction has left nothing of the chunk.
         self._is_sparse: bool = place.count != place.end - place.first
         self.cost_bytes: i64 = 0
         for part in parts:
@@ -44,7 +44,7 @@ class RawChunk:
         return read_i64_le(self._offsets, 8 * at) if self._is_sparse else self.first + at
 
     def place_of(self, offset: i64) -> i64:
-        """Return which message of the chunk is the first that is not before `offset`; `count` when there is none."""
+        """Return the place of the first message whose offset is at least `offset`; `count` when all are smaller."""
         if not self._is_sparse:
             return offset - self.first if offset > self.first else i64(0)
         low: i64 = 0
@@ -88,7 +88,7 @@ class RawChunk:
         return read_i64_le(self._times, 8 * at)
 
     def messages(self, at: i64, most: i64) -> list[Message | None]:
-        """Return message `at` and those behind it, `most` offsets at most; None where there is none."""
+        """Return message `at` and those after it, at most `most` offsets; None for a missing message."""
         first: i64 = self.offset_at(at)
         messages: list[Message | None] = []
         following: i64 = first
@@ -110,7 +110,7 @@ def _envelopes(names: bytes) -> list[Envelope]:
     made: list[Envelope] = []
     start: i64 = 0
     if len(names) > 4:
-        # The first name begins at 0, behind the ends: how many those are follows from where they themselves end.
+        # The first name begins at 0, after the ends. The ends themselves tell how many they are.
         count = _name_count(names)
         base: i64 = 4 * (2 * count + 1)
         route: i64 = 0
@@ -134,7 +134,7 @@ def _name_count(names: bytes) -> i64:
 
 
 class SealedLook(SealedRead):
-    """Reads messages of a chunk for who only looks: from `number` on, at most `most`; tells them, and what is next."""
+    """Reads at most `most` messages of a chunk from `number` on, for a browser; tells them, and the next number."""
 
     def __init__(
         self,

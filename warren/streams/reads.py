@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Chunk:
-    """Consecutive messages from offset ``first`` on, None where one is damaged, shared by the cursors within.
+    """Consecutive messages from offset ``first`` on, None for a damaged one. All cursors within share them.
 
-    It counts as memory of queues, with what is made of its messages, while somebody uses it.
+    While a cursor uses it, it counts as memory of queues, together with the frames made of its messages.
     """
 
     def __init__(self, log: MessageLog, first: i64, messages: list[Message | None]) -> None:
@@ -40,19 +40,19 @@ class Chunk:
         self._stamped: list[Message | None] = [None] * len(messages)
 
     def use(self) -> None:
-        """Note that somebody more has it."""
+        """Note one more user of the chunk."""
         if self._users == 0:
             self._log.resident_bytes += self._memory_bytes
         self._users += 1
 
     def give_up(self) -> None:
-        """Note that somebody has it no more."""
+        """Note one user less of the chunk."""
         self._users -= 1
         if self._users == 0:
             self._log.resident_bytes -= self._memory_bytes
 
     def is_used(self) -> bool:
-        """Tell whether somebody has it."""
+        """Tell whether anybody uses the chunk."""
         return self._users > 0
 
     def has(self, offset: i64) -> bool:
@@ -113,7 +113,7 @@ class TimeSearch:
             self._told(int(self._low))
 
     def found(self, offset: i64, message: Message | None, loaded: list[int]) -> None:
-        """The message at `offset` is here; there is none when those from there on are damaged."""
+        """Narrow the search by the message at `offset`; None when the messages from there on are damaged."""
         self._loaded += loaded
         if message is not None and message.time_ms < self.time_ms:
             self._low = offset + 1
@@ -144,7 +144,7 @@ class _TimeRead(OffsetRead):
             self._search.found(self.first, message, self.loaded)
 
     def _next_stored(self) -> i64:
-        """Return the next offset at which something may be; of all the pages that are gone none is asked for."""
+        """Return the next offset that may have a message, without asking for each of the pages that are gone."""
         index = self.index
         size: i64 = index.page_entries
         at: i64 = self._at + 1

@@ -1,10 +1,11 @@
-"""What a stream lets go of because it is too much, or too old: the oldest messages.
+"""The retention of a stream: it removes the oldest messages when there are too many bytes, or when they are too old.
 
-1. The oldest segment goes whole, and never the last one. When nothing is sealed, whole pages of the index go of what is
-   not.
-2. By bytes it goes with the publish, or when what came before is sealed. By age it goes at its time: while there is
-   something that could go, age is looked at between `LOOK_MIN_MS` and `LOOK_MAX_MS` from now. What is of a time that
-   has yet to come, since the clock was set back before a start, ages from that start: it keeps nothing behind it.
+1. The oldest segment is removed whole, but never the last one. When nothing is sealed, whole pages of the index are
+   removed.
+2. By bytes, messages are removed at a publish, or when older messages have been sealed. By age, they are removed at
+   their time: while something can be removed, age is looked at between `LOOK_MIN_MS` and `LOOK_MAX_MS` from now. When
+   the clock was set back before a start, times may lie in the future: such messages age from that start, and do not
+   keep later ones alive.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 
 LOOK_MIN_MS: Final = 1_000
 LOOK_MAX_MS: Final = 3_600_000
-# Of so many messages at the end of a page one has to be readable to tell its age.
+# One of this many messages at the end of a page must be readable to tell its age.
 AGE_PROBES: Final = 4
 
 
 class Retention(Timer):
-    """The retention of `stream`, by its rules. `oldest_bytes`: of the bodies that would go next."""
+    """The retention of `stream`, by its rules. `oldest_bytes`: of the bodies that are removed next."""
 
     def __init__(self, stream: Stream, host: QueueHost) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class Retention(Timer):
         self._since_ms: i64 = host.log.now_ms
 
     def follow_rules(self) -> None:
-        """The stream has other rules, or messages of before a restart."""
+        """Look at age again: the stream has other rules, or messages from before a restart."""
         stream = self._stream
         if stream is None:
             return
@@ -53,14 +54,14 @@ class Retention(Timer):
         self.keep_age()
 
     def close(self) -> None:
-        """The stream is deleted."""
+        """Stop: the stream is deleted."""
         self._timers.cancel(self)
-        self._stream = None  # it has us, and we have it: nothing must be left for the cyclic collector
+        self._stream = None  # it refers to us, and we to it: do not leave it to the cyclic collector
 
     # --- by bytes -------------------------------------------------------------------------------------------------
 
     def keep_bytes(self, limit_bytes: i64) -> None:
-        """Let go of the oldest while what is left has `limit_bytes` at least."""
+        """Remove the oldest messages as long as the rest still has at least `limit_bytes`."""
         stream = self._stream
         if stream is None:
             return
@@ -84,7 +85,7 @@ class Retention(Timer):
     # --- by age ---------------------------------------------------------------------------------------------------
 
     def keep_age(self) -> None:
-        """Let go of what has become too old; of what is not sealed that is read first."""
+        """Remove messages that are too old; of unsealed ones the age is read from disk first."""
         stream = self._stream
         if stream is None or stream.rules.max_age_ms < 0:
             return
@@ -105,7 +106,7 @@ class Retention(Timer):
             _AgeRead(self, stream, index, end).begin()
 
     def page_age_read(self, end: i64, time_ms: i64) -> None:
-        """The last message of the page that ends at offset `end` is of `time_ms`, 0 when nobody can tell."""
+        """Use `time_ms`, the time of the last message before offset `end`, where a page ends; 0: unknown."""
         stream = self._stream
         if stream is None or stream.rules.max_age_ms < 0:
             return
@@ -119,8 +120,8 @@ class Retention(Timer):
         self.keep_age()
 
     def _came_ms(self, time_ms: i64) -> i64:
-        """Return when what is of `time_ms` came, as far as this process can tell."""
-        # What is of a time to come was stored by an earlier process, whose clock was ahead: it is older than this one.
+        """Return when a message of `time_ms` came, as far as this process can tell."""
+        # A future time comes from an earlier process, whose clock was ahead: the message is older than this process.
         return self._since_ms if time_ms > self._log.now_ms else time_ms
 
     def _look_at(self, time_ms: i64) -> None:

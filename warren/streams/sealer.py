@@ -4,11 +4,11 @@
     synced, in the log --Fetch-^                                                  table; the log forgets the range
 
 1. A message is in the log, or in a chunk that is synced, and for a moment in both. It is served from wherever it is.
-2. Only what is synced is gathered: a chunk never has an offset that could stand for another message after a crash.
-3. Chunks are full when they are sealed: a short stream stays in the log, whose compaction looks after it.
-4. One chunk is gathered and one is being written at a time. What is gathered counts as memory of the log; while that is
-   short nothing is gathered ahead, and a chunk is read back from the log when there is enough for a whole one.
-5. What retention removes while it is gathered does not become part of a chunk.
+2. Only synced messages are gathered: a chunk never has an offset that could stand for another message after a crash.
+3. Chunks are full when they are sealed: a short stream stays in the log, whose compaction takes care of it.
+4. One chunk at a time is gathered, and one is written. Gathered messages count as memory of the log. While memory is
+   short nothing is gathered ahead: a chunk is read back from the log when there is enough for a whole one.
+5. Messages that retention removes while they are gathered do not become part of a chunk.
 6. Nothing is sealed from the first damaged message on: the log would forget it. It is served from the log meanwhile.
 """
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 # A file is full from here on, unless the stream says otherwise.
 SEGMENT_BYTES: Final = 64 << 20
-# A chunk is begun with this much; and of what has to be read back from the log so much is read at a time.
+# A chunk is begun with this many messages. Reads back from the log take this many at a time.
 BEGIN_SHARE: Final = 16
 READ_MESSAGES: Final = 2048
 READ_BYTES: Final = 1 << 20
 
 
 class Sealer:
-    """What is sealed of a stream, and what is about to be. It belongs to the stream's backlog."""
+    """The sealed chunks of a stream, and the one that is sealed next. It belongs to the stream's backlog."""
 
     def __init__(self, log: MessageLog) -> None:
         self.log = log
@@ -57,9 +57,9 @@ class Sealer:
         return self._job is not None
 
     def step(self, stream: Stream) -> None:
-        """Gather what is synced by now, and seal what is full.
+        """Gather the messages that are synced by now, and seal chunks that are full.
 
-        Called when a batch is closed, when one is written that may have filled a chunk, and when a chunk is.
+        Called when a batch is closed, when a written batch may have filled a chunk, and when a chunk has been written.
         """
         if self._reading or self._closed:
             return
@@ -112,7 +112,7 @@ class Sealer:
             first = job.end
         if first >= synced:
             return False
-        # What has left memory is not read back for a part of a chunk.
+        # Do not read messages back from disk for only a part of a chunk.
         is_whole: bool = log.resident_bytes > log.memory_bytes or first < stream.messages.tail_from()
         share: i64 = 1 if is_whole else BEGIN_SHARE
         if synced - first < log.seal_messages // share and stream.unsealed_bytes() < log.seal_bytes // share:
@@ -149,7 +149,7 @@ class Sealer:
         _SealRead(self, stream, self.next, min(end, self.next + READ_MESSAGES)).begin()
 
     def was_read(self, stream: Stream, first: i64, messages: list[Message | None], end: i64) -> None:
-        """What is before `end` of what was to be read back is here, None where retention was faster."""
+        """Gather the messages before `end`, which were read back; None where retention was faster."""
         self._reading = False
         writer = self._writer
         if writer is None or self._closed or self.next != first:
@@ -199,7 +199,7 @@ class Sealer:
             self._give_up()
 
     def may_drop_oldest(self) -> bool:
-        """Tell whether there is a segment that can be removed: the last one stays, and tells where the log goes on."""
+        """Tell whether a segment can be removed. The last one stays: it tells where the log continues."""
         return len(self.table.segments) > 1
 
     def drop_oldest(self, stream_id: int) -> SealedSegment:
@@ -235,7 +235,7 @@ class _Seal(SealJob):
 
 
 class _SealRead(OffsetRead):
-    """Reads back what has left memory before it was gathered."""
+    """Reads back messages that left memory before they were gathered."""
 
     def __init__(self, sealer: Sealer, stream: Stream, first: i64, end: i64) -> None:
         index = stream.messages.index

@@ -1,7 +1,7 @@
 """The offset of a message among the headers of its deliveries: ``x-stream-offset``, a long.
 
-Made once per message and chunk of a stream, so on the hot path: the entry is set in front of the others, and all that
-is behind it is copied as it is.
+Made once for each message of a chunk, so on the hot path: the entry is set in front of the others, and everything after
+it is copied unchanged.
 
     content header frame   type, channel, size + n | class, weight, body size | flags + HEADERS | content type, encoding
                            table length + 25 | entry | other headers, the rest of the frame and all body frames
@@ -24,7 +24,7 @@ from warren.streams.consumer import OFFSET
 _KEY: Final = bytes([len(OFFSET)]) + OFFSET.encode()
 _ENTRY_HEAD: Final = _KEY + b"l"
 _ENTRY_BYTES: Final = len(_ENTRY_HEAD) + 8
-# A longer table is taken apart entry by entry: it may have as many as there may be.
+# A longer table is decoded entry by entry: it may already have as many entries as are allowed.
 _TABLE_MAX_BYTES: Final = 4096
 
 

@@ -1,21 +1,21 @@
-"""A stream: a queue whose messages stay, and are read again and again from wherever a consumer wants.
+"""A stream: a queue whose messages stay, and are read again and again from any place a consumer wants.
 
     publish -> tail (memory) and open batch -> one fdatasync -> visible to consumers
                                                                   cursor of each: its next offset
-    cursor in the tail      what is in memory, with its offset among its headers: made once for all consumers
-    cursor before it        a chunk, read from the log or from what is sealed; whoever is at the same place has the same
+        cursor in the tail      messages in memory with their offset as a header: made once for all consumers
+        cursor before it        a chunk, read from the log or from sealed files; all cursors at that place share it
 
 1. Everything is stored, whatever its delivery mode. A confirm means what it means for a queue.
-2. A consumer sees only what is synced: an offset that somebody has seen never stands for another message.
+2. A consumer sees only synced messages: an offset that a consumer has seen never stands for another message.
 3. An acknowledgement gives credit back, and so does a reject or a requeue. Nothing is taken out. What they mean for
    consumer groups is `streams.group_serving`'s business.
 4. A consumer holds at most the one chunk that its next offset is in, and at most one read is under way for an offset.
    Chunks count as memory of the log, and are small while that is short.
 5. Times of messages ascend with their offsets, unless the clock was set back: an offset is found by time with a binary
-   search. Filters are applied to each message; what is passed over counts against the turn, and so does what the
-   looking costs.
+   search. Filters are applied to each message. Messages that a filter drops count against the turn, and so does the
+   cost of looking.
 6. Retention removes the oldest messages, by bytes and by age: `streams.retention`.
-7. Sealing (`Sealer`) changes nothing that anybody sees: neither offsets nor counts nor what is delivered.
+7. Sealing (`Sealer`) changes nothing that clients see: neither offsets nor counts nor deliveries.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ from warren.streams.retention import Retention
 from warren.streams.sealed_reads import SealedReader, SealedTimeRead
 from warren.streams.sealer import SEGMENT_BYTES
 
-# How much is read, or taken from the tail, at a time; and while memory is short.
+# How many messages are read, or taken from the tail, at a time; and while memory is short.
 CHUNK_MESSAGES: Final = 1024
 CHUNK_BYTES: Final = 1 << 20
 SHORT_CHUNK_MESSAGES: Final = 64
 SHORT_CHUNK_BYTES: Final = 32 << 10
-# How long after a start what was not sealed before is looked at.
+# How long after a start the stream seals what was not sealed before.
 SEALING_MS: Final = 1_000
-# With little to be kept a segment file is smaller than usual, but not smaller than this.
+# A stream with a small limit has smaller segment files, but not smaller than this.
 SEGMENT_MIN_BYTES: Final = 1 << 20
 
 
@@ -84,30 +84,30 @@ class Stream(OffsetQueue):
         super().__init__(declaration, runnable, host, store_id, self.messages, knows_deliveries=False)
         self.messages.stream = self
         self._cursors: dict[Consumer, Cursor] = {}
-        self._reading: dict[Consumer, Cursor] = {}  # those that have a next offset; the others wait, or are not served
-        self._in_turn: list[Cursor] = []  # the same, as `drain` goes round them; behind by those that came or went
+        self._reading: dict[Consumer, Cursor] = {}  # those that have a next offset; the others wait, or are not active
+        self._in_turn: list[Cursor] = []  # the same, in the order of `drain`; out of date after a change
         self._turn_is_old: bool = False
         self._turn: i64 = 0  # which cursor is served first
         self._looked: i64 = 0  # what looking for a chunk has cost, in messages
-        self._visible_end: i64 = 0  # what is below is synced
+        self._visible_end: i64 = 0  # everything below is synced
         self._commit: _Commit | None = None
         self._reads: list[ChunkRead] = []
         self._sealed = SealedReader(host.log)
-        self._reported_chunks: set[int] = set()  # offsets from which sealed messages are not there
+        self._reported_chunks: set[int] = set()  # offsets from which sealed messages are missing
         self._compaction: Compaction | None = None
         self._compacted_to: i64 = 0  # since the start
-        self._latest: Chunk | None = None  # that a cursor has left last: who comes next finds it here
+        self._latest: Chunk | None = None  # the chunk that a cursor has left last: the next cursor finds it here
         self._retention = Retention(self, host)
         self._sealing: Timer = _Sealing(self)
         host.log.sealed_streams[store_id] = _Sealed(self)
         sealed = host.log.sealed.pop(store_id, None)
         if sealed is not None:
             self._restore_sealed(sealed)
-        self.groups: GroupServing | None = None  # None: there never was one
+        self.groups: GroupServing | None = None  # None: there was never a group
 
     @property
     def message_count(self) -> i64:
-        """How many messages there are: what is unacked is still here."""
+        """The number of messages, unacked ones included."""
         return self.ready.count
 
     @property
@@ -129,7 +129,7 @@ class Stream(OffsetQueue):
         return outcome
 
     def accept(self, message: Message, origin: i64) -> i64:
-        """Take a message; nothing that was seen before keeps a dead letter out."""
+        """Take a message; deduplication does not keep a dead letter out."""
         if origin in (CHANNEL, PROMISED):
             return self.publish(message)
         if origin == RELEASED:
@@ -162,9 +162,9 @@ class Stream(OffsetQueue):
         kept = message
         now_ms: i64 = self._log.now_ms
         if not message.persistent or (message.time_ms != 0 and message.time_ms != now_ms):
-            kept = message.copy()  # others may have it as it is; what was held or published elsewhere comes here now
+            kept = message.copy()  # others may use the original; a message held or published elsewhere comes here now
             kept.persistent = True
-            message.awaits_batch = True  # its confirm: what is stored is another message
+            message.awaits_batch = True  # its confirm: the copy is stored, not the original
         kept.time_ms = now_ms
         if not self.is_life_noted:
             self.note_life()
@@ -179,7 +179,7 @@ class Stream(OffsetQueue):
         return kept
 
     def _await_commit(self) -> None:
-        """Have what has been published so far become visible when it is synced."""
+        """Have the messages published so far become visible when they are synced."""
         log = self._log
         commit = self._commit
         if commit is None or commit.batch != log.batch.number:
@@ -189,13 +189,13 @@ class Stream(OffsetQueue):
         commit.end = self.messages.next_number
 
     def synced_to(self, end: i64) -> None:
-        """What is below offset `end` is synced."""
+        """Make everything below offset `end` visible: it is synced."""
         if end > self._visible_end and not self.deleted:
             self._visible_end = end
             self.wake()
 
     def owns(self, index: QueueIndex) -> bool:
-        """Tell whether an index with our name is of a lane of this stream."""
+        """Tell whether `index`, which has our name, is of a lane of this stream."""
         if index.lane == STREAM_GROUPS:
             return index.queue_id >= self.store_id
         return super().owns(index)
@@ -218,25 +218,25 @@ class Stream(OffsetQueue):
         self._host.timers.at(self._log.now_ms + SEALING_MS, self._sealing)
 
     def _restore_sealed(self, table: SealedTable) -> None:
-        """Take over what is sealed; what the log has comes later, if it has anything."""
+        """Take over the sealed messages; those of the log come later, if there are any."""
         self.messages.restore_sealed(table)
         self.ready.count = table.count
         self.ready.body_bytes = table.body_bytes
         self._visible_end = self.messages.next_number
 
     def seal(self) -> None:
-        """Go on to seal what came before a restart."""
+        """Continue to seal messages from before a restart."""
         if not self.deleted:
             self.messages.sealer.step(self)
 
     def sealed(self, end: i64) -> None:
-        """What is before offset `end` is sealed."""
+        """Note that everything before offset `end` is sealed."""
         self.messages.sealed(end)
         if self.rules.max_length_bytes >= 0:
             self._retention.keep_bytes(self.rules.max_length_bytes)
 
     def segment_completed(self) -> None:
-        """A segment is full, and another one begun: compact what is sealed, if that is wanted and worth it."""
+        """Compact sealed messages, if that is wanted and worth it: a segment is full, and another one has begun."""
         rules = self.rules
         table = self.messages.sealer.table
         if not rules.compacts or self._compaction is not None or len(table.segments) < 2:
@@ -253,7 +253,7 @@ class Stream(OffsetQueue):
             self._compaction.begin()
 
     def compacted(self, compaction: Compaction) -> None:
-        """A compaction is over."""
+        """Note that a compaction is over."""
         self._compacted_to = compaction.end
         self._compaction = None
         self._sealed.forget()
@@ -450,12 +450,12 @@ class Stream(OffsetQueue):
                 continue
             first: i64 = raw.offset_at(at)
             self._pass_over(cursor, first)
-            if cursor.next == first:  # else it was to be sent again, and what comes behind that is elsewhere
+            if cursor.next == first:  # else the cursor was at a message to send again, and continues elsewhere
                 return Chunk(self._log, first, raw.messages(at, self._chunk_messages()))
         return None
 
     def _pass_over(self, cursor: Cursor, offset: i64) -> None:
-        """There is nothing for `cursor` before `offset`."""
+        """Move `cursor` to `offset`: there is nothing for it before."""
         if cursor.member is None or self.groups is None:
             cursor.next = offset
         else:
@@ -472,7 +472,7 @@ class Stream(OffsetQueue):
         return None
 
     def leave_chunk(self, cursor: Cursor) -> None:
-        """Have `cursor` give up what was read for it."""
+        """Have `cursor` give up the chunk that was read for it."""
         chunk = cursor.chunk
         if chunk is not None:
             cursor.chunk = None
@@ -507,11 +507,11 @@ class Stream(OffsetQueue):
         under_way.begin()
 
     def chunk_read(self, read: ChunkRead, chunk: Chunk) -> None:
-        """A chunk is here: for all that wait for it."""
+        """Give a chunk to all cursors that wait for it."""
         self._reads.remove(read)
         self.messages.offer_loaded(read.loaded)
         if not self._cursors:
-            return  # nobody would give it up
+            return  # nobody would release it
         if chunk.first < self.messages.sealed_end():
             self.wake()  # sealed meanwhile: what the log has forgotten is missing here
             return
@@ -523,11 +523,11 @@ class Stream(OffsetQueue):
         self.wake()
 
     def chunk_damaged(self, place: SealedChunk) -> None:
-        """A sealed chunk cannot be read, and so none of its messages."""
+        """Report a sealed chunk that cannot be read, and so none of its messages can."""
         self._sealed_lost(place.first)
 
     def _sealed_lost(self, first: i64) -> None:
-        """What was sealed from offset `first` on is not there, or cannot be read: report that once."""
+        """Report once that the sealed messages from offset `first` on are missing or cannot be read."""
         if int(first) not in self._reported_chunks:
             self._reported_chunks.add(int(first))
             self._log.damaged_chunks.setdefault(self.store_id, set()).add(int(first))
@@ -568,7 +568,7 @@ class Stream(OffsetQueue):
         self._retention.follow_rules()
 
     def need_keeper(self) -> RuleKeeper:
-        """Return the keeper of what is delayed and of what was seen. No other rule of a stream is its business."""
+        """Return the keeper of delayed messages and of seen keys. Other rules of a stream are not its business."""
         keeper = self.keeper
         if keeper is None:
             rules = QueueRules()
@@ -581,10 +581,10 @@ class Stream(OffsetQueue):
         return keeper
 
     def close(self) -> None:
-        """Let go of everything: the stream is deleted."""
+        """Release everything: the stream is deleted."""
         self._retention.close()
         self._host.timers.cancel(self._sealing)
-        # They have us, and we have them: nothing must be left for the cyclic collector.
+        # They refer to us, and we to them: do not leave them to the cyclic collector.
         self._sealing = Timer()
         self._log.sealed_streams.pop(self.store_id, None)
         self._log.damaged_chunks.pop(self.store_id, None)
@@ -624,7 +624,7 @@ class Stream(OffsetQueue):
             raise self._not_supported("automatic acknowledgement")
         if consumer.ledger.prefetch > 0:
             raise ConnectionException(NOT_IMPLEMENTED, f"{me} does not support global qos")
-        consumer.exclusive = False  # as RabbitMQ: streams do not know it
+        consumer.exclusive = False  # like RabbitMQ: streams do not support it
         self.consumers[consumer] = None
         self._cursors[consumer] = cursor
         self.messages.read_by(True)
@@ -651,7 +651,7 @@ class Stream(OffsetQueue):
             self.begin(cursor, offset)
 
     def begin(self, cursor: Cursor, offset: i64) -> None:
-        """Have `cursor` go on from `offset`, or from the first that is left."""
+        """Have `cursor` continue at `offset`, or at the first message that is left."""
         first: i64 = self.messages.first_number()
         cursor.next = offset if offset > first else first
         if cursor.consumer not in self._reading:
@@ -677,7 +677,7 @@ class Stream(OffsetQueue):
             self.messages.read_by(False)
 
     def pause_reading(self, cursor: Cursor) -> None:
-        """Have `cursor` not be served until it begins again."""
+        """Stop serving `cursor` until it begins again."""
         self.leave_chunk(cursor)
         cursor.next = SOUGHT
         if self._reading.pop(cursor.consumer, None) is None:
@@ -710,7 +710,7 @@ class Stream(OffsetQueue):
     # --- by time --------------------------------------------------------------------------------------------------
 
     def find(self, start: Start, told: Callable[[int], None]) -> None:
-        """Tell the offset that `start` means now: at once, or when it has been looked for on disk. Never if deleted."""
+        """Tell the offset that `start` means now: at once, or after a look on disk. Never if the stream is deleted."""
         messages = self.messages
         if start.kind == AT_TIME:
             self._seek(start.value, told)
@@ -726,7 +726,7 @@ class Stream(OffsetQueue):
             told(int(start.value))
 
     def _seek(self, time_ms: i64, told: Callable[[int], None]) -> None:
-        """Find the first message that is not older than a time; what comes in the meantime is newer."""
+        """Find the first message that is not older than a time; messages that come in the meantime are newer."""
         messages = self.messages
         sealed = messages.sealer.table.maybe_at_time(time_ms * 1000)
         if sealed is not None:
@@ -746,12 +746,12 @@ class Stream(OffsetQueue):
             TimeSearch(self, index, time_ms, messages.first_unsealed(), offset, told).go_on()
 
     def seek_again(self, time_ms: i64, told: Callable[[int], None]) -> None:
-        """What was being searched was sealed meanwhile."""
+        """Search again: the messages that were searched have been sealed meanwhile."""
         self._seek(time_ms, told)
 
     def check_invariants(self) -> None:
         """Assert what the module header says. For tests."""
-        if not self.rules.compacts:  # else the tail may have what is counted no more
+        if not self.rules.compacts:  # else the tail may have messages that no longer count
             self.ready.check_invariants()
         assert self.unacked_bytes >= 0 and (self.unacked_count > 0 or self.unacked_bytes == 0)
         assert self.messages.first_number() <= self.messages.next_number
@@ -781,7 +781,7 @@ class _Beginning:
 
 
 class _Commit(BatchWaiter):
-    """What a stream has in the open batch: up to which offset."""
+    """The part of a stream in the open batch: up to which offset."""
 
     def __init__(self, stream: Stream, batch: i64) -> None:
         self.batch: i64 = batch
@@ -793,7 +793,7 @@ class _Commit(BatchWaiter):
 
 
 def segment_bytes_of(rules: QueueRules) -> i64:
-    """Return how large a segment file becomes: a quarter of what is kept at most, so that removing one is not half."""
+    """Return the size of a segment file: at most a quarter of what is kept, so that removing one does not halve it."""
     size: i64 = rules.segment_bytes if rules.segment_bytes > 0 else SEGMENT_BYTES
     if rules.max_length_bytes >= 0:
         size = min(size, max(rules.max_length_bytes // 4, SEGMENT_MIN_BYTES))
@@ -801,7 +801,7 @@ def segment_bytes_of(rules: QueueRules) -> i64:
 
 
 class _Sealed(SealedStream):
-    """What is sealed of a stream, for the scrubber."""
+    """The sealed part of a stream, for the scrubber."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -817,7 +817,7 @@ class _Sealed(SealedStream):
 
 
 class _Sealing(Timer):
-    """When a stream looks at what was not sealed before a restart."""
+    """When a stream seals what was not sealed before a restart."""
 
     def __init__(self, stream: Stream) -> None:
         super().__init__()
