@@ -1,4 +1,4 @@
-"""A binding: the standing order of an exchange to pass on what matches a binding key and arguments.
+"""A binding: the standing order of an exchange to pass on messages that match a binding key and arguments.
 
 1. Identity is (source, destination, routing_key, arguments); arguments compare as the encoded bytes. Two bindings are
    equal when these are, so that a binding is its own key in a dict: a million of them need no tuple each.
@@ -59,7 +59,7 @@ class Binding:
 
     @property
     def table(self) -> Table:
-        """The decoded arguments, decoded anew at each call.
+        """The decoded arguments, decoded again at each call.
 
         Raises:
             ConnectionException: 501, a key is not UTF-8.

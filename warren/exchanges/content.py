@@ -2,8 +2,8 @@
 
 1. A route that depends on exchange and routing key only never decodes anything.
 2. Each part is decoded at most once, however many exchanges look at it.
-3. Looking for what matches ends when ``steps_left`` is below 0: what was found by then is not all there is. A step is a
-   routing key at an exchange, a node of a topic exchange's trie for a word, or a demand of a headers exchange's rule.
+3. Matching ends when ``steps_left`` is below 0: then some matches are missing. A step is a routing key at an exchange,
+   a node of a topic exchange's trie for a word, or a demand of a headers exchange's rule.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Content:
     def __init__(self, header_payload: bytes) -> None:
         self.header_payload = header_payload
         self.steps_left: i64 = STEPS_MAX
-        # Exchanges on the route that keep the message; whoever publishes calls `remember` on each.
+        # Exchanges on the route that keep the message; the publishing side calls `remember` on each.
         self.rememberers: list[RecentHistoryExchange] | None = None
-        self.due_ms: i64 = 0  # until when delayed message exchanges on the route hold it, 0: not
-        self.holders: list[Exchange] | None = None  # those that do; whoever publishes sees to it
+        self.due_ms: i64 = 0  # until when delayed message exchanges on the route hold it; 0: not held
+        self.holders: list[Exchange] | None = None  # those exchanges; the publishing side has the message held for each
         self._properties: BasicProperties | None = None
         self._headers: Table | None = None
 
@@ -49,7 +49,7 @@ class Content:
 
     @property
     def headers(self) -> Table:
-        """The decoded headers table, empty when there is none.
+        """The decoded headers table, empty when the message does not have one.
 
         Raises:
             ConnectionException: 501, a key is not UTF-8.
@@ -72,5 +72,5 @@ class Content:
         self.holders.append(exchange)
 
     def is_held_by(self, exchange: Exchange) -> bool:
-        """Tell whether `exchange` does."""
+        """Tell whether `exchange` holds this message."""
         return self.holders is not None and exchange in self.holders

@@ -2,9 +2,10 @@
 
 1. Bindings, and what they match, are those of another type, ``x-delayed-type``. A message without a delay is routed at
    once like there.
-2. A message with a delay matches nothing. The exchange notes itself in `Content.holders`; who publishes has the message
-   held for each (``vhosts.delayed_exchange``), and routes it from here when it is due, by the bindings of then.
-3. What is held is not unroutable: the alternate exchange is asked when it is due.
+2. A message with a delay matches nothing. The exchange notes itself in `Content.holders`. The publishing side has the
+   message held for each holder (``vhosts.delayed_exchange``), which routes it from here when it is due, by the bindings
+   at that time.
+3. A held message is not unroutable: the alternate exchange is asked when it is due.
 
 Source: RabbitMQ's delayed message exchange plugin, its texts too.
 """

@@ -29,12 +29,11 @@ SUPER_STREAM: Final = "x-super-stream"
 
 
 class Exchange(Destination):
-    """An exchange of any type; the types override `match` and what keeps their index.
+    """An exchange of any type; the types override `match` and the upkeep of their index.
 
-    ``alternate`` is the exchange for what nothing here matched, ``""`` for none. ``policy`` is the name of the policy
-    that it follows. ``cacheable`` tells that the
-    destinations depend on the bindings and the routing key only. ``is_super_stream`` tells that the streams bound here
-    are the partitions of one (`vhosts.super_streams`).
+    ``alternate`` is the exchange for messages that match nothing here; ``""`` means no alternate. ``policy`` is the
+    name of the policy that it follows. ``cacheable`` tells that the destinations depend on the bindings and the routing
+    key only. ``is_super_stream`` tells that the streams bound here are the partitions of one (`vhosts.super_streams`).
     """
 
     def __init__(self, declaration: ExchangeDeclaration) -> None:
@@ -70,7 +69,7 @@ class Exchange(Destination):
 
     @property
     def table(self) -> Table:
-        """The decoded arguments, decoded anew at each call.
+        """The decoded arguments, decoded again at each call.
 
         Raises:
             ConnectionException: 501, a key is not UTF-8.
@@ -120,7 +119,7 @@ class Exchange(Destination):
         return True
 
     def unbind(self, destination: Destination, routing_key: str, arguments: bytes) -> Binding | None:
-        """Remove and return the binding of this identity, or return None when there is none."""
+        """Remove and return the binding of this identity; None when it does not exist."""
         binding = self.bindings.pop(Binding(self, destination, routing_key, arguments), None)
         if binding is None:
             return None
@@ -176,10 +175,10 @@ class Exchange(Destination):
         check_argument("exchange", self.name, vhost_name, ALTERNATE_EXCHANGE, declaration.arguments, self.arguments)
 
     def _index(self, binding: Binding) -> None:
-        """Take `binding` into what `match` looks at."""
+        """Add `binding` to the index that `match` uses."""
 
     def _unindex(self, binding: Binding) -> None:
-        """Take `binding` out of what `match` looks at; ``bindings`` no longer has it."""
+        """Remove `binding` from the index that `match` uses; ``bindings`` no longer has it."""
 
     def _forget_destination(self, destination: Destination) -> None:
         del self.by_destination[destination]

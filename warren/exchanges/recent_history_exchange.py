@@ -1,13 +1,13 @@
 """Recent history exchanges: a fanout that remembers its last messages for queues bound later.
 
-1. It holds at most ``x-recent-history-length`` messages, 20 without the argument, and at most what takes
-   `HISTORY_BYTES_MAX`; the latest one whatever its size, unless the exchanges of its vhost hold more than
-   `HISTORIES_BYTES_MAX` together: then whichever remembers a message forgets its own until they do not.
+1. It holds at most ``x-recent-history-length`` messages, 20 without the argument, of `HISTORY_BYTES_MAX` bytes at most.
+   It keeps the latest message whatever its size, unless the exchanges of its vhost hold more than `HISTORIES_BYTES_MAX`
+   together: then an exchange that remembers a message forgets its own until the total is small enough.
 2. A message is remembered when its route passes here, matched or not, unless its header says no-store.
-3. What is remembered is a chain, from the oldest to an end that the next message will fill. Whoever goes along it
-   (``vhosts.history``) misses nothing: what is not remembered any more still leads to what is.
+3. The remembered messages are a chain, from the oldest to an end that the next message will fill. A reader of the chain
+   (``vhosts.history``) misses nothing: messages that are no longer remembered still lead to the others.
 
-Routing runs before there is a message object, so `match` notes itself in `Content.rememberers`; who publishes
+Routing runs before there is a message object, so `match` notes itself in `Content.rememberers`. The publishing side
 calls `remember` once the message exists. Remembered messages do not survive a restart.
 
 Source: RabbitMQ's ``x-recent-history``.
@@ -31,23 +31,23 @@ HISTORY_LENGTH: Final = "x-recent-history-length"
 NO_STORE: Final = "x-recent-history-no-store"
 DEFAULT_HISTORY_LENGTH: Final = 20
 _LENGTH_MAX: Final = 0x7FFFFFFF
-# What the messages of one exchange take, which stay in memory. The latest one is kept whatever its size.
+# The most bytes of memory for the messages of one exchange. The latest one is kept whatever its size.
 HISTORY_BYTES_MAX: Final = 64 << 20
-# What those of a vhost take together.
+# The same for all exchanges of a vhost together.
 HISTORIES_BYTES_MAX: Final = 256 << 20
-# What remembering one takes besides the message: its place in the chain, and names that no other message shares.
+# The cost of remembering a message, besides the message: its place in the chain, and names it does not share.
 REMEMBERED_BYTES: Final = 292
 
 
 class Histories:
-    """What the exchanges of a vhost remember together, in bytes of memory."""
+    """The size of everything that the exchanges of a vhost remember, in bytes of memory."""
 
     def __init__(self) -> None:
         self.held_bytes: i64 = 0
 
 
 class Remembered:
-    """A message and what it takes in memory. Without a `following` one it is the end, and has no message yet."""
+    """A message and its size in memory. Without a `following` one it is the end, and has no message yet."""
 
     __slots__ = ("following", "message", "size")
 
@@ -78,9 +78,9 @@ class RecentHistoryExchange(Exchange):
         self.oldest = self._end
         self.histories = Histories()  # those of the vhost, once it is in one
         self._bytes: i64 = 0
-        self.count: i64 = 0  # of what is remembered
-        self.remembered: i64 = 0  # how many there have been
-        # Binds whose queue does not have all of it yet. The exchange is in use by them, as by bindings.
+        self.count: i64 = 0  # of the remembered messages
+        self.remembered: i64 = 0  # of all messages that it has ever remembered
+        # Binds whose queue does not have the whole history yet. They count as use of the exchange, as bindings do.
         self.pending: dict[Binding, None] = {}
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:

@@ -1,6 +1,6 @@
 """Topic exchanges: binding keys are patterns of words, kept in a trie.
 
-Words are what stands between dots; ``*`` in a binding key is exactly one word, ``#`` zero or more. The empty
+Words stand between dots; ``*`` in a binding key is exactly one word, ``#`` zero or more. The empty
 key has no word at all; any other empty word, as in ``a..b``, counts as a word.
 
 A message walks the trie with the set of nodes that its words so far lead to. A ``#`` node stays in the set
@@ -11,8 +11,8 @@ whatever the next word is, and entering a node enters its ``#`` child too, since
    message grows with the number of its words times the nodes that match so far, never with the number of ways
    to match. Each node for a word is a step of `Content.steps_left`.
 3. The bindings of a node are looked at once per message, however many of its routing keys lead there.
-4. A node with one child by word keeps it without a dict: most nodes of a large trie are links of such chains. Where
-   nothing has gone on, as at the end of most binding keys, there is no node but the first binding of the bucket.
+4. A node with one child by word keeps it without a dict: most nodes of a large trie are links of such chains. Where no
+   binding key continues, as at the end of most of them, the first binding of the bucket stands in place of a node.
 5. A word of a node is its only one or in its dict, never both.
 
 Source: AMQP 0-9-1 section 3.1.3.3 "the topic exchange type"; empty words as RabbitMQ 3.10.8 treats them.
@@ -140,7 +140,7 @@ class TopicExchange(Exchange):
             append_bucket(_first_of(place), found)
 
     def _reached(self, routing_key: str, content: Content) -> list[TopicNode | Binding]:
-        """Return the places that the words of `routing_key` lead to, none when there are no steps left."""
+        """Return the places that the words of `routing_key` lead to; an empty list when no steps are left."""
         places: list[TopicNode | Binding] = []
         self._step += 1
         self._enter(self._root, places)
@@ -242,7 +242,7 @@ def _first_of(place: TopicNode | Binding) -> Binding | None:
 
 
 def _node_below(node: TopicNode, word: str) -> TopicNode:
-    """Return the child that `word` of a binding key leads to, from which other words may go on."""
+    """Return the child that `word` of a binding key leads to, as a node that other words may continue from."""
     below = node.child_of_pattern(word)
     if isinstance(below, TopicNode):
         return below

@@ -1,4 +1,4 @@
-"""Destinations in an order, each with a weight: which of them has the n-th place, and what a change of one costs.
+"""Destinations in an order, each with a weight: which one has the n-th place, and the cost of a change.
 
     blocks      [a 1, b 3]  [c 2]  [d 1, e 1]        at most `BLOCK_MAX` destinations each
     places       0  1 2 3    4 5    6    7           a destination has as many as its weight is
@@ -23,16 +23,16 @@ class _Block:
         self.destinations: list[Destination] = []
         self.weights: list[int] = []
         self.total: int = 0
-        self.ends: list[int] | None = None  # behind the places of each; None: to be added up
+        self.ends: list[int] | None = None  # after the places of each; None: must be added up
 
 
 class WeightedPlaces:
-    """The places. ``total``: how many there are."""
+    """The places. ``total``: their number."""
 
     def __init__(self) -> None:
         self.total: int = 0
         self._blocks: list[_Block] = []
-        self._ends: list[int] | None = None  # behind the places of each block; None: to be added up
+        self._ends: list[int] | None = None  # after the places of each block; None: must be added up
         self._block_of: dict[Destination, _Block] = {}
 
     def __contains__(self, destination: Destination) -> bool:
@@ -44,20 +44,20 @@ class WeightedPlaces:
         return 0 if block is None else block.weights[block.destinations.index(destination)]
 
     def append(self, destination: Destination, weight: int) -> None:
-        """Put a new destination behind all others."""
+        """Put a new destination after all others."""
         blocks = self._blocks
         if not blocks or len(blocks[-1].destinations) >= BLOCK_MAX:
             blocks.append(_Block())
         self._put(blocks[-1], len(blocks[-1].destinations), destination, weight)
 
     def insert_sorted(self, destination: Destination, weight: int) -> None:
-        """Put a new destination where it belongs by `sort_key`; all others have come so, too."""
+        """Put a new destination where it belongs by `sort_key`; all others were put in that way, too."""
         blocks = self._blocks
         if not blocks:
             blocks.append(_Block())
         key = sort_key(destination)
         low, high = 0, len(blocks) - 1
-        while low < high:  # the first block whose last destination is behind it, or the last block
+        while low < high:  # the first block with a last destination that is not before the new one, or the last block
             middle = (low + high) // 2
             if sort_key(blocks[middle].destinations[-1]) < key:
                 low = middle + 1
@@ -137,7 +137,7 @@ class WeightedPlaces:
 
 
 def sort_key(destination: Destination) -> tuple[bool, str]:
-    """Return by what destinations are sorted: exchanges before queues, then by name."""
+    """Return the key by which destinations are sorted: exchanges before queues, then by name."""
     return destination.is_queue, destination.name
 
 
