@@ -1,7 +1,8 @@
-"""Run a program as on a Unix that has nothing of Linux's: in front of ``python -m warren …``, or of a script.
+"""Run ``python -m warren``, or a script, as on a Unix without the features of Linux.
 
-Before anything of Warren is imported, the names go that macOS or a BSD does not have. trio and Python's own modules
-keep theirs: they are ported. /proc is there and not found. What is left to wait with is `poll`; kqueue is nowhere else.
+Before Warren is imported, this script removes the names that macOS or a BSD does not have. trio and Python's own
+modules keep theirs, because they are ported. /proc exists but is not found. Only `poll` remains for waiting: kqueue
+does not exist here.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class PostgresServer:
 
 
 def installed_binaries() -> Path:
-    """Return the newest installed server's programs; skip, or fail with CI=true, when there is none."""
+    """Return the newest installed server's programs; skip, or fail with CI=true, without one."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: int(p.parts[-3]))
     if found:
         return found[-1].parent

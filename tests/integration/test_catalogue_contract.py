@@ -74,7 +74,7 @@ class Store:
         self.catalogue = Catalogue.open(self.url)
 
     def loaded(self) -> list[MetadataChange]:
-        """What was put since the store was made, as a new process would load it."""
+        """Return the changes since the store was made, as a new process would load them."""
         self.reopen()
         return [change for change in self.catalogue.load() if change not in self.first_contents]
 

@@ -257,7 +257,7 @@ def test_a_postgresql_database_serves_one_broker(postgres: PostgresServer, monke
         with pytest.raises(CatalogueError, match="another broker uses this database"):
             Catalogue.open(url)
     first.close()
-    # PostgreSQL lets go of the lock when it has noticed the end of the connection.
+    # PostgreSQL releases the lock once it has noticed the end of the connection.
     Catalogue.open(url).close()
 
 

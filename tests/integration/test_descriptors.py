@@ -1,4 +1,4 @@
-"""A process that may open few files: whoever takes the rest of them, the broker lives and keeps what it promised."""
+"""A process that may open few files: the broker survives and keeps its promises when the rest are used up."""
 
 from __future__ import annotations
 

@@ -658,7 +658,7 @@ def test_the_memory_of_unfinished_messages_goes_back_to_the_system(tmp_path: Pat
                 client.send_bytes(piece)
         held = connections * frames * len(piece)
         wait_until(lambda: process.resident_bytes() - before > 0.9 * held, "the broker to have read them")
-        # Something that stays is behind them.
+        # Later objects, which stay, occupy the memory after them.
         later = [open_wire(process) for _ in range(connections)]
         for client in clients:
             client.close()

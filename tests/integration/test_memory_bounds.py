@@ -1,6 +1,6 @@
 """Peers that do not read and publishers that do not stop: the broker's memory has bounds, and others do not suffer.
 
-What is measured is the resident memory of the process; the bounds are generous, what they exclude is far above them.
+The tests measure the resident memory of the process. The bounds are generous: a failure would exceed them by far.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def test_a_peer_that_does_not_read_its_get_oks_is_not_asked_for_more(process: Wa
         grown = process.resident_bytes() - before
         print(f"grown by {grown // MIB} MiB")
         assert grown < 100 * MIB
-        # It was held up, not lost: whoever reads again gets the rest.
+        # The answers were delayed, not lost: a client that reads again gets the rest.
         for _ in range(rounds):
             assert next_body(getter, spec.Basic.GetOk) == body
         sender.join()
@@ -322,7 +322,7 @@ def test_above_the_watermark_publishers_wait_consumers_drain_and_nothing_is_lost
         assert process.resident_bytes() < watermark + 64 * MIB
         assert process.health() == 200
 
-        # Who does not publish is served: declares, and acknowledges.
+        # The broker serves clients that do not publish: they declare and acknowledge.
         with open_wire(process) as other:
             other.send(1, spec.Queue.Declare(exclusive=True))
             other.expect(spec.Queue.DeclareOk, 1)

@@ -32,7 +32,7 @@ class StompSocket:
         self._sock.sendall(frame(command, headers, body))
 
     def take(self) -> Reply:
-        """Return the next frame; EOFError when there is none."""
+        """Return the next frame; EOFError without one."""
         while (first := maybe_first_frame(self._received)) is None:
             self._receive()
         reply, self._received = first

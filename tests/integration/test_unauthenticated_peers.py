@@ -106,7 +106,7 @@ def test_too_many_peers_that_do_not_log_in_are_refused_and_room_comes_back(patie
         with WireClient(broker_at(patient)) as refused, pytest.raises(Ended):
             refused.start()
         wait_until(lambda: "too many logins" in patient.log(), "the log to tell of it")
-        # Who is in stays in.
+        # Clients that have logged in stay.
         logged_in.channel()
         waiting[0].close()
 
@@ -120,7 +120,7 @@ def test_too_many_peers_that_do_not_log_in_are_refused_and_room_comes_back(patie
                 return False
 
         wait_until(is_admitted, "the place of a peer that left to be free")
-        # Who logs in gives its place to others, and stays.
+        # A client that logs in frees its place for others, and stays.
         waiting[1].start_ok()
         waiting[1].tune()
         waiting[1].open_vhost()

@@ -38,8 +38,8 @@ def test_the_engine_shows_nothing_but_its_module() -> None:
     assert not hasattr(engine, "CPyDef_queue___Queue___publish")
 
 
-# What lies deep is not freed at once but linked to what else is to be freed; where a link may be written differs.
-# Two at a time: one may be kept for the next that is made.
+# A deeply nested object is not freed at once but linked to other objects that will be freed. The place of the link
+# differs by type. Two at a time: the interpreter may keep one for the next object that is made.
 FREE_AT_EVERY_DEPTH = """
 from engine_harness import Harness
 

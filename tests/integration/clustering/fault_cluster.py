@@ -1,10 +1,10 @@
-"""Three nodes that elect their leader, an etcd, links that can be cut, and the clients of a load: faults, and a judge.
+"""Cause faults in a cluster under load, and judge the result: three electing nodes, an etcd, and links to cut.
 
-1. Whatever fails, `judge` comes behind it: everything is healed and started, somebody leads, and all that is in the
-   queues is held against the history of what the clients did and saw (`crash.history`).
-2. To clients every end of a leader is a crash: what was confirmed is there, once, whole and in order. A leader that was
-   stopped or cut off may answer late; what is read of it counts as well.
-3. Who leads is waited for, never assumed. How long a fault lasts is what it is, not a wait for something.
+1. After each fault comes `judge`. It heals and starts everything and waits for a leader. Then it compares the contents
+   of the queues with the history of what the clients did and saw (`crash.history`).
+2. For clients every end of a leader is a crash: confirmed messages are there, once, whole and in order. A leader that
+   was stopped or cut off may answer late; messages read from it count as well.
+3. The tests wait for a leader and never assume one. A fault has a fixed duration; it does not wait for an event.
 """
 
 from __future__ import annotations

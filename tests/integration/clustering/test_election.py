@@ -1,6 +1,6 @@
-"""Three nodes and an etcd: who leads is settled by themselves, and what was confirmed outlives whoever led.
+"""Three nodes and an etcd: the nodes elect a leader, and confirmed messages outlive any leader.
 
-What fails under load is in ``test_faults.py``.
+``test_faults.py`` tests faults under load.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_a_leader_that_is_stopped_is_replaced(nodes: list[ElectingNode]) -> None
 
 
 def test_clients_of_any_node_are_served_whoever_leads(nodes: list[ElectingNode]) -> None:
-    """Publishers at every node, the leader killed among them: each is told, comes back to its node, and goes on."""
+    """Publishers at every node learn that the leader was killed, reconnect to their node, and continue."""
     first = leader_of(nodes)
     await_all(first, nodes)
     confirmed: list[bytes] = []

@@ -1,6 +1,6 @@
-"""Faults, each once, under load, on three nodes that elect their leader: what was confirmed is there whoever leads.
+"""Each fault once, under load, on three electing nodes: every leader has all confirmed messages.
 
-More of them, longer and in random order: ``make cluster-faults``. What a fault does is in `fault_cluster`.
+``make cluster-faults`` runs more of them, longer and in random order. `fault_cluster` defines the faults.
 """
 
 from __future__ import annotations

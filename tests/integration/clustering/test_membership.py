@@ -1,4 +1,4 @@
-"""Who is waited for, who is not any more, who is not taken at all; and what publishers notice of it."""
+"""Which nodes a leader waits for, no longer waits for, or refuses; and what publishers notice of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a follower has when its leader is gone: everything that was confirmed, and what describes it."""
+"""A follower whose leader is gone has all confirmed messages and their metadata."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_who_was_not_in_sync_is_promoted_only_when_loss_is_accepted(tmp_path: Pa
     follower.process.signal(signal.SIGSTOP)
     leader.await_in_sync()
     leader.publish("orders", bodies(3, 3))
-    # It wakes up, is told that the leader has gone on without it, and may not come back in this test.
+    # It wakes up and learns that the leader continued without it. In this test it may not rejoin.
     follower.process.signal(signal.SIGCONT)
     wait_until(lambda: "it has left the in-sync set" in follower.process.log(), "the follower to be told")
     leader.process.kill()
@@ -204,7 +204,7 @@ def test_whoever_commits_a_stage_that_stayed_on_the_lost_leader_is_told_what_to_
 
 
 def test_what_was_staged_before_another_node_led_is_not_committed(tmp_path: Path) -> None:
-    """The stage was written anew at the other node, which is lost then, and the one that leads again still had it."""
+    """The stage was written again at the other node. That node is lost, and the new leader still has the old stage."""
     one, two = Node(tmp_path, "one"), Node(tmp_path, "two")
 
     def stage(node: Node, body: bytes) -> None:

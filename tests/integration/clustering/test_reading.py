@@ -1,4 +1,4 @@
-"""Sealed streams read from followers: they serve what they hold, and whoever reads misses nothing when one is gone."""
+"""Sealed streams read from followers: a follower serves its copy, and readers miss nothing when one is gone."""
 
 from __future__ import annotations
 

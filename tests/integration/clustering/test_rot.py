@@ -104,7 +104,7 @@ def test_a_damaged_chunk_of_a_stream_is_mended_on_either_node(pair: tuple[Node, 
         found = client.describe("events")
         names = [next((node.process.data_directory / "messages" / "streams").iterdir()) for node in (leader, follower)]
         wait_until(lambda: names[0].read_bytes() == names[1].read_bytes(), "the follower to have the same")
-        right = names[0].read_bytes()  # more may be sealed, behind it
+        right = names[0].read_bytes()  # later messages may be sealed as well
 
         flip(names[0], 64 + 192 + 50)
         assert sum(chunk.count for chunk in client.read("events", 0, found.sealed, found.id)) == found.sealed

@@ -1,4 +1,4 @@
-"""Tables that a broker keeps, in a cluster: the node that leads has them follow, and the next one goes on with them."""
+"""Tables that a broker keeps, in a cluster: the leader runs their followers, and the next leader continues them."""
 
 from __future__ import annotations
 

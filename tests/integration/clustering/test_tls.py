@@ -56,7 +56,7 @@ def test_who_has_no_certificate_or_one_of_somebody_else_is_refused(tmp_path: Pat
         node.await_log("not following")
     wait_until(lambda: leader.process.log().count("a follower was refused") >= 2, "the leader to say so")
     assert leader.status()["followers"] == []
-    # Who connects without TLS is told nothing, and holds nobody up.
+    # A peer that connects without TLS learns nothing and delays nobody.
     with socket.create_connection(("127.0.0.1", leader.cluster_port)) as silent:
         silent.sendall(b"GET / HTTP/1.1\r\n\r\n")
         leader.publish("orders", bodies(0, 1))

@@ -33,7 +33,7 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 STREAM, SUPER_STREAM, QUEUES = "orders", "events", ("jobs", "tasks")
 PARTITIONS = 3
 DEADLINE_S = 120.0
-PAUSE_S = 0.005  # of those who publish: tables are to be near the end of what there is
+PAUSE_S = 0.005  # between publishes, so that tables stay near the end of their queues
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # it would tell of every broker that is away
 
@@ -168,7 +168,7 @@ class Lake:
         return started
 
     def kill(self) -> int:
-        """Kill every process, and return how many there were."""
+        """Kill every process, and return the number of processes that were alive."""
         alive = [each for each in self.processes if each.poll() is None]
         for each in alive:
             each.kill()
@@ -214,7 +214,7 @@ def messages_of(client: BrokerClient, name: str) -> Iterator[tuple[int, int, byt
 
 
 def judge(lake: Lake, client: BrokerClient, publisher: Publisher) -> dict[str, Any]:
-    """Return, for each table, how many rows are lost, doubled and wrong, and how many there are."""
+    """Return, for each table, the numbers of lost, doubled, wrong and existing rows."""
     verdicts = {}
     for table in TABLES:
         rows = lake.rows(table)

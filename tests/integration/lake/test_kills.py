@@ -1,9 +1,9 @@
-"""Whoever is killed, `warren lake` or the broker, at any moment: each message is in its table once.
+"""`warren lake` or the broker is killed at any moment: each message is in its table once.
 
 This is follower (1) to (3), with real processes, catalogues and files.
 
-WARREN_TEST_LAKE_KILLS is how often somebody is killed. The seed decides who and after how long; where that is in a
-commit depends on the machine.
+WARREN_TEST_LAKE_KILLS is the number of kills. The seed chooses the process and the delay; the point within a commit
+depends on the machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tables that the broker itself keeps: whoever is killed, each message is in its table once; and who may have some.
+"""Tables that the broker keeps: after any kill each message is in its table once; and permissions for tables.
 
-WARREN_TEST_LAKE_KILLS is how often somebody is killed.
+WARREN_TEST_LAKE_KILLS is the number of kills.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Federation:
             assert self._api.ask("DELETE", path).status == 204
 
     def status(self) -> dict[str, Any]:
-        """Return the object of the link; empty when there is none yet."""
+        """Return the object of the link; empty as long as it does not exist."""
         rows = self._api.get("/federation-links")
         return next((row for row in rows if row["upstream"] == self._name), {})
 

@@ -239,7 +239,7 @@ def test_without_leave_of_the_operator_no_link_goes_to_loopback(warren: WarrenPr
     with LinksThread(FakeHost(warren.amqp_port), ClientSettings(AddressGuard())) as links:
         start(links, "s", src_queue=name("from"), dest_uri=uri(warren), dest_queue=name("to"))
         wait_for(lambda: "may not connect" in str(links.shovel("s").get("reason")), "the refusal")
-        # This broker itself, without a host in the URI, is no remote address.
+        # A URI without a host means this broker itself, which is not a remote address.
         start(links, "t", src_queue=name("from"), dest_uri="amqp://", dest_queue=name("to"))
         wait_for(lambda: links.shovel("t").get("state") == "running", "the local shovel to run")
 

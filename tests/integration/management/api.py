@@ -13,7 +13,7 @@ from broker_process import WarrenProcess
 
 
 class Answer(NamedTuple):
-    """What came back; `value` is the body decoded from JSON, None when there is none."""
+    """An HTTP answer; `value` is the body decoded from JSON, None without a body."""
 
     status: int
     headers: Message

@@ -62,7 +62,7 @@ class Api:
         """Ask for a path below ``/api``, or any after ``//``; `body` is bytes, or something to be encoded as JSON."""
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         given = self.headers | ({} if data is None else {"Content-Type": "application/json"}) | (headers or {})
-        # Who is closed at an unlucky moment asks once more, as browsers do.
+        # If the server closes the connection just then, ask once more, as browsers do.
         for attempt in range(2):
             try:
                 self._connection.request(method, path[1:] if path.startswith("//") else "/api" + path, data, given)

@@ -1,4 +1,4 @@
-"""Who changed what over HTTP, and why nobody could log in: the lines of the log. Numbers: ``mgmt_plugin/audit.py``."""
+"""The log's lines about changes over HTTP and about failed logins. Numbers: ``mgmt_plugin/audit.py``."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ OWN_RULES = {
     ("DELETE", "/api/connections/username/{user}"): {"administrator"},
 }
 ROUTES = [route for route in all_routes() if route.access is not Access.PUBLIC]
-# Nothing of this is there, so that who is let through does no harm.
+# This name does not exist anywhere, so a request that is let through does no harm.
 NOTHING = "nosuch"
 MALFORMED = b"{no json"
 HARMFUL = {("DELETE", "/api/vhosts/{vhost}")}

@@ -166,7 +166,7 @@ def test_logins_that_are_wrong_or_from_elsewhere_are_refused(api: Api, place: Pl
 
 
 def test_a_session_begun_while_a_hash_is_upgraded_goes_on(api: Api, broker: WarrenProcess) -> None:
-    """RabbitMQ's hashes are replaced at the first login; that is no change of the password."""
+    """RabbitMQ's hashes are replaced at the first login; the password does not change."""
     salted = base64.b64encode(bytes.fromhex("00000000") + _sha256(bytes(4) + b"x")).decode()
     api.put("/users/upgraded", {"password_hash": salted, "tags": "management"})
     answer = log_in(api, "upgraded", "x")

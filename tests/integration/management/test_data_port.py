@@ -460,7 +460,7 @@ def test_a_chunk_that_is_damaged_on_disk_is_left_out_and_reported_once(
         assert [row.offset for row in data.rows(0, 3 * CHUNK + 1)] == left
         assert data.rows(CHUNK, 2 * CHUNK) == []
     data.publish(channel, 1)
-    data.rows(0, CHUNK)  # whose answer brings what there is to say
+    data.rows(0, CHUNK)  # the read finds the damage
     wait_until(lambda: "is damaged on disk and not served" in broker.log_path.read_text(), "the damage to be reported")
     reports = [line for line in broker.log_path.read_text().splitlines() if "is damaged on disk and not served" in line]
     assert len(reports) == 1

@@ -266,7 +266,7 @@ def test_on_an_empty_data_directory_the_file_is_all_there_is(tmp_path: Path) -> 
         assert [user["name"] for user in api.get("/users")] == ["reader", "root"]
         assert Api(process).ask("GET", "/whoami").status == 401
         assert [queue["name"] for queue in api.get("/queues")] == ["named", "old", "orders"]
-        # What was changed since is set back at the next start, and what was added stays.
+        # The next start resets what was changed since, and keeps what was added.
         api.put("/permissions/stock/reader", {"configure": ".*", "write": ".*", "read": ".*"})
         api.put("/vhosts/mine", {})
         process.stop()

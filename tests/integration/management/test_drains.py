@@ -430,7 +430,7 @@ def test_single_claims_are_settled_otherwise_when_they_are_acknowledged(place: P
     assert session.claim(0) == (0, 10)
     assert settle(session, "dead_letter", (2, 4), (6, 7)).json == {"settled": 3}
     assert settle(session, "requeue", (8, 9)).json == {"settled": 4}
-    assert settle(session, "ack", (3, 4)).json == {"settled": 3}  # decided anew
+    assert settle(session, "ack", (3, 4)).json == {"settled": 3}  # decided again
     assert drained(channel, "dead") == [] and drained(channel, "q") == []  # not before it is acknowledged
     assert [row.body for row in session.rows(0, 10)] == bodies
     assert session.claim(10, until=0) == (10, 10)

@@ -21,7 +21,7 @@ KEY: Final = "once"
 
 
 class Asked(NamedTuple):
-    """What a route answers, and what it is asked with."""
+    """A request of a route, and the expected answer."""
 
     answer: str
     body: Any = None

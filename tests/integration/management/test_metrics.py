@@ -1,4 +1,4 @@
-"""Metrics of a broker that runs: names that dashboards need, counters that move, and who is let in."""
+"""Metrics of a running broker: names that dashboards need, counters that move, and access."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_everything_in_our_own_dashboard_and_alerts_is_there(scraper: Scraper) -
     there = {sample.name for sample in scraper.samples()}
     # What only nodes of a cluster have is documented there, and is there: `unit/mgmt_plugin/test_prometheus.py`.
     there |= set(re.findall(r"`(warren_[a-z_]+[a-z])`", (DOCS / "clustering.md").read_text()))
-    # Those of tables have no samples where there is no table.
+    # Metrics of tables have no samples without a table.
     there |= {name for name in families(scraper) if name.startswith("warren_lake_")}
     dashboard = json.loads((DOCS / "grafana/warren-overview.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]

@@ -1,7 +1,7 @@
 """Every operation of the OpenAPI document with generated parameters and bodies, valid and not: none fails inside.
 
-Names in paths are those of things that exist, or generated ones. What the operations change or delete is made anew
-before each operation. Which requests are made depends on the seed alone, which is printed:
+Names in paths are those of things that exist, or generated ones. Before each operation the test creates again what
+operations change or delete. The requests depend only on the seed, which is printed:
 
     WARREN_TEST_SCHEMATHESIS_SEED=7 WARREN_TEST_SCHEMATHESIS_EXAMPLES=100
 """

@@ -135,7 +135,7 @@ def test_a_snapshot_ends_with_its_time_or_when_it_is_deleted(
     assert place.api.delete(path_of(place, kept)) == 204
     assert not (directory / kept["snapshot"]).exists()
     assert place.api.ask("DELETE", path_of(place, kept)).status == 404
-    # By the name of another queue there is none.
+    # The snapshot does not exist under the name of another queue.
     channel.queue_declare("other")
     again = make(place, "q")
     assert place.api.ask("GET", f"/warren/snapshots/{place.v}/other/{again['snapshot']}").status == 404

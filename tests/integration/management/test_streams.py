@@ -83,7 +83,7 @@ def test_a_stream_is_described_with_its_offsets_its_readers_and_where_it_is(
     assert (found["type"], found["durable"], found["arguments"]) == ("stream", True, STREAM)
     assert (found["first_offset"], found["next_offset"], found["readers"], found["consumers"]) == (0, 5, 1, 1)
     assert found["members"] == found["online"] == [found["leader"]] == [found["node"]]
-    # What is unacked is still there: it is counted once.
+    # Unacked messages are still in the stream: they count once.
     assert (found["messages"], found["messages_ready"]) == (5, 5)
     (listed,) = place.api.get(f"/queues/{place.v}")
     assert {key: listed[key] for key in ("type", "messages", "first_offset", "next_offset", "readers")} == {

@@ -1,4 +1,4 @@
-"""`warren export` and `warren import` against a broker: nothing is lost, nothing is there twice, whoever is killed."""
+"""`warren export` and `warren import` against a broker: no kill loses or doubles a message."""
 
 from __future__ import annotations
 

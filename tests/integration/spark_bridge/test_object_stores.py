@@ -70,7 +70,7 @@ class Bucket:
             return bytes(stream.read())
 
     def numbers(self, prefix: str = "lake/events/") -> list[int]:
-        """Return the bodies in the files that the manifest names, and make sure that there are no others."""
+        """Return the bodies in the files that the manifest names, and check that other files do not exist."""
         document = json.loads(self.content(f"{prefix}_manifest/export.json"))
         names = [prefix + each["path"] for each in document["files"]]
         assert {name for name in self.files() if "part-" in name} == set(names)

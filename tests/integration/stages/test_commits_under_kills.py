@@ -57,7 +57,7 @@ class Writer(threading.Thread):
         cut = self._chooser.randrange(len(bodies) + 1)
         contents = [to_queue("q", part) for part in (bodies[:cut], bodies[cut:])]
         while True:
-            # What was staged before may be anywhere: a new attempt has stages of its own, as that of a task has.
+            # The previous stages may be on any node: a new attempt has new stages, as a new attempt of a task has.
             names = [new_stage() for _ in contents]
             try:
                 api = Api(self._port)

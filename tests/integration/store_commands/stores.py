@@ -113,7 +113,7 @@ def dumped(path: Path, queue: str, vhost: str = "/") -> list[object]:
 
 
 def checkpointed_store(path: Path) -> StoreDirectory:
-    """A queue with a page in the log, one in the checkpoint, and a message and an ack behind it."""
+    """A queue with a page in the log, one in the checkpoint, and a message and an ack after it."""
     store = StoreDirectory(path)
     first = store.frame(epoch(1), queue(1, "orders"), message((1, 0), body=b"first"), message((1, 1), body=b"gone"))
     first += FRAME_HEAD_BYTES + 24 + 40

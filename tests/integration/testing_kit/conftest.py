@@ -1,4 +1,4 @@
-"""A broker for each test, and clients that are closed behind it."""
+"""A broker for each test, and clients that are closed after it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def descriptors() -> dict[str, str]:
 
 
 def what_is_open() -> Counter[object]:
-    """Return threads and descriptors. What a test before has left may end at any time: nothing new is what counts."""
+    """Return threads and descriptors. Those of an earlier test may end at any time: only new ones count."""
     return Counter([*threading.enumerate(), *descriptors().values()])
 
 

@@ -1,4 +1,4 @@
-"""What an outbox keeps, and what it lets go of while nothing is sent."""
+"""An outbox keeps the bytes to send, and frees memory while nothing is sent."""
 
 from __future__ import annotations
 

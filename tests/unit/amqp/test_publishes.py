@@ -1,4 +1,4 @@
-"""What is accepted as encoded publishes, and where they are cut. publishes.py (1) and (2)."""
+"""Input accepted as encoded publishes, and where it is cut. publishes.py (1) and (2)."""
 
 from __future__ import annotations
 

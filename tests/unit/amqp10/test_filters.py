@@ -130,7 +130,7 @@ def test_an_invalid_filter_is_refused_with_a_reason(
     assert error_of(detach) == "amqp:invalid-field"
     text = detach.field(2).value[1]
     assert why in text and len(text) < 300
-    # The session goes on, and nobody reads.
+    # The session continues, without a consumer.
     assert harness.queue("s").consumers == {}
     fill(harness, {"k": 1})
     assert received(client, filters((SQL, "k = 1")), handle=1) == [b"0"]
@@ -346,7 +346,7 @@ def test_what_was_decided_holds_for_the_next_message_with_the_same_properties(ha
 
 
 def test_what_does_not_match_is_passed_over_in_turns(harness: Harness) -> None:
-    """A turn looks at no more messages than it could hand out, and each turn goes on where the last one ended."""
+    """A turn looks at no more messages than it could deliver; each turn continues where the last one ended."""
     count = 3 * DRAIN_BUDGET
     tables = [encode_table({"k": number}) for number in range(count)]
     harness.channel().feed(b"".join(publish_frames("", "s", properties={"headers": table}) for table in tables))
@@ -384,7 +384,7 @@ def test_large_messages_and_conditions_make_turns_shorter(harness: Harness) -> N
     consumer.credit = 1
     stream.serve(consumer)
     assert 0 < int(cursor.next) <= 2
-    harness.settle()  # by itself it goes on to the end
+    harness.settle()  # it continues to the end by itself
     assert int(cursor.next) == 50 and consumer.credit == 1
 
 

@@ -1,4 +1,4 @@
-"""Who deleted and emptied what over AMQP. Numbers: ``channels/audit_trail.py``."""
+"""Deletes and purges over AMQP, with their users. Numbers: ``channels/audit_trail.py``."""
 
 from __future__ import annotations
 

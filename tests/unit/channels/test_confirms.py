@@ -221,7 +221,7 @@ def test_a_closed_channel_is_told_nothing(publisher: Publisher) -> None:
 
 
 class Books:
-    """What was published and what was answered, one by one."""
+    """All publishes and their answers, one by one."""
 
     def __init__(self) -> None:
         self.open: dict[int, bool] = {}  # publish -> refused

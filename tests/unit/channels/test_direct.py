@@ -1,4 +1,4 @@
-"""Connections without a socket, and who may have one."""
+"""Connections without a socket, and the permission to open one."""
 
 from __future__ import annotations
 

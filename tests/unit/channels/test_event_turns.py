@@ -1,4 +1,4 @@
-"""What is told of a vhost that takes many turns to go, and of queues that come under another policy in many turns."""
+"""Events of a vhost that takes many turns to go, and of queues that change their policy in many turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents that are received in part: what is not limited, and who goes on when too much is held."""
+"""Contents that are received in part: what is not limited, and which publisher continues when too much is held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a copy does not have from the message it is a copy of: its age, its delay, its failed deliveries."""
+"""A copy does not take over the age, the delay and the failed deliveries of its original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transaction would do if it were committed now, what a commit writes, and what is left of a rollback."""
+"""The effects of a transaction if it were committed now, the writes of a commit, and the remains of a rollback."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Wide:
     def publish(
         self, *bodies: bytes, exchange: str = "x", key: str = "k", properties: dict[str, Any] | None = None
     ) -> None:
-        """Publish in one read, without a turn behind it."""
+        """Publish in one read, without a turn after it."""
         frames = (publish_frames(exchange, key, body, properties=properties) for body in bodies)
         self.client.connection.feed(b"".join(frames))
 
@@ -292,7 +292,7 @@ def test_a_repetition_waits_for_a_commit_that_publishes_it(durable: bool) -> Non
 
 
 def test_a_publisher_that_waits_for_a_claim_keeps_nobody_from_the_batch() -> None:
-    """Who holds the batch and waits for a claim, and who has the claim and waits for the batch, would wait for ever."""
+    """One has the batch and waits for a claim, another has the claim and waits for the batch: a deadlock."""
     wide = Once(durable=True)
     long_one = wide.harness.channel()
     long_one.call(1, m.TxSelect())

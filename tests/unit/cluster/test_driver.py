@@ -60,7 +60,7 @@ class Store:
 
 
 class Paper:
-    """A node that writes down what it is to do, and does what a test has said that it does then."""
+    """A node that records its instructions; for each it does what the test has prescribed."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

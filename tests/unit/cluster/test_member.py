@@ -272,7 +272,7 @@ def test_a_directory_is_compared_with_the_floor_at_the_start_only() -> None:
     node = Node(B, lived("b1", (5, 8)), lives=("b1", "b2"))
     assert of(KeepLives, node.all(RecordChanged(Versioned(8, lived("b1", (5, 800)))))) == []
     assert node.member.trouble_of_directory() == ""
-    # A change that was late may add it with a life of before.
+    # A late change may add it with an earlier life.
     assert of(KeepLives, node.all(RecordChanged(Versioned(9, lived("b0", (5, 800)))))) == [KeepLives(("b2",))]
     assert node.member.trouble_of_directory() != ""
 
@@ -352,7 +352,7 @@ def test_a_leader_whose_beacon_comes_behind_much_else_is_there() -> None:
     node.all(Heard(C), 2.9)
     assert node.all(Tick(), 0.09) == []
     assert of(Swap, node.all(Tick(), 0.02)) != []
-    # Who stands has stopped following: nothing that comes from there changes that.
+    # A candidate has stopped following: input from there does not change that.
     node.all(Heard(A))
     assert node.member.role is Role.STANDING
 
@@ -711,7 +711,7 @@ def test_a_transfer_is_proposed_when_nobody_is_served_any_more_and_the_target_ha
 
 
 def test_who_hands_over_leaves_the_set_if_enough_remain() -> None:
-    """Its process begins anew: the next leader would wait for it."""
+    """Its process restarts: the next leader would wait for it."""
     assert drained(A, B, C, least=2).one(Swap, Synced(B, 20)).record.in_sync == {B, C}
     assert drained(A, B, least=2).one(Swap, Synced(B, 20)).record.in_sync == {A, B}
 

@@ -114,7 +114,7 @@ def test_a_transfer_names_another_of_the_set_for_the_next_epoch() -> None:
     assert (changed.epoch, changed.leader, changed.in_sync, changed.by) == (6, B, frozenset({A, B}), LeaderBy.TRANSFER)
     assert "not in sync" in reason(transferred(record(A, B), A, 5, C))
     assert reason(transferred(record(A, B), A, 5, A)) == "a leads already"
-    # Who hands over begins anew: it leaves the set, if enough remain.
+    # A node that hands over restarts: it leaves the set, if enough remain.
     assert done(transferred(record(A, B, C), A, 5, B)).in_sync == {B, C}
 
 
@@ -131,7 +131,7 @@ def test_a_node_is_forgotten_if_enough_others_are_in_sync() -> None:
     assert "2 are required" in reason(forgotten(record(A, B), "b"))
     assert "transfer" in reason(forgotten(record(A, B, C), "a"))
     assert "its nodes are a, b, c" in reason(forgotten(record(A, B, C), "x"))
-    # Two of three are lost for good: one after the other is forgotten, and the last one goes on.
+    # Two of three are lost for good: they are forgotten one after the other, and the last node continues.
     without_b = done(forgotten(record(A, B, least=2), "c"))
     assert done(forgotten(without_b, "b")).in_sync == {A}
 

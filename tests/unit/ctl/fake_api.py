@@ -1,8 +1,8 @@
-"""A management API of a few lines: answers what a test lays down and keeps what it was asked.
+"""A management API of a few lines: it gives the answers that a test prepared and records the requests.
 
 1. It listens on a free loopback port, speaks HTTP/1.1 with keep-alive from threads, and ends when closed.
-2. A request nobody laid an answer down for gets RabbitMQ's 404, except for who asks: every API knows that.
-3. An answer may be a list of answers: each request takes the next, the last stays.
+2. A request without a prepared answer gets RabbitMQ's 404, except `whoami`, which every API knows.
+3. An answer may be a list of answers: each request takes the next one, and the last one stays.
 """
 
 from __future__ import annotations

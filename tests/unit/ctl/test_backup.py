@@ -85,7 +85,7 @@ class BackingUpApi(FakeApi):
 
 
 class DamagingApi(BackingUpApi):
-    """Damages the copy as soon as it is to let go of its own."""
+    """An API that damages the copy as soon as it is asked to delete its own."""
 
     def __init__(self, copies: Path) -> None:
         super().__init__()

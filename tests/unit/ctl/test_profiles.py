@@ -1,4 +1,4 @@
-"""Where the broker is and who asks: flags before the environment before a profile; passwords stay out of sight."""
+"""Address and user of the broker: flags before the environment before a profile; passwords stay out of sight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a leader sends is passed on whole, and a last word of ours fits behind it wherever the leader stopped."""
+"""The gateway passes on a leader's bytes whole, and its own last frame fits after them wherever they stop."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_clients_of_a_leader_that_was_replaced_are_sent_away_and_closed_in_time(
             leader.send(OPEN_OK)
             assert await received(client, len(OPEN_OK)) == OPEN_OK
             served.clients.tick(LEADER)
-            served.clients.tick(None)  # nobody is known to lead: those that are connected go on
+            served.clients.tick(None)  # no leader is known: existing connections continue
             assert served.clients.count(PASSED) == 1
             served.clients.tick("another one")
             assert await rest(leader) == b""

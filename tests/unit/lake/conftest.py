@@ -1,4 +1,4 @@
-"""Tables of each format, opened anew as often as a test likes."""
+"""Tables of each format, opened again as often as a test likes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table has each message once, whoever is killed and whoever else writes. follower (1) to (4)."""
+"""A table has each message once, after any kill and beside any other writer. follower (1) to (4)."""
 
 from __future__ import annotations
 

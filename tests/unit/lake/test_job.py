@@ -1,4 +1,4 @@
-"""What is to be followed, from a file or from options."""
+"""The queues and tables to follow, from a file or from options."""
 
 from __future__ import annotations
 

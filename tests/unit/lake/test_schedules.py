@@ -230,7 +230,7 @@ def expire_iceberg(iceberg: Iceberg, stage: Stage) -> None:
         found = iceberg.catalog().load_table("shop.orders")
         at = found.current_snapshot()
         if at is not None and iceberg_table._maybe_marks(at) is not None:
-            with suppress(CommitFailedException, ValidationException, ValueError):  # others have let go of them
+            with suppress(CommitFailedException, ValidationException, ValueError):  # others have released them
                 found.maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
         stage.point()
 

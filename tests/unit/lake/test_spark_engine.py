@@ -1,4 +1,4 @@
-"""Executors make the same table as one process, and either goes on after the other. spark_engine (1) to (4)."""
+"""Executors make the same table as one process, and each continues after the other. spark_engine (1) to (4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left out is not even fetched, and what is not left out is all there. pushdown (1) to (4), stream_dataset."""
+"""Excluded messages are not even fetched; the others are all there. pushdown (1) to (4), stream_dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a link has bound at its upstream is what is bound here, and a change costs what it is, not what there is."""
+"""The bindings at the upstream are the bindings here; the cost of a change depends only on the change."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from warren.links.host import Parameter
 from warren.links.lake_jobs import JOBS_MAX, LakeJobs
 from warren.links.lake_process import LINE_MAX
 
-# What a table does is said by its parameter.
+# The parameter of a table says what its process does.
 PROCESS = r"""
 import json, os, sys, time
 
@@ -68,7 +68,7 @@ for line in sys.stdin:
 
 
 class FakeHost:
-    """A broker with parameters; one whose value has ``wrong`` is none."""
+    """A broker with parameters; a value with ``wrong`` is not valid."""
 
     places = "/srv/lake"
     descriptors_below = 1 << 20

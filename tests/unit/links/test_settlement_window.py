@@ -1,4 +1,4 @@
-"""What is acked at the source follows from what was confirmed at the destination, and never runs ahead of it."""
+"""Acks at the source follow the confirms of the destination, and never run ahead of them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class PaperConnection:
 
 
 class PaperChannel:
-    """What a transfer sees of a channel, and a log of what it does to it."""
+    """The part of a channel that a transfer sees, with a log of what the transfer does to it."""
 
     def __init__(self, where: str) -> None:
         self.connection = PaperConnection(where)
@@ -103,7 +103,7 @@ Test = Callable[[Transfer, PaperChannel, PaperChannel], Awaitable[None]]
 
 
 def run(test: Test, ack_mode: str = "on-confirm", limit: int | None = None, rewrite: Any = forward) -> str:
-    """Run a transfer while `test` goes on; return why it ended: ``""`` for its limit, ``"still runs"``."""
+    """Run a transfer while `test` runs; return why it ended: ``""`` for its limit, ``"still runs"``."""
     outcome = "still runs"
 
     async def main() -> None:

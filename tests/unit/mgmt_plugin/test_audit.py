@@ -94,7 +94,7 @@ def request(name: str, body: bytes = b"{}", promised: int | None = None) -> byte
 
 
 def ask(api: Api, sent: bytes, *, leaves: bool = False) -> bytes:
-    """Return the answer to `sent`; a client that `leaves` does so behind it."""
+    """Return the answer to `sent`; a client that `leaves` does so after it."""
 
     async def main() -> bytes:
         client_end, server_end = memory_pair()
@@ -194,7 +194,7 @@ def test_a_request_is_gone_with_its_answer() -> None:
 
 
 def test_the_line_is_there_before_the_answer(monkeypatch: pytest.MonkeyPatch, lines: Any) -> None:
-    """Who has the answer finds the line."""
+    """A client that has the answer finds the line in the log."""
     seen: list[int] = []
     send = http_module.Conversation._send
 

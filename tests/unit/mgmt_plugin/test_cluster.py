@@ -1,4 +1,4 @@
-"""The cluster over HTTP: whether a node can be spared, and whether as many run as there are to be."""
+"""The cluster over HTTP: whether a node can be spared, and whether enough nodes run."""
 
 from __future__ import annotations
 

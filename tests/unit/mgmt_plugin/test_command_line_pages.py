@@ -1,4 +1,4 @@
-"""Where RabbitMQ has its rabbitmqadmin, whoever looks for it is told what to use instead."""
+"""RabbitMQ's page for rabbitmqadmin tells the reader what to use instead."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_samples_are_newest_first_and_only_when_asked_for() -> None:
         recorded.tick(value, 0)
     assert recorded.details() == {"rate": 2 / STEP_S}
     told = recorded.details("messages", 60, 5)
-    # What is asked for is told whole: before its first row it was as in that one.
+    # The answer covers the whole requested time: before the first row it repeats that row.
     assert [sample["sample"] for sample in told["samples"]] == [4, 2, *[1] * 11]
     assert told["avg"] == pytest.approx(17 / 13)
     assert told["avg_rate"] == pytest.approx(3 / 60)

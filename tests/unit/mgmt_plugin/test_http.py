@@ -52,7 +52,7 @@ def test_head_is_get_without_the_body() -> None:
         _, _, body = await server.get()
         status, headers, nothing = await server.get(method="HEAD")
         assert (status, headers["content-length"], nothing) == (200, str(len(body)), b"")
-        # and the connection goes on
+        # and the connection continues
         answer = await server.exchange(GET.replace(b"GET", b"HEAD") + LAST)
         assert answer.count(b"HTTP/1.1 200") == 2 and answer.endswith(body)
 

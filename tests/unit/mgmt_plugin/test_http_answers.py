@@ -94,7 +94,7 @@ def test_a_long_answer_comes_in_chunks_or_up_to_the_end_of_the_connection() -> N
         _, headers, body = parsed(await server.exchange(b"GET /any HTTP/1.0\r\n\r\n"))
         assert len(body) == 100 * Making.PIECE and headers["connection"] == "close"
         assert not {"transfer-encoding", "content-length"} & set(headers)
-        # What somebody asks for with HEAD is begun to be made, and not sent.
+        # The answer to a HEAD is begun, but not sent.
         making.made = 0
         answer = await server.exchange(GET.replace(b"GET", b"HEAD") + LAST.replace(b"/any", b"/short"))
         assert answer.count(b"HTTP/1.1 200") == 2 and answer.endswith(b"\r\n\r\n{}") and b"xx" not in answer

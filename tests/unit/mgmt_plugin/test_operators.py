@@ -1,4 +1,4 @@
-"""Who gets in, how a browser stays in, and what other sites cannot have it do."""
+"""How a client gets in, how a browser stays in, and what other sites cannot have it do."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 async def until_waiting() -> None:
-    """Let the other task go on until it waits for the disk."""
+    """Let the other task run until it waits for the disk."""
     await trio.testing.wait_all_tasks_blocked()
 
 
@@ -198,7 +198,7 @@ def test_the_tail_is_told_at_once_and_no_further_than_it_is_synced() -> None:
 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_long_ranges_are_planned_in_pieces(monkeypatch: pytest.MonkeyPatch, sealed: bool) -> None:
-    monkeypatch.setattr("warren.mgmt_plugin.http.scheduler.SLICE_S", -1.0)  # whoever may give way does
+    monkeypatch.setattr("warren.mgmt_plugin.http.scheduler.SLICE_S", -1.0)  # every task that may give way does so
     monkeypatch.setattr("warren.mgmt_plugin.resources.ranges.RANGE_MESSAGES", 10)
     s = Streams(400)
     if sealed:

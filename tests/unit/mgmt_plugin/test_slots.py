@@ -1,4 +1,4 @@
-"""Who is closed when there are too many connections, and who never is."""
+"""Which clients are closed when there are too many connections, and which never are."""
 
 from __future__ import annotations
 

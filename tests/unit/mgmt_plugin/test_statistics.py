@@ -1,4 +1,4 @@
-"""What has a past, what is forgotten, and what is shown of it; over a real engine, with ticks by hand."""
+"""Objects with a past, what is forgotten and what is shown of it; over a real engine, with ticks by hand."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_so_many_have_a_past_and_no_more(watched: Watched, monkeypatch: pytest.M
     # The channel, the connection and the default exchange never rest; the first queues do.
     assert watched.queue("q19") in watched.statistics._kept
     assert watched.queue("q0") not in watched.statistics._kept
-    # Who is looked at takes a place in any case.
+    # A queue that somebody looks at takes a place in any case.
     watched.statistics.watch(watched.queue("q0"), QUEUE_FIELDS)
     assert watched.queue("q0") in watched.statistics._kept
     assert len(watched.statistics._kept) == 5

@@ -27,7 +27,7 @@ def test_what_unfinished_connects_hold_is_bounded_and_the_first_of_them_give_way
     harness.settle()
     dropped = [client.ended for client in clients]
     assert dropped == sorted(dropped, reverse=True) and 0 < sum(dropped) < len(clients)
-    # Whoever sends all of it is served meanwhile.
+    # A client that sends all of it is served meanwhile.
     whole = MqttClient(harness)
     whole.peer.feed(data[:40_000])
     whole.peer.feed(data[40_000:])

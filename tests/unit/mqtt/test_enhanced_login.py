@@ -17,7 +17,7 @@ CHALLENGE = "CHALLENGE"
 
 
 class Sum(Exchange):
-    """Who can add up is whom it says it is: two challenges."""
+    """Two challenges, each a sum: a client that can add may log in."""
 
     def __init__(self, certificate_user: str | None) -> None:
         super().__init__(certificate_user)
@@ -100,7 +100,7 @@ def test_external_is_by_certificate(harness: Harness) -> None:
 
 
 def test_data_without_a_method_is_a_protocol_error(harness: Harness) -> None:
-    """4.12.0-7 and 3.1.2.11.10: AUTH is for who has named a method."""
+    """4.12.0-7 and 3.1.2.11.10: AUTH is only for clients that have named a method."""
     client = MqttClient(harness, 5)
     assert only(client.feed(connect_packet(5, given=properties({p.AUTH_DATA: PLAIN}))))[:2] == (p.CONNACK, 0x82)
     client = MqttClient(harness, 5)

@@ -233,7 +233,7 @@ ABSURD: dict[str, Any] = {
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("name", ABSURD)
 def test_headers_of_others_do_no_harm_whatever_they_are(harness: Harness, name: str, qos: int, version: int) -> None:
-    """conversion.py: what is no value of MQTT's, or too long for a packet, is left out."""
+    """conversion.py: values that MQTT does not have, or too long for a packet, are left out."""
     client, amqp = mqtt_client(harness, version), harness.channel()
     client.subscribe("a", qos=qos)
     for number, value in enumerate(ABSURD[name]):

@@ -27,7 +27,7 @@ def harness() -> Harness:
 
 
 def subscribers(harness: Harness) -> list[str]:
-    """Return the destinations of the bindings of amq.topic that are no queues."""
+    """Return the subscribers that are destinations of bindings of amq.topic."""
     bindings = harness.vhost.exchange("amq.topic").bindings
     return [each.destination.name for each in bindings if isinstance(each.destination, Subscriber)]
 
@@ -290,7 +290,7 @@ def test_a_client_that_reads_slowly_has_its_queues_served_in_between() -> None:
         writer.feed(publish_packet("loud", b"x" * 1000))
     outbox = reader.peer.outbox
     came: list[bytes] = []
-    for chunk in outbox.take():  # it reads a piece, and more comes behind it
+    for chunk in outbox.take():  # it reads a piece, and more follows
         reader.peer.broker.take_dirty()
         came.append(chunk)
         writer.feed(publish_packet("loud", b"y" * 1000))
@@ -355,7 +355,7 @@ def test_a_will_comes_to_it(harness: Harness) -> None:
     reader = mqtt_client(harness, client_id="r")
     reader.subscribe("#")
     dying = mqtt_client(harness, client_id="d", will=("end", b"of d", 1, False))
-    dying.subscribe("#")  # its own will it does not get any more
+    dying.subscribe("#")  # it no longer gets its own will
     dying.hang_up()
     assert reader.bodies() == [b"of d"]
 

@@ -1,4 +1,4 @@
-"""Whether the log goes on where a stream's files end (``recovery.log_has``): else what is torn there is corruption."""
+"""Whether the log continues where a stream's files end (``recovery.log_has``); if so, a torn end is corruption."""
 
 from __future__ import annotations
 

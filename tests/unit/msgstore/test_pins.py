@@ -1,4 +1,4 @@
-"""Files that are held still while the store goes on, on a simulated disk.
+"""Files that pins keep unchanged while the store continues, on a simulated disk.
 
 The numbers in parentheses are the invariants in the header of ``warren/msgstore/files/pins.py``.
 """

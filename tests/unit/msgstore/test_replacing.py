@@ -1,6 +1,6 @@
 """A message is replaced in place: the frame that says it is gone holds another one with its sequence number.
 
-The record behind the ACK is the message, for whoever replays the log from its beginning or from any checkpoint, and
+The record after the ACK is the message. That holds for each replay, from the beginning or from any checkpoint, and
 whether the page of the index was in memory, on disk or dropped.
 """
 

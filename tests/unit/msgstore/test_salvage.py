@@ -1,4 +1,4 @@
-"""What is taken from a damaged frame, and what is not: (recovery.py, replay.trusted_end)."""
+"""Which records are taken from a damaged frame, and which are not (recovery.py, replay.trusted_end)."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ def test_an_end_that_the_disk_cannot_read_is_not_taken_for_a_torn_one(place: int
     assert found.problems == [f"{path} cannot be read at byte {at}"]
     assert bounds(found.tables[7]) == [[(0, 2)]]
     assert fs.contents()[path] == before
-    # What the log still has is sealed behind it.
+    # The messages that the log still has are sealed after them.
     stream.table = found.tables[7]
     job = stream.seal(5)
     assert (job.placed_at, job.placed_at % 65536) == (65536, 0), "no block that cannot be read is written to"

@@ -31,7 +31,7 @@ from warren.msgstore.log.sealed_table import SealedSegment, SealedTable
 
 
 def replacement(stream: Stream, firsts: list[int], end: int, kept: list[int]) -> SealJob:
-    """Return a job that writes a file that is to take the place of some segments: with the offsets `kept`."""
+    """Return a job that writes a file to replace some segments: with the offsets `kept`."""
     writer = ColumnsWriter(compacted=True)
     for offset in kept:
         writer.add(offset, build_message(Q, b"\0\0", stream.body_at(offset), 0, True), False)
@@ -126,7 +126,7 @@ class Life:
         self.fs.on_operation = self.look
 
     def look(self, event: str) -> None:
-        """Cut the power: what was reported is there, whole, and what else there is was to be sealed."""
+        """Cut the power: reported segments are there, whole, and all others were planned."""
         for state in [*self.fs.crash_states(self.random.getrandbits(32), self._states), self.fs.kill9()]:
             self.looked += 1
             self.judge(state, event)
@@ -140,7 +140,7 @@ class Life:
             assert rows.items() <= self.ever[stream.id].items(), event
             assert table.end >= self.reached[stream.id]
             assert int(table.count) == len(rows)
-            # What was torn or left over is in nobody's way.
+            # Torn or leftover files do not get in the way of the next life.
             next_life = Stream(store, stream.id, b"next life ")
             next_life.table = table
             next_life.seal(2, begins=not table.segments or self.random.random() < 0.3)

@@ -25,7 +25,7 @@ def begun(fs: SimulatedFileSystem) -> DurableHarness:
 
 
 def killed(fs: SimulatedFileSystem) -> SimulatedFileSystem:
-    """Return the disk of the next process, on which there is no byte left."""
+    """Return the disk of the next process, which is full to the last byte."""
     disk = fs.kill9()
     disk.capacity = sum(map(len, disk.contents().values()))
     return disk

@@ -86,4 +86,4 @@ def test_no_segment_is_read_as_a_whole() -> None:
     again.open()
     log = MessageLog(CHECKSUM, 1 << 20)
     with pytest.raises(AssertionError, match="does not fit its intact frame"):
-        recover(again, log, bytes(16))  # the payloads are no records: they were read, frame by frame
+        recover(again, log, bytes(16))  # the payloads are not records, so they were read frame by frame

@@ -2,7 +2,7 @@
 
 1. It answers on a free loopback port from threads, one for each connection, and ends when closed.
 2. It can misbehave on request: refuse the login, close the channel on a method, lose or repeat a message.
-3. A message stays in its queue until that has a consumer. What was delivered is gone, acknowledged or not.
+3. A message stays in its queue until the queue has a consumer. After delivery it is gone, acknowledged or not.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Session:
             broker.consumers[queue] = _Consumer(self, tag)
             self.sock.sendall(frames.method(channel, frames.BASIC_CONSUME_OK, frames.short_string(tag)))
             waiting = broker.queues.get(queue, deque())
-            # In one piece, so that whoever reads the last but one has the last as well.
+            # In one piece: a client that reads the last message but one has the last as well.
             burst = b"".join(self.delivery(tag, message) for message in waiting)
             waiting.clear()
             self.sock.sendall(burst)

@@ -1,4 +1,4 @@
-"""What waits on disk, and leaves while it is read."""
+"""Messages that wait on disk, and leave while they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is damaged on disk stays referred to and named until an operator gives it up.
+"""Messages that are damaged on disk stay referred to and listed until an operator gives them up.
 
 In parentheses: the invariants in the header of ``warren/queues/damage.py``.
 """

@@ -30,7 +30,7 @@ def together(policy: Table | None, operator: Table | None) -> EffectivePolicy:
         ("delivery-limit", -2, -1, -1),
         ("delivery-limit", 0, 5, 0),
         ("delivery-limit", 5, 0, 0),
-        ("target-group-size", 5, 3, 3),  # no argument of ours stands behind it
+        ("target-group-size", 5, 3, 3),  # the queue has no argument for it
         ("overflow", "drop-head", "reject-publish", "reject-publish"),
         ("queue-version", True, False, False),
         ("max-length", 5, None, 5),

@@ -12,7 +12,7 @@ from warren.queues.fetch import Fetch, TimeScan
 
 
 class Noted(Fetch):
-    """Notes what came, by the bodies; goes on by itself. `keeps`: damaged pages are left to somebody else."""
+    """A fetch that records the bodies it gets and continues by itself. `keeps`: it leaves damaged pages to others."""
 
     def __init__(self, store: HeldStore, numbers: list[int], most_bytes: int = 0, *, keeps: bool = False) -> None:
         super().__init__(store.log, store.index, numbers, most_bytes)

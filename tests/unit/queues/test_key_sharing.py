@@ -232,7 +232,7 @@ def test_one_turn_hands_out_so_many_messages(client: Client) -> None:
 
 @pytest.mark.parametrize("aside", [False, True])
 def test_what_expires_while_the_disk_is_slow_is_not_handed_out(client: Client, aside: bool) -> None:
-    """Whoever reads the many that have expired on disk does not look at those in memory at the same time."""
+    """A queue that reads many expired messages from disk does not look at those in memory at the same time."""
     harness = client.harness
     log = harness.broker.log
     declare(client, durable=True)

@@ -1,4 +1,4 @@
-"""What is too much leaves: length_limit (2), and what it is measured by."""
+"""Excess messages leave: length_limit (2), and how the excess is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue says of its messages: bytes that are unacked, on disk only, and what of it a restart keeps."""
+"""What a queue reports of its messages: bytes unacked, bytes on disk only, and bytes that survive a restart."""
 
 from __future__ import annotations
 

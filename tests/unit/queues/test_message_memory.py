@@ -310,7 +310,7 @@ def test_dead_letters_with_large_headers_make_their_publishers_wait() -> None:
     client.declare("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
     queue = harness.queue("q")
     line = vhost.letters
-    line._begun = True  # nobody goes on with it
+    line._begun = True  # nothing continues it
     large = message(1 << 20)
     for _ in range(LINE_MAX_BYTES // (1 << 20)):
         assert not vhost.is_crowded

@@ -39,7 +39,7 @@ def message(headers: Table, *, persistent: bool = True, body: bytes = b"") -> Me
 
 
 class Remembered:
-    """What a durable queue has seen, in a log of small pages."""
+    """The seen keys of a durable queue, in a log of small pages."""
 
     def __init__(self, size: int = 100, ttl_ms: int = -1, stored: StoredLog | None = None) -> None:
         self.stored = stored or StoredLog()
@@ -75,7 +75,7 @@ class Remembered:
         self.timers.run_due(self.stored.log.now_ms)
 
     def restart(self, *, checkpoint: bool = False) -> MessageLog:
-        """Write everything and begin anew from the disk, with the log that recovery made."""
+        """Write everything and restart from the disk, with the log that recovery made."""
         self.stored.rest()
         log = self.stored.restarted(self.stored.checkpoint() if checkpoint else None)
         log.now_ms = self.stored.log.now_ms

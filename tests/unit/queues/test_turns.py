@@ -1,4 +1,4 @@
-"""Lines of those who wait for their turn: who comes first, who has left, and who may stand again."""
+"""Lines of tasks that wait for their turn: which is first, which have left, and which may stand again."""
 
 from __future__ import annotations
 

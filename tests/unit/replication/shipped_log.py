@@ -40,7 +40,7 @@ class ShippedLog:
         self._lsn = CAPACITY
 
     def job(self, *, sync: bool = True) -> CommitJob:
-        """Return the next frame; it is to be committed."""
+        """Return the next frame, which is not committed yet."""
         size = FRAME_HEADER_BYTES + 64
         if self._lsn + size > self._segment * CAPACITY:
             self._lsn = self._segment * CAPACITY + SEGMENT_HEADER_BYTES
@@ -111,5 +111,5 @@ class Wire:
 
 
 def segments(fs: SimulatedFileSystem) -> dict[str, bytes]:
-    """Return the bytes of all segments, without the zeros behind them."""
+    """Return the bytes of all segments, without the zeros at their end."""
     return {path: data.rstrip(b"\0") for path, data in fs.contents().items() if path.startswith("log/0")}

@@ -1,4 +1,4 @@
-"""When a leader gives a follower up that catches up, and when that may begin anew.
+"""When a leader gives up a follower that catches up, and when that follower may start again.
 
 The numbers in parentheses are those in the header of ``warren/replication/catching_up.py``.
 """

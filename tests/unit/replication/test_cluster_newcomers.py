@@ -1,4 +1,4 @@
-"""Who has a place at the cluster port. Numbers are those of `replication/newcomers.py`."""
+"""Which peers have a place at the cluster port. Numbers are those of `replication/newcomers.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data directory remembers of its cluster is there again, whole or not at all."""
+"""A data directory's cluster state is there again after a restart, whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node tells its member, and what it does with clients when it may not serve them: without a driver.
+"""What a node tells its member, and how it treats clients that it may not serve: without a driver.
 
 The numbers in parentheses are the invariants in the header of ``warren/replication/elected_node.py``.
 """

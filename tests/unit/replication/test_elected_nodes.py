@@ -134,7 +134,7 @@ class Node:
         self.lives = 0
         self.redelivered = 0  # of what was drained
         self.ahead_ns = 0  # its wall clock, for what it knows of its leader's
-        self.ended: list[bool] = []  # each life: whether it was to go on with another one
+        self.ended: list[bool] = []  # for each life: whether another one should follow
         self.epoch = 0
         self.amqp_port = 0
         self.application: Application | None = None
@@ -165,7 +165,7 @@ class Node:
         return load_settings(flags, {})
 
     async def live(self) -> None:
-        """Follow and lead, and begin anew when a process would."""
+        """Follow and lead, and restart when a process would."""
         self._ended = trio.Event()
         with trio.CancelScope() as self._scope:
             while True:
@@ -385,7 +385,7 @@ def test_a_leader_hands_over_to_who_is_named_and_follows_with_nothing_lost(tmp_p
         channel = await trio.to_thread.run_sync(connection.channel)
         for body in bodies(20, 20):
             channel.basic_publish("", "orders", body, PERSISTENT)
-        # What is answered comes behind what was published.
+        # The answer follows the publishes.
         await trio.to_thread.run_sync(lambda: channel.queue_declare("orders", passive=True))
         assert one.leader is not None
         with pytest.raises(ClusterRefusal, match="no node of this cluster"):

@@ -1,4 +1,4 @@
-"""Who must have a commit where a member decides that: the set of an elected leader, without a member and without nodes.
+"""Which nodes must have a commit if a member decides that: an elected leader's set, without a member and nodes.
 
 The numbers in parentheses are the invariants in the header of ``warren/replication/elected_set.py``.
 """

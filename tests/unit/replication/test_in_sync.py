@@ -1,4 +1,4 @@
-"""Who must have a commit, who joins and who leaves: the in-sync set of a leader, without nodes and without waiting.
+"""Which nodes must have a commit, join and leave: the in-sync set of a leader, without nodes and without waiting.
 
 The numbers in parentheses are the invariants in the header of ``warren/replication/in_sync.py``.
 """

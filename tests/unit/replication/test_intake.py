@@ -1,4 +1,4 @@
-"""What comes over a link is read by the thread that carries it out, and by the loop while that is at the disk.
+"""The thread that applies the entries reads them from the link; while it is at the disk, the loop reads.
 
 The numbers in parentheses are the invariants in the header of ``warren/replication/intake.py``.
 """
@@ -24,7 +24,7 @@ def sent(*entries: Entry) -> bytes:
 
 
 class Place:
-    """An intake, the socket of whoever sends, and what was told."""
+    """An intake, the socket of its sender, and what it reported."""
 
     def __init__(self, ours: socket.socket, theirs: socket.socket) -> None:
         self.sock = theirs

@@ -48,7 +48,7 @@ def test_a_client_that_is_passed_on_to_a_leader_that_recovers_is_told_so(tmp_pat
 
 @pytest.mark.parametrize("count", [40, 3 * NEWCOMERS_MAX])
 def test_peers_that_say_nothing_are_in_nobodys_way(tmp_path: Path, count: int) -> None:
-    """(4): those who come behind them are heard at once, not when their time is over."""
+    """(4): later peers are heard at once, not only when the time of the silent ones is over."""
     identity = Identity(b"what the nodes of this test share")
     state = ClusterState(ME.incarnation)
     client = ClientOfNode("192.0.2.7:50412", "192.0.2.2:5671", False)

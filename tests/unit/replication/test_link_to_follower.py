@@ -132,7 +132,7 @@ def test_the_member_hears_that_a_follower_has_as_committed_what_is_not_here() ->
 def test_the_member_hears_at_once_of_a_new_answer_and_now_and_then_of_other_acks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It decides anew each time, and there may be an ack for every message."""
+    """It decides again each time, and there may be an ack for every message."""
     now_s = 100.0
     monkeypatch.setattr("warren.replication.link_to_follower.time.monotonic", lambda: now_s)
 

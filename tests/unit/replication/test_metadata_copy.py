@@ -92,7 +92,7 @@ def test_pieces_of_a_link_that_ended_are_worth_nothing(place: Place) -> None:
 def test_changes_that_a_copy_has_already_are_not_applied_again(place: Place) -> None:
     """(3)"""
     place.copied(10, [VhostPut("/"), queue("kept")])
-    # Numbers 8 and 9 are in the copy, which has no queue of that name any more.
+    # Changes 8 and 9 are in the copy, which no longer has a queue of that name.
     place.changed(8, queue("deleted since"), QueueDelete("/", "deleted since"), queue("later"))
     assert place.queues() == ["kept", "later"]
     place.changed(9, queue("deleted since"))

@@ -1,4 +1,4 @@
-"""What a follower does with entries: repeats what fits, refuses what does not, and never pretends to have it."""
+"""A follower repeats entries that fit, refuses those that do not, and never pretends to have them."""
 
 from __future__ import annotations
 

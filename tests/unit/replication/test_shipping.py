@@ -1,4 +1,4 @@
-"""Where a follower can go on from, and what it gets from there."""
+"""The points from which a follower can continue, and what it gets from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one node says of a client is understood by another one, and believed as far as it has a form."""
+"""One node understands what another reports of a client, and believes only what has a valid form."""
 
 from __future__ import annotations
 

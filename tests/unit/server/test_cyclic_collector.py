@@ -16,7 +16,7 @@ from warren.server.cyclic_collector import (
     pause_collector,
 )
 
-# What a collection that is wanted by `collect_lately` looks at, at most.
+# The most objects that a collection requested by `collect_lately` looks at.
 LATELY = YOUNG_OBJECTS * (YOUNG_ROUNDS + 3)
 
 

@@ -1,4 +1,4 @@
-"""Who may have how many descriptors."""
+"""The limits of descriptors for each kind of user."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_a_turn_of_the_reactor_that_fails_is_followed_by_another_one(error: Base
         before = await (await place.connect()).open_channel()
         fault = Mock(side_effect=[error])
         with patch.object(application_module, "log", Mock(warning=fault)):
-            # What a turn has to say goes to the log at the end of it.
+            # A turn writes its log lines at its end.
             with pytest.raises(LinkError):
                 await before.declare_queue(QueueDeclaration("amq.forbidden", durable=True))
             await place.until(lambda: fault.call_count > 0)

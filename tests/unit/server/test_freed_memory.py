@@ -65,7 +65,7 @@ def test_what_is_little_stays() -> None:
     """(1)"""
     looks = Looks()
     assert not any(looks.look(MUCH - 1) for _ in range(10 * QUIET_LOOKS))
-    # What it takes at its least is found out later, when it started with much.
+    # It started with much memory in use; it learns its least later.
     assert not looks.look(LEAST - 2)
     assert looks.look(MUCH - 1)
 
@@ -103,7 +103,7 @@ def test_under_load_it_is_not_time_while_the_heap_has_not_grown() -> None:
     looks = Looks()
     assert not any(looks.look(LEAST + GROWN_BYTES, share=0.9) for _ in range(1000))
     assert looks.look(LEAST + GROWN_BYTES + 1, share=0.9)
-    # What is really used is measured anew each time.
+    # The memory in use is measured again each time.
     looks.freed.given_back(0.0, LEAST + GROWN_BYTES, looks.now_s)
     assert not any(looks.look(LEAST + 2 * GROWN_BYTES, share=0.9) for _ in range(1000))
 
@@ -119,7 +119,7 @@ def test_it_takes_a_thousandth_of_the_time_at_most() -> None:
 
 
 def test_while_memory_is_short_a_piece_is_given_back_as_soon_as_it_is_free() -> None:
-    """(3) Whoever waits for the lock of the C library waits for a piece, however much becomes free in all."""
+    """(3) A thread that waits for the lock of the C library waits for one piece, however much becomes free in all."""
     freed = FreedMemory(LEAST, 0.0, 0.0)
     message_bytes = 50 * PIECE_BYTES
     now_s = 0.0

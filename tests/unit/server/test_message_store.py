@@ -361,7 +361,7 @@ def test_what_compaction_could_free_behind_the_checkpoint_has_one_taken_too() ->
 
 
 def test_files_that_nothing_needs_any_more_go_when_nobody_writes() -> None:
-    """What is deleted is read before it is known which files are dead, and that writes nothing."""
+    """A delete reads the log before it knows which files are dead, and that read writes nothing."""
 
     async def test(f: ServiceFixture) -> None:
         f.log.segment_bytes = 2048
@@ -382,7 +382,7 @@ def test_files_that_nothing_needs_any_more_go_when_nobody_writes() -> None:
 
 
 class StepCounter(trio.abc.Instrument):
-    """Counts how often any task of the service goes on."""
+    """Counts how often any task of the service is resumed."""
 
     def __init__(self) -> None:
         self.steps = 0

@@ -1,4 +1,4 @@
-"""The message store without space: what waits, what goes on, and how often the disk is looked at.
+"""The message store without space: what waits, what continues, and how often it looks at the disk.
 
 The numbers in parentheses are the invariants in the header of ``warren/server/message_store.py``.
 """
@@ -116,7 +116,7 @@ def test_a_read_that_met_a_shortage_is_not_overtaken() -> None:
 
 
 def test_a_chunk_of_a_stream_without_space_is_written_later_and_holds_up_nothing() -> None:
-    """Publishers wait meanwhile; what is with the housekeeper behind it makes room."""
+    """Publishers wait meanwhile; the jobs that wait for the housekeeper after it make room."""
 
     async def test(f: ServiceFixture) -> None:
         f.files.refusals["seal"] = 3

@@ -61,7 +61,7 @@ def test_a_process_that_does_not_stop_is_ended(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_fault_of_the_engine_at_what_was_stored_is_a_failure_of_the_store() -> None:
-    """What it holds is not trusted any more; that the reactor goes on would hide that nothing is confirmed."""
+    """The engine's state is no longer trusted; a running reactor would hide that nothing is confirmed."""
 
     async def test(f: ServiceFixture) -> None:
         with patch.object(f.engine, "stored", side_effect=AssertionError("not in flight")):

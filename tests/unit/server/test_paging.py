@@ -1,4 +1,5 @@
-"""Who gives up memory, when, and in which order. Numbers in parentheses: the header of ``warren/server/paging.py``."""
+"""Which objects give up memory, when, and in which order. Numbers in parentheses: the header of
+``warren/server/paging.py``."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_a_mistake_keeps_everything_and_says_what_is_wrong(
 
 
 def test_a_file_that_has_become_a_pipe_does_not_stop_the_broker(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """(1) Whoever opens a pipe waits until somebody writes."""
+    """(1) Opening a pipe blocks until another process writes."""
     read = place.reader()
     settings = read()
     place.config.unlink()

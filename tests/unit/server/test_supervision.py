@@ -1,4 +1,4 @@
-"""What a failing task costs the others, and what is seen of it."""
+"""What a failing task costs the others, and what an operator sees of it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Killer:
         self._wrap(patch, ExportBroker, "delete_drain")
         self._wrap(patch, ExportBroker, "put_stage")
         self._wrap(patch, ExportBroker, "commit_stages")
-        # Whoever is killed does not tidy up.
+        # A killed process does not tidy up.
         patch.setattr(export_targets.FileTarget, "abandon", lambda self: None)
 
     def _wrap(self, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:

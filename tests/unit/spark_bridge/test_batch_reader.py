@@ -121,7 +121,7 @@ def test_a_queue_is_read_from_a_snapshot(broker: MemoryBroker) -> None:
     reader = reader_of(broker, snapshotTtl="90s", snapshotUnacked=True)
     (piece,) = reader.partitions()
     assert "snapshot orders 90 True" in broker.asked
-    source.trim(6)  # consumers go on
+    source.trim(6)  # consumers continue
     assert bodies(reader.read(piece)) == [b"2", b"3", b"4", b"5"]
     (batch,) = reader.read(piece)
     assert batch.column("queue").to_pylist() == ["orders"] * 4

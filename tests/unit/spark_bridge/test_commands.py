@@ -193,7 +193,7 @@ def test_a_signal_ends_with_130_and_the_same_command_goes_on(
     number: signal.Signals,
 ) -> None:
     arguments = ("export", "orders", "--to", tmp_path, "--max-file-size", "1B", "--columns", "body")
-    # Who was started in the background, or by nohup, may ignore it.
+    # A process started in the background, or by nohup, may ignore the signal.
     before = signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     try:
         with monkeypatch.context() as patch:

@@ -459,7 +459,7 @@ def test_a_snapshot_that_expired_before_the_export_went_on_is_told(broker: Expor
 
 
 def test_claims_that_went_elsewhere_are_told(broker: ExportBroker, tmp_path: Path) -> None:
-    """An old copy of the directory must not go on as if nothing had been between."""
+    """An old copy of the directory must not continue as if nothing had happened since."""
     queue = broker.queue("orders", 6)
     options: dict[str, Any] = {"mode": "drain", "consumer": "c", "max_file_bytes": 100}
     broker.delete_drain = lambda queue, name: None  # type: ignore[method-assign]

@@ -161,7 +161,7 @@ def test_available_now_reads_what_was_there_when_it_began_and_no_more(broker: Me
     seen = []
     for _ in range(5):
         following = step(reader, offset)
-        stream.add(7)  # producers go on
+        stream.add(7)  # producers continue
         broker.stream("a2", 5)  # and there are new streams
         seen.append(following["p"]["a1"]["next"])
         assert set(following["p"]) == {"a1"}

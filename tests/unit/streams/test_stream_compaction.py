@@ -75,7 +75,7 @@ class Keys:
         return found
 
     def check(self) -> None:
-        """What is there was published; the last of each key is there, unless it is a tombstone that was old enough."""
+        """All messages were published; the last of each key is there, unless it is a tombstone that was old enough."""
         found = self.read()
         last: dict[str, int] = {}
         for offset, (key, value, _) in enumerate(self.published):

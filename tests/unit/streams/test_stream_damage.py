@@ -241,7 +241,7 @@ def test_counts_are_right_when_an_index_page_is_damaged_that_is_half_sealed() ->
 
 
 def test_a_group_whose_requeued_message_is_gone_gets_what_comes_behind_it_as_it_is() -> None:
-    """``stream_group_serving.py`` (3): what is to be sent again is damaged when it is sealed."""
+    """``stream_group_serving.py`` (3): the message to send again is damaged when it is sealed."""
     s = Sealing(chunk=1000)
     s.publish(60, size=100)
     s.restart(clean=True)

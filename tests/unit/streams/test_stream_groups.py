@@ -1,4 +1,4 @@
-"""What a consumer group remembers of what it was sent."""
+"""The state of a consumer group: the messages that it was sent, and their answers."""
 
 from __future__ import annotations
 

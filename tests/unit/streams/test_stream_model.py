@@ -44,7 +44,7 @@ class Run:
         self.seals = (0, 1, 3, 20)[seed % 4]
         self.bodies: list[bytes] = []  # by offset
         self.times: list[int] = []
-        self.confirmed = 0  # what is below is to be there after a crash
+        self.confirmed = 0  # messages below must be there after a crash
         self.seen = 0
         self.synced = 0  # while the disk is held: what is below may be seen
         self.readers: list[Reader] = []
@@ -233,7 +233,7 @@ class Run:
             assert received.content is not None and received.content.properties.headers is not None
             offset = decode_table(received.content.properties.headers)[OFFSET]
             assert isinstance(offset, int)
-            # Retention may have been quicker: then it goes on with what was the oldest at that time.
+            # Retention may have been quicker: then it continues with the oldest message of that time.
             assert offset == reader.next or (reader.next < offset <= first and (self.seals or offset % PAGE == 0))
             assert offset < self.synced, f"{offset} is not synced"
             assert body_of(received) == self.bodies[offset]

@@ -1,4 +1,4 @@
-"""Who reads a stream that is sealed in small chunks sees no difference: consumers, filters, times, and who looks.
+"""Readers of a stream sealed in small chunks see no difference: consumers, filters, times, and browsing.
 
 In parentheses: the invariants in the header of ``streams/sealed_reads.py``, unless another module is named.
 """

@@ -232,7 +232,8 @@ def test_the_exchanges_of_a_vhost_share_what_they_may_remember(harness: Harness,
 
 
 def test_a_queue_whose_letters_are_remembered_has_all_of_it_some_time(harness: Harness, publisher: Client) -> None:
-    """It drops what it gets for the next message; the letter is remembered behind that, and is not brought to it."""
+    """It drops its message for the next one. The dead letter enters the history after that, and is not delivered to
+    it."""
     client = harness.channel()
     client.declare("small", arguments={"x-max-length": 1, "x-dead-letter-exchange": "h"})
     client.send(1, m.QueueBind(0, "small", "h", "", False, EMPTY))

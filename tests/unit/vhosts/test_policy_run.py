@@ -42,7 +42,7 @@ def test_a_change_takes_no_more_steps_than_there_are_things() -> None:
 
 
 def test_a_queue_knows_the_policies_that_it_follows() -> None:
-    """Who shows many queues need not try all policies again for each of them."""
+    """A view of many queues need not try all policies again for each queue."""
     harness = Harness()
     client = harness.channel()
 

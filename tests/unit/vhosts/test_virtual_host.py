@@ -1,4 +1,4 @@
-"""What a vhost tells of what is in it."""
+"""The events that a vhost reports about its contents."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Dying:
         self.harness.settle()
 
     def reject(self, count: int = 1) -> None:
-        """Get so many messages, and reject them in one read, without a turn behind it."""
+        """Get `count` messages, and reject them in one read, without a turn after it."""
         for _ in range(count):
             self.client.get("q")
         self.client.connection.feed(method_frame(1, m.BasicNack(0, True, False)))

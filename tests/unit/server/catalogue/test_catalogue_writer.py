@@ -90,7 +90,7 @@ class Fixture(JournalledLog):
         self.journal.on_durable = self.writer.note_durable
 
     def again(self) -> Fixture:
-        """Die, and begin anew with the same log and the same SQL."""
+        """Die, and restart with the same log and the same SQL."""
         self.settle()
         for index in self.log.indexes.values():
             index.owner = None

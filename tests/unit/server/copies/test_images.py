@@ -165,7 +165,7 @@ def test_damaged_metadata_are_found_while_the_broker_still_has_them(broker: Brok
     broker.wait_until(lambda: not broker.on_loop(lane.is_behind))
     with closing(sqlite3.connect(tmp_path / "data" / "catalogue.db")) as damager:
         damager.execute("PRAGMA writable_schema = ON")
-        # An index that is not that of its table any more.
+        # An index that no longer belongs to its table.
         damager.execute(
             "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'warren_users') "
             "WHERE name = 'warren_bindings_to'"

@@ -94,7 +94,7 @@ def test_messages_come_back_as_they_were_at_an_earlier_place_or_time(
     with Broker(data_dir=tmp_path / "new") as again:
         assert bodies(again, "orders") == [b"%d" % number for number in range(5)]
         assert bodies(again, "later") == []
-        # What is stored from now on is not taken for what was cut off.
+        # Messages stored from now on are not mistaken for those that were cut off.
         again.publish("", "later", b"new")
         again.crash()
         again.start()

@@ -1,4 +1,4 @@
-"""What a file of definitions may look like, and what is said of one that does not."""
+"""The valid contents of a file of definitions, and the errors for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets in, what an attacker learns, and what a login costs."""
+"""Which logins succeed, what an attacker learns, and what a login costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is among those whose passwords are to be hashed."""
+"""The order in which waiting passwords are hashed."""
 
 from __future__ import annotations
 

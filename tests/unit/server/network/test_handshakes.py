@@ -1,4 +1,4 @@
-"""Which TLS handshake is gone on with next, and which have taken too long."""
+"""Which TLS handshake is continued next, and which have taken too long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from warren.server.network.handshakes import Handshakes
 
 
 def taken(handshakes: Handshakes) -> list[int]:
-    """Return the order in which those that are due are gone on with."""
+    """Continue the handshakes that are due, and return their order."""
     found = []
     while handshakes.due_count:
         found.append(handshakes.take_next())

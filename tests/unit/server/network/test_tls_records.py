@@ -1,4 +1,4 @@
-"""What a peer may make of TLS: small records are counted as work, and records without data are not taken for ever."""
+"""Limits for a peer's use of TLS: small records count as work, and empty records are not accepted for ever."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def certificate(authority: trustme.CA, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tls_1_2(authority: trustme.CA) -> ssl.SSLContext:
-    """Return what a client of TLS 1.2 has, with which a server may negotiate anew."""
+    """Return the context of a TLS 1.2 client, with which a server may renegotiate."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -210,7 +210,7 @@ def test_a_client_that_does_not_trust_the_server_says_why(server_context: ssl.SS
 def test_behind_a_send_that_was_cancelled_nothing_is_said(
     server_context: ssl.SSLContext, client_context: ssl.SSLContext
 ) -> None:
-    """A part of a record may be under way: what comes behind it would not be understood."""
+    """A part of a record may be under way: the peer could not understand bytes after it."""
 
     async def main() -> None:
         below, above = trio.testing.lockstep_stream_pair()
@@ -299,7 +299,7 @@ def test_what_is_sent_while_a_server_negotiates_anew_waits_for_that(
 def test_a_server_that_never_ends_its_negotiation_is_not_listened_to_for_ever(
     tls_1_2: ssl.SSLContext, certificate: Path
 ) -> None:
-    """Nobody asks for what it says, and who sends would keep all of that."""
+    """Nothing reads the answers of the peer, and a sender would keep all of them."""
 
     async def talk(far: trio.SocketStream, peer: TlsPeer) -> None:
         with contextlib.suppress(trio.BrokenResourceError):

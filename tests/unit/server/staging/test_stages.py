@@ -1,6 +1,6 @@
 """Stages and their commits over an engine on a simulated disk: limits, time, and crashes at every step. stages (1)-(6).
 
-A crash ends everything at the nth time that the engine is settled or a file is touched, before that or behind it; the
+A crash ends everything at the nth time that the engine is settled or a file is touched, before or after that step. The
 next life has what was written by then, as after kill -9.
 """
 
@@ -225,7 +225,7 @@ def test_a_process_that_dies_again_and_again_goes_on_where_it_was(tmp_path: Path
     life.run(stage)
     lives = 0
     while True:
-        # The first one gets little further than to try everything out, the others go on with what was begun.
+        # The first life does little more than trial runs; the others continue what it began.
         life = life.after_a_crash(tmp_path, crash_at=420)
         lives += 1
         assert lives < 50
@@ -324,7 +324,7 @@ def test_stages_that_cannot_be_removed_are_there_for_nobody_until_they_can_be(tm
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("is_same", [False, True])
 def test_a_batch_that_has_begun_goes_on_with_the_parts_that_it_began_with(tmp_path: Path, is_same: bool) -> None:
-    """They are on another node: here they have been written anew, by a task that was asked to."""
+    """The parts are on another node. Here a task, which was asked to, has written them again."""
     bodies = [b"%d" % number for number in range(9)]
     _, following = half_published(tmp_path, bodies)
     other_node = Life(tmp_path / "other", following)
@@ -359,7 +359,7 @@ def with_fanout(directory: Path, queues: int, **arguments: object) -> Life:
 
 
 def rows_of_turns(life: Life, queues: int) -> list[int]:
-    """Have noted how many messages there are behind each turn."""
+    """Record the number of messages after each turn."""
     harness = life.harness
     turn = harness._turn
     seen: list[int] = []
