@@ -95,10 +95,10 @@ CLOSE_GRACE_S: Final = 3.0
 HAND_OVER_GRACE_S: Final = 0.25  # where another node waits to serve them
 # For the catalogue to catch up; what it does not have is in the log.
 CATCH_UP_S: Final = 3.0
-# What is to be done behind the deadline: closing files, and ending the interpreter.
+# Time left after the deadline to close files and to end the interpreter.
 STOP_GRACE_S: Final = 2.0
 BEGIN_WITHIN_S: Final = 2.0
-RESTORED_AT_ONCE: Final = 500  # in some milliseconds; whoever else is on the loop has a turn then
+RESTORED_AT_ONCE: Final = 500  # a few milliseconds; then other tasks have a turn
 PERMISSION_CHECK_S: Final = 0.02
 CLOCK_CHECK_S: Final = 1.0
 MEMORY_CHECK_MIN_S: Final = 0.01
@@ -111,7 +111,7 @@ PAGING_CHECK_S: Final = 0.02  # while messages move to disk
 COLLECT_S: Final = 60.0
 # How soon a thread gets the interpreter from the busy loop: the committer needs it for a moment before each commit.
 SWITCH_INTERVAL_S: Final = 0.0005
-# What clients may speak, by the name of the setting that says where; what is behind it there, `WAYS` has.
+# The protocols, by the name of the setting with the address. `WAYS` has the endings that such a name may have.
 PROTOCOLS: Final[dict[str, PeerMaker]] = {"amqp": Connection, "mqtt": MqttPeer, "stomp": StompPeer}
 # Over WebSockets: its names there, whether a client may name none, and whether it is text. Some name none:
 # the first stomp.js, CloudAMQP's client for browsers.
@@ -163,7 +163,7 @@ async def serve_locked(
     Raises:
         StartError: as there.
     """
-    # SQLAlchemy is a third of all there is to import, and whoever brings a catalogue of his own does not need it.
+    # SQLAlchemy is a third of all imports. A program with its own catalogue does not need it.
     from warren.server import histories, store_versions
     from warren.server.catalogue.catalogue import Catalogue
 
@@ -173,7 +173,7 @@ async def serve_locked(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     pause_collector()
     with store_versions.told(directory):
-        # What is loaded on an empty store is all there is.
+        # On an empty store, the loaded definitions are the only contents.
         catalogue = Catalogue.open(
             settings.catalogue_url(),
             first_contents=settings.load_definitions is None,
@@ -270,10 +270,10 @@ class MetadataStore(MetadataFiles, CopiedMetadata, Protocol):
 class Application:
     """One broker, with its metadata in `catalogue` and its messages in the root of `files`.
 
-    `recovered`: what `recover_messages` has returned, if that was called already. `make_authenticator` gets the users,
-    and what is to be told of an upgraded record. `in_thread` makes the calls that block, `abandon` ends the process if
-    the disk has failed and does not let go. `clock` is what everything that expires goes by. `marked`: the directory in
-    which there may be a mark of held links. To be run once.
+    `recovered`: the result of `recover_messages`, if the caller has called that already. `make_authenticator` gets the
+    users, and a callback for upgraded records. `in_thread` makes the calls that block. `abandon` ends the process when
+    the disk has failed and a thread hangs on it. `clock` is the time by which everything expires. `marked`: the
+    directory that may have a mark of held links. Run an application once.
     """
 
     def __init__(
@@ -312,7 +312,7 @@ class Application:
         else:
             self._broker.node = f"{NODE}@{socket.gethostname().partition('.')[0]}"
         if settings.etcd:
-            self._broker.cluster = f"{NODE}@{settings.cluster_name}"  # the same, whoever leads
+            self._broker.cluster = f"{NODE}@{settings.cluster_name}"  # the same name on every leader
         self._span_export = maybe_span_export(settings, self._broker)
         self._replication = replication
         self._messages = MessageStoreService(
@@ -442,7 +442,7 @@ class Application:
                 self._tell_started(restored)
                 await self._asked_to_stop.wait()
                 await self._stop()
-                # What it does not have is in the log: a database that does not answer keeps no process.
+                # The log has what the catalogue lacks: a database that does not answer must not keep the process alive.
                 self._catalogue.interrupt()
                 nursery.cancel_scope.cancel()
             return self._exit_code
@@ -700,7 +700,7 @@ class Application:
         try:
             await self._check_login(request)
         except Exception:
-            # A defect of ours, or no thread to be had: this login is refused, and the others go on.
+            # A defect of ours, or no free thread: refuse this login only.
             request.refuse()
             self._settle()
             raise
@@ -708,7 +708,7 @@ class Application:
             self._logins_under_way -= 1
 
     def _recalls(self, request: LoginRequest) -> bool:
-        """Tell whether a password has been verified already: whoever comes back, or as one of many, need not wait."""
+        """Tell whether a password has been verified before: such a login, even one of many, need not wait."""
         if request.certificate or request.problem or request.connection.is_internal:
             return False
         return self._authenticator.recalls(request.user, request.password, request.connection.address)
@@ -811,7 +811,7 @@ class Application:
         self._store_failed()
 
     def _store_failed(self) -> None:
-        """Nothing may be confirmed any more: close all sockets and end."""
+        """Close all sockets and end: the broker can no longer confirm anything."""
         self._exit_code = EXIT_CODE
         self.abort()
 
@@ -853,7 +853,7 @@ class Application:
                 try:
                     request.accept(request.user)
                 except Exception as error:
-                    # A defect of ours: this login is refused, and the others go on.
+                    # A defect of ours: refuse this login only.
                     self._crashed(error)
                     request.refuse()
                 continue
@@ -871,7 +871,7 @@ def _engine_limits(settings: Settings, clients_max: int) -> Limits:
     limits.heartbeat_s = given.heartbeat_s
     limits.message_max_bytes = given.max_message_bytes
     limits.content_timeout_s = given.content_timeout_s
-    # A few less than there could be, for who is one too many is to be told so.
+    # Some descriptors stay spare, so that the broker can tell excess clients why it refuses them.
     limits.connections_max = min(given.connections_max, clients_max - min(clients_max // 8, 64))
     limits.handshake_timeout_s = given.handshake_timeout_s
     limits.consumers_per_channel_max = given.consumers_per_channel_max

@@ -1,10 +1,10 @@
 """Where the `warren` command begins.
 
-1. `warren serve` imports what it serves with and no more: reading its options with typer would cost the
-   broker 8 MB for its whole life and a quarter of a second of its start. Every other command, and a `serve`
-   whose options are not plainly right, goes to `warren.server.commands`, which also explains mistakes.
-2. What a person can put right (a setting, a port, a directory) is one line on stderr, or one for each mistake in
-   the settings, and exit code 2 for settings, 1 for the rest; a traceback always means a fault of ours.
+1. `warren serve` imports only what it serves with: reading its options with typer would cost the broker 8 MB for its
+   whole life and a quarter of a second of its start. Every other command goes to `warren.server.commands`, and so does
+   a `serve` whose options are not plainly right. That module also explains mistakes.
+2. An error that a person can fix (a setting, a port, a directory) is one line on stderr. Mistakes in the settings are
+   one line each. The exit code is 2 for settings, 1 for the rest. A traceback always means a fault of ours.
 3. The command refuses to run with assertions off: they are what stops the broker before it loses messages.
 """
 
@@ -30,7 +30,7 @@ _CONFIG_OPTION: Final = "--config"
 
 
 class OtherCommand(NamedTuple):
-    """A command that is no business of the broker: it gets the arguments behind its name, and returns the exit code."""
+    """A command beside the broker: it gets the arguments after its name, and returns the exit code."""
 
     name: str
     help: str

@@ -1,4 +1,4 @@
-"""Who a client is that another node passes on, as that node has seen it: the header of a connection between nodes.
+"""Describe a client that another node passes on, as that node sees it: the header of a connection between nodes.
 
     peer      "192.0.2.7:50412"   the client's end, of which the address says whether it is on that node's machine
     local     "192.0.2.2:5671"    the node's end
@@ -6,12 +6,12 @@
     user      "CN=robot"          whom the client's certificate names, as that node reads it; null without one
     protocol  "amqp"              or "http"
 
-`node` is the name of that node; it is no field, since the node has proved it before it says any of this.
+`node` is the name of that node. It is not a field, since the node proves its name before it sends a header.
 
-1. The node is believed, since it has proved that it knows the secret of the cluster; what it says is checked for its
-   form all the same.
-2. What is decided by a client's address (who may log in from where, how many may try) is decided by the one that it
-   has at that node, never by the node's own.
+1. The node is believed, since it has proved that it knows the secret of the cluster. The form of the header is checked
+   all the same.
+2. Rules about a client's address (where a user may log in from, how many attempts are allowed) apply to the address
+   that the client has at that node, never to the address of the node itself.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The time that everything which expires goes by: the wall clock at the start, and what has passed since.
+"""Tell the time by which everything expires: the wall clock at the start, plus the time that has passed since.
 
 `start_ns` is another time to begin with: that of the leader from which this node takes over.
 
-1. Time passes evenly and never goes back, whatever the wall clock is set to: what has passed is measured by a clock
-   that nobody can set, and that goes on while the machine sleeps.
-2. The wall clock is followed by `SLEW_PPM` millionths of the time that passes: a wait is wrong by a hundredth at most,
-   and a clock that is set back and forth again moves nothing. What is far off is taken over by the next start.
+1. Time passes evenly and never goes back, however the wall clock is set. Passed time is measured by a clock that cannot
+   be set and that keeps running while the machine sleeps.
+2. The clock approaches the wall clock by `SLEW_PPM` millionths of the passing time. So a wait is wrong by a hundredth
+   at most, and setting the wall clock back and forth has no effect. The next start takes over a large difference.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLEW_PPM: Final = 10_000
 # How far off the wall clock has to be for a line in the log.
 TOLD_NS: Final = 2_000_000_000
 
-# In which a difference is to be gone, if the rate allows: longer than `follow` is called apart.
+# Time in which a difference should vanish, if the rate allows: longer than the time between two calls of `follow`.
 _HORIZON_NS: Final = 4_000_000_000
 _MILLION: Final = 1_000_000
 

@@ -36,7 +36,7 @@ app = typer.Typer(
 app.add_typer(store_app)
 app.add_typer(ctl_app)
 
-# Makes what runs beside the broker. Set by `warren.server.cli`, which has it from whoever composes the program.
+# Makes the plugins that run beside the broker. The program that is built on Warren passes it to `warren.server.cli`.
 make_plugins: Callable[[], Sequence[Plugin]] = tuple
 
 _ConfigFlag = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings")]

@@ -1,12 +1,13 @@
-"""How much may be put into one batch, so that who waits for its commit does not wait long: measured, not configured.
+"""Limit the size of a batch so that no confirm waits long for its commit: measured, not configured.
 
-Who waits for a confirm waits at worst for the commit that is under way, for the next one, because the batch was full,
-and for the one that holds what is confirmed.
+In the worst case a confirm waits for three commits: the one under way, the next one, because that batch was full, and
+the one that holds the confirmed message.
 
-1. A batch may take `TARGET_S`, or `SYNCS` times what an almost empty one takes: where a sync is slow by itself, small
-   batches would make the disk do little else.
-2. It may have `BATCH_BYTES_MIN` however slow the disk is, and no more than `BATCH_BYTES_MAX` however fast.
-3. Each commit counts as much as all before it: a disk that others use as well is slow at once, and fast again soon.
+1. A batch may take `TARGET_S`, or `SYNCS` times as long as an almost empty one. On a disk whose syncs are slow, small
+   batches would leave the disk little time for anything else.
+2. A batch may always have `BATCH_BYTES_MIN`, however slow the disk is, and at most `BATCH_BYTES_MAX`, however fast.
+3. Each commit counts as much as all earlier ones together. So the measure soon follows a disk that is shared with other
+   programs: it counts as slow at once, and as fast again soon.
 """
 
 from __future__ import annotations

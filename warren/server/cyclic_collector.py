@@ -1,12 +1,12 @@
-"""The cyclic collector of Python, which looks at all containers there are: how much of them it looks at in one go.
+"""Limit how many containers Python's cyclic collector looks at in one go.
 
-1. There are no cycles on the per-message path, and messages are nothing to the collector. Cycles come from tracebacks
-   and libraries.
-2. It runs by itself whenever `YOUNG_OBJECTS` containers more have come than gone, and looks at those, some milliseconds
-   at worst: whoever declares 300,000 bindings holds nobody up for a tenth of a second, now or when the broker is quiet.
-3. What has lived through that twice is not looked at again: what exists when the broker has started, above all.
-4. It does not run while the broker starts: whatever is restored stays, and to look at a million bindings again and
-   again takes as long as to restore them.
+1. The per-message path makes no cycles, and the collector does not track messages. Cycles come from tracebacks and
+   libraries.
+2. It runs by itself whenever the number of containers has grown by `YOUNG_OBJECTS`, and looks at those. This takes a
+   few milliseconds at worst: declaring 300,000 bindings does not delay others for a tenth of a second, then or later.
+3. It does not look again at containers that have survived two such runs. Most of these exist since the start.
+4. It does not run while the broker starts. Restored objects stay, and looking at a million bindings again and again
+   takes as long as restoring them.
 """
 
 from __future__ import annotations

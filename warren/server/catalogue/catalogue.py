@@ -1,21 +1,21 @@
 """The durable metadata in SQL, from vhosts and users to queues and bindings, a row each.
 
-The tables follow the message log, where a change is durable first (`vhosts.metadata_lane`): ``warren_applied`` says,
-for the log of that id, below which number all its changes are in them, and how far it was synced at that time.
+The tables follow the message log, where a change is durable first (`vhosts.metadata_lane`). For the log of an id,
+``warren_applied`` has the number below which the tables have all its changes, and how far it was synced then.
 
-1. When `commit` returns, all changes of the call are on disk, with the number up to which they go; when it raises or
-   the process dies, none or all are.
-2. Changes take effect in their order. Committing the same changes again, after an answer that got lost,
-   leaves the same rows: a put is an upsert, a delete of what is missing does nothing.
-3. A schema newer than this program is refused and left alone; an older one is migrated in one transaction, of SQLite
-   after the file was copied to a name with the version (``catalogue.db.schema-4``), for whoever wants to go back. Of
-   PostgreSQL there is no copy, which is said before.
+1. When `commit` returns, all changes of the call are on disk, with the number up to which they go. When it raises or
+   the process dies, the disk has either all of the changes or none of them.
+2. Changes take effect in their order. Committing the same changes again, after an answer was lost, leaves the same
+   rows: a put is an upsert, and deleting a missing row does nothing.
+3. A schema newer than this program is refused and left alone. An older one is migrated in one transaction. A SQLite
+   file is first copied to a name with the version (``catalogue.db.schema-4``), so that the operator can go back. A
+   PostgreSQL database is not copied; the log says so before the migration.
 4. One broker at a time: the SQLite file is locked, wherever it is, and a PostgreSQL database by an advisory lock.
-5. SQLite checks no types, and a file that was damaged or edited may hold anything: what no broker has written is an
+5. SQLite checks no types, and a damaged or edited file may hold anything. A value that no broker has written is an
    error with the name of its table.
 
-The tables and what is in them are in `tables`, their versions in `schema`. Blocking, and for one
-thread at a time. Messages are never here.
+The tables and their contents are in `tables`, their versions in `schema`. The calls block. Only one thread may call at
+a time. Messages are never stored here.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class Catalogue:
 def _opened(url: str) -> Database:
     """Return the database that `url` names. Raises CatalogueError."""
     if not url.startswith(SQLITE):
-        # What it takes is imported for it only, see ``database.py``.
+        # Imports happen only for this kind of database, see ``database.py``.
         try:
             from warren.server.catalogue.postgresql import PostgreSQL
         except ImportError as error:
@@ -274,7 +274,7 @@ def _opened(url: str) -> Database:
 
 
 def _largest(transaction: Transaction, column: str, table: str, parameters: Mapping[str, object] | None = None) -> int:
-    """Return the largest number in a column, 0 when there is none. Raises CatalogueError for what is no such number."""
+    """Return the largest number in a column, 0 if the column is empty. Raises CatalogueError for any other value."""
     ((found,),) = transaction.rows(f"SELECT max({column}) FROM {table}", parameters)
     if found is None:
         return 0
@@ -321,7 +321,7 @@ def fill(catalogue: Catalogue, contents: Iterator[MetadataChange], store_id: byt
 
     Raises CatalogueError when that is not possible; a part of them is there then.
     """
-    # What a new store has of its own: whether it still waits for its first contents comes from the other one.
+    # Each store notes for itself whether it waits for its first contents. `contents` has the note of the other store.
     changes: list[MetadataChange] = [GlobalParameterDelete(schema.DEFINITIONS_HASH)]
     for change in contents:
         changes.append(change)

@@ -1,10 +1,10 @@
-"""A database of PostgreSQL as that of the catalogue, by SQLAlchemy and psycopg.
+"""Keep the catalogue in a PostgreSQL database, through SQLAlchemy and psycopg.
 
 1. A commit is durable when it returns, whatever the database is set to.
 2. One broker at a time has the database: it holds an advisory lock as long as its connection lives.
-3. A server that has vanished without a word is noticed within seconds. The next transaction connects anew.
-4. Nobody waits for the locks of others for longer than `_LOCK_WAIT_MS`: a table that somebody holds, to alter or to
-   rewrite it, is a database that refuses, which is said, and keeps no broker from ending.
+3. A server that vanishes silently is noticed within seconds. The next transaction connects again.
+4. The broker waits for a lock of another program for `_LOCK_WAIT_MS` at most. A table that is locked longer, to alter
+   or to rewrite it, counts as a database that refuses. The broker says so, and can still end.
 """
 
 from __future__ import annotations

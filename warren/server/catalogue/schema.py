@@ -26,7 +26,7 @@ _UNFILLED: Final = '""'
 
 
 def maybe_version(transaction: Transaction) -> int | None:
-    """Return which version the tables have; None when there are none. Raises CatalogueError when they do not say."""
+    """Return the version of the tables, None without tables. Raises CatalogueError when the tables do not tell it."""
     found = {
         "sqlite": f"SELECT count(*) FROM sqlite_master WHERE name = '{SCHEMA}'",
         "postgresql": f"SELECT count(to_regclass('{SCHEMA}'))",

@@ -25,7 +25,7 @@ _WAL_KEPT_BYTES: Final = 16 << 20
 
 
 class SqliteFile:
-    """The database in the file `path`, which is made if there is none. Raises DatabaseError."""
+    """The database in the file `path`; creates the file if it is missing. Raises DatabaseError."""
 
     kind = "sqlite"
 
@@ -82,7 +82,7 @@ class SqliteFile:
             raise DatabaseError(_one_line(error)) from None
 
     def interrupt(self) -> None:
-        """See `Database.interrupt`. What waits for the disk goes on."""
+        """See `Database.interrupt`. A call that waits for the disk continues."""
         self._connection.interrupt()
 
     def keep(self, ending: str) -> None:
@@ -140,7 +140,7 @@ def check(path: Path) -> None:
 
 
 def _create_private(path: Path) -> None:
-    """Create the file with mode 0600, if there is none; SQLite gives the files beside it the same mode."""
+    """Create the file with mode 0600 if it is missing; SQLite gives the files beside it the same mode."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -26,5 +26,5 @@ def path_of(url: str) -> Path:
     path = unquote_to_bytes(quoted)
     if b"\x00" in path:
         raise ValueError("no file has a NUL in its name")
-    # Absolute: SQLite knows names of its own, such as ``:memory:``, which are no files.
+    # Absolute: SQLite has special names, such as ``:memory:``, that do not mean files.
     return Path(os.fsdecode(path)).absolute()

@@ -20,9 +20,9 @@
    PostgreSQL's text has no NUL and UTF-8 no lone surrogates, so `row_of` refuses both for either database. Names with
    NUL are refused where they are declared; other control characters are kept.
 2. Names are equal only when they are byte for byte the same UTF-8, on both databases, whatever their collation.
-3. A put is an upsert, a delete of what is missing does nothing. A delete takes along what it is documented to
-   (`warren.vhosts.metadata`). There are no foreign keys: a row that refers to nothing loads
-   and is the engine's to judge.
+3. A put is an upsert, and deleting a missing row does nothing. A delete takes along what its documentation says
+   (`warren.vhosts.metadata`). The tables have no foreign keys: a row that refers to a missing one loads, and the engine
+   judges it.
 4. Statements are those that both databases understand, with parameters by name (``:name``), as are most types. Where
    they differ, `Table.create` has the words of each.
 """

@@ -1,19 +1,20 @@
-"""SQL follows the message log: what became durable there is read from it and applied, in order, in a worker thread.
+"""Apply to SQL, in order and in a worker thread, the changes that became durable in the message log.
 
     durable in the log -> read -> one transaction, with the number up to which it goes -> settled in the log
 
-1. SQL is never ahead of the log, and nobody waits for it: a declaration is answered when it is in the log. What SQL
-   does not have stays in the log, is read from there when SQL can be reached again, and is not kept in memory.
-2. The number goes with the changes in one transaction. Whatever is lost behind that, SQL has each change once: a start
-   begins where it says (`catch_up`), before the catalogue is loaded.
-3. A commit that fails is repeated until it succeeds. The state changes of the store, not the attempts, are logged. A
+1. SQL is never ahead of the log, and no client waits for it: a declaration is answered when it is in the log. Changes
+   that SQL does not have yet stay in the log, not in memory. They are read from there when SQL can be reached again.
+2. The number goes with the changes in one transaction. So SQL has each change once, whatever is lost after that: a
+   start begins at this number (`catch_up`), before the catalogue is loaded.
+3. A commit that fails is repeated until it succeeds. The log reports changes of the store's state, not the attempts. A
    fault of ours ends `run`, which begins with the same changes when it is called again.
-4. A commit that has begun is waited for even when the task is cancelled; who stops the process may interrupt it.
-5. A change that cannot be read is lost, and said so. What comes behind it is applied, but for what refers to something
-   that is not there then: such rows would keep the broker from starting.
-6. SQL stands still for whoever copies it (`standing_still`); changes wait in the log meanwhile.
-7. With the number goes how far the log is synced, also now and then when nothing changes (`keep_position`): an older
-   message store that is put in its place is told from that (``server/histories.py``).
+4. A commit that has begun is waited for even when the task is cancelled. Stopping the process may interrupt it.
+5. An unreadable change is lost, and the log says so. Later changes are applied, except those that refer to something
+   missing: such rows would keep the broker from starting.
+6. SQL stands still while it is copied (`standing_still`). Changes wait in the log meanwhile.
+7. The position up to which the log is synced goes with the number. It is also written now and then when nothing changes
+   (`keep_position`). It reveals an older message store that was put in place of the current one
+   (``server/histories.py``).
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from warren.vhosts.metadata_journal import MetadataJournal
 from warren.vhosts.metadata_lane import decode_change
 from warren.vhosts.virtual_host import standard_exchanges
 
-# What comes within so long is applied in one transaction: each takes the disk two syncs, which the log waits for.
+# Gather changes for this long into one transaction: each transaction costs two syncs, which the log waits for.
 GATHER_S: Final = 0.1
-# So many are, about, at a start.
+# The approximate number of changes for each transaction at a start.
 AT_ONCE: Final = 10_000
 # How soon after a start SQL learns how far the log is synced, and how often from then on.
 POSITION_FIRST_S: Final = 1.0
@@ -176,7 +177,7 @@ class CatalogueWriter:
         return int(self._lane.durable - self._lane.applied)
 
     def behind_s(self) -> float:
-        """Return for how long the oldest of them has been durable; 0 when there is none."""
+        """Return for how long the oldest of them has been durable; 0 if SQL has all."""
         return self._lag.behind_s(self._clock_s()) if self._lane.is_behind() else 0.0
 
     @asynccontextmanager
@@ -200,7 +201,7 @@ class CatalogueWriter:
     async def drain(self, deadline: float) -> bool:
         """Wait until SQL has all that was appended, or cannot be reached, or `deadline` (trio time).
 
-        Return whether it has all. What it does not have stays in the log.
+        Return whether SQL has all changes. The others stay in the log.
         """
         self._hurried.set()
         with trio.move_on_at(deadline):
@@ -293,7 +294,7 @@ def _nothing() -> None:
 
 
 class _Piece:
-    """Records of the log one behind the other, and what of them is to be applied, once that is known."""
+    """Consecutive records of the log, and their changes to apply once those are known."""
 
     def __init__(self, first: int, bodies: list[bytes | None]) -> None:
         self.first = first
@@ -303,7 +304,7 @@ class _Piece:
 
 
 class _Sieve:
-    """Lets through what can be applied although changes were lost (5), and keeps what is to be said of the others."""
+    """Pass changes that can be applied although others were lost (5), and remember what to report about the rest."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -312,7 +313,7 @@ class _Sieve:
         self._left_out: list[MetadataChange] = []
 
     def sift(self, first: int, bodies: list[bytes | None]) -> list[MetadataChange]:
-        """Return the changes that are to be applied, of records whose numbers count from `first`.
+        """Return the changes to apply, of records whose numbers count from `first`.
 
         Raises:
             ValueError: a newer Warren has written one.

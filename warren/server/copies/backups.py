@@ -1,13 +1,13 @@
-"""Backups over HTTP: an image that is held for one client, as long as that asks for something now and then.
+"""Serve backups over HTTP: an image is held for one client as long as the client sends requests now and then.
 
     begin  ->  making  ->  ready: read, piece by piece  ->  end
                       \\->  failed
 
-1. There is one at a time: each holds space that the broker has let go of.
-2. Whoever is silent for `LEASE_S` has lost it, so a client that was killed holds nothing for longer.
-3. While the disk is short (`store.disk_free_min_bytes`) none is begun, and one under way is given up: publishers would
-   wait for its end.
-4. In memory is the list of its files, and a piece of at most `PIECE_MAX_BYTES` for each request.
+1. Only one backup exists at a time: each holds space that the broker has released.
+2. A client that is silent for `LEASE_S` loses its backup. So a killed client does not hold space for longer.
+3. While the disk is short (`store.disk_free_min_bytes`) no backup begins, and one under way is cancelled: publishers
+   would wait for its end.
+4. Memory holds the list of the backup's files, and a piece of at most `PIECE_MAX_BYTES` for each request.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Backups:
         return self._current
 
     def maybe_find(self, identifier: str) -> Backup | None:
-        """Return a backup that is not over, and begin its lease anew."""
+        """Return a backup that is not over, and renew its lease."""
         found = self._current
         if found is None or not secrets.compare_digest(found.id.encode(), identifier.encode()):
             return None

@@ -1,6 +1,6 @@
-"""Images: all that is durable of a running broker, at one position of its log, held still for whoever copies it.
+"""Make images: the durable state of a running broker at one position of its log, held still while it is copied.
 
-    stages linked -> changes of the metadata stop -> position -> files pinned -> metadata copied -> changes go on
+    stages linked -> changes of the metadata stop -> position -> files pinned -> metadata copied -> changes resume
                      on their way to SQL                                              -> copy checked -> stages linked
 
     data directory
@@ -9,17 +9,18 @@
             stages/...              hard links
         messages/pins/<holder>...   hard links (``msgstore.files.pins``)
 
-1. An image is what a process that was killed at its position would have left: a start on a copy of it serves everything
-   that was answered before the image was asked for, and nothing that came later.
-2. Publishers, consumers and declarations go on; only SQL stands still, while it is copied. So the metadata are not
-   older than what the log has forgotten of them, and have nothing that the log does not have yet.
-3. A stage is in it that was there before, or came until the position; one too many is harmless, as after a crash. What
-   was stored, published and removed while the image was being made may be missing.
-4. An image costs the space of what the broker has let go of since, and that of the metadata. It ends with `release`, or
-   with the process: what a crash leaves is removed at the next start.
-5. The metadata in it are whole: while a broker runs nobody reads all of its file of SQLite, and a copy has any damage.
+1. An image is what a process killed at this position would have left. A start on a copy of it serves everything that
+   was answered before the image was requested, and nothing that came later.
+2. Publishers, consumers and declarations continue. Only SQL stands still while it is copied. So the metadata are not
+   older than what the log has forgotten of them, and contain nothing that the log does not have yet.
+3. The image has each stage that existed before, or came until the position. An extra stage is harmless, as after a
+   crash. A stage that was stored, published and removed while the image was being made may be missing.
+4. An image costs the space of what the broker has released since, and that of the metadata. It ends with `release`, or
+   with the process: the next start removes what a crash leaves.
+5. The copied metadata are checked as a whole: a running broker never reads its whole SQLite file, so the copy may
+   contain unnoticed damage.
 
-Reading is for one range at a time, in a thread; no more of a file is in memory.
+Each read takes one range, in a thread. No more of a file than that is in memory.
 """
 
 from __future__ import annotations

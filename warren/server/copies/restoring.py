@@ -5,7 +5,7 @@
           -> the mark is removed
 
 1. No broker starts on a directory that is marked (``data_dir.UNFINISHED_RESTORE``): half a restore never serves.
-2. What goes wrong is said with the file that it is about. The directory is left marked, to be emptied.
+2. An error names the file that it is about. The directory stays marked; the operator has to empty it.
 3. With `until` the messages are those of an earlier place of the log. The metadata are not older than that, and at most
    as new as the backup: what was declared since may be there, empty, and what was deleted since may be missing.
 4. Shovels, federation links and tables of the directory do not run until somebody releases them (``links_mark.py``):
@@ -52,12 +52,12 @@ class Until:
 
 
 def choose(directory: BackupDirectory, number: int | None, until: Until) -> Manifest:
-    """Return the backup with a number; without one the newest, or that which was made next behind `until`.
+    """Return the backup with a number; without a number the newest one, or the first one made after `until`.
 
-    With `until` one whose manifest is damaged is passed over: a later one has the same log, or that is found out.
+    With `until`, a backup with a damaged manifest is skipped: a later one has the same log, or that is found out.
 
     Raises:
-        BackupError: there is none, or its manifest is damaged.
+        BackupError: there is no such backup, or its manifest is damaged.
     """
     numbers = directory.numbers()
     if not numbers:
@@ -100,7 +100,7 @@ def restore(
     _require_empty(data_dir)
     mark = data_dir / UNFINISHED_RESTORE
     with ExitStack() as stack:
-        # First of all: what cannot be used is to be said before hours of copying, and nothing is to be removed then.
+        # First of all, before hours of copying: refuse an unusable database, while nothing has to be removed.
         target = None if database is None else stack.enter_context(_empty_database(database))
         stack.enter_context(DataDir.open(data_dir))
         try:
@@ -157,7 +157,7 @@ def _parents(file: StoredFile) -> Iterator[Path]:
 
 
 def _checked(data_dir: Path, manifest: Manifest, until: Until) -> Generator[Line, None, tuple[Line, int]]:
-    """Cut the log if it is to be, then recover it as a start would; yield what is wrong.
+    """Cut the log with `until`, then recover it as a start would; yield the problems found.
 
     Return a summary, and how many changes of the metadata the log has.
 

@@ -1,18 +1,20 @@
-"""Snapshots: what waits in a queue at one time, copied into a file that can be read as often as need be.
+"""Make snapshots: the messages of a queue at one time, copied into a file that can be read any number of times.
 
     queue --look--> chunks of columns --thread--> snapshots/<id>         rows 0, 1, ... as they would leave the queue
 
-1. Nothing happens to the queue: neither counts nor order nor `redelivered`. Consumers and publishers go on meanwhile.
-2. In it is what was ready when it began, as far as nobody takes it before it is come to; what comes later is not. With
-   `unacked` what clients have, or had then, comes first, flagged as redelivered.
+1. Nothing happens to the queue: counts, order and `redelivered` stay as they are. Consumers and publishers continue.
+2. A snapshot has the messages that were ready when it began, except those that a consumer takes before the copy reaches
+   them. Later messages are not in it. With `unacked` the messages that clients have, or had then, come first, flagged
+   as redelivered.
 3. A message that returns to its queue meanwhile may be in it or not, and never twice.
-4. A file lives until its time is over, at the longest until the broker stops: files that are found at a start are of a
-   process that was killed, and removed. Ids are never given again: who noted one before a restart does not find, and
-   read, what somebody else has made since.
-5. Memory: about two chunks for each of at most `MAKING_QUOTA` that are being made, and what a look reads.
-6. No file is made while the disk is short (`store.disk_free_min_bytes`), and one that would make it so is given up.
+4. A file lives until its time is over, at most until the broker stops. A start removes the files of a killed process.
+   Ids are never reused: with an id from before a restart, a client cannot read by mistake a snapshot that somebody else
+   has made since.
+5. Memory: about two chunks for each snapshot that is being made (at most `MAKING_QUOTA`), and what a look reads.
+6. No file is made while the disk is short (`store.disk_free_min_bytes`). A snapshot that would make it short is
+   cancelled.
 
-The time of a row is when the message was published; where nobody has noted that, when the snapshot was begun.
+The time of a row is when the message was published, or when the snapshot was begun if that time is unknown.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ log = get_logger("snapshots")
 
 
 class SnapshotError(Exception):
-    """A snapshot cannot be made; the text is for whoever asked."""
+    """A snapshot cannot be made; the text is for the client that asked."""
 
 
 class DiskLow(SnapshotError):
@@ -128,7 +130,7 @@ class Snapshots:
     # --- what there is ----------------------------------------------------------------------------------------------
 
     def maybe_find(self, vhost: str, queue: str, identifier: str) -> Snapshot | None:
-        """Return a snapshot whose time is not over, whatever its state; None when there is none."""
+        """Return a snapshot whose time is not over, whatever its state; None if it does not exist."""
         found = self._snapshots.get(identifier)
         if found is None or (found.vhost, found.queue) != (vhost, queue) or found.ends_at_s <= trio.current_time():
             return None
@@ -363,10 +365,10 @@ def _create(path: Path) -> int:
 
 
 def _append(file: int, directory: Path, columns: Columns, minimum_bytes: int) -> int:
-    """Write a chunk behind the others, and return how many bytes it has.
+    """Write a chunk after the others, and return how many bytes it has.
 
     Raises:
-        DiskLow: the disk would have less than it is to have.
+        DiskLow: the disk would have less free space than `minimum_bytes`.
     """
     pieces = columns.encode()
     size = sum(map(len, pieces))
@@ -381,7 +383,7 @@ def _append(file: int, directory: Path, columns: Columns, minimum_bytes: int) ->
 
 
 def _empty(directory: Path) -> None:
-    """Remove all files of a directory; there are no others than ours."""
+    """Remove all files of a directory; it has only files of ours."""
     if directory.is_dir():
         for path in directory.iterdir():
             _unlink(path)

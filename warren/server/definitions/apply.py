@@ -1,11 +1,11 @@
-"""Carries out a plan: the changes in memory piece by piece, their commit in one go.
+"""Carry out a plan: change memory piece by piece, then commit all changes in one go.
 
-1. While a plan is applied the journal is held: after a crash, before or in the middle of the commit, all of what was
-   planned is on disk or none of it.
-2. In memory the changes are made one after the other, with pauses, so clients may see a part of them for a moment.
-   What has changed since it was planned, a queue that somebody declares in a pause for instance, becomes a conflict;
-   the rest is imported. A fault of ours in the middle leaves, and commits, what was done before it.
-3. Applying is not cancelled: who asked may go away, the import is finished.
+1. The journal is held while a plan is applied. After a crash, before or in the middle of the commit, the disk has
+   either all of the plan or nothing of it.
+2. In memory the changes are made one after the other, with pauses, so clients may see a part of them for a moment. If
+   something has changed since the planning, for instance because a client declared a queue in a pause, the step becomes
+   a conflict; the rest is imported. After a fault of ours in the middle, the earlier steps stay and are committed.
+3. Applying is not cancelled: the import finishes even when the client disconnects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SETTLE_EVERY: Final = 64
 async def apply_plan(broker: Broker, plan: Plan, pause: Pause, settle: Callable[[], None], by: str = "") -> int:
     """Do what `plan` says, as the user `by` (``""``: the broker itself); return the ticket to wait for.
 
-    What could not be done any more is a conflict in `plan` then. `settle` lets the engine finish its turn.
+    A step that has become impossible is a conflict in `plan` afterwards. `settle` lets the engine finish its turn.
     """
     journal = broker.journal
     journal.hold()
@@ -59,7 +59,7 @@ def _carry_out(broker: Broker, step: Step, by: str) -> HistoryBind | None:
     """Make one change, or begin the bind that is returned.
 
     Raises:
-        AmqpError, ValueError: it cannot be made any more.
+        AmqpError, ValueError: the change has become impossible.
     """
     if isinstance(step, DeclareExchange | DeclareQueue | Bind):
         vhost = broker.vhosts.get(step.vhost)
@@ -90,4 +90,4 @@ def _carry_out(broker: Broker, step: Step, by: str) -> HistoryBind | None:
 
 
 def _ignored(ticket: int) -> None:
-    """The journal has it: whoever carries the plan out waits for the last ticket of all."""
+    """Ignore the ticket, which the journal has: `apply_plan` waits for the last ticket of all."""
