@@ -1,11 +1,11 @@
-"""A publisher with confirms over a socket of its own: AMQP 0-9-1, so much of it as a writer needs.
+"""A publisher with confirms over a socket of its own: the part of AMQP 0-9-1 that a writer needs.
 
     connect  ->  PLAIN, tune, open  ->  channel 1, confirm.select  ->  publish ... publish  ->  finish  ->  close
 
-1. At most `max_in_flight` messages are unconfirmed at a time; what is confirmed is counted, never guessed.
-2. `finish` returns when every message is confirmed and none was nacked or returned. Whoever is not told so must send
-   all of them again.
-3. One thread uses it. Nothing runs by itself: heartbeats are sent while it publishes and waits.
+1. At most `max_in_flight` messages are unconfirmed at a time; confirms are counted, never guessed.
+2. `finish` returns when every message is confirmed and none was nacked or returned. If it does not return, the caller
+   must send all of them again.
+3. One thread uses it. Nothing runs in the background: heartbeats are sent while it publishes and waits.
 
 Messages come encoded (``frames``), on channel 1 and in frames no larger than `frame_bytes_max`.
 """
@@ -317,7 +317,7 @@ class Publisher:
             raise Unreachable(f"{self._where}: {error}") from None
 
     def _expect(self, wanted: tuple[int, int]) -> bytes:
-        """Return the arguments of the next method, which is to be `wanted`."""
+        """Return the arguments of the next method, which must be `wanted`."""
         while True:
             found = self._next_frame()
             if found is None:

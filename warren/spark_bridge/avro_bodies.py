@@ -131,10 +131,10 @@ def _parsed_text(text: str) -> Any:
 
 
 def _parsed(schema: Any, others: list[Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Return a schema as fastavro has it, with all names in full, and what these stand for.
+    """Return a schema as fastavro has it, with all names in full, and the definitions of the names.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a valid schema.
     """
     from fastavro import parse_schema
 

@@ -1,10 +1,10 @@
 """A batch: streams from one offset to another, and queues as they are at one moment.
 
-1. What is read is resolved once for each ``load()`` and pinned: the same data frame has the same rows, however often
-   it is evaluated, while producers go on. In a session with filter pushdown Spark plans anew each time, in another
-   process; what is pinned is therefore in the driver's directory of files, which goes when the driver does.
-2. A queue that is no stream is read from a snapshot, which is made when the batch is planned and changes nothing in the
-   queue. It is there for snapshotTtl, not longer than the broker runs. A stream needs none: what it has stays.
+1. The range to read is resolved once for each ``load()`` and pinned: the same data frame has the same rows, however
+   often it is evaluated, while producers continue. In a session with filter pushdown Spark plans again each time, in
+   another process. So the pinned range is in the driver's directory of files, which is deleted when the driver ends.
+2. A queue that is not a stream is read from a snapshot, which is made when the batch is planned and changes nothing in
+   the queue. It is kept for snapshotTtl, at most until the broker stops. A stream needs no snapshot: its messages stay.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     foreachBatch(batch, number):  Claims("nightly").dead_letter(batch.where(...))      noted with the broker, at once
     Spark commits the batch, and asks for the next one                                 carried out by the broker
 
-1. What is decided about a message is carried out when the query acknowledges it, once: a batch that is tried again
-   decides again, and the last word counts; one that is never finished has decided nothing. So it is done exactly once
-   with the batch.
-2. A message about which nothing is decided is acknowledged. What is acknowledged already cannot be settled any more.
+1. The broker carries out a decision about a message when the query acknowledges the message, once. A batch that is
+   repeated decides again, and the last decision counts; a batch that never finishes has decided nothing. So each
+   decision is carried out exactly once with its batch.
+2. A message without a decision is acknowledged. A message that is already acknowledged can no longer be settled.
 """
 
 from __future__ import annotations

@@ -90,17 +90,17 @@ _CRCS: Final = struct.Struct("<II")
 _CRC_AT: Final = 184
 _CODECS: Final = {1: "zstd"}
 _DELIVERY_COUNT: Final = "x-delivery-count"
-_COUNT_DIGITS: Final = 10  # what has more is no count of a queue
+_COUNT_DIGITS: Final = 10  # a number with this many digits is not a count of a queue
 
 Words = npt.NDArray[np.int64]
 
 
 @dataclass
 class Context:
-    """What a chunk does not say of its messages, and what is found out on the way.
+    """Facts about the messages that a chunk does not contain, and counts made while reading.
 
-    `failures`: how often a reader has failed with them, besides what they say. `undecodable_bodies` counts bodies that
-    were to be strings and are not UTF-8: null in the batches.
+    `failures`: how often a reader has failed with them, in addition to their own counts. `undecodable_bodies` counts
+    bodies that are wanted as strings and are not UTF-8: null in the batches.
     """
 
     queue: str
@@ -295,10 +295,10 @@ def let_go(chunks: list[Chunk]) -> Iterator[Chunk]:
 
 
 def read_chunks(data: bytes | bytearray | memoryview | pa.Buffer) -> Iterator[Chunk]:
-    """Yield the chunks that stand one behind the other in `data`, each checked before it is given out.
+    """Yield the chunks that follow one another in `data`, each checked before it is yielded.
 
     Raises:
-        DamagedChunk: what is there is no chunk, is not whole, or is not what was written.
+        DamagedChunk: the data is not a chunk, is not complete, or is not what was written.
     """
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     view = memoryview(buffer)
@@ -331,11 +331,11 @@ def to_record_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of `chunk` with offsets in [first, end) as batches of exactly `schema`.
 
-    `schema` has any of the columns of `schema.COLUMNS`; what the body and headers are to be is told by their types.
+    `schema` has any of the columns of `schema.COLUMNS`; its types give the form of the body and the headers.
 
     Raises:
-        DamagedChunk: something does not add up, or a column was left out of the chunk that is asked for.
-        ValueError: a column that there is not, or of a type that it cannot have.
+        DamagedChunk: numbers do not add up, or the chunk lacks a requested column.
+        ValueError: an unknown column, or one with a type that it cannot have.
     """
     low, high = chunk.rows(chunk.first if first is None else first, chunk.end if end is None else end)
     if low == high:
@@ -355,7 +355,7 @@ def to_record_batches(
             arrays.append(array)
         if arrays:
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-        else:  # nobody wants a column: only how many there are
+        else:  # no columns are wanted, only the number of rows
             yield pa.RecordBatch.from_struct_array(pa.array([{}] * (stop - start), pa.struct([])))
 
 

@@ -63,10 +63,10 @@ T = TypeVar("T")
 
 
 class Description(NamedTuple):
-    """What a queue is. `id`: another one when it was deleted and made again; [first, end): its offsets.
+    """A queue. `id`: another one when the queue was deleted and created again; [first, end): its offsets.
 
-    What is before `sealed` can be read from `nodes`, too, which are URLs (``nodes.py``).
-    `lives`: which lives of the broker have written which offsets; None: it does not tell.
+    Messages before `sealed` can also be read from `nodes`, which are URLs (``nodes.py``).
+    `lives`: which lives of the broker have written which offsets; None: the broker does not say.
     `type`: stream, classic, quorum or super-stream; `partitions`: the names of the streams of a super stream.
     """
 
@@ -453,7 +453,7 @@ class BrokerClient:
         )
 
     def maybe_token(self, queue: str, ttl_s: int, url: str | None = None) -> DataToken | None:
-        """Return a token to read `queue` with, good for half of `ttl_s` at least; None: there is no listener for it.
+        """Return a token to read `queue` with, valid for half of `ttl_s` at least; None: without a listener for it.
 
         `url`: of the listener; None: its port on the host of this client, with TLS if this client has that.
         """
@@ -465,14 +465,14 @@ class BrokerClient:
             return token
         try:
             found = self._object("POST", ("warren", "data", self.vhost, queue, "token"), {"ttl_s": ttl_s})
-        except NotFound as error:  # also of a queue that there is not, which whoever reads it is told
+        except NotFound as error:  # also if the queue does not exist: the reader of the queue gets that error
             self._has_data_listener = error.error != NO_DATA_LISTENER
             return None
         ports = found.get("ports")
         if not isinstance(ports, dict):
             raise self._unlike("an answer with a token has no ports")
         if url is None:
-            # What is secret here is not sent in the clear there.
+            # A client with TLS uses the listener with TLS only.
             name = "datas" if self._secure or "data" not in ports else "data"
             if name not in ports:
                 self._has_data_listener = False
@@ -538,7 +538,7 @@ class BrokerClient:
         return self._list("GET", ("warren", "snapshots", self.vhost))
 
     def delete_snapshot(self, queue: str, snapshot: str) -> None:
-        """Delete a snapshot; one that is not there any more is as good."""
+        """Delete a snapshot; it need not exist any longer."""
         try:
             self._send("DELETE", ("warren", "snapshots", self.vhost, queue, snapshot))
         except NotFound:
@@ -559,9 +559,9 @@ class BrokerClient:
     # --- drains --------------------------------------------------------------------------------------------------
 
     def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> Session:
-        """Open the session `name` of `queue`, or take it over; whoever had it before is `Fenced` from now on.
+        """Open the session `name` of `queue`, or take it over; its previous owner is `Fenced` from now on.
 
-        `lease_s`: what is claimed goes back when none of its calls comes for that long; None: never.
+        `lease_s`: its claims go back if the session makes no call for that long; None: never.
         """
         body: Object = {"owner": owner, "lease_s": lease_s}
         found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "open"), body)
@@ -651,7 +651,7 @@ class BrokerClient:
         return self._object("GET", ("warren", "drains", self.vhost, queue, name))
 
     def delete_drain(self, queue: str, name: str) -> None:
-        """Forget a session that has nothing claimed; one that is not there any more is as good."""
+        """Forget a session without claims; it need not exist any longer."""
         try:
             self._send("DELETE", ("warren", "drains", self.vhost, queue, name))
         except NotFound:
@@ -676,12 +676,12 @@ class BrokerClient:
     ) -> Committed:
         """Publish all of `stages` at once, unless batch `batch` of `query` was published before.
 
-        `kept_s`: how long the broker has to remember that it was; None: as long as it can. `supersedes`: what the names
-        of stages begin with that nobody wants any more. `compare`: the number of messages decides, too, whether the
-        batch was published before.
+        `kept_s`: how long the broker has to remember that it was; None: as long as it can. `supersedes`: stages whose
+        names begin with this are no longer needed. `compare`: the number of messages decides, too, whether the batch
+        was published before.
 
         Raises:
-            Refused: ``other_batch``: one of this number was published before, and had more messages, or fewer.
+            Refused: ``other_batch``: a batch of this number was published before with another number of messages.
         """
         body: Object = {"query": query, "batch": batch, "stages": list(stages), "mandatory": mandatory}
         if supersedes is not None:
@@ -701,7 +701,7 @@ class BrokerClient:
         )
 
     def delete_stage(self, stage: str) -> None:
-        """Throw a stage away; one that is not there any more is as good."""
+        """Delete a stage; it need not exist any longer."""
         try:
             self._send("DELETE", ("warren", "stages", self.vhost, stage))
         except NotFound:

@@ -6,18 +6,18 @@
 
 1. The start that `latestOffset` is given is committed by Spark; `commit` comes late, or for the last batch never, and
    does nothing here.
-2. A claim that nobody knew of when the driver died is there when it comes back: it is adopted, nothing is claimed
-   twice and nothing is left.
-3. One query has a session, that is a queue and a consumerName. The first thing a query does is to open it, which shuts
-   out whoever had it before: he fails at his next step, before he can claim or acknowledge anything.
-4. With AvailableNow nothing is claimed that came after the first batch was planned, so it ends while producers go on.
-5. With failedBatches count a batch that a driver before this one has begun, and Spark tries again, counts as a failed
-   delivery of its messages. Those that fail more often than their queue allows are left out of it, and the broker gives
-   them up when it acknowledges the batch: both by what `fail` has answered.
-6. A checkpoint that ends before what was acknowledged is an older copy: the query fails whatever failOnDataLoss says.
-   Batches have numbers that were used, and sinks skip those. What was released is told apart from that by the broker.
-7. With claimTtl the broker takes back what nobody asks for; while the query runs somebody does, however long a batch
-   takes.
+2. A claim that the driver did not know of when it died is still there after its restart: the query adopts it. So no
+   message is claimed twice, and no claim is left over.
+3. One query has a session, that is a queue and a consumerName. A query opens it first, which shuts out its previous
+   owner: that one fails at its next step, before it can claim or acknowledge anything.
+4. With AvailableNow only messages from before the first plan are claimed, so the query ends while producers continue.
+5. With failedBatches count a batch that a previous driver began, and that Spark repeats, counts as a failed delivery of
+   its messages. Messages that fail more often than their queue allows are left out of the batch, and the broker gives
+   them up when it acknowledges the batch. The answer of `fail` decides both.
+6. A checkpoint that ends before the acknowledged claims is an older copy: the query fails whatever failOnDataLoss says.
+   Its batches would have numbers that were used, and sinks skip those. The broker can tell that from released claims.
+7. With claimTtl the broker takes claims back when it hears nothing of the session. While the query runs it marks the
+   session, however long a batch takes.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._marks[queue]
 
     def _position(self, queue: str, before: Position | None) -> Position:
-        """Return from where a queue is to be claimed, with a base when it is not from where it was left."""
+        """Return the offset at which to claim from a queue, with a base when it is not where the query left it."""
         session = self._session(queue)
         base = session.first
         lives = session.lives

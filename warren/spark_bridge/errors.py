@@ -1,7 +1,7 @@
-"""What can go wrong between a broker and whoever reads its queues; each kind is a class.
+"""The errors between a broker and the readers of its queues; each kind is a class.
 
-1. Every error is made of its text and says by itself what happened: it may be pickled, and seen far from here.
-2. What may succeed when it is tried again, `Unreachable`, has been tried again already.
+1. Every error is made of its text and describes the problem by itself: it may be pickled, and shown on another machine.
+2. `Unreachable` may succeed when it is repeated; the client has already repeated the call before it raises this.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Export: what a queue or a stream holds, in files, once.
+"""Export: the messages of a queue or a stream, written into files once.
 
     source                               rows         target              each commit, in this order
     log       a stream, from .. to       as they      files in _tmp       1. the files are complete and on disk
     snapshot  a frozen copy of a queue   come, or     or a Delta table    2. they get their names
-    drain     what is claimed, and       some                             3. the manifest names them, and where to go on
-              acked afterwards                                            4. drain: what they hold is acked
+    drain     claimed messages,          some                             3. the manifest names them and the next offset
+              acked afterwards                                            4. drain: their messages are acked
 
-1. After any crash a second run goes on where the manifest ends: every row is in the files once, and for a drain none is
-   acked that is not in a file. What a run has left without the manifest's knowing is deleted by the next.
-2. Counts are compared, not believed: rows read with the offsets that were covered, rows written with those that files
-   themselves say they have.
-3. What retention has removed, or what cannot be read, ends the export with `DataLoss`, unless `skip_lost`: then it is
-   counted.
+1. After any crash a second run continues where the manifest ends: every row is in the files once, and a drain acks only
+   messages that are in a file. Files of a run that are not in the manifest are deleted by the next run.
+2. Counts are verified: rows read against the offsets that were covered, rows written against the counts in the files
+   themselves.
+3. Messages that retention has removed, or that cannot be read, end the export with `DataLoss`. With `skip_lost` they
+   are counted instead.
 4. One export at a time writes into a directory; to an object store one of this machine.
 """
 
@@ -51,7 +51,7 @@ SNAPSHOT_TTL_S: Final = 24 * 3600
 CLAIM_ROWS: Final = 1_000_000
 MAX_FILE_BYTES: Final = 256 << 20
 _AHEAD: Final = 2  # chunks read while others are written
-_LEAVE_S: Final = 2.0  # that long an answer that nobody wants any more is waited for
+_LEAVE_S: Final = 2.0  # how long to wait for an answer that is no longer needed
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ExportOptions:
 
 
 class Watcher(Protocol):
-    """Who is told how an export goes."""
+    """Observes the progress of an export."""
 
     def planned(self, rows: int, bytes: int) -> None:
         """Learn how much there is to read, about."""
@@ -348,7 +348,7 @@ class Export:
         self._commit()
 
     def _streams(self, found: Description, positions: dict[str, Position]) -> list[_Source]:
-        """Return what is to be read of a stream, or of each partition of a super stream."""
+        """Return the source for a stream, or one for each partition of a super stream."""
         names = (found.name,) if found.partitions is None else found.partitions
         sources = []
         for number, name in enumerate(names):
@@ -561,7 +561,7 @@ def _ahead(make: Callable[[], Iterator[_Read]]) -> Iterator[Iterator[_Read]]:
                 if not put(item):
                     return
             put(None)
-        except BaseException as error:  # raised again by whoever takes
+        except BaseException as error:  # raised again by the thread that takes the items
             put(error)
 
     def taken() -> Iterator[_Read]:

@@ -1,11 +1,11 @@
-"""Where an export puts its rows: a directory of files, or a Delta table.
+"""The target for the rows of an export: a directory of files, or a Delta table.
 
-1. What is written is nowhere to be seen before `commit`. Files are complete and on disk before they get their names,
-   and have the id of their export in them: those that the manifest does not name are known for what they are.
-2. A Delta table takes all rows of a commit in one transaction, numbered within this export: the manifest says before
-   what is to be committed, and the table afterwards whether it was. So it is committed once.
-3. Rows are put into directories ``column=value`` when that is wanted; the column is not in those files then. Neither
-   directories nor Delta tables have an empty text there: it is as null, and only the manifest tells them apart.
+1. Rows are not visible before `commit`. Files are complete and on disk before they get their names, and contain the id
+   of their export: so files that the manifest does not name can be recognized.
+2. A Delta table takes all rows of a commit in one transaction, numbered within this export. The manifest records the
+   commit before it is made, and the table shows afterwards whether it was made. So it is committed once.
+3. On request rows are put into directories ``column=value``; the files in them do not have that column. Directories and
+   Delta tables cannot hold an empty text there: it becomes null, and only the manifest tells the two apart.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class DeltaTarget:
         self._rows = 0
 
     def _maybe_table(self) -> Any:
-        """Return the table; None: there is none yet."""
+        """Return the table; None: it does not exist yet."""
         with delta_errors(self._directory):
             if not self._delta.DeltaTable.is_deltatable(str(self._directory)):
                 return None

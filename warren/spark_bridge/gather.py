@@ -24,7 +24,7 @@ def be_numbers(data: Bytes, at: Positions, kind: str) -> npt.NDArray[Any]:
 
 
 def runs(data: Bytes, at: Positions, size: int) -> npt.NDArray[Any]:
-    """Return the `size` bytes behind each of the positions `at`, comparable as wholes."""
+    """Return the `size` bytes from each of the positions `at` on, comparable as wholes."""
     every: npt.NDArray[Any] = np.ndarray((len(data) - size + 1,), dtype=f"V{size}", buffer=data, strides=(1,))
     return every[at]
 

@@ -1,8 +1,9 @@
-"""Many headers tables abreast, as a column.
+"""Many headers tables decoded at once, as a column.
 
-1. Tables with the same keys and tags in the same order are decoded together, when there are `TOGETHER_MIN` of them and
-   not more than `GROUPS_MAX` kinds of up to `WIDTH_MAX` entries; the rest one by one. What comes out is the same.
-2. The verdict on a table that is not well is always that of `header_table`.
+1. Tables with the same keys and tags in the same order are decoded together. There must be at least `TOGETHER_MIN` of
+   them, and at most `GROUPS_MAX` kinds of up to `WIDTH_MAX` entries; the rest is decoded one by one. The result is the
+   same.
+2. For a damaged table the verdict is always that of `header_table`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def encode_tables(values: pa.Array) -> pa.Array:
-    """Return the pairs of each table as a binary, without the length in front; null where there is no table.
+    """Return the pairs of each table as a binary, without the length in front; null where a row has no table.
 
     `values`: a column of headers in any of the formats.
 

@@ -1,9 +1,9 @@
-"""Signs of life for the sessions of a query: a batch may take longer than the lease of what it has claimed.
+"""Signs of life for the sessions of a query: a batch may take longer than the lease of its claims.
 
-1. Every session is marked three times in its lease, whatever else its reader does, as long as this process lives and
-   nobody has said that it is enough. The thread is a daemon: it keeps no process alive.
-2. It decides nothing. A session that somebody else has opened is not marked any more; who finds that out in a way that
-   matters is its reader, by his next call.
+1. Every session is marked three times in its lease, independently of its reader, until this process ends or the
+   heartbeat is stopped. The thread is a daemon: it does not keep a process alive.
+2. It makes no decisions. A session that another query has opened is no longer marked; the reader notices that at its
+   next call.
 """
 
 from __future__ import annotations

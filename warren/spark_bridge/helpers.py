@@ -202,11 +202,11 @@ def with_avro(
     """Return `frame` with its bodies as Avro in a struct column `into`.
 
     `schema`: that of the column, as JSON or a file with it; None: the newest one of `subject`. With a `registry` bodies
-    begin with the number of the schema that they were written with, as Confluent's serializers have it; without one
-    they are what `schema` says. `on_corrupt` as of `with_json`; the field `corrupt` says what is wrong.
+    begin with the number of their schema, as Confluent's serializers write it; without one they are exactly as `schema`
+    says. `on_corrupt` as of `with_json`; the field `corrupt` gives the reason.
 
     Raises:
-        UsageError: the schema is none, or none of columns. BrokerError: the registry does not answer.
+        UsageError: the schema is invalid, or has no columns. BrokerError: the registry does not answer.
     """
     form = avro_format(schema, registry=registry, subject=subject)
     return _typed(frame, form, into, corrupt, on_corrupt, claims)
@@ -226,13 +226,13 @@ def with_protobuf(
 ) -> DataFrame:
     """Return `frame` with its bodies as messages of Protobuf in a struct column `into`.
 
-    `message`: the full name of one in `descriptors`, a file or what it has, as of ``protoc --include_imports
+    `message`: the full name of one in `descriptors`, a file or its content, as of ``protoc --include_imports
     --descriptor_set_out``; None: those of the newest schema of `subject`, of which the first message is taken if none
-    is named. With a `registry` bodies begin as Confluent's serializers have it. `on_corrupt` as of `with_json`; the
-    field `corrupt` says what is wrong.
+    is named. With a `registry` bodies begin as Confluent's serializers write them. `on_corrupt` as of `with_json`; the
+    field `corrupt` gives the reason.
 
     Raises:
-        UsageError: there is no such message, or it is none of columns. BrokerError: the registry does not answer.
+        UsageError: there is no such message, or it has no columns. BrokerError: the registry does not answer.
     """
     form = protobuf_format(message, descriptors, registry=registry, subject=subject)
     return _typed(frame, form, into, corrupt, on_corrupt, claims)
@@ -304,7 +304,7 @@ def lag_of(progress: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _maybe_offset(value: object) -> Mapping[str, Any] | None:
-    """Return an offset of streams of ours as the progress has it; None: it is none."""
+    """Return the offset of this source's streams from a progress; None: it is an offset of another kind."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
     except ValueError:
@@ -320,9 +320,9 @@ def infer_json_schema(
     options: Mapping[str, object] | None = None,
     **more: Any,
 ) -> StructType:
-    """Return the schema that fits the JSON in the first `rows` bodies of a queue, which stay where they are.
+    """Return the schema that fits the JSON in the first `rows` bodies of a queue, which stay in the queue.
 
-    What is no JSON object among them is passed over: `with_json` has a column for such bodies.
+    Bodies that are not JSON objects are skipped: `with_json` has a column for them.
     """
     from pyspark.sql.types import StringType, StructField, StructType
 

@@ -3,14 +3,14 @@
     files --> pieces --> frames --> parts of a stage --> commit number n, published and remembered --> state: n, rows
 
 1. A commit that the broker has already made is known to it by its number, and answered as a duplicate: after any crash
-   a second run goes on, and no row is published twice or left out. It depends on files that stay as they are; that they
-   did is checked.
-2. What was decoded without loss becomes the same message again: body, properties and typed headers octet by octet. Not
-   what the broker gives a message: offset, time, redelivered.
+   a second run continues, and no row is published twice or left out. The files must not change meanwhile; the import
+   verifies that.
+2. A row that was decoded without loss becomes the same message again: body, properties and typed headers octet by
+   octet. The broker's own columns are not restored: offset, time, redelivered.
 3. Messages of files without a column ``delivery_mode`` are persistent: a restart of the broker would lose transient
-   ones from durable queues. What a file says holds, and so does ``without`` this property.
+   ones from durable queues. A ``delivery_mode`` in a file wins, and so does ``without`` this property.
 4. Counts are compared: rows read, messages that the broker says it published, rows that the manifest of an export has.
-5. One import at a time, of one machine, goes on by a state.
+5. Only one import on this machine works with a state at a time.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class ImportOptions:
 
 
 class Watcher(Protocol):
-    """Who is told how an import goes."""
+    """Observes the progress of an import."""
 
     def planned(self, rows: int, bytes: int) -> None:
-        """Learn how much there is to do; 0 when nobody knows."""
+        """Learn the amount of work; 0 when it is unknown."""
 
     def advanced(self, rows: int, bytes: int) -> None:
         """Learn that this much more was published."""

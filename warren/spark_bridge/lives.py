@@ -1,12 +1,12 @@
-"""Of which history an offset is: the lives of a broker, each start of it one, and the offsets that each has written.
+"""The history that an offset belongs to: the lives of a broker, each start of it one, and the offsets of each life.
 
     lives of a stream      [["91c0…", 150], ["3e77…", 230]]     written from 150 on, and from 230 on
     a remembered offset    200, "91c0…"                         and the life that has written the last offset below it
 
 1. Below an offset that one life has written in both, two histories are the same. A broker that was restored from a
-   backup, or a copy of one, writes a life that nobody else has: who compares finds that the histories have diverged.
-2. What was written before the first life that a broker knows is of the life `UNKNOWN`.
-3. A reader that remembers no life, and a broker that tells none, compare nothing.
+   backup, or a copy of one, writes a life that no other broker has. So a comparison finds diverged histories.
+2. Offsets from before the first life that a broker knows belong to the life `UNKNOWN`.
+3. If a reader remembers no life, or a broker returns none, nothing is compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The manifest of an export: what has been written, and where the next run goes on.
+"""The manifest of an export: the files that were written, and the offsets at which the next run continues.
 
     _manifest/export.json
                     {"version": 1, "id": "<of this export>", "state": "running" | "complete",
@@ -9,10 +9,10 @@
                      "read": rows, "filtered": rows, "rows": rows, "commits": n,
                      "files": [{"path", "rows", "bytes", "crc32", "partition": {"date": "2026-11-22"},
                                 "from": {"orders": 0}, "to": {"orders": 100}}],
-                     "pending": {"commits": n, ...} | null}       what is being committed to a Delta table
+                     "pending": {"commits": n, ...} | null}       the commit to a Delta table that is under way
 
-1. The manifest is replaced as a whole, and is on disk before anything relies on it. What it names is there; files of
-   this export that it does not name are what a run left that was killed, and are deleted by the next.
+1. The manifest is replaced as a whole, and is on disk before anything relies on it. All files that it names exist.
+   Other files of this export were left by a run that was killed, and the next run deletes them.
 2. read + missing = covered, and rows + filtered = read. Lost are offsets that were gone before they could be read.
 """
 
@@ -29,7 +29,7 @@ from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position, document, pos
 from warren.spark_bridge.places import Note, Place
 
 NAME: Final = "_manifest/export.json"
-# Where it was until no notes were among the data any more: an export that has it there goes on with it.
+# The former name, from when it lay beside the data: an export that has it there continues to use it.
 OLD_NAME: Final = "_MANIFEST.json"
 VERSION: Final = 1
 RUNNING: Final = "running"
@@ -96,7 +96,7 @@ class Manifest:
         self.pending["offsets"] = document(after.positions, after.kind)
 
     def adopt_pending(self) -> None:
-        """What was under way has succeeded."""
+        """Record that the pending commit has succeeded."""
         assert self.pending is not None
         for name in COUNTS:
             setattr(self, name, int(self.pending[name]))
@@ -115,10 +115,10 @@ def note_in(place: Place) -> Note:
 
 
 def maybe_load(note: Note) -> Manifest | None:
-    """Return the manifest that is in `note`; None: there is none.
+    """Return the manifest that is in `note`; None: it is empty.
 
     Raises:
-        UsageError: what is there is no manifest that this version can read.
+        UsageError: the note is not a manifest that this version can read.
     """
     content = note.maybe_content()
     if content is None:

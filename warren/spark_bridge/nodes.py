@@ -1,10 +1,10 @@
 """Sealed messages of a stream read from several nodes of a broker: its followers serve what they hold themselves.
 
-1. What a node does not give, for whatever reason, is asked of the next one from the offset on that is due, and at last
-   of the broker that the client was made for: its answer counts. So nothing is left out and nothing comes twice, and
-   what is an error is one with a single node.
-2. A node that could not be reached is left alone for `REST_S` by this process.
-3. User and password go to nodes that the broker has named, and over TLS if they go to the broker so.
+1. If a node does not answer a request, for whatever reason, the next node is asked for the rest, from the next offset
+   on. The last one is the broker that the client was made for: its answer counts. So nothing is left out or read twice,
+   and the errors are those of a single node.
+2. A node that could not be reached is not asked for `REST_S` by this process.
+3. User and password are sent to nodes that the broker has named, and with TLS if the broker itself is asked with TLS.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _resting: dict[str, float] = {}  # URLs of nodes that could not be reached, and 
 
 
 def in_turn(nodes: Sequence[str], turn: int) -> tuple[str, ...]:
-    """Return the nodes to be asked by who has that turn, the first one first; the broker itself has a turn, too."""
+    """Return the nodes to ask for a turn, the first one first; the broker itself has a turn, too."""
     at = turn % (len(nodes) + 1)
     return (*nodes[at - 1 :], *nodes[: at - 1]) if at else ()
 
 
 def nodes_of(found: Description, first: int, turn: int = 0) -> tuple[str, ...]:
-    """Return the nodes to be asked, by who has that turn among others, for what a stream has from `first` on."""
+    """Return the nodes to ask, for a turn among others, for the messages of a stream from `first` on."""
     return in_turn(found.nodes, turn + 1) if found.nodes and first < found.sealed else ()
 
 

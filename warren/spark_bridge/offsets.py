@@ -32,7 +32,7 @@ CLAIMS: Final = "d"
 
 
 class OffsetError(BridgeError, ValueError):
-    """An offset in a checkpoint that this query cannot go on from."""
+    """An offset in a checkpoint from which this query cannot continue."""
 
 
 class Position(NamedTuple):

@@ -1,9 +1,9 @@
-"""What a reader is told by its user, checked once and before anything is read.
+"""The options of a reader, checked once and before anything is read.
 
-1. An option that nobody knows is an error, and so is one that means nothing for what is asked: a misspelt
-   ``startingOffsets`` would read something else, quietly. Names are compared without case, as Spark does.
-2. Everything is told from the options alone: no file but `passwordFile`, and no broker, is asked.
-3. No password is in a message or a `repr`.
+1. An unknown option is an error, and so is one without a meaning for this kind of reading: a misspelt
+   ``startingOffsets`` would otherwise read something else, silently. Names are compared without case, as in Spark.
+2. The check needs the options only: it reads no file but `passwordFile`, and does not ask the broker.
+3. Passwords are not in any message or `repr`.
 
 The names and meanings are those of Spark's Kafka source where it has them, the words for offsets also RabbitMQ's.
 """
@@ -193,7 +193,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the broker is and who asks. `password` None: it is in `password_file`, or is the default one."""
+    """The broker's address and the login. `password` None: it is in `password_file`, or is the default one."""
 
     url: str
     vhost: str = "/"
@@ -255,7 +255,7 @@ class ReadOptions:
     mode: str | None = None
     start: Places | None = None  # None: not given
     end: Places | None = None
-    is_late_start_an_error: bool = True  # a starting time behind the last message
+    is_late_start_an_error: bool = True  # a starting time after the last message
     snapshot_ttl_s: int = 3600
     snapshot_unacked: bool = False
     max_rows: int = MAX_ROWS  # of a trigger
@@ -474,7 +474,7 @@ class Given:
         return default if number is None else number
 
     def maybe_size(self, name: str) -> int | None:
-        """Return an option in bytes: a number, with k, m or g behind it."""
+        """Return an option in bytes: a number, optionally followed by k, m or g."""
         text = self.text(name)
         if text is None:
             return None

@@ -1,11 +1,12 @@
-"""Ranges of offsets cut into what single tasks read, and the reading of one of them.
+"""Ranges of offsets cut into pieces for single tasks, and the reading of one piece.
 
-1. A piece says all that its task needs to know of the queue, and has a token for it where the broker has a listener of
-   data alone; else the reader knows where the broker is and who asks.
-2. Reading a piece again gives the same rows in the same order, or fails; less what compaction by key has removed.
-3. A piece is read whole or its task fails: rows that are missing without a word, of a range that was there when it
-   was planned, are a loss of data, unless compaction has removed them. With failOnDataLoss false they are passed over,
-   and a line on stderr says so.
+1. A piece contains everything that its task needs to know of the queue. It has a token for the queue where the broker
+   has a listener of data alone; else the reader has the broker's URL and the login.
+2. Reading a piece again gives the same rows in the same order, or fails; except for rows that compaction by key has
+   removed.
+3. A piece is read whole or its task fails. If rows are missing without an error in a range that existed when it was
+   planned, that is a loss of data, unless compaction has removed them. With failOnDataLoss false they are skipped, and
+   a line on stderr says so.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def read(
     """Yield the rows of `piece` as batches of exactly `schema`; with `filters` only those that pass.
 
     Raises:
-        DataLoss: not all of them are there any more.
+        DataLoss: some of the rows no longer exist.
     """
     end_quietly_when_nobody_reads()
     context = Context(piece.queue, piece.partition, piece.failures)
@@ -199,9 +200,9 @@ def read(
 def _chunks(
     client: BrokerClient, options: ReadOptions, piece: Range, schema: pa.Schema
 ) -> Iterator[tuple[Chunk, int, int]]:
-    """Yield the chunks that cover `piece`, each with the offsets it is to be used for.
+    """Yield the chunks that cover `piece`, each with the range of offsets to use.
 
-    What retention has removed meanwhile is left out, if that is no failure.
+    Rows that retention has removed meanwhile are left out, if that is allowed.
     """
     bodies = "body" in schema.names
     properties = not FROM_PROPERTIES.isdisjoint(schema.names) or _may_give_up(piece)

@@ -5,11 +5,12 @@
     gs://BUCKET/PREFIX
     abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX
 
-1. What has a name is complete: renamed, or uploaded, as a whole. When `put` and `replace` return, it stays.
-2. Names are relative, with slashes. Those below `_manifest/` are this package's own; what reads directories of files
-   passes over names that begin with an underscore, and there is no file of notes beside those of data.
-3. A URL that cannot be is an error before anything is written: an unknown scheme, no bucket, a bucket that is not
-   there. Who asks an object store is found out as its tools do: variables, files of profiles, the role of the machine.
+1. A file with a name is complete: it was renamed, or uploaded, as a whole. When `put` and `replace` return, the file is
+   durable.
+2. Names are relative, with slashes. Those below `_manifest/` belong to this package. Programs that read directories of
+   files ignore names that begin with an underscore, so the data files have no other files beside them.
+3. An invalid URL is an error before anything is written: an unknown scheme, no bucket, a bucket that does not exist.
+   The login for an object store is found as its tools find it: variables, files of profiles, the role of the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SCHEMES: Final = {"s3": "bucket", "gs": "bucket", "gcs": "bucket", "abfs": "con
 # Which store has the bucket, where it is not that of the scheme: in the query of a URL, and in the environment.
 _ENDPOINT_OPTIONS: Final = ("endpoint_override", "blob_storage_authority", "dfs_storage_authority")
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "CLOUD_STORAGE_EMULATOR_ENDPOINT")
-# Google's client goes on asking for a quarter of an hour when nobody answers.
+# Without an answer Google's client repeats a request for a quarter of an hour.
 _GS_RETRY_S: Final = 60
 
 
@@ -48,7 +49,7 @@ class Note(NamedTuple):
         return f"{self.place}/{self.name}"
 
     def replace(self, content: bytes) -> None:
-        """Write it anew; it stays when this returns."""
+        """Replace the content; it is durable when this returns."""
         self.place.replace(self.name, content)
 
     def maybe_content(self) -> bytes | None:
@@ -56,7 +57,7 @@ class Note(NamedTuple):
         return self.place.maybe_content(self.name)
 
     def only_one(self, refusal: str) -> AbstractContextManager[None]:
-        """Return a context in which nobody else on this machine goes on by it: who comes meanwhile is refused so."""
+        """Return a context that one process on this machine can be in at a time; others get `refusal`."""
         return _locked_by_name("import", (*self.place.identity, self.name), refusal)
 
 
@@ -99,10 +100,10 @@ class Place(Protocol):
         """Replace a small file as a whole."""
 
     def maybe_content(self, name: str) -> bytes | None:
-        """Return what is in a small file; None: there is none."""
+        """Return the content of a small file; None: there is no such file."""
 
     def maybe_size(self, name: str) -> int | None:
-        """Return how many bytes a file has; None: there is none."""
+        """Return the size of a file in bytes; None: there is no such file."""
 
     def names(self) -> Iterator[str]:
         """Yield the names of all files, in their order, without those that are this package's own."""
@@ -118,7 +119,7 @@ def place_of(where: Path | str) -> Place:
     """Return the place that a path or URL stands for.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a valid place.
     """
     text = str(where)
     scheme, mark, _ = text.partition("://")
@@ -262,7 +263,7 @@ def _locked(directory: Path, refusal: str) -> Iterator[None]:
             is_there = os.path.samestat(os.fstat(held), directory.stat())
         except (BlockingIOError, FileNotFoundError):
             is_there = False
-        if not is_there:  # or whoever had it has removed it just now
+        if not is_there:  # or the previous owner has just removed it
             raise UsageError(refusal)
         yield
     finally:
@@ -428,5 +429,5 @@ def _errors(place: ObjectPrefix, name: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, without a trace that its library has put behind it."""
+    """Return the text of an error, without a trace that its library has appended."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -11,11 +11,11 @@
        0x0200  reply_to            shortstr
        0x0100  expiration          shortstr      shortstr = length:u8 bytes
 
-1. Decoding walks all messages of a chunk abreast, a property at a time; headers in groups of messages with the same
+1. Decoding handles all messages of a chunk at once, a property at a time; headers in groups of messages with the same
    keys and types, the rest message by message. Messages that are all equal are decoded once.
-2. What is not exactly as above is `DamagedProperties`, which names the offset of the message; no row is ever guessed.
-   Properties that nobody asks for are stepped over: of headers then only the length is looked at.
-3. A text that is not UTF-8 has U+FFFD in the places that are not; a time beyond what microseconds in an i64 can say is
+2. Any deviation from the table above is `DamagedProperties`, which names the offset of the message; rows are not
+   guessed. Properties that the caller does not ask for are skipped: of headers then only the length is looked at.
+3. In a text that is not UTF-8, U+FFFD replaces the invalid bytes. A time outside the range of microseconds in an i64 is
    null. Everything else that is decoded is encoded to the same bytes again; of headers in the format `typed`.
 """
 

@@ -117,7 +117,7 @@ def message_name(file: Any, indexes: list[int]) -> str:
     """Return the full name of a message by its places in a file and in the messages around it.
 
     Raises:
-        IndexError: there is none.
+        IndexError: the file has no such message.
     """
     messages = file.message_type
     names = [file.package] if file.package else []
@@ -133,7 +133,7 @@ def _pool_of_set(data: bytes) -> Any:
     """Return the descriptors in what ``protoc --descriptor_set_out`` writes.
 
     Raises:
-        UsageError: it is none, or lacks a file that others import.
+        UsageError: the data is not such a set, or lacks a file that others import.
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.message import DecodeError

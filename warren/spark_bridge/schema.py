@@ -119,7 +119,7 @@ def column(name: str) -> Column:
     """Return the column called `name`.
 
     Raises:
-        ValueError: there is none; the reason names the nearest one.
+        ValueError: there is no such column; the reason names the nearest one.
     """
     found = _BY_NAME.get(name)
     if found is None:

@@ -1,16 +1,16 @@
-"""Schemas by number out of a registry with Confluent's API, and the bytes in front of a body that say which it is.
+"""Schemas by number out of a registry with Confluent's API, and the bytes in front of a body that name its schema.
 
     body, integers big-endian
          0   1  magic 0
          1   4  number of the schema
-         5      the value; of Protobuf before it which message of the schema: a count and so many numbers, as zigzag
+         5      the value; of Protobuf before it which message of the schema: a count and as many numbers, as zigzag
                 varints; a single 0 is the first one
 
-1. What a registry does not know and what it cannot say now are different things: an unknown number is the fault of a
-   message (None), everything else raises, so that no message is called corrupt because a server is away.
-2. A publisher chooses the numbers. What is remembered of them is bounded, unknown ones too, which are asked for again
+1. An unknown number and a registry that cannot answer now are different: an unknown number is the fault of the message
+   (None), everything else raises. So a message is not called corrupt because a server is away.
+2. A publisher chooses the numbers. The memory for them is bounded, also for unknown ones, which are asked for again
    after a minute; an answer has at most `ANSWER_BYTES_MAX`, and a schema at most `REFERENCES_MAX` others below it.
-3. A call is repeated as `control.BrokerClient` repeats its own. The password is shown by no message and no `repr`.
+3. A call is repeated as `control.BrokerClient` repeats its own. The password is not in any message or `repr`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Schema(NamedTuple):
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """Where a registry is and who asks: `username` and `password`, which may stand in the URL, or a bearer `token`.
+    """The place of a registry and the login: `username` and `password`, which the URL may contain, or a bearer `token`.
 
     `cacert`: a file with the CAs to trust, which executors must have, too; None: those of the system, or of
     SSL_CERT_FILE. `insecure`: take any certificate.
@@ -108,7 +108,7 @@ class RegistryClient:
             self._connection = None
 
     def maybe_schema(self, number: int, *, descriptor: bool = False) -> Schema | None:
-        """Return the schema with a number; None: there is none. `descriptor`: that of Protobuf in base64, not as text.
+        """Return the schema with a number; None: unknown number. `descriptor`: that of Protobuf in base64, not as text.
 
         Raises:
             BrokerError: the registry does not answer, or does not let us in.
@@ -256,7 +256,7 @@ class RegistryClient:
 
 
 def taken_apart(body: bytes) -> tuple[int, bytes]:
-    """Return the number of the schema of a body, and what stands behind it.
+    """Return the number of the schema of a body, and the bytes after it.
 
     Raises:
         CorruptBody: it does not begin as a body with a number does.

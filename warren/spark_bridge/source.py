@@ -37,7 +37,7 @@ class WarrenDataSource(DataSource):
     """Queues and streams of a broker."""
 
     #: Whether filters are pushed down when the options leave that open: where the session allows it, and never unasked.
-    #: Spark 4.3 keeps what was pushed down with the data frame: whoever uses the frame again has those filters, too.
+    #: Spark 4.3 keeps pushed-down filters with the data frame: another use of the frame has those filters, too.
     pushdown = False
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -1,12 +1,12 @@
-"""Export by Spark: for clusters, and for SQL over what is exported.
+"""Export by Spark: for clusters, and for SQL over the exported messages.
 
     ranges, manifest and directory as of ``export``; in between a Spark job reads them with the format "warren", runs
     the query over the view ``queue`` and writes to _tmp; then the files get their names, and the manifest names them
 
-1. One job is one commit: after a crash it is done again from where the manifest ends, and what it left is deleted.
-   Either engine goes on where the other has ended.
-2. The rows that Spark reads from the broker are counted on their way; the rows of a file are counted in the file.
-3. Queues cannot be drained so: that is what a streaming query is for.
+1. One job is one commit: after a crash it is repeated from where the manifest ends, and the files it left are deleted.
+   Either engine continues where the other has ended.
+2. The rows that Spark reads from the broker are counted while it reads; the rows of a file are counted in the file.
+3. Queues cannot be drained this way: that needs a streaming query.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """Streams as a streaming source: each message once, over crashes of anything, into a sink that takes a batch once.
 
-1. Where a query begins is resolved in the first `latestOffset` and is in the end that this returns, which Spark writes
-   down before it reads: `initialOffset` says nothing, as it is asked several times, and again after a crash.
+1. The first `latestOffset` resolves where a query begins. The start is part of the end that it returns, which Spark
+   writes down before it reads. `initialOffset` resolves nothing, as Spark calls it several times, and again after a
+   crash.
 2. `partitions` needs nothing but the two offsets, and `read` nothing but its piece: a batch that is repeated is the
    same batch. Driver and executors share no state.
-3. The start that `latestOffset` is given is committed by Spark: the broker is told that the query has come so far, once
-   it is known that the broker has that history. Spark calls `commit` late or, for the last batch, never; it does
-   nothing here.
+3. The start that `latestOffset` is given is committed by Spark. The broker is told that the query has come this far as
+   soon as it is known that the broker has that history. Spark calls `commit` late or, for the last batch, never; it
+   does nothing here.
 4. With AvailableNow no batch goes beyond where the streams ended when the first one was planned. Streams that
    appear later wait for the next run.
-5. Messages that are gone, a stream that was made anew, and a broker with another history than what was read (``lives``)
-   end the query. With failOnDataLoss false it continues: after what is gone, or where the histories have diverged. The
-   offset counts what was passed over.
+5. Messages that are gone, a stream that was deleted and created again, and a broker with another history than the one
+   that was read (``lives``) end the query. With failOnDataLoss false it continues: after the messages that are gone, or
+   where the histories have diverged. The offset counts the skipped messages.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Offset = dict[str, Any]
 
 
 class Pace:
-    """Keeps whoever has nothing new from being asked at once again."""
+    """Pauses after an empty answer, so that the broker is not asked again at once."""
 
     def __init__(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self.clock = clock
@@ -169,7 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what there is -----------------------------------------------------------------------------------------------
 
     def _seen(self, before: Mapping[str, Position], *, starting: bool) -> tuple[dict[str, Position], dict[str, int]]:
-        """Return from where each stream is to be read, and its end; with a base when that is not where it was left."""
+        """Return the start of each stream, and its end; with a base when the start is not where the query left it."""
         positions: dict[str, Position] = {}
         ends: dict[str, int] = {}
         for part in look(self.client, self.options):

@@ -1,10 +1,10 @@
-"""Rows out of files, as they can be published again: what `warren export` wrote, or others.
+"""Rows out of files, as they can be published again: written by `warren export`, or by other programs.
 
-1. Files are read in an order that is always the same, in pieces that are always the same: whoever goes on from a row
-   sees the pieces that he would have seen.
-2. Columns that are no part of a message are passed over, and so is what a reader adds to one. Of those that are, each
-   has the type that the schema gives it; headers may have any of their formats.
-3. A number is no time: nothing tells whether it is of seconds or of something shorter. It is refused.
+1. Files are always read in the same order and in the same pieces: a reader that continues at a row sees the pieces that
+   it would have seen.
+2. Columns that do not belong to a message are ignored, and so are the columns that a reader adds to a message. Each
+   other column has the type that the schema gives it; headers may have any of their formats.
+3. A number is not accepted as a time: its unit is unknown.
 4. A row that cannot be understood is an error that names file and row.
 """
 
@@ -218,7 +218,7 @@ def _lines(stream: Any) -> Iterator[bytes]:
 
 
 def _rows_as_columns(rows: list[dict[str, Any]], wanted: frozenset[str]) -> pa.RecordBatch:
-    """Return rows of JSON as columns of texts; what is no text as the JSON that it is."""
+    """Return rows of JSON as columns of texts; a value that is not a text becomes its JSON."""
     columns: dict[str, pa.Array] = {}
     for name in (*MESSAGE_COLUMNS, BODY_BASE64):
         if name not in wanted and name != BODY_BASE64:
@@ -318,7 +318,7 @@ def micros_of(text: str) -> int:
     """Return the microseconds since 1970 of a time in ISO 8601, of any year; UTC unless it names a zone.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not such a time.
     """
     found = _TIME.fullmatch(text)
     if text.lstrip("-").isdigit():  # Python takes some for dates

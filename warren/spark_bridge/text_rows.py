@@ -1,4 +1,4 @@
-"""Batches as JSON lines, and as what CSV can hold.
+"""Batches as JSON lines, and as CSV.
 
     column            JSON                                                     CSV
     texts, numbers    as they are; a null is left out                          as they are; a null is nothing at all
@@ -8,7 +8,7 @@
              typed    {"key": {"t": "S", "s": "text"}}; field b in base64      that JSON
              json     the object itself                                        that JSON
 
-1. Whoever reads the rows back gets every value as it was. A number that is not finite is a text: "NaN", "Infinity".
+1. A reader of the rows gets every value unchanged. A number that is not finite is a text: "NaN", "Infinity".
 2. Columns are turned into text as a whole; only texts that JSON must escape are looked at one by one.
 """
 

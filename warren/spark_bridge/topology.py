@@ -1,7 +1,7 @@
-"""What there is to read: from what a user has named to single streams and queues, with what the broker says of them.
+"""The sources of a read: from the names that a user gives to single streams and queues, with their descriptions.
 
 1. A super stream is its partitions, in the broker's order; each of them is a stream with offsets of its own.
-2. Nothing here is remembered: whoever asks again sees queues that are new, and those that were made again.
+2. Nothing here is remembered: a repeated call finds queues that are new, and those that were created again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Missing:
-    """What was named and is not there."""
+    """A name that does not exist in the broker."""
 
     queue: str
     reason: str
@@ -113,8 +113,8 @@ def offset_of(client: BrokerClient, part: Part, place: Place, options: ReadOptio
     """Return the offset in a stream that `place` stands for, between its first one and its end.
 
     Raises:
-        DataLoss: an offset that retention has removed, unless loss is no failure.
-        OptionError: an offset that is not there yet, or a time behind the last message, unless that means the end.
+        DataLoss: an offset that retention has removed, unless the options allow the loss.
+        OptionError: an offset that is not there yet, or a time after the last message, unless that means the end.
     """
     first, end = part.found.first, part.found.end
     if place.offset is not None:

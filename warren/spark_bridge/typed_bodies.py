@@ -45,10 +45,10 @@ class AvroFormat:
     name = "Avro"
 
     def reader(self) -> BodyReader:
-        """Return what reads bodies of it.
+        """Return the reader for its bodies.
 
         Raises:
-            UsageError: the schema is none, or none of columns.
+            UsageError: the schema is invalid, or has no columns.
         """
         from warren.spark_bridge.avro_bodies import AvroBodies
 
@@ -66,10 +66,10 @@ class ProtobufFormat:
     name = "Protobuf"
 
     def reader(self) -> BodyReader:
-        """Return what reads bodies of it.
+        """Return the reader for its bodies.
 
         Raises:
-            UsageError: the descriptors are none, or the message is none of columns.
+            UsageError: the descriptors are invalid, or the message has no columns.
         """
         from warren.spark_bridge.protobuf_bodies import ProtobufBodies
 

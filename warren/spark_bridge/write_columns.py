@@ -1,14 +1,14 @@
-"""Which column of a data frame is what in a message, and rows to frames.
+"""The meaning of each column of a data frame in a message, and the encoding of rows as frames.
 
     body            `body` or `value`: binary or string, needed
     exchange        option, else `exchange` or `topic`; without either the default exchange
     routing key     option, else `routing_key` or `key`; without either empty, which the default exchange does not take
     properties      the property columns of ``schema``; headers in any of its three formats
 
-1. A column that is none of these is an error, unless the options say that it is to be left out. What a reader adds to a
-   message (queue, partition, offset, timestamp, redelivered, delivery_count) is always left out: what was read can be
-   written as it is.
-2. `RowEncoder` is what tasks have: it can be pickled, and knows no Spark.
+1. Any other column is an error, unless the options allow to leave it out. Columns that a reader adds to a message
+   (queue, partition, offset, timestamp, redelivered, delivery_count) are always left out: so the rows of a reader can
+   be written unchanged.
+2. `RowEncoder` is the part that tasks get: it can be pickled, and does not depend on Spark.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class _Task:
-    """Who writes: `query` and `batch` name what is written, `partition` the task, `attempt` this try of it."""
+    """The identity of a write: `query` and `batch` name the batch, `partition` the task, `attempt` this try of it."""
 
     query: str
     batch: int
@@ -208,7 +208,7 @@ class _Writer:
                     )
                     break
                 except (Unreachable, Refused) as error:
-                    # A commit goes on in the broker when its answer is late; a queue that is full may get room.
+                    # A commit continues in the broker when its answer is late; a queue that is full may get room.
                     if isinstance(error, Refused) and error.error == _OTHER_BATCH:
                         raise WriteFailed(f"{error}. {_RESTORED}") from None
                     is_over = isinstance(error, Refused) and error.error != "queue_full"

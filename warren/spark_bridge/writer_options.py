@@ -1,22 +1,22 @@
-"""What a writer is told by its user, checked once and before anything is written.
+"""The options of a writer, checked once and before anything is written.
 
-1. As for readers, an option that nobody knows is an error (``options``).
-2. Where messages go is said by columns or by options; an option wins over the column.
+1. As for readers, an unknown option is an error (``options``).
+2. Columns or options give the target of messages; an option wins over the column.
 
     option               default
     exchange             ""           the column `exchange`; without either the default exchange, which knows queues
     routingKey           -            the column `routing_key`
     queue                -            short for exchange "" and the queue's name as routingKey
     delivery             staged       staged: exactly once, needs Warren; confirms: at least once, any AMQP 0-9-1 broker
-    mandatory            true         a message that nobody would get is an error, else it is dropped
+    mandatory            true         a message that no queue would get is an error, else it is dropped
     persistent           true         delivery_mode of messages, unless there is a column for it
     messageId            none         auto: QUERY/BATCH/PARTITION/ROW, unless there is a column for it
-    ignoreUnknownColumns false        leave out columns that are no part of a message, instead of refusing them
+    ignoreUnknownColumns false        leave out columns that do not belong to a message, instead of refusing them
     truncate             false        allows mode overwrite, which empties the queue first
-    partBytes            8m           staged: how much is stored in one go
+    partBytes            8m           staged: the bytes to store in one call
     commitTimeout        10m          staged: how long a commit is tried
     maxInFlight          1000         confirms: how many messages may wait for their confirms
-    confirmTimeout       60s          confirms: how long one is waited for
+    confirmTimeout       60s          confirms: how long to wait for one
 """
 
 from __future__ import annotations
