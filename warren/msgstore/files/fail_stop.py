@@ -1,10 +1,10 @@
-"""What an error of the disk means to whoever keeps a store on it: stop, or try again later.
+"""The meaning of a disk error for a store: stop, or try again later.
 
-    a shortage, of space or descriptors   nothing is lost: StoreFullError, and the same may be tried again
-    anything else, and a sync that failed  it is not known what is on the disk: StoreFailedError, now and ever after
+    a shortage of space or descriptors     nothing is lost: StoreFullError, and the operation may be tried again
+    any other error, or a failed sync      the content of the disk is unknown: StoreFailedError, from then on always
 
-A sync that failed is not repeated: the kernel has dropped the pages that it could not write, and the next one would
-succeed without them.
+A sync that failed is not repeated: the kernel has dropped the pages that it could not write, and the next
+sync would succeed without them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ the disk replaceable: the simulation runs the store on one that crashes, tears w
 4. Files can be read and written by their owner only, and neither a file nor a link that was there before is taken for
    one that is made.
 
-There is no memory mapping: a disk error in a mapped page is a signal that kills the process, not an exception.
+Memory mapping is not used: a disk error in a mapped page is a signal that kills the process, not an exception.
 """
 
 from __future__ import annotations

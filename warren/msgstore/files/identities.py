@@ -1,11 +1,11 @@
-"""What tells two copies of a file of a store apart without reading all of it: for whoever has copied it before.
+"""Identities of the files of a store: they tell a file from an earlier copy of it without reading all of it.
 
-1. Two files with the same name, size and identity, of stores with the same id, have the same bytes, as far as no disk
-   has changed them: a copy of a store that went on by itself is not taken for the other.
-2. A segment is told by its header and the head of its first frame, in which are its place, the time, the crc of its
-   content and that of the frame before. A process only appends to segments that it has begun, so histories part where a
-   segment begins.
-3. A file of a stream is told by the heads of its chunks, in which are the crcs of their contents.
+1. Two files with the same name, size and identity, of stores with the same id, have the same bytes, unless a disk has
+   changed them. So files of a copy of the store that was started separately are told apart.
+2. The identity of a segment is its header and the head of its first frame. They hold its place, the time, the crc of
+   its content and that of the previous frame. A process only appends to segments that it has begun, so histories part
+   where a segment begins.
+3. The identity of a file of a stream is the heads of its chunks, which hold the crcs of their contents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pins: the files of a running store as they are at one position of its log, held still for whoever copies them.
+"""Pins: the files of a running store as they are at one position of its log, kept unchanged while they are copied.
 
     messages/
         pins/
@@ -6,15 +6,15 @@
             replica.log.0000000007
             replica.streams.0000000042-00000000000000016384
 
-1. What is pinned together is what a start would need after the process was killed when the log ended at the position:
-   the checkpoint, the segments up to there, what is sealed of streams.
+1. The files of a pin are those that a start would need if the process was killed when the log ended at the position:
+   the checkpoint, the segments up to there, and the sealed files of streams.
 2. A pinned file keeps its content: the store replaces and removes names, and a file that is still written only grows.
    `PinnedFile.size` says how much of it belongs to the pin.
-3. A pin takes the space of files that the store has let go of since, and nothing else. It lives as long as the process
-   at the longest: a start removes those that a crash has left.
-4. A pin that cannot be made leaves nothing, and harms nobody: a file system without hard links has none.
+3. A pin takes only the space of files that the store has removed since. It lives as long as the process at the longest:
+   a start removes the pins that a crash has left.
+4. A pin that cannot be made leaves nothing, and does no harm: a file system without hard links has no pins.
 
-`take` is to be called when no checkpoint is being replaced and no file removed (`Store.pin`); the rest whenever.
+Call `take` only while no checkpoint is being replaced and no file removed (`Store.pin`); the other methods at any time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PINS: Final = "pins"
 
 
 class PinError(Exception):
-    """The files cannot be pinned, or not be read any more; the text says why."""
+    """The files cannot be pinned, or can no longer be read; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Pins:
     def take(self, holder: str, position: LogPosition) -> list[PinnedFile]:
         """Pin the files as they are for a log that ends at `position`.
 
-        `holder`: a word of ours, in which there is no dot, and which has no pin yet.
+        `holder`: one of our names, without a dot, that does not hold a pin yet.
 
         Raises:
             PinError: that is not possible.

@@ -1,8 +1,8 @@
 """The files of a store as far as the disk gives them: for reads that an operator has given up.
 
-1. What cannot be read is zeros, block by block: a record there is damaged to whoever reads it, and those around it are
-   not. A chunk of a stream that cannot be read is None, as a damaged one is.
-2. Nothing is changed on the disk. What was given up is read as before when it is asked for another time.
+1. Unreadable bytes are replaced by zeros, block by block: a record there counts as damaged, and the records around it
+   do not. An unreadable chunk of a stream is None, like a damaged one.
+2. Nothing is changed on the disk. A later read asks the disk for the same bytes again.
 """
 
 from __future__ import annotations

@@ -1,28 +1,29 @@
-"""Bringing the log back after a stop, clean or not: load the checkpoint, replay the frames behind it.
+"""Recovery of the log after a stop, clean or not: load the checkpoint, replay the frames after it.
 
-What is found at the place where the next frame should be, and what is made of it:
+What recovery finds at the place where the next frame should be, and what it does then:
 
     a frame that continues the chain                    replayed
     nothing valid; the next segment continues the       the segment ended here, or was cut here by an earlier
       chain                                               recovery
-    nothing valid, and no frame behind it claims that   a torn tail: cut. Nothing in it was ever confirmed
+    nothing valid, and no later frame claims that       a torn tail: cut. Nothing in it was ever confirmed
       this place was committed
-    nothing valid, but something behind it claims so    corruption. The segment is copied to the quarantine, records
-                                                          that are whole are taken, queues that lost
-                                                          something are named, and recovery goes on behind it
-    a segment that the checkpoint needs is missing      reported; what it held is found missing when it is read
+    nothing valid, but a later frame claims so          corruption. The segment is copied to the quarantine, whole
+                                                          records are taken, queues that lost something are named,
+                                                          and recovery continues after it
+    a segment that the checkpoint needs is missing      reported; its records are found missing when they are read
 
-1. Recovery changes no file but for copies into the quarantine: dying in the middle of it, and beginning again, gives
-   the same. A torn tail is cut by not going on with it; the process that follows cuts the file when it needs the space.
-2. What was replayed is synced before anything is built on it: after a killed process it may be in the page cache only.
-3. Every start begins a new segment, and a new epoch (``epoch_table.py``): the one that it is given, else the one
-   behind the largest that any file mentions. No two starts have the same, so one that was given and is not larger is
-   refused. A file is only ever appended to by the process that made it.
-4. A file that nobody knows is moved aside, never deleted.
-5. A frame has the first bytes of the store's id (`MessageLog.store_tag`) or is none. Behind a torn or damaged place
-   frames are looked for at every multiple of 8, in message bodies too, and whoever publishes can write a frame there:
-   magic, LSN and crc can be guessed. Were it believed, a crash would bring any records to life, and a torn tail would
-   be taken for corruption. The store's id is random, and no client is ever told it.
+1. Recovery changes no file except for copies into the quarantine: dying in the middle of it, and beginning again, gives
+   the same. A torn tail is cut by ignoring it; the process that follows cuts the file when it needs the space.
+2. Replayed frames are synced before anything is built on them: after a killed process they may be in the page cache
+   only.
+3. Every start begins a new segment, and a new epoch (``epoch_table.py``): the given one, else one more than the largest
+   that any file mentions. No two starts have the same epoch, so a given one that is not larger is refused. Only the
+   process that made a file ever appends to it.
+4. An unknown file is moved aside, never deleted.
+5. A frame must have the first bytes of the store's id (`MessageLog.store_tag`). After a torn or damaged place, recovery
+   searches for frames at every multiple of 8, in message bodies too. A publisher can put a frame there: it can guess
+   magic, LSN and crc. If recovery believed it, a crash would bring forged records to life, and a torn tail would be
+   taken for corruption. The store's id is random, and clients never learn it.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def recover(files: LogFiles, log: MessageLog, new_store_id: bytes, epoch: int | 
 
 
 def log_has(log: MessageLog, stream_id: int, offset: int) -> bool:
-    """Tell whether the log goes on at an offset of a stream: it has that message, or never had one from there on."""
+    """Tell whether the log continues at an offset of a stream: it has that message, or never had one from there on."""
     index = log.indexes.get(stream_id)
     if index is None or index.next_number <= offset:
         return True
@@ -327,7 +328,7 @@ class _Recoverer:
         )
 
     def _next_epoch(self, segments: Sequence[SegmentFile]) -> int:
-        # A segment that has none of its frames any more was begun all the same.
+        # A segment was begun even if all of its frames are gone.
         begun = [segment.epoch for segment in segments if segment.store_id == self._log.store_id]
         highest = max([int(self._log.epoch), *begun])
         given = self._given_epoch

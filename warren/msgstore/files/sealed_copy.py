@@ -1,11 +1,11 @@
-"""Sealed chunks out of files that somebody else writes: those of a follower, which has no table of what is in them.
+"""Sealed chunks from files that another part writes: those of a follower, which has no table of their contents.
 
     names in `STREAMS` -> the file that an offset must be in -> the heads of its chunks -> the chunk, checked
 
-1. A chunk is told only if it is whole by its checksums, is marked as the one of this place (``sealed_files`` (6)), and
-   has the offset that was asked for. What is torn, damaged, just being written or gone is not there.
-2. Chunks that are told follow each other without a gap.
-3. What is remembered of files is a hint: where it does not hold any more it is looked up again, once for each call.
+1. A chunk is returned only if it is whole by its checksums, has the mark of this place (``sealed_files`` (6)), and has
+   the requested offset. Chunks that are torn, damaged, being written or gone count as missing.
+2. The returned chunks follow each other without a gap.
+3. Remembered facts about files are hints: an outdated one is looked up again, once for each call.
 4. At most `HEADS_MAX` heads and the names of `STREAMS_MAX` streams are remembered.
 
 Everything here blocks. Several threads may call it.
@@ -48,13 +48,13 @@ class SealedCopy:
         self._segments: dict[int, list[int]] = {}  # first offsets, ascending, by stream
         self._places: OrderedDict[tuple[int, int], list[Place]] = OrderedDict()  # by stream and segment
         self._heads = 0
-        self.suspects: deque[tuple[int, int]] = deque(maxlen=SUSPECTS_MAX)  # streams and segments, for who can tell
+        self.suspects: deque[tuple[int, int]] = deque(maxlen=SUSPECTS_MAX)  # streams and segments, to be checked
 
     def read(self, store_id: bytes, stream_id: int, first: int, end: int, most_bytes: int) -> tuple[list[bytes], int]:
         """Return the chunks from offset `first` on up to `end`, and where they end; nothing and `first`: not here.
 
         The first one may begin before, the last one reach beyond. They have `most_bytes` or a chunk more. Raises
-        OSError: the disk does not give it, or there are no descriptors.
+        OSError: the disk does not give it, or descriptors ran out.
         """
         found: list[bytes] = []
         size, at, is_fresh = 0, first, False

@@ -1,4 +1,4 @@
-"""The files of sealed streams: chunks of columns, one behind the other.
+"""The files of sealed streams: chunks of columns, one after the other.
 
     streams/0000000042-00000000000000016384      stream 42, from offset 16384 on: a header, then chunks
 
@@ -16,24 +16,24 @@ Chunks are as ``msgstore.log.columns`` says. The mark of one is the beginning of
 id, first offset of the segment and position of the chunk, i64 each.
 
 1. A chunk is reported as sealed when it, and the name of its file, are synced. Before that the log still has its
-   messages; behind that it may forget them. The header of a file is synced before its first chunk is written: where
-   there is something behind it, and it cannot be read, it is corruption.
-2. At a start the last file of each stream is cut behind its last whole chunk: what is torn was never reported, and the
-   log still has it. Where the log does not, or the disk cannot read, so that nobody knows, something may have been
-   reported: there nothing is cut, and the next chunk goes behind it.
-3. A damaged place is passed over and reported: what is behind it is served. A file whose header cannot be read, or
-   none of its chunks, gets another name, and stays.
-4. A segment is replaced as a whole, and several by one, which then overlaps with those that are still to be removed.
+   messages; after that the log may forget them. The header of a file is synced before its first chunk is written: an
+   unreadable header with something after it is corruption.
+2. A start cuts the last file of each stream after its last whole chunk: a torn chunk was never reported, and the log
+   still has its messages. If the log does not have them, or the disk cannot read the place, the chunk may have been
+   reported: then nothing is cut, and the next chunk goes after that place.
+3. A damaged place is skipped and reported; the chunks after it are served. A file whose header cannot be read, or
+   without a readable chunk, gets another name, and stays.
+4. A segment is replaced as a whole, and several by one. The new one overlaps with the old ones until they are removed.
 5. A chunk that is damaged when it is read twice, the second time past the cache, is None, and so is one that is gone.
-   What the disk does not give now is an error. `scan` passes it over as if it was damaged when it is told to, for a
+   If the disk does not give a chunk now, that is an error. `scan` skips it like a damaged one when it is told to, for a
    start that has waited long enough: then it stays as it is, and (2) and (3) hold.
-6. A chunk without its mark is none. Behind a torn or damaged place chunks are looked for at every multiple of 64, in
-   message bodies too, and whoever publishes can write a chunk there; but nobody is told the store's id.
-7. Of chunks that overlap the one behind counts: it was sealed when the one before could not be read, out of the log,
-   which still had all of it. Only of what compaction has made the files behind are left-overs (4).
+6. A chunk without its mark does not count. After a torn or damaged place chunks are searched for at every multiple of
+   64, in message bodies too. A publisher can put a chunk there, but cannot learn the store's id.
+7. Of overlapping chunks the later one counts: it was sealed from the log, which still had all of it, when the earlier
+   one could not be read. The exception is a chunk that compaction has made: the files after it are left-overs (4).
 
 No threads here: `seal` belongs to the housekeeper, `read`, `drop`, `swap` and `unmake` to the reader, `scan` to
-recovery. The lock guards the handles to write with: who removes a file closes them.
+recovery. The lock guards the handles to write with: removing a file closes them.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ MAJOR: Final = 1
 COMPRESSION_LEVEL: Final = 1
 READ_HANDLES_MAX: Final = 64
 
-REPLACEMENT: Final = ".new"  # behind the name of a file that is to take the place of another
-UNUSABLE: Final = ".unusable"  # behind the name of a file that is no segment of ours
+REPLACEMENT: Final = ".new"  # after the name of a file that will replace another one
+UNUSABLE: Final = ".unusable"  # after the name of a file that is not a segment of ours
 _SEARCH_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 4096
-# Behind an end that cannot be read the next chunk begins at such a multiple: to write into a block the kernel reads it.
+# After an unreadable end the next chunk begins at such a multiple: to write into a block the kernel reads it.
 CLEAR_BYTES: Final = 1 << 16
 
 _HEADER: Final = Struct("<8sH6x16sQQ12xI")
@@ -95,7 +95,7 @@ def sealed_path(stream_id: int, first: int) -> str:
 
 
 def maybe_sealed_name(name: str) -> tuple[int, int] | None:
-    """Return stream id and first offset in the name of a file; None when it is no segment's."""
+    """Return stream id and first offset in the name of a file; None when it does not name a segment."""
     stream_id, dash, first = name.partition("-")
     if not dash or len(stream_id) != _ID_DIGITS or len(first) != _OFFSET_DIGITS:
         return None
@@ -122,7 +122,7 @@ class UnreadableFileError(Exception):
 
 @dataclass(slots=True)
 class Scan:
-    """What is sealed: a table for each stream, by its id, and what is wrong with files."""
+    """The sealed files that were found: a table for each stream, by its id, and problems with files."""
 
     tables: dict[int, SealedTable] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -259,15 +259,15 @@ class SealedFiles:
         return handle
 
     def drop(self, job: DropJob) -> None:
-        """Remove files, durably; one that is gone already is none to remove. Raises OSError.
+        """Remove files, durably; missing files are ignored. Raises OSError.
 
-        What is being made to take the place of one stays, for who makes it to go on with or to `unmake`.
+        A replacement in the making stays: its maker continues, or calls `unmake`.
         """
         for segment in job.segments:
             handle = self._read.pop((job.stream_id, segment), -1)
             if handle >= 0:
                 self._fs.close(handle)
-            # Nobody writes it any more, but its space would be taken as long as it is open.
+            # The file is no longer written, but an open handle would keep its space.
             self._close_written(job.stream_id, segment, is_replacement=False)
             with suppress(FileNotFoundError):
                 self._fs.unlink(sealed_path(job.stream_id, segment))
@@ -453,7 +453,7 @@ class SealedFiles:
         return head
 
     def _next_chunk(self, handle: int, position: int, size: int, stream_id: int, segment: int) -> int:
-        """Return where the next whole chunk behind a damaged place begins, `size` when there is none."""
+        """Return where the next whole chunk after a damaged place begins; `size` without one."""
         at = position + ALIGNMENT_BYTES
         while at < size:
             piece = self._readable(handle, min(_SEARCH_BYTES + len(CHUNK_MAGIC), size - at), at)
@@ -512,7 +512,7 @@ def segment_header(store_id: bytes, stream_id: int, first: int) -> bytes:
 
 
 def header_problem(data: bytes, store_id: bytes, stream_id: int, first: int) -> str:
-    """Return what is wrong with the header of a segment, as it goes on behind the name of the file; else nothing.
+    """Return what is wrong with the header of a segment, worded to follow the name of the file; empty when it is right.
 
     Raises:
         StoreError: a later version of Warren has written it.
@@ -550,7 +550,7 @@ class Zstd:
         """Return the `size` bytes that a zstd frame holds.
 
         Raises:
-            ValueError: it is none, or holds another number of bytes.
+            ValueError: the data is not a zstd frame, or holds another number of bytes.
         """
         import zstandard
 
@@ -572,7 +572,7 @@ def uncompressed(head: ChunkHead, chunk: bytes, decompressor: Zstd) -> list[byte
     """Return the parts of a chunk.
 
     Raises:
-        ValueError: one is no zstd frame of the size that the head announces.
+        ValueError: a part is not a zstd frame of the size that the head announces.
     """
     parts: list[bytes] = []
     for at in range(PART_COUNT):

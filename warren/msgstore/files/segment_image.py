@@ -1,8 +1,8 @@
 """A segment file as recovery sees it: its frames, and where others might be, read a piece at a time.
 
-1. Not more is in memory than one frame, and a piece of `PIECE_BYTES`.
-2. What is read beside the frames of the chain is looked through by C: a torn or damaged place costs a few ms for each
-   MiB behind it, whatever publishers have written there.
+1. Memory holds at most one frame, and a piece of `PIECE_BYTES`.
+2. Bytes outside the frames of the chain are searched by C code: a torn or damaged place costs a few ms for each MiB
+   after it, whatever publishers have written there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SegmentImage:
         return self._piece[start : start + length]
 
     def maybe_frame(self, offset: int) -> tuple[FrameHead, bytes] | None:
-        """Return the whole and intact frame at `offset`, and its bytes; None when there is none."""
+        """Return the whole and intact frame at `offset`, and its bytes; None without one."""
         head = self.bytes_at(offset, FRAME_HEADER_BYTES)
         if len(head) < FRAME_HEADER_BYTES or head[:4] != FRAME_MAGIC:
             return None
@@ -61,7 +61,7 @@ class SegmentImage:
         return None if frame is None else (frame, data)
 
     def frames_from(self, offset: int) -> Iterator[tuple[FrameHead, int]]:
-        """Yield each whole frame, and where it is, that begins at `offset` or behind it, in others too."""
+        """Yield each whole frame, and its offset, that begins at `offset` or later, also frames inside of others."""
         for at in self._heads(offset):
             found = self.maybe_frame(at)
             if found is not None:

@@ -16,5 +16,5 @@ def segment_path(number: int) -> str:
 
 
 def maybe_segment_number(name: str) -> int | None:
-    """Return the number in the name of a file in the log directory; None when it is no segment's."""
+    """Return the number in the name of a file in the log directory; None when it does not name a segment."""
     return int(name) if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit() else None

@@ -3,35 +3,36 @@
     checkpoint               the newest checkpoint; checkpoint.tmp while it is being written
     catching-up              of a follower: confirmed messages may be missing, see ``replication.replica_store``
     log/0000000001           segments
-    streams/                 what is sealed of streams, see ``msgstore.files.sealed_files``
+    streams/                 the sealed files of streams, see ``msgstore.files.sealed_files``
     log/spare  log/new       a segment in the making, which gets its name when its header is durable
     quarantine/              copies of segments in which corruption was found
-    pins/                    hard links to some of these for whoever copies them, see ``msgstore.files.pins``
+    pins/                    hard links to some of these, to copy from, see ``msgstore.files.pins``
 
 1. The name of a segment means that its header is on the disk: the header is synced before the file is renamed into
    place, and the directory is synced before the first frame is written. A segment without a readable header is corrupt.
-2. A new segment is begun when the one before is sealed: cut behind its last frame and synced. It is preallocated, and
-   grows with its frames where the disk has no space for that, or a checkpoint needed some of it: nothing else makes
-   room once everything is acknowledged.
-3. `commit` can be repeated with the same job after StoreFullError, wherever that came from; it goes on at the step that
-   failed, and what is written twice is the same bytes at the same place.
+2. A new segment is begun when the previous one is sealed: cut after its last frame and synced. It is preallocated, and
+   grows with its frames if the disk did not have the space for that, or a checkpoint needed some of it: nothing else
+   makes room once everything is acknowledged.
+3. `commit` can be repeated with the same job after StoreFullError, whatever step raised it. It resumes at the step that
+   failed; bytes written twice are the same bytes at the same place.
 4. After StoreFailedError nothing is tried again. A sync that failed is not repeated: the kernel has dropped the pages
    that it could not write, and the next sync would succeed without them.
 5. A read has three answers. Bytes that are there are returned, intact or not. A range that is not there, of a segment
    that is gone or after the end of a file, is short or empty. Bytes that the disk does not give now are
    StoreUnreadableError: the same read is tried again later, and nothing is concluded from it. Before bytes are taken
    for damaged they are read twice, the second time past the cache (`forget_cached`).
-6. Nothing that may be of use to somebody is deleted or overwritten: only segments that the log is done with, and what
-   an earlier process left half-made; a frame that it left so only when there is no space.
-7. *Committed* is what is synced wherever that is required. By default that is here, and `commit` ends with it. Whoever
-   requires more of it has `commits_alone` be False before the first commit, and says what is committed
-   (`commit_reached`). Every frame says up to where the log was committed when it was made: what is missing below that
-   is corruption to the next start, so no frame may say more. What is asked for and cannot be taken back (a checkpoint,
-   the removal of a file, and what SQL is told) follows from what is committed; that is the message log's business.
-8. `changes`, where there is one, is told of a segment, a frame or a chunk before it is written, and of a sync before it
-   is begun, so that others can do the same meanwhile. A frame is told of once, the others with each try.
-9. A follower's directory that was catching up with its leader is not opened: it is one broker's again when
-   ``replication`` says so.
+6. Only useless bytes are deleted or overwritten: segments that the log no longer needs, and files that an earlier
+   process left half-made. A half-made frame goes only when the disk has no space.
+7. *Committed* bytes are synced wherever that is required. By default that is here, and `commit` ends with it. A caller
+   that requires more sets `commits_alone` to False before the first commit, and reports what is committed
+   (`commit_reached`). Every frame says up to where the log was committed when it was made: for the next start,
+   something missing below that is corruption, so no frame may claim too much. Actions that cannot be taken back (a
+   checkpoint, the removal of a file, and what SQL is told) wait until their cause is committed; the message log does
+   that.
+8. `changes`, if it is set, is told of a segment, a frame or a chunk before it is written, and of a sync before it
+   begins, so that others can do the same meanwhile. A frame is told once, the others with each try.
+9. The directory of a follower that was catching up with its leader is not opened: only ``replication`` can make it the
+   directory of a single broker again.
 
 No threads here. `commit` and `close` belong to the committer; `read`, `read_sealed`, `drop_sealed` and `release` to the
 reader; `unlink`, `write_checkpoint`, `prepare_spare`, `quarantine`, `seal`, `pin` and `unpin` to the housekeeper; the
@@ -219,7 +220,7 @@ class Store(FailStop):
         self._sync_directory(".")
 
     def open_segments(self) -> tuple[list[SegmentHeader], list[str]]:
-        """Return the segments by number, and what is wrong with the files that have the name of one but are none.
+        """Return the segments by number, and the problems of files that are named like a segment but are not usable.
 
         Raises:
             StoreUnreadableError: the disk does not give one of them, or the directory, now.
@@ -361,7 +362,7 @@ class Store(FailStop):
         self._recovered_end = number, length
 
     def scan_sealed(self, store_id: bytes, log_has: Callable[[int, int], bool], *, tolerates: bool = True) -> Scan:
-        """Return what is sealed of streams. `log_has`: whether the log goes on at an offset of one.
+        """Return the sealed files of streams. `log_has`: whether the log continues at an offset of a stream.
 
         `tolerates`: pass over what the disk does not give now; it stays as it is.
 
@@ -383,7 +384,7 @@ class Store(FailStop):
     def set_aside(self, number: int) -> None:
         """Move a segment to the quarantine; one that cannot be read as a whole stays where it is.
 
-        It takes no space: a node whose disk is full has to start, too. Where there are no hard links it is copied.
+        It takes no space: a node whose disk is full must start, too. Without hard links it is copied.
 
         Raises:
             StoreFullError: there is no space for a copy; it is where it was.
@@ -401,7 +402,7 @@ class Store(FailStop):
     def resume(self, last_crc: int, end_lsn: int, epoch: int, store_id: bytes, algorithm: int) -> None:
         """Take up the chain of frames where recovery found its end. The first commit begins a new segment.
 
-        What is before `end_lsn` is committed, if this store commits alone; else the owner knows up to where.
+        Everything before `end_lsn` is committed, if this store commits alone; else the owner knows up to where.
         """
         assert len(store_id) == 16
         self._previous_crc = last_crc
@@ -425,7 +426,7 @@ class Store(FailStop):
         When there is no space for the frame, the spare goes, or what is unused of the segment that recovery ended in.
 
         Sets ``job.crc`` and ``job.committed_lsn``: behind the frame for a job that syncs, if this store commits alone;
-        else whoever waits for the others sets it before the job is reported.
+        else the code that waits for the others sets it before the job is reported.
 
         Raises:
             StoreFullError: it did not fit; call again with the same job.
@@ -680,7 +681,7 @@ class Store(FailStop):
         return taken
 
     def read_checkpoint(self) -> bytes | None:
-        """Return the checkpoint file, None when there is none.
+        """Return the checkpoint file, None without one.
 
         Raises:
             StoreUnreadableError: it is there, and the disk does not give it now.
@@ -750,7 +751,7 @@ class Store(FailStop):
                     self._raise(f"close {segment_path(number)}", error)
 
     def unlink(self, numbers: list[int]) -> None:
-        """Remove released segments, durably. One that is gone already is none too few.
+        """Remove released segments, durably. Missing segments are ignored.
 
         Raises:
             StoreFullError: out of descriptors; call again.
@@ -769,7 +770,7 @@ class Store(FailStop):
         """Preallocate the next segment, unless that is done already.
 
         Raises:
-            StoreFullError: there is no space for it; everything else goes on.
+            StoreFullError: the disk has no space for it; everything else continues.
             StoreFailedError: the disk does not allow it.
         """
         self._check()
@@ -815,14 +816,14 @@ class Store(FailStop):
                 self._fs.close(spare.handle)
                 self._fs.unlink(spare.path)
             finally:
-                # Last: whoever sees that there is none makes another one under this name.
+                # Last: a reader that sees None makes another one under this name.
                 self._spare = None
         return True
 
     def _give_up_unused(self, length: int) -> bool:
-        """Cut so many bytes, and a little more, off what no frame has of the segment that is being written.
+        """Cut so many bytes, and a little more, off the unused end of the segment that is being written.
 
-        The rest stays for the acks that make something dead. Frames that reach behind it make the file grow again.
+        The rest stays for acks, which can free segments. Frames that reach beyond it make the file grow again.
         """
         with self._end_lock:
             if self._handle < 0:
@@ -840,7 +841,7 @@ class Store(FailStop):
         A segment is copied once, however often corruption is found in it. What cannot be read is zeros in the copy.
 
         Raises:
-            StoreFullError: there is no space for a copy; there is none.
+            StoreFullError: the disk has no space for a copy; nothing was copied.
             StoreFailedError: the disk does not allow it.
         """
         self._check()
@@ -869,7 +870,7 @@ class Store(FailStop):
                 self._fs.close(handle)
             self._fs.link(path, f"{QUARANTINE}/{_copies_of(number)}{self._clock_ms()}")
         except OSError:
-            return False  # a copy can be made of what cannot be opened for that, and where there are no links
+            return False  # without links, or where the file cannot be opened for one, a copy can be made
         self._sync_directory(QUARANTINE)
         return True
 

@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 LARGE_BODY_BYTES: Final = 1 << 20
 # How many rows of a message are gone through for one of them.
 ROWS_LOOKED_AT: Final = 8
-# What of the memory of a message is not written with it, about.
+# About this much of the memory of a message is not written with it.
 _UNWRITTEN_BYTES: Final = 122
-# A batch that is held is written in portions from so many rows and ranges of what was acknowledged on, or when so much
-# is to be written for them: its frame takes a segment. Further portions may be smaller.
+# A held batch is written in portions, from this number of rows and acknowledged ranges on, or from this number of
+# bytes on: its frame takes a segment. Further portions may be smaller.
 PORTION_ROWS: Final = 8192
 FURTHER_PORTION_ROWS: Final = 2048
 PORTION_BYTES: Final = 8 << 20
@@ -87,7 +87,7 @@ class Batch:
 
     def __init__(self, log: MessageLog, number: i64) -> None:
         self.number: i64 = number
-        # When it is closed, and who is told when it is done: `MessageLog`'s business.
+        # When it is closed, and whom to tell when it is done: the message log decides.
         self.waiters: list[BatchWaiter] = []
         self.wants_sync: bool = False
         self.is_forced: bool = False
@@ -250,7 +250,7 @@ class Batch:
     # --- the frame --------------------------------------------------------------------------------------------------
 
     def is_portion(self) -> bool:
-        """Tell whether so much is in it that a portion of it should be written, where more is to come."""
+        """Tell whether it holds enough for writing a portion, if more will follow."""
         rows: i64 = len(self.messages)
         size: i64 = self.row_bytes - self.ahead_bytes + PLACE_BYTES * rows
         count: i64 = rows
@@ -263,7 +263,7 @@ class Batch:
         return rows == 0 or rows >= PLACES_MAX or size >= 2 * self.messages[rows - 1].memory_bytes
 
     def further(self) -> Batch:
-        """Return what the same batch goes on with when a portion of it has been written."""
+        """Return the continuation of the same batch, for use after a portion of it has been written."""
         batch = Batch(self._log, self.number)
         batch.waiters = self.waiters
         batch.wants_sync = self.wants_sync
@@ -279,7 +279,7 @@ class Batch:
         return batch
 
     def write(self, writer: RecordWriter) -> None:
-        """Write the records. Nothing comes in any more."""
+        """Write the records. The batch accepts nothing after that."""
         if self.epoch_time_ms >= 0:
             writer.epoch(self._log.epoch, self.epoch_time_ms)
             writer.life(self._log.epoch, self._log.life_id)

@@ -9,7 +9,7 @@ All numbers big-endian, offsets in bytes. Transient queues and droppable entries
     13  1  flags: 0x01 clean: the process ended with this checkpoint, nothing was delivered after it
     14  2  number of epochs
     16 16  store id
-    32  8  LSN: frames from here on are to be replayed
+    32  8  LSN: frames from here on must be replayed
     40  4  crc of the frame before that LSN
     44  4  epoch, of the process that wrote it
     48  8  next queue id
@@ -85,7 +85,7 @@ EPOCH_BYTES: Final = 16
 
 
 class CheckpointError(ValueError):
-    """The bytes are no checkpoint that this version can read. Says why."""
+    """This version cannot read the bytes as a checkpoint. Says why."""
 
 
 class NewerCheckpointError(CheckpointError):
@@ -209,7 +209,7 @@ def _write_queue(out: BytesWriter, index: QueueIndex) -> None:
 def _write_page(out: BytesWriter, page: IndexPage, page_number: i64, may_grow: bool) -> None:
     """Write a page, with its entries unless its PAGE record has them.
 
-    A page that `may_grow` is always written with them: whoever loads the checkpoint must be able to add to it.
+    A page that `may_grow` is always written with its entries: the next process must be able to add to it.
     """
     entries = page.entries
     words: i64 = len(entries)
@@ -345,7 +345,7 @@ class CheckpointReader:
         page.entries = entries
         self._at = at
         if page.live == 0:
-            # What was in it was droppable: nobody would ever settle it and let go of its record.
+            # Its entries were droppable, and will never be settled: release its record here.
             index.release_record(page)
         else:
             index.restore_page(page_number, page)

@@ -1,16 +1,16 @@
-"""When a checkpoint is taken, and which segments go once it is written.
+"""When checkpoints are taken, and which segments are removed once one is written.
 
     want -> the open batch is closed -> taken -> the log is committed up to there -> CheckpointJob -> written
             (soon, and synced)          (`take`)   and removals have ended                            dead segments go
 
-1. A checkpoint is taken when a batch has been closed: then the indexes are what replaying the log up to there would
-   make of them. One is under way at a time.
-2. It is written only when the log is committed up to there: else it would know messages that a crash takes back. And
+1. A checkpoint is taken when a batch has been closed: then the indexes are exactly what replaying the log up to there
+   would make of them. One is under way at a time.
+2. It is written only when the log is committed up to there: else it would have messages that a crash takes back. And
    only when no removal is under way (removals.py (3)).
-3. A segment is unlinked only after a checkpoint was written that was taken when the segment was dead already: the one
-   before may refer to it.
+3. A segment is unlinked only after writing a checkpoint that was taken when the segment was dead already: the previous
+   checkpoint may refer to it.
 
-What is in the file is in ``checkpoint.py``.
+The content of the file is in ``checkpoint.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointCycle:
-    """The checkpoints of one log. ``take`` makes the content of one; without it there are none."""
+    """The checkpoints of one log. ``take`` makes the content of one; without ``take`` no checkpoints are written."""
 
     def __init__(self, log: MessageLog) -> None:
         self.take: Callable[[], bytes] | None = None
@@ -43,7 +43,7 @@ class CheckpointCycle:
         self._dead: list[int] = []  # segments that go when it is written
 
     def want(self, *, clean: bool = False) -> None:
-        """Take one with the next batch, unless one is under way. `clean`: nothing will come behind it."""
+        """Take one with the next batch, unless one is under way. `clean`: nothing will follow it."""
         if not self._under_way:
             self.clean = clean or (self.clean and self._wanted)
             self._wanted = True

@@ -1,4 +1,4 @@
-"""Messages as columns: the form in which a range of a queue leaves the broker, for whoever reads many at a time.
+"""Messages as columns: the form in which a range of a queue leaves the broker, for readers of many at a time.
 
     chunk, all integers little-endian, as Arrow has them: a head of 192 bytes, then the parts, each at a multiple of 64
          0   8  magic "WARRNCOL"
@@ -30,15 +30,15 @@
        128  48  filter                with FILTERED: a Bloom filter of the values that messages are filtered by, four
                                       bits a value: (a + n b) mod 384, a = CRC-32 of it, b = CRC-32 continued from
                                       0x9747b28c, made odd
-       176   8  mark                  where chunks lie in files: who finds one there knows by it that it was put there;
+       176   8  mark                  where chunks lie in files: proves that the store put the chunk in this place;
                                       zero elsewhere
        184   4  crc                   CRC-32 (zlib) of everything behind the head, padding too
        188   4  crc                   CRC-32 of bytes 0..187
 
-1. A part is an Arrow buffer as it lies there: who wants neither properties nor headers never looks at a single message.
-2. A chunk proves itself, and is told by its head where it ends: chunks stand one behind the other in files and answers.
-3. The body of a large message is in a chunk where it lies, uncopied, from the message to the socket or the file.
-4. Which columns are left out is up to the reader: BODY_ENDS and BODIES, or PROPERTY_ENDS and PROPERTIES, may be absent.
+1. A part is an Arrow buffer as it lies there: reading bodies alone never looks at single messages.
+2. A chunk proves itself, and its head says where it ends: chunks stand one after the other in files and answers.
+3. The body of a large message goes into a chunk uncopied, all the way from the message to the socket or the file.
+4. The reader chooses which columns are left out: BODY_ENDS and BODIES, or PROPERTY_ENDS and PROPERTIES, may be absent.
 
 Source of the layout: the Arrow columnar format, for primitive and variable-size binary arrays.
 """
@@ -118,7 +118,7 @@ Piece = bytes | memoryview
 
 
 class ColumnsWriter:
-    """A chunk in the making. `bodies`, `properties`: whether those columns are to be there.
+    """A chunk in the making. `bodies`, `properties`: whether the chunk has those columns.
 
     `counted`: the messages are of a queue that counts their deliveries.
     """
@@ -238,11 +238,11 @@ class ColumnsWriter:
             add_to_filter(self._filter, value)
 
     def finish(self, first: i64, end: i64) -> Columns:
-        """Return the chunk, which stands for the offsets from `first` up to `end`; nothing is added any more."""
+        """Return the chunk, which stands for the offsets from `first` up to `end`; add nothing after that."""
         flags: i64 = COMPACTED if self._is_compacted else 0
         if self._is_counted:
             flags |= COUNTED
-        parts: list[bytes] = [b""] * PART_COUNT  # of the bodies what is behind the earlier ones
+        parts: list[bytes] = [b""] * PART_COUNT  # of the bodies: the part after the earlier ones
         if self.count != end - first:
             flags |= SPARSE
             if len(self._offsets) == 0:
@@ -385,7 +385,7 @@ class ChunkHead:
 
 
 def maybe_head(data: bytes) -> ChunkHead | None:
-    """Return the head that `data` begins with; None when it is none, or damaged."""
+    """Return the head that `data` begins with; None when it is damaged, or not a head."""
     if len(data) < CHUNK_HEAD_BYTES or data[:8] != CHUNK_MAGIC or read_i16_le(data, 8) != CHUNK_MAJOR:
         return None
     crc: i64 = zlib.crc32(data[: CHUNK_HEAD_BYTES - 4])

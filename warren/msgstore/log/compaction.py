@@ -1,14 +1,14 @@
-"""Compaction: what is still needed of a sparse segment is copied to the end of the log, so that the file can go.
+"""Compaction: the live records of a sparse segment are copied to the end of the log, so that the file can be removed.
 
 1. Only one segment at a time is compacted, only sealed ones that the checkpoint covers, and the emptiest first.
-2. A copy keeps queue and sequence number: order lives in the index. Acks may come at any moment; whether a place is
-   still live is asked again when the copy is written (batch.py).
+2. A copy keeps queue and sequence number: order lives in the index. Acks may come at any moment; when the copy is
+   written, its place is checked again for being live (batch.py).
 3. The old file is removed like any other dead segment: after a checkpoint that was taken when nothing pointed into it.
    A crash at any step leaves the old records, or the old and the new.
-4. A damaged record is left where it is, and its segment is not looked at again: evidence is not tidied away. What is
-   left for another reason is tried again, up to `TRIES_MAX` times.
-5. What is live is known of pages in memory only. Pages leave memory while others are read: so it is asked again which
-   are absent before anything is copied, and a page whose messages are to be copied stays until that is done.
+4. A damaged record stays where it is, and its segment is not tried again: evidence is not tidied away. A segment left
+   for another reason is tried again, up to `TRIES_MAX` times.
+5. Only the index pages in memory tell which records are live. Pages leave memory while others are read: so absent pages
+   are looked for again before anything is copied, and a page whose messages are being copied stays until that is done.
 
     a step:   read a piece of the segment -> read the absent index pages that it concerns -> copy what is live
               (until none is absent)
@@ -245,7 +245,7 @@ class Compaction:
         if pos > 0:
             self._at += pos
             return
-        # Nothing fits: one record is larger than the piece, or this is no record.
+        # Nothing fits: one record is larger than the piece, or the bytes are not a record.
         segment = self._segment
         assert segment is not None
         length = unsigned_word(data, 4) if len(data) >= 8 else 0

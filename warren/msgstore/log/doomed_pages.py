@@ -1,10 +1,10 @@
-"""Index pages that their queue has let go of while they were on disk only: read back to release what they refer to.
+"""Index pages that their queue has released while they were on disk only: read back to release their references.
 
     add -> pages, in order -> read, a few at a time -> references of their entries, and of the page: released
 
-1. What a page refers to counts in the segments until it is released, and so does its PAGE record.
-2. A checkpoint has those that are left, and a start goes on with them.
-3. A page that is damaged releases nothing but itself: its segments keep what nobody needs.
+1. The references of a page count in the segments until they are released, and so does its PAGE record.
+2. A checkpoint has the remaining pages, and a start continues with them.
+3. A damaged page releases only itself: its segments keep records that nothing needs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DoomedPages:
             self._log.read_jobs.append(_DoomedRead(self, self.pages[:DOOMED_PER_JOB]))
 
     def were_read(self, job: _DoomedRead) -> None:
-        """Release what the pages that were read refer to, and go on with the next few."""
+        """Release the references of the pages that were read, and continue with the next few."""
         self._reading = False
         del self.pages[: len(job.pages)]
         log = self._log

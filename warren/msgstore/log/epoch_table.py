@@ -1,4 +1,4 @@
-"""The epochs of a log, and where each begins: what two copies of it need to find out up to where they are the same.
+"""The epochs of a log, and where each begins: with them, two copies find out up to where they are the same.
 
     epoch         3                  5                  6
     life id       91c0…              (not known)        3e77…
@@ -10,11 +10,10 @@
    the directory that is started elsewhere may. Each life has a random id as well, and no other life has that.
 2. Two copies that both have an epoch, from the same LSN on, have the same bytes in it as far as it goes in both: one
    process has written them, in one order. So they are the same up to the end of the largest epoch that both have, in
-   the copy where that is earlier (`common_end`). What a copy has behind it was never committed, and goes before it
+   the copy where that is earlier (`common_end`). The rest of a copy was never committed, and is cut off before the copy
    follows the other one.
-3. Forgotten is what is of no use for that: an epoch that has ended before the oldest segment begins, for then the log
-   cannot be followed from there; and all but the last `EPOCHS_MAX`. A copy that is older is made anew as a whole. The
-   last epoch stays.
+3. Useless epochs are forgotten: those that ended before the oldest segment begins, since the log can no longer be
+   followed from there; and all but the last `EPOCHS_MAX`. An older copy is replaced as a whole. The last epoch stays.
 4. The id of a life is not known when an earlier version of Warren has written it.
 """
 
@@ -55,7 +54,7 @@ class EpochTable:
         return self._life_ids.get(epoch, NO_LIFE)
 
     def last(self) -> int:
-        """Return the last epoch, 0 when there is none."""
+        """Return the last epoch; 0 for an empty table."""
         return self.entries[-1][0] if self.entries else 0
 
     def end(self, epoch: int, log_end: int) -> int:
@@ -89,7 +88,7 @@ class EpochTable:
         del self.entries[:count]
 
     def cut(self, lsn: int) -> None:
-        """Take out the epochs that begin at `lsn` or behind it: the log is cut there."""
+        """Remove the epochs that begin at `lsn` or later: the log is cut there."""
         while self.entries and self.entries[-1][1] >= lsn:
             epoch, _ = self.entries.pop()
             self._life_ids.pop(epoch, None)

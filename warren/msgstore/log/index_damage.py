@@ -1,8 +1,8 @@
-"""Damaged places of one queue's index: which they are, so that nothing lets go of them but an operator.
+"""Damaged places of one queue's index: remembered, so that only an operator gives them up.
 
 1. A damaged message keeps its entry, and the entry its reference to the segment. A damaged index page is out of the
-   index, and stays here with its references: what it refers to is not known.
-2. Nothing of it is settled in a range (`Batch.settle_range`), sealed or copied. A deletion of the queue takes it along.
+   index, and stays here with its references: its entries are unknown.
+2. Damaged places are not settled in a range (`Batch.settle_range`), sealed or copied. Deleting the queue removes them.
 3. In memory only. A checkpoint has the entries and pages as others, so the next process finds the same when it reads.
 """
 

@@ -39,7 +39,7 @@ class Files(Protocol):
 
 
 class CommitJob:
-    """Write one frame, and make it durable when `sync`. With no records there is no frame, only the sync.
+    """Write one frame, and make it durable when `sync`. Without records there is only the sync.
 
     A batch is one job, or a few for a very large one: all but the last are continued.
 

@@ -1,4 +1,4 @@
-"""The lineage of numbers that ascend: which life has written from which number on.
+"""The lineage of numbers that ascend: which life has written them, and from which number on.
 
     life     (not known)     91c0…          3e77…
     first    0               150            230                 end
@@ -8,7 +8,7 @@
    writes one number after the other. So two histories are the same below a number that one life has reached in both.
 2. A position is a number with the life that has written the last one below it (`life_at`). It is on the path of a
    lineage that has this life, and up to that number at least (`diverged_at`).
-3. A life that has written nothing is not in it. What a life has written is in it before, or in the same frame.
+3. A lineage leaves out lives that have written nothing. A life is entered before, or with, its first number.
 4. Only the last `LIVES_MAX` lives are in it. `NO_LIFE` stands for all before them, and for those of earlier versions.
 
     as bytes: of each life its id (16) and its first number (8)

@@ -1,8 +1,8 @@
-"""Where the log ends, durably: the place that a copy of the store, or whoever goes on behind one, has to reach.
+"""The durable end of the log: the place that a copy of the store, or the next leader, has to reach.
 
-1. Everything before a position is on the disk when it is told, and in order: it is told when a batch is done that was
-   synced, before the next one is begun.
-2. The crc of its last frame says what is before: each frame carries that of the one before it.
+1. Everything before a position is on the disk when it is reported, and in order: it is reported when a batch is done
+   that was synced, before the next one is begun.
+2. The crc of its last frame identifies everything before it: each frame carries the crc of the previous one.
 """
 
 from __future__ import annotations

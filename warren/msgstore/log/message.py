@@ -7,9 +7,9 @@ per frame are patched; only a consumer with a smaller frame_max needs the frames
 A large content that did not come in one read is kept as the pieces it came in and is never joined for a consumer that
 takes it as it is: every byte of it is copied once on its way.
 
-What a message takes in memory is decided here, once, when it is made: ``Message.memory_bytes``. Whoever keeps a message
-adds that to what is kept, and takes it away when the message leaves; nobody reckons by the size of its body, which may
-be empty while the headers are not.
+The memory of a message is computed here, once, when it is made: ``Message.memory_bytes``. A container adds that to its
+total when it takes the message, and subtracts it when the message leaves. The size of the body alone would mislead: the
+body may be empty while the headers are not.
 
 Both classes are acyclic by construction (a route knows queues, no queue keeps a route but through messages), so that
 the cyclic collector never walks a backlog.
@@ -127,7 +127,7 @@ class Message:
         self.attempts: i64 = 0  # how often it has come back, in queues that count that; stored is only whether it has
 
     def copy(self) -> Message:
-        """Return the same message once more, for whoever will give it a time of its own."""
+        """Return a copy of the same message, so that it can get a time of its own."""
         made = Message(
             self.envelope,
             self.content,

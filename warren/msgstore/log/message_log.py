@@ -1,22 +1,23 @@
-"""The shared log, seen from the engine: what is open, the order of commits, and what became of them.
+"""The shared log, seen from the engine: the open batch, the order of commits, and their outcomes.
 
-What is to be stored gathers in the open batch. Closing it makes a `CommitJob`, one frame; while that is being written
-the next batch gathers, so that the batches grow with the load and no timer decides. A batch that is larger than a
-frame may be (`frame_bytes`) is one commit of several jobs, one behind the other in one segment.
+Rows to be stored gather in the open batch. Closing it makes a `CommitJob`, one frame; while that is being written the
+next batch gathers, so that the batches grow with the load and no timer decides. A batch that is larger than a frame may
+be (`frame_bytes`) is one commit of several jobs, one after the other in one segment.
 
 1. One commit is under way at a time, and batches are closed, committed and reported in their order.
-2. A waiter is told once its batch is written, and committed when one of the batch's waiters asks for a sync: who
-   carries commits out says up to where that is so (`CommitJob.committed_lsn`). An empty batch is done when all before
-   it are.
+2. A waiter is told once its batch is written; if one of the batch's waiters asks for a sync, once it is committed. The
+   part that carries commits out reports up to where they are committed (`CommitJob.committed_lsn`). An empty batch is
+   done when all before it are.
 3. When a batch is closed the indexes are exactly what replaying all frames up to `next_lsn` would make of them, and so
-   are the references of the segments, but for those in ``reclamation`` and of doomed pages. Checkpoints are taken then.
+   are the references of the segments, except for those in ``reclamation`` and of doomed pages. Checkpoints are taken
+   then.
 
 4. A batch that is held open over many turns, or has very many rows while another one is committed, is written in
-   portions (`write_ahead`), so that closing it is no long work: its frame begins a segment, for then it is known where
-   what is in it will be. The portions are handed to the committer together, as one frame.
+   portions (`write_ahead`), so that closing it takes little time: its frame begins a segment, for then the places of
+   its records are known in advance. The portions are handed to the committer together, as one frame.
 
-What is in a batch, and the frame that becomes of it, is in ``batch.py``; when checkpoints are taken, and which segments
-go then, in ``checkpoint_cycle.py``; when other files go, in ``removals.py``.
+Batches and their frames are in ``batch.py``; when checkpoints are taken, and which segments are removed then, in
+``checkpoint_cycle.py``; when other files are removed, in ``removals.py``.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from warren.msgstore.log.segments import Segment, SegmentTable
 LINGER_BYTES: Final = 4 << 20
 LINGER_ROWS: Final = 16384
 LINGER_S: Final = 0.05
-# What is only moved out of memory is taken into a batch up to here, and the rest into the next ones.
+# A batch takes rows that are only moved out of memory up to here; the rest goes into the next ones.
 PAGED_BYTES_MAX: Final = 4 << 20
 PAGED_ROWS_MAX: Final = 16384
 # With so much in the open batch publishers wait, until the shell knows better what the disk can take.
@@ -124,7 +125,7 @@ class MessageLog:
         # Memory of messages that wait in queues, by our reckoning.
         self.resident_bytes: i64 = 0
         self.memory_bytes: i64 = 128 << 20  # above, stored messages leave memory
-        self.under_pressure: bool = False  # transient messages are to be stored as well
+        self.under_pressure: bool = False  # store transient messages as well
 
         self.batch = Batch(self, 1)  # the open one
         self.batch_bytes: i64 = BATCH_BYTES  # with more in it publishers wait; set by the shell
@@ -191,9 +192,9 @@ class MessageLog:
             self.batch.delete(int(index.queue_id))
 
     def begin_life(self, next_segment: i64, end_lsn: i64) -> None:
-        """Write in a new segment from now on, behind `end_lsn` and all that was brought back, which is durable.
+        """Write in a new segment from now on, after `end_lsn` and all that was brought back, which is durable.
 
-        `next_segment`: larger than the number of any file. What is droppable is of an earlier life, and void.
+        `next_segment`: larger than the number of any file. Droppable records belong to an earlier life, and are void.
         """
         if next_segment > self.next_segment:
             self.next_segment = next_segment
@@ -228,7 +229,7 @@ class MessageLog:
             batch.wants_sync = True
 
     def force(self) -> None:
-        """Close the open batch soon and sync it, whoever waits."""
+        """Close the open batch soon and sync it, even if nothing waits for it."""
         batch = self.batch
         batch.is_forced = True
         batch.wants_sync = True
@@ -246,8 +247,8 @@ class MessageLog:
     def hold(self) -> bool:
         """Keep the batch open until `release`; False while another has it held, or had it before it was closed.
 
-        What is put into it meanwhile is written in one frame. Nobody holds a batch that others have held already: their
-        confirms, and those of everybody, wait for its end. It is closed soon, for somebody waits for the next one.
+        Everything put into it meanwhile is written in one frame. A batch is held once only: all confirms wait for its
+        end. After a refusal it is closed soon, since the caller waits for the next one.
         """
         batch = self.batch
         if batch.was_held:
@@ -268,7 +269,7 @@ class MessageLog:
     def room_to_page(self) -> i64:
         """Return how much more the open batch takes of what is stored only to leave memory, in bytes.
 
-        Whoever waits for a confirm waits for all of the batch, and for the one before it.
+        A confirm waits for all of the batch, and for the previous one.
         """
         most: i64 = self.batch_bytes if self.batch_bytes < PAGED_BYTES_MAX else PAGED_BYTES_MAX
         batch = self.batch
@@ -428,7 +429,7 @@ class MessageLog:
         return job
 
     def _sync_job(self, batch: Batch) -> CommitJob:
-        """Nothing to write, but what is written is to be synced."""
+        """Return a job that writes nothing, and syncs everything written."""
         segment = self.segments.segments[-1]
         base_lsn: i64 = segment.base_lsn
         return CommitJob(batch.number, self.next_lsn, segment.number, base_lsn, segment.capacity, [], 0, 0, True)

@@ -17,11 +17,11 @@ A page holds the entries of `page_entries` consecutive sequence numbers. A page 
 2. An absent page is exactly as its PAGE record says: a page is loaded before one of its entries changes. Only pages
    whose messages nobody has loaded yet are absent, so settling finds its page in memory.
 3. Each live entry, and each PAGE record in use, is one reference to the segment it points into (`SegmentTable`).
-4. What goes in a range goes page by page: pages that it covers are out of the index at once, and their references are
-   released later, by the log's reclamation or, of absent ones, by its doomed pages.
-5. What is damaged stays referred to (``index_damage``).
-6. `note_ack` gathers what the next frame says is gone; `forget` and its like do the book-keeping and note nothing, so
-   that recovery can use them.
+4. A range is settled page by page: pages that it covers leave the index at once, and their references are released
+   later, by the log's reclamation or, for absent ones, by its doomed pages.
+5. Damaged places keep their references (``index_damage``).
+6. `note_ack` gathers the acks for the next frame; `forget` and its like do the book-keeping and note nothing, so that
+   recovery can use them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class IndexPage:
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests own indexes
 class IndexOwner:
-    """Whoever keeps the messages of an index: told after each batch, and asked for what a checkpoint must know."""
+    """The keeper of an index's messages: told after each batch, and asked for values that a checkpoint needs."""
 
     def batch_closed(self) -> None:
         """The rows of this queue have their entries now."""
@@ -271,7 +271,7 @@ class QueueIndex:
         self.release_record(page)
 
     def forget(self, number: i64) -> bool:
-        """Take the entry away; False when there is none. Its page must be resident."""
+        """Take the entry away; False if it does not exist. Its page must be resident."""
         page_number: i64 = number // self.page_entries
         page = self.page(page_number)
         if page is None:

@@ -1,15 +1,15 @@
-"""What queues have let go of all at once, by a purge or a deletion: it is taken apart here, a piece at a time.
+"""Messages that queues have removed all at once, by a purge or a deletion: taken apart here, a piece at a time.
 
-1. Nobody finds it any more: no queue, no frame of the log and no checkpoint.
-2. It counts until it is taken apart: what its entries refer to in the segments, its messages in the memory of all
-   queues.
-3. A checkpoint knows of no references but those of indexes and doomed pages. So before one is taken those of what is
-   here are released: not more entries than it would have had to write if nothing had been let go of.
+1. They can no longer be found by a queue, a frame of the log or a checkpoint.
+2. They count until they are taken apart: the references of their entries in the segments, and the messages in the
+   memory of all queues.
+3. A checkpoint knows only the references of indexes and doomed pages. So the references kept here are released before
+   one is taken. Those are not more entries than the checkpoint would have had to write without the removal.
 
-4. What is to be settled message by message is settled in the batch in which it was let go of: that is held open for it,
-   or, where it has been held open before, everything is settled at once. A purge is in one frame of the log.
+4. Messages to be settled one by one are settled in the batch in which they were removed: that batch is held open for
+   them, or, where it has been held open before, everything is settled at once. A purge is in one frame of the log.
 
-`MessageLog.reclamation` is one for all queues; a job of the broker goes on with it in its turns (``channels.jobs``).
+`MessageLog.reclamation` is one for all queues; a job of the broker continues it in its turns (``channels.jobs``).
 """
 
 from __future__ import annotations

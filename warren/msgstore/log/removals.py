@@ -63,7 +63,7 @@ class Removals:
             self._log.force()
 
     def batch_closed(self) -> None:
-        """What is to be removed now follows from what the log has up to here."""
+        """Have removals of this batch wait until the log is committed up to here: it has their cause."""
         if self._of_batch and not self._is_held:
             lsn = int(self._log.next_lsn)
             for removal in self._of_batch:

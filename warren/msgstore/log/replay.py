@@ -76,9 +76,9 @@ class FrameHead:
 
 
 def maybe_frame(checksum: Checksum, store_tag: bytes, data: bytes, at: i64, lsn: i64) -> FrameHead | None:
-    """Return the frame that lies whole and intact at ``data[at:]``, the position `lsn`; None when there is none.
+    """Return the frame that lies whole and intact at ``data[at:]``, the position `lsn`; None without one.
 
-    One of another store is none. That is seen before its crc is computed: what a publisher made up costs no time.
+    A frame of another store does not count. That is seen before its crc is computed: forged frames cost no time.
     """
     if at + FRAME_HEADER_BYTES > len(data) or data[at : at + 4] != FRAME_MAGIC:
         return None
@@ -128,7 +128,7 @@ def trusted_end(checksum: Checksum, data: bytes, start: i64, end: i64) -> i64:
     """Return how far the records of a damaged payload ``data[start:end]`` can be walked.
 
     A record with a wrong crc is stepped over only when its length agrees with the rest of its head: a wrong length
-    could lead into a body, and whoever published that may have written records there.
+    could lead into a body, and its publisher may have written records there.
     """
     at: i64 = start
     while at < end:

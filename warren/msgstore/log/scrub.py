@@ -1,10 +1,11 @@
-"""Scrubbing: what is sealed is read again, slowly and for ever, so that corruption is found before it hurts.
+"""Scrubbing: sealed files are read again, slowly and for ever, so that corruption is found before it hurts.
 
-1. In a pass every frame of every sealed segment of the log is read once, a piece at a time, and then every chunk of
-   every stream that is there by then; the shell sets the pace.
-2. What does not match its crc is reported once (`MessageLog.damages`) and changes nothing: recovery and the readers of
-   single messages decide for themselves what they believe.
-3. A segment may be removed while its turn lasts. Nothing is asked for of one that is gone: the pass goes on behind it.
+1. A pass reads every frame of every sealed segment of the log once, a piece at a time, and then every chunk of every
+   stream that is there by then; the shell sets the pace.
+2. A wrong crc is reported once (`MessageLog.damages`) and changes nothing: recovery and the readers of single messages
+   decide for themselves which bytes they believe.
+3. A segment may be removed while it is being scrubbed. Nothing is requested for a segment that is gone: the pass
+   continues with the next one.
 """
 
 from __future__ import annotations

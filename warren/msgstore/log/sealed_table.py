@@ -1,11 +1,11 @@
-"""What a stream has in files of its own: which chunk is where. The files are ``msgstore.files.sealed_files``'.
+"""The table of a stream's own files: which chunk is where. ``msgstore.files.sealed_files`` has the files.
 
     offsets    first .......................................... end
                segment            segment            segment          each a file, the oldest first
                chunk chunk chunk  chunk chunk chunk  chunk
 
-1. Chunks ascend. Where one ends the next begins, unless what was between them is damaged. What a chunk does not have is
-   gone.
+1. Chunks ascend. Where one ends the next begins, unless the messages between them are damaged. Offsets that a chunk
+   does not have are gone.
 2. A chunk is entered when it is synced. Segments leave whole, the oldest first; the last one may be appended to.
 3. About 160 bytes of memory a chunk, most of it the filter.
 """
@@ -80,7 +80,7 @@ class SealedTable:
         self.file_bytes: i64 = 0
 
     def first(self) -> i64:
-        """Return the oldest offset; `end` when there is none."""
+        """Return the oldest offset; `end` for an empty table."""
         return self.segments[0].first if self.segments else self.end
 
     def add_segment(self, segment: SealedSegment) -> None:
@@ -129,7 +129,7 @@ class SealedTable:
         return segment
 
     def replace(self, old: list[SealedSegment], made: SealedSegment) -> bool:
-        """Put `made` in the place of consecutive segments; False when they are not all here any more."""
+        """Put `made` in the place of consecutive segments; False when some of them are gone."""
         segments = self.segments
         at = 0
         while at < len(segments) and segments[at] is not old[0]:

@@ -30,7 +30,7 @@ class Segment:
         self.spent: bool = False  # compaction or removal is under way
 
     def is_dead(self) -> bool:
-        """Tell whether nothing needs the file any more."""
+        """Tell whether the file is no longer needed."""
         return self.sealed and self.live_refs == 0 and self.droppable_refs == 0
 
     def is_sparse(self, urgent: bool) -> bool:

@@ -1,10 +1,10 @@
-"""Cutting the log of a stopped store off at an earlier place, to have it as it was then.
+"""Cutting the log of a stopped store off at an earlier place, to restore its earlier state.
 
-1. It is cut behind a whole frame, and not before the checkpoint: what led to that is not in the log any more.
-2. What is sealed of a stream is cut, too: a chunk goes that has messages from behind the place, if the log still has
-   those from before. Where compaction has put them into one chunk that stays, and a line says so.
-3. What retention or compaction of a stream has removed since then stays away.
-4. It changes the store that it is given: that is to be a copy.
+1. It is cut after a whole frame, and not before the checkpoint: the log no longer has the frames from before that.
+2. The sealed files of a stream are cut, too: a chunk with messages from after the place is removed, if the log still
+   has those from before. If compaction has put both into one chunk, the chunk stays, and a line says so.
+3. Messages that retention or compaction of a stream has removed since then stay away.
+4. It changes the store that it is given: give it a copy.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _place(files: StoreFiles, checkpoint_lsn: int, belongs: Belongs) -> Cut:
                     return cut
                 cut = Cut(frame.end_lsn, frame.time_ms)
     if cut.lsn < checkpoint_lsn:
-        return Cut(checkpoint_lsn, 0)  # no frame is behind it, and those before have been removed
+        return Cut(checkpoint_lsn, 0)  # the log has no later frame, and the earlier ones have been removed
     return cut
 
 

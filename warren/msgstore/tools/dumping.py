@@ -1,8 +1,8 @@
 """The live messages of a stopped broker's queues, in their order. A queue with lanes has an order in each, 0 first.
-Of a stream first comes what is sealed, then what only the log has.
+Of a stream first come the sealed messages, then those that only the log has.
 
-What a broker would serve, no more: a message that lies in the store and has no intact record is a ``problem``, and the
-next one follows. Whether a message was delivered before is not in the store: ``redelivered`` is null.
+These are exactly the messages that a broker would serve. A stored message without an intact record is a ``problem``,
+and the next one follows. The store does not know if a message was delivered before: ``redelivered`` is null.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MISSING: Final = "messages are missing: what was sealed is damaged, or not there
 def matching_queues(state: StoredState, vhost: str | None, name: str | None) -> list[QueueIndex]:
     """Return the queues of that vhost and name, None meaning any, each with all its lanes of messages.
 
-    Raises UnreadableStore: there is none.
+    Raises UnreadableStore: no queue matches.
     """
     queues = [
         index

@@ -30,7 +30,7 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
         36   4  previous_crc          the crc of the frame before, across segments too; 0 in the first one of a store
         40   4  record_count          the highest bit, CONTINUED: the next frame has more of the same batch. Frames of a
                                       batch without its last one mean nothing
-        44   8  store_tag             the first 8 bytes of the store id; a frame with another one is none
+        44   8  store_tag             the first 8 bytes of the store id; a frame with another tag does not count
         52   4  crc                   of bytes 0..51 and the payload
         56      records
 
@@ -84,7 +84,7 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
     6 EPOCH                           the first record of every start
         12   4  epoch
         16   8  time_ms
-    7 LIFE                            the second record of every start, IGNORABLE; stores of earlier versions have none
+    7 LIFE                            the second record of every start, IGNORABLE; not in stores of earlier versions
         12   4  epoch
         16  16  life_id               random: a copy of the store that is started writes another one
 
@@ -97,7 +97,7 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
         13   1  checkpoint_flags      0x01 CLEAN  the process ended with it; nothing was delivered afterwards
         14   2  epoch_count           at most 1000; 0 in minor 1
         16  16  store id
-        32   8  lsn                   frames from here on are to be replayed
+        32   8  lsn                   frames from here on must be replayed
         40   4  previous_crc          the crc of the frame before
         44   4  epoch
         48   8  next_queue_id
@@ -446,7 +446,7 @@ def _count_of(context: Any) -> int:
 # The bytes of an unknown kind that may be skipped, from offset 12 on.
 _UnknownKind = ExprValidator(GreedyBytes, lambda raw, _context: len(raw) >= 4)
 
-# One record without the padding behind it.
+# One record without the padding after it.
 Record = Sealed(
     Struct(
         "crc" / FilledIn,

@@ -17,7 +17,7 @@ PROBLEM: Final = "problem"
 
 
 class UnreadableStore(Exception):
-    """There is no store where one was asked for, or it is not readable; the text is one line."""
+    """The requested store does not exist, or is not readable; the text is one line."""
 
 
 def problem(what: str, **where: object) -> Line:

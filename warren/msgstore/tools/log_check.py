@@ -3,7 +3,7 @@
 Where the next frame should be and is not, or does not follow the one before by its ``previous_crc``:
 
     the checkpoint says that the segment ends here, or        what follows is left over from before a recovery
-      the next segment goes on with the frame before            cut the log here: it never counted
+      the next segment continues the frame before               cut the log here: it never counted
     a frame with the tag of another store, and nothing        it never counted; somebody put it there
       claims that this place was synced
     no frame or checkpoint claims that this place was synced  the torn tail that a crash leaves; never counted either
@@ -37,7 +37,7 @@ class LogCheck:
         self.records = 0
         self.payload_bytes = 0
         self.durable_lsn = 0 if checkpoint is None else checkpoint.lsn  # the largest that anything claims
-        self.end_lsn = 0  # behind the last frame that counts
+        self.end_lsn = 0  # after the last frame that counts
         self.last_crc = 0  # of that frame
         self.epoch = 0
         self.store_id: bytes | None = None if checkpoint is None else checkpoint.store_id

@@ -3,9 +3,9 @@
 1. Reading changes nothing and stops at nothing: damaged bytes and read errors are things found, not exceptions.
 2. A frame is `IntactFrame` when its bytes are all there: magic, LSN, store tag, length and crc agree. What lies between
    intact frames and is not zeros up to the end of the file is a `Gap`.
-3. Behind damage the next frame is looked for where the damaged one says it ends, and only when none is there at every
+3. After damage the next frame is searched for where the damaged one says it ends, and only when none is there at every
    multiple of 8: a message may hold bytes that look like a frame.
-4. A frame head with the tag of another store is no frame, whatever its crc says, which is not even looked at. A gap
+4. A frame head with the tag of another store does not count, whatever its crc says; the crc is not even checked. A gap
    tells where the first such head in it is: a publisher put it there, it is from a file of another store, or its tag
    corrupted. A tag of zeros was never written: that is half a head, as a torn write leaves it.
 5. Memory holds one frame.
@@ -245,7 +245,7 @@ class SegmentFile:
         return lsn - int(self.header.base_lsn)
 
     def frame_at(self, offset: int) -> IntactFrame | str:
-        """Return the frame at `offset`, or why there is none."""
+        """Return the frame at `offset`, or the reason why it cannot be read."""
         head = self.read(offset, FRAME_HEAD_BYTES)
         if len(head) < FRAME_HEAD_BYTES:
             return "the file ends in a frame head" if offset + len(head) >= self.size else "unreadable"
@@ -302,7 +302,7 @@ class SegmentFile:
     def _heads(self, offset: int, end: int) -> Iterator[int]:
         """Yield the offsets from `offset` up to `end` where the magic of a frame stands, and a frame might."""
         while offset < end:
-            # Read on after a bad block: what cannot be read is no frame.
+            # Continue after a bad block: unreadable bytes do not hold a frame.
             data = self.read(offset, min(_CHUNK_BYTES, end - offset))
             at = data.find(FRAME_MAGIC)
             while at >= 0:
@@ -328,7 +328,7 @@ class StoreFiles:
     """
 
     def __init__(self, fs: FileSystem) -> None:
-        """Raises UnreadableStore when there is no message store."""
+        """Raises UnreadableStore when the message store does not exist."""
         self.fs = fs
         self.trusts_copies = True
         self.unread: set[str] = set()  # files of the log of which the disk did not give something
@@ -362,7 +362,7 @@ class StoreFiles:
             return []
 
     def maybe_checkpoint(self) -> bytes | None:
-        """Return the content of the checkpoint file, None when there is none.
+        """Return the content of the checkpoint file, None without one.
 
         Raises UnreadableStore: it cannot be read.
         """

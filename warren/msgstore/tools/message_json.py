@@ -2,8 +2,8 @@
 
     body              text, when all of it is UTF-8; else body_base64
     properties        those present, by name; headers as an object
-    header values     as in JSON; what JSON lacks is an object with one key: bytes {"base64": …}, timestamp
-                      {"timestamp": seconds}, decimal {"decimal": digits}, a number that is none {"float": "nan"}
+    header values     as in JSON; other values are an object with one key: bytes {"base64": …}, timestamp
+                      {"timestamp": seconds}, decimal {"decimal": digits}, not a number {"float": "nan"}
     time_ms           only when it is stored: when the message was published, or until when its lane holds it
     content_header    base64, only in exports: the payload of the AMQP header frame as it came, with every type tag
 

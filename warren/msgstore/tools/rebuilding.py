@@ -1,12 +1,12 @@
-"""What is live, from the records of the whole log alone: for a store whose checkpoint cannot be used.
+"""The live messages, from the records of the whole log alone: for a store whose checkpoint cannot be used.
 
-1. Frames count as in `LogCheck`; of corrupt ones the records that are whole.
-2. Every message comes at least once. It comes back although it was acknowledged when the acknowledgement was in a
-   segment that is gone by now, unless an index page in the log says that it was gone already.
-3. A queue whose name is in no record any more has an empty one and lane 0. The metadata knows lane 0 by its id; what
-   was in other lanes is kept and not served.
-4. The last message of a sequence number is the one: a broker may put a message in the place of another, and what
-   compaction copies stands behind what it was copied from.
+1. Frames count as in `LogCheck`; of corrupt ones the whole records do.
+2. Every message comes at least once. An acknowledged message comes back if its acknowledgement was in a segment that
+   is gone by now, unless an index page in the log says that the message was gone already.
+3. A queue whose name is no longer in any record gets an empty name and lane 0. The metadata knows lane 0 by its id;
+   messages of other lanes are kept and not served.
+4. The last message of a sequence number counts: a broker may put a message in the place of another, and compaction
+   writes a copy after its original.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def places_of(payload: bytes, record: RecordAt) -> list[Place]:
 
 
 def ranges_of(payload: bytes, record: RecordAt) -> tuple[int, list[tuple[int, int]]]:
-    """Return the queue id of an ACK record and its ranges: first, and behind the last."""
+    """Return the queue id of an ACK record and its ranges: the first number, and the one after the last."""
     start = record.offset + 24
     pairs = [_PAIR.unpack_from(payload, start + 16 * place) for place in range(record.count)]
     queue_id = int.from_bytes(payload[record.offset + 16 : start], "big")
@@ -118,7 +118,7 @@ class Rebuild:
             elif record.kind == LIFE:
                 self._life(payload, record)
         log = self.log
-        # As at every start: what was deleted on the way refers to nothing any more.
+        # As at every start: messages deleted on the way no longer refer to anything.
         log.reclamation.release_pages()
         for index in log.indexes.values():
             index.named = True

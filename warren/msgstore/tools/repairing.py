@@ -4,8 +4,8 @@
                                             quarantine. When nothing else tells the store's id, the head at the place of
                                             the first frame does: what stands further behind may be a publisher's
     corruption in the log                   the segment is copied to the quarantine; records in it that are whole count,
-                                            and the new checkpoint begins behind it
-    the checkpoint is usable                it and the frames behind it say what is live, as at every start
+                                            and the new checkpoint begins after it
+    the checkpoint is usable                it and the frames after it say which messages are live, as at every start
     a page of the index is lost             its messages are looked for in the whole log
     no checkpoint, or not a usable one      the whole log says what is live (``rebuilding``)
     the index leads to what is not there    the entries are dropped, and the queue counts them as damaged
@@ -16,11 +16,11 @@
     offsets neither sealed nor in the log   the queue counts them as damaged
 
 1. Nothing is deleted: what is replaced was copied to the quarantine before.
-2. What had to be looked for in the log comes at least once: some of it may have been acknowledged.
-3. The checkpoint is written last. Dying before that loses nothing, and repairing again goes on.
-4. A dry run does all of it but the changes.
-5. While the disk does not give a part of the log nothing is changed: what could not be read is not lost.
-6. What cannot be mended is given up (``given_up``): it is told, and remembered for `verify`.
+2. Messages searched for in the whole log come at least once: some of them may have been acknowledged.
+3. The checkpoint is written last. Dying before that loses nothing, and another repair continues.
+4. A dry run does all of it except the changes.
+5. While the disk does not give a part of the log nothing is changed: unreadable bytes are not lost.
+6. Damage that cannot be repaired is given up (``given_up``): it is reported, and remembered for `verify`.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Repair:
         """Remember what is still wrong, and yield it; nothing is written when it is remembered already."""
         fs = self._files.fs
         repaired = StoreFiles(fs)
-        repaired.trusts_copies = False  # whoever has given it up may empty the quarantine
+        repaired.trusts_copies = False  # an operator who has given messages up may empty the quarantine
         known = GivenUp(fs)
         found = list(check(repaired))
         if any(known.judged(line)["type"] == PROBLEM for line in found):
@@ -305,7 +305,7 @@ class Repair:
             else:
                 for number, counted, said in references.differences():
                     yield self._action(f"{counted} references counted, not {said}", segment=number)
-        # Pages whose messages are gone need not let go of them one by one.
+        # Pages whose messages are gone need not be released one by one.
         state.log.doomed.restore([])
         present = {header.number for header in state.reader.headers}
         missing: list[int] = []

@@ -2,7 +2,7 @@
 
     the end of a stream's last file, and the log    torn, as a crash leaves it: the next start cuts it
       still has what would be in it
-    other bytes that are no whole chunk             damage. Of what a copy is in the quarantine a repair has told before
+    other bytes that are not a whole chunk          damage. If the quarantine has a copy, a repair has reported it
     offsets that neither a chunk nor the log has    lost with damage, or with a file that is missing; noted when the
                                                       queue counts as many as damaged: a repair has told them before
     a file that compaction has merged, or was       left over: the next start removes it
@@ -10,7 +10,7 @@
     a file that a start has set aside               a problem if `repair` can put it back
 
 1. Where compaction has removed messages nothing is missing: its chunks stand for all of their offsets.
-2. What a chunk stands for and does not have, and compaction has not removed, the log had lost before.
+2. Offsets that a chunk stands for and does not have were lost in the log before, unless compaction has removed them.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def fits(facts: FileFacts, stream: SealedStream | None) -> bool:
     behind = [chunk.first for chunk in stream.chunks if chunk.first >= first]
     if (before and max(before) > first) or (behind and min(behind) < end):
         return False
-    # Where it would be the oldest, and something is missing behind it, retention has been meanwhile.
+    # If it would be the oldest, and offsets after it are missing, retention has removed those meanwhile.
     return bool(before) or not behind or min(behind) == end
 
 

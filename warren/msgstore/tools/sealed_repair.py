@@ -1,13 +1,13 @@
-"""Repairing the sealed files of streams: as a start does, but for headers, which are made again.
+"""Repairing the sealed files of streams: as a start does, but it also restores headers.
 
     a header that cannot be used, with whole chunks   a copy goes to the quarantine, and the header is made again from
-      behind it, and nothing else where they belong     the name; what a start has set aside gets its name back
+      after it, and nothing else where they belong      the name; a file that a start has set aside gets its name back
     a file of which a start would serve nothing       it is set aside, as that start would
     damage in a file                                  a copy goes to the quarantine; the file stays as it is
     a torn end, a left-over of compaction             nothing: the next start removes it
 
-1. Nothing is deleted or cut. All that is ever overwritten is the first block of a file, of which there is a copy.
-2. What is done goes into `streams` too, and in a dry run only there.
+1. Nothing is deleted or cut. Only the first block of a file is ever overwritten, after making a copy of it.
+2. The changes are entered in `streams` too, and in a dry run only there.
 """
 
 from __future__ import annotations

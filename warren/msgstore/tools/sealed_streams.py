@@ -2,11 +2,11 @@
 
 1. Reading changes nothing and stops at nothing: damaged bytes and read errors are things found, not exceptions.
 2. A chunk is a `WholeChunk` when its head, its mark and both checksums are right and, if that is asked for, its columns
-   fit together. What lies between whole chunks, or behind the last one, is `Damage`.
-3. Behind damage chunks are looked for at every multiple of 64: a message may hold bytes that look like one, but not the
-   mark of its place.
-4. Of a stream that counts which a broker would serve: of chunks that overlap the one behind, but that of a compaction,
-   whose left-overs are behind it.
+   fit together. Other bytes between whole chunks, or after the last one, are `Damage`.
+3. After damage chunks are searched for at every multiple of 64: a message may hold bytes that look like a chunk, but
+   not the mark of its place.
+4. Only the chunks count that a broker would serve: of overlapping chunks the later one. The exception is a chunk that
+   compaction has made: the left-overs of compaction come after it.
 5. Memory holds one chunk, and a line for each.
 
 It does not judge whether the end of the last file is torn or corruption: that takes the log.
@@ -101,7 +101,7 @@ class ChunkFile:
         self._fs.close(self._handle)
 
     def rows(self, chunk: WholeChunk) -> ChunkRows | str:
-        """Return the messages of a whole chunk, or why there are none."""
+        """Return the messages of a whole chunk, or the reason why they cannot be read."""
         data = self.maybe_read(chunk.position, chunk.stored_bytes)
         head = None if data is None else maybe_head(data)
         if data is None or head is None or not is_whole(head, data):
@@ -109,7 +109,7 @@ class ChunkFile:
         return self.rows_in(head, data)
 
     def rows_in(self, head: ChunkHead, chunk: bytes) -> ChunkRows | str:
-        """Return the messages of a chunk whose checksums are right, or why there are none."""
+        """Return the messages of a chunk whose checksums are right, or the reason why they cannot be read."""
         try:
             return ChunkRows(head, uncompressed(head, chunk, self._zstd))
         except ValueError as error:
@@ -170,7 +170,7 @@ class SealedFile(ChunkFile):
             position = behind
 
     def _chunk_at(self, position: int, *, in_full: bool) -> WholeChunk | str:
-        """Return the chunk at `position`, or why there is none."""
+        """Return the chunk at `position`, or the reason why it cannot be read."""
         data = self.maybe_read(position, CHUNK_HEAD_BYTES)
         if data is None:
             return UNREADABLE
@@ -206,7 +206,7 @@ class SealedFile(ChunkFile):
         )
 
     def _next_chunk(self, position: int, *, in_full: bool) -> int:
-        """Return where the first whole chunk behind a damaged place begins; where the file ends when there is none."""
+        """Return where the first whole chunk after a damaged place begins; the end of the file without one."""
         at = position + ALIGNMENT_BYTES
         while at < self.size:
             piece = self.readable(at, min(_PIECE_BYTES + len(CHUNK_MAGIC), self.size - at))
@@ -298,7 +298,7 @@ class SealedStream:
                 yield one.end, other.first
 
     def rows(self) -> Iterator[tuple[WholeChunk, ChunkRows | str]]:
-        """Yield each chunk that counts with its messages, or with why there are none."""
+        """Yield each chunk that counts with its messages, or with the reason why they cannot be read."""
         for path, chunks in groupby(self.chunks, key=lambda chunk: chunk.path):
             with ChunkFile(self._fs, path) as file:
                 for chunk in chunks:

@@ -1,4 +1,4 @@
-"""What a store says is live: the state that a broker would start with, brought back without changing a file.
+"""The live state of a store: the state that a broker would start with, brought back without changing a file.
 
 The broker's own recovery does the work, on files that only pretend to be copied and synced. So the tools show what a
 broker would serve, and there is one reading of the log.
@@ -229,9 +229,9 @@ class StoredState:
 
 @dataclass(slots=True)
 class Unsealed:
-    """What the log has of a stream from the offset on up to which it is sealed.
+    """The part of a stream that is not sealed yet, and only in the log.
 
-    `first`: the oldest of it; the next to come when there is none.
+    `first`: its oldest offset; the next one to come when it is empty.
     """
 
     first: int
@@ -311,7 +311,7 @@ def queue_count(indexes: Iterable[QueueIndex]) -> int:
 
 
 def read_checkpoint(files: StoreFiles) -> tuple[CheckpointFacts | None, str | None]:
-    """Return what the checkpoint says about the log, or what is wrong with it; neither when there is none.
+    """Return what the checkpoint says about the log, or what is wrong with it; neither when it does not exist.
 
     Raises:
         UnreadableStore: a newer Warren has written it.

@@ -2,9 +2,9 @@
 
 1. The log first (``log_check``), then the checkpoint, then the state that a broker would start with: every live entry
    of every queue leads to an intact message that has that place, and the segments count their references right. Then
-   what is sealed of streams (``sealed_check``).
-2. A queue's problems are told up to `TOLD_MAX`, then counted.
-3. What a repair has given up is told as that, and is a problem no longer (``given_up``).
+   the sealed files of streams (``sealed_check``).
+2. A queue's problems are reported up to `TOLD_MAX`, then counted.
+3. Damage that a repair has given up is reported as given up, and no longer as a problem (``given_up``).
 """
 
 from __future__ import annotations
