@@ -82,8 +82,8 @@ class RecordStore(Protocol):
         """Read it, linearizably.
 
         Raises:
-                EtcdError: the answer did not come.
-                RecordError: this node does not understand the record, or it belongs to another store.
+            EtcdError: the answer did not come.
+            RecordError: this node does not understand the record, or it belongs to another store.
         """
 
     async def swap(self, revision: int, record: Record) -> int | None:

@@ -314,7 +314,7 @@ class Etcd:
         """Renew a lease; return its time to live in seconds.
 
         Raises:
-                LeaseGone: the lease no longer exists.
+            LeaseGone: the lease no longer exists.
             EtcdError: no endpoint answers as it should.
         """
         stream = await self._read("lease/keepalive", {"ID": str(lease)}, Stream)
@@ -367,7 +367,7 @@ class Etcd:
         """Send a write, and return its answer.
 
         Raises:
-                OutcomeUnknown: the answer did not come.
+            OutcomeUnknown: the answer did not come.
         """
         try:
             return await self._exchange(connection, path, body, kind)

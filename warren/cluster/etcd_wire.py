@@ -166,7 +166,7 @@ class Connection:
         """Return the status and the body of an answer.
 
         Raises:
-                Nonsense, h11.ProtocolError, trio.BrokenResourceError: the answer did not come, or is not valid.
+            Nonsense, h11.ProtocolError, trio.BrokenResourceError: the answer did not come, or is not valid.
         """
         status = await self.receive_head()
         body = bytearray()

@@ -8,9 +8,9 @@ The value of one key, as JSON; each change is one compare-and-swap on the revisi
      "leader": {"node": "a", "incarnation": "91ce…"},
      "by": "take-over",                                how it came to lead: first, take-over, transfer or recovery
      "in_sync": [{"node": …, "incarnation": …}, …],    whose acks a commit needs, the leader among them
-          "assigned": ["a", "b", "c"],                      the nodes that should have a replica
+     "assigned": ["a", "b", "c"],                      the nodes that should have a replica
      "min_in_sync": 2,
-          "drained": ["c"],                                 nodes that must not lead; left out when empty
+     "drained": ["c"],                                 nodes that must not lead; left out when empty
      "forgotten": ["d"],                               nodes that were sent away for good; the same
      "lives": {"a": "07aa…", "b": "c31d…"},            which life of its directory each node in sync had; the same
      "floor": [7, 81920]}                              the epoch and LSN up to where it was committed then; the same
