@@ -1,12 +1,12 @@
-"""File descriptors: how many this process may have, and who leaves some for whom.
+"""Divide the file descriptors that this process may have between clients, HTTP and files.
 
-The system gives the lowest number that is free, so a descriptor with the number N means that more than N are open,
-whatever they are. Who has just opened one compares its number: no counting can be wrong.
+The system gives the lowest number that is free. So a descriptor with the number N means that more than N are open,
+whatever they are. Code that has opened one compares its number: a count, which could be wrong, is not needed.
 
-1. Clients of AMQP and links take numbers below `clients_below`, HTTP those below `http_below`; the rest is for the
-   files of the message store, the metadata store and everything else that must be opened to go on. A connection that
-   came too far is closed at once.
-2. `files` holds what all of those have open at the same time, caches of the store included, which get smaller with it.
+1. Clients of AMQP and links take numbers below `clients_below`, HTTP those below `http_below`. The rest is for the
+   files of the message store, for the metadata store and for everything else that the broker must open to keep running.
+   A connection with a larger number is closed at once.
+2. `files` holds what all of those have open at the same time, including caches of the store, which shrink with it.
 3. A process that could serve fewer than `CONNECTIONS_MIN` clients does not start.
 """
 
@@ -35,7 +35,7 @@ _OTHER_FILES: Final = 32  # SQLite with its journals, what is being written, loo
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Who may have which numbers. `store_handles` is how many files each cache of the store keeps open."""
+    """The limits for each use. `store_handles` is how many files each cache of the store keeps open."""
 
     limit: int
     http_below: int

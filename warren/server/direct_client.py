@@ -1,9 +1,9 @@
-"""AMQP inside the process: methods and messages over a direct connection (`channels.direct`), awaited on trio.
+"""Speak AMQP inside the process: methods and messages over a direct connection (`channels.direct`), awaited on trio.
 
 1. A client has one channel, number `CHANNEL`, open from the first call on. Errors of the broker are raised as the
-   exceptions that a peer would be closed with: `ChannelException` ends the client's channel, the client is then done.
+   exceptions that would close a peer. `ChannelException` ends the client's channel, and with it the client.
 2. Replies come in the order of the calls, so several calls may be sent before the first reply is read (`send`).
-3. What is unacked when a client closes goes back to its queue.
+3. When a client closes, its unacked messages return to their queue.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class DirectClient:
             await self.reply()
 
     def send(self, *methods: Any) -> None:
-        """Send methods; the channel is open. Their replies are to be awaited in this order.
+        """Send methods; the channel is open. Read their replies in this order.
 
         Raises:
             ChannelException: a name is too long to be sent.
@@ -227,7 +227,7 @@ class DirectClient:
     def commit(self, check: CommitCheck, note: Callable[[], None]) -> None:
         """Begin to commit the transaction if `check` lets it pass; see `committed`.
 
-        `note` is done with it, in the same frame of the log. What goes to very many queues takes several turns.
+        `note` is logged in the same frame as the transaction. A commit to very many queues takes several turns.
         """
         assert not self._connection.carry and not self._connection.paused
         channel = self._connection.channels[CHANNEL]

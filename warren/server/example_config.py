@@ -1,8 +1,8 @@
-"""A file of settings for a person to edit, written from what `warren.server.settings` says of them.
+"""Write a file of settings for a person to edit, from the descriptions in `warren.server.settings`.
 
-1. Every setting is there once, under what it means and which values it takes.
-2. What was not set is commented out and shows its default, or an example where no default is fixed: so as it is, the
-   file changes nothing, and with all its comments removed it is still one that can be read.
+1. Every setting is in it once, below its meaning and its allowed values.
+2. A setting that was not set is commented out and shows its default, or an example if it has no fixed default. So the
+   file as it is changes nothing. With all comment signs removed it can still be read.
 3. A secret is never written.
 """
 

@@ -1,18 +1,18 @@
-"""Memory that the C library keeps though nobody uses it any more: when it is given back to the system.
+"""Return freed memory that the C library keeps to the system.
 
-What is freed stays resident as long as one small block stands behind it on the heap: 600 MB of unfinished messages that
-were freed stayed for ever. How much is free is not asked for, since the C library counts it one by one.
+Freed memory stays resident as long as one small block lies after it on the heap: 600 MB of unfinished messages that
+were freed stayed for ever. The broker does not ask how much is free, since the C library counts it block by block.
 
-1. It is given back when the process has used little of the processor for `QUIET_LOOKS` looks and takes `KEPT_BYTES`
-   more than it did at its least. Under load most of it will be used again.
-2. But not all: among blocks of every size some small ones stay for long, large ones do not fit between them, and the
-   heap goes on growing while what is used of it does not. So under load it is given back when the process takes
-   `GROWN_BYTES` more than when that was done last, once in `BUSY_EVERY_S`, and not above `BUSY_MOST_BYTES` (4).
-3. While memory is short it is given back whenever queues have let go of `PIECE_BYTES`, and otherwise once in
-   `SHORT_EVERY_S`.
-4. That is done in a thread. Meanwhile the C library is locked, and whoever wants a block of more than 512 bytes waits:
-   30 ms for 500 MiB, 0.3 s when those are in half a million pieces. Hence at most a thousandth of the time, a tenth
-   while memory is short, and not too much at a time.
+1. It is returned when the process has used little of the processor for `QUIET_LOOKS` looks and takes `KEPT_BYTES` more
+   than its minimum. Under load most of it will be used again.
+2. Not all of it is used again, however. Among blocks of every size some small ones stay for long, and large ones do not
+   fit between them. So the heap keeps growing although its used part does not. Therefore memory is also returned under
+   load: when the process takes `GROWN_BYTES` more than at the previous return, once in `BUSY_EVERY_S`, and not above
+   `BUSY_MOST_BYTES` (4).
+3. While memory is short it is returned whenever queues have released `PIECE_BYTES`, otherwise once in `SHORT_EVERY_S`.
+4. A thread does that. Meanwhile the C library is locked, and every thread that needs a block of more than 512 bytes
+   waits: 30 ms for 500 MiB, 0.3 s if those are in half a million pieces. Hence at most a thousandth of the time, a
+   tenth while memory is short, and only a limited amount at a time.
 """
 
 from __future__ import annotations

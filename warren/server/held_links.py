@@ -1,15 +1,15 @@
-"""Links that are held: the shovels, federation links and tables of a broker do not run until somebody releases them.
+"""Hold links: the shovels, federation links and tables of a broker do not run until an operator releases them.
 
-A restored or copied data directory has the links of the broker that it is from. Beside that broker they would empty
-its queues and take over its tables.
+A restored or copied data directory has the links of the original broker. If both brokers ran, these links would empty
+queues of the original and take over its tables.
 
     mark in the directory (``links_mark.py``) -> the broker starts -> a global parameter, durable -> the mark goes
     released: no mark -> no parameter, durable
 
-1. Links are held while there is the mark or the parameter. Nothing but a release ends that: a crash, a restart or a
-   mark that cannot be read does not.
+1. Links are held while the mark or the parameter exists. Only a release ends that: a crash, a restart or an unreadable
+   mark does not.
 2. The parameter is part of the metadata. Followers have it, so links are held when another node leads, too.
-3. Whoever looks at links is told of a release as of every change of a parameter.
+3. A release is announced like every change of a parameter, so the code that watches links learns of it.
 """
 
 from __future__ import annotations

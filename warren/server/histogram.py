@@ -42,7 +42,7 @@ class Histogram:
         self.sum_s += seconds
 
     def buckets(self) -> list[int]:
-        """Return how many took at most so long, for each of `BOUNDS_S`; then how many there were."""
+        """Return, for each of `BOUNDS_S`, how many values did not exceed it; then the number of all values."""
         found: list[int] = []
         total = 0
         for count in self._counts:
@@ -51,9 +51,10 @@ class Histogram:
         return found
 
     def maybe_quantile(self, share: float) -> float | None:
-        """Return an estimate in seconds of what `share` (0 to 1) of all did not exceed; None when there was none.
+        """Return an estimate in seconds that `share` (0 to 1) of all values did not exceed; None without any value.
 
-        Within a bucket they are taken to be spread evenly; of what took longer than the last bound that bound is said.
+        Values are assumed to be spread evenly within a bucket. For values above the last bound the estimate is that
+        bound.
         """
         buckets = self.buckets()
         total = buckets[-1]

@@ -10,7 +10,7 @@ MARKS_MAX: Final = 1000
 
 
 class Lag:
-    """What has come and is not done, oldest first."""
+    """Work that has come and is not done, oldest first."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, float]] = deque()  # all below the number had come by then

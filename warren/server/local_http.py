@@ -1,9 +1,9 @@
-"""A way over HTTP into one vhost for a program that the broker itself has started, whatever listeners there are.
+"""Offer HTTP into one vhost to a program that the broker itself has started, independent of the listeners.
 
-1. Who starts such a program gets a token for it, and dismisses that when the program has ended. Tokens are random, kept
-   as their hashes in this process, and end with it.
-2. The listener is opened when it is first asked for: a broker that starts no program has none. It is on the loopback
-   interface, with a port that the system chooses, and what it serves is said by who opens it.
+1. The code that starts such a program gets a token for it, and dismisses the token when the program has ended. Tokens
+   are random, kept as hashes in this process, and end with it.
+2. The listener opens when it is first needed: a broker that does not start such programs has no such listener. It is on
+   the loopback interface, with a port that the system chooses. The code that opens it decides what it serves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 
 
 class LocalHttp:
-    """Where the listener is, and who may come."""
+    """The address of the listener, and the tokens that it accepts."""
 
     def __init__(self) -> None:
         self._vhosts: dict[bytes, str] = {}
@@ -36,14 +36,14 @@ class LocalHttp:
         return token
 
     def dismiss(self, token: str) -> None:
-        """Let nobody in with `token` any more."""
+        """Refuse `token` from now on."""
         self._vhosts.pop(_digest(token), None)
 
     def maybe_vhost(self, token: str) -> str | None:
-        """Return where a token lets in to; None: it is none."""
+        """Return the vhost of a token; None if the token is not valid."""
         return self._vhosts.get(_digest(token))
 
-    # --- for who serves -----------------------------------------------------------------------------------------------
+    # --- for the server -----------------------------------------------------------------------------------------------
 
     async def wanted(self) -> None:
         """Wait until somebody asks for it."""
@@ -55,7 +55,7 @@ class LocalHttp:
         self._opened.set()
 
     def closed(self) -> None:
-        """Tell that it is not there any more, and may be opened again."""
+        """Tell that the listener is closed, and may be opened again."""
         self._opened = trio.Event()
 
 

@@ -1,15 +1,16 @@
-"""What importing a file of definitions would do to the running broker, found out before anything is done.
+"""Find out what importing a file of definitions would change in the running broker, before anything is done.
 
-1. Planning changes nothing. Whatever would be refused, is refused here: names, patterns, arguments, limits, parameters
-   and policies are checked by the code that would apply them. One mistake refuses the file, with all the others.
-2. Importing adds. Users, permissions, limits, parameters, policies and what is said of vhosts take the place of what
-   is there under the same name; nothing is deleted.
-3. An exchange or queue that exists with other properties stays as it is: a conflict, as is a binding between ends of
-   which one does not exist. The rest is imported; RabbitMQ does the same, and does not tell.
-4. Who imports cannot lose access unawares: another password, fewer tags or fewer permissions of their own, and any
-   change of a user tagged ``protected``, are a conflict, unless that was asked for. What a file grants them besides is
-   granted.
-5. Of two items for the same thing the later one counts; a queue or exchange that is declared in two ways is a mistake.
+1. Planning changes nothing. It refuses everything that would be refused later: names, patterns, arguments, limits,
+   parameters and policies are checked by the code that would apply them. One mistake refuses the whole file; all
+   mistakes are reported.
+2. Importing adds. Users, permissions, limits, parameters, policies and properties of vhosts replace those with the same
+   name. Nothing is deleted.
+3. An exchange or queue that exists with other properties stays as it is: a conflict. A binding is a conflict, too, if
+   one of its ends does not exist. The rest is imported; RabbitMQ does the same, without a report.
+4. Importing users cannot lose access by accident. Another password, fewer tags or fewer permissions of their own are a
+   conflict unless they asked for that, and so is any change of a user tagged ``protected``. Additional rights in the
+   file are granted.
+5. Of two items for the same thing the later one counts. A queue or exchange that is declared in two ways is a mistake.
 6. Names beginning with ``amq.``, the default exchange and global parameters beginning with ``internal`` are skipped.
 7. The steps are in an order in which each can be applied: an exchange or queue finds its policies in place.
 8. A vhost that the import makes is open to the user who imports, unless the file says what they may do there. An
@@ -253,7 +254,7 @@ class _Planner:
     # --- users ------------------------------------------------------------------------------------------------------
 
     async def _password_of(self, item: UserItem) -> PasswordHash:
-        """Return the hash that a user is to have; one that fits a given password already stays."""
+        """Return the hash for a user; the current hash stays if it fits a given password."""
         if item.password is None or item.password == "":
             algorithm = item.hashing_algorithm
             if algorithm is None:
@@ -263,7 +264,7 @@ class _Planner:
             record = self._broker.access.users.get(item.name)
             if record is None or item.name != self._by or not self._own_password:
                 return given
-            # The same password has another hash each time. Who imports keeps the one that fits.
+            # The same password has another hash each time. Importing users keep their hash if it fits.
             if await in_thread(LOGINS, verify_password, self._own_password, given, abandon=True):
                 return PasswordHash(record.password_hash, record.hashing_algorithm)
             return given
@@ -284,7 +285,8 @@ class _Planner:
         check_storable(put)
         current: UserPut | None = self._planned(("user", item.name), self._broker.access.users.get(item.name))
         if put.password_hash == "" and current is not None and current.password_hash == "":
-            put = UserPut(put.name, "", current.hashing_algorithm, put.tags)  # no password is none in any algorithm
+            # an empty hash means the same in every algorithm
+            put = UserPut(put.name, "", current.hashing_algorithm, put.tags)
         changed: list[str] = []
         if current is not None:
             if (current.password_hash, current.hashing_algorithm) != (put.password_hash, put.hashing_algorithm):
@@ -517,7 +519,7 @@ class _Planner:
         there = self._maybe_vhost(vhost)
         existing = None if there is None else there.queues.get(item.name)
         if existing is not None:
-            # What is said twice of it is compared with what is there, each time.
+            # A later declaration in the file is compared with the existing queue as well.
             QueueArguments(_declaration(item, arguments), vhost)
             self._existing_queue(existing, item, arguments)
             return
@@ -757,7 +759,7 @@ def _object(given: object, what: str) -> str:
     """Return a JSON object as text; an empty array is an empty object.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not an object.
     """
     if given is None or given == []:
         given = {}

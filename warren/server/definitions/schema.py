@@ -12,11 +12,12 @@
     exchanges            vhost, name, type, durable, auto_delete, internal, arguments
     bindings             vhost, source, destination, destination_type, routing_key, arguments
 
-1. Keys that are not listed here mean nothing, at the top and in items.
-2. In a file of one vhost only what belongs to a vhost counts, and all of it belongs to that one, whatever it says.
-3. All items are looked at before the file is refused, so that whoever wrote it learns of every mistake at once.
-4. A hash of scrypt is in base64 once more: RabbitMQ refuses a file in which a hash is not. As it is, it is taken, too.
-5. Each item is decoded on its own, with pauses: the largest file costs the broker no long turn.
+1. Keys that are not listed here are ignored, at the top and in items.
+2. In a file of one vhost only items that belong to a vhost count. All of them belong to that vhost, whatever they say.
+3. All items are checked before the file is refused, so that its author learns of every mistake at once.
+4. A scrypt hash is exported in base64 a second time: RabbitMQ refuses a file with a hash that is not base64. A scrypt
+   hash that is not encoded again is accepted, too.
+5. Each item is decoded on its own, with pauses: even the largest file does not take a long turn of the broker.
 
 Source: RabbitMQ, "Definition Export and Import"; forms from 3.10.8 and 4.x.
 """

@@ -1,28 +1,28 @@
-"""Drains: readers that take messages out of a queue in ranges, which they can read again until they acknowledge them.
+"""Let readers drain queues: they claim ranges of messages, and can read a range again until they acknowledge it.
 
-    open -> epoch      claim(after k): what is below k is acknowledged, what comes next is claimed as [k, e)
-                       read [k, e), as often as need be: claim queues are read like streams
+    open -> epoch      claim(after k): all below k is acknowledged, the next messages are claimed as [k, e)
+                       read [k, e), any number of times: claim queues are read like streams
                        claim(after e) ...
 
-A session is a vhost, a queue and the name of a consumer; what it has claimed is in a queue of its own, a claim queue
+A session is a vhost, a queue and the name of a consumer. Its claimed messages are in a queue of its own, a claim queue
 (`queues.claims`).
 
-1. Opening a session gives it an epoch, larger than all before in the vhost. Calls with another epoch than its latest
-   are refused: of two readers with one name only the one that came last goes on.
-2. What is answered is synced: claims, acknowledgements, epochs. After a crash each message is in the queue or claimed,
-   and a claim has its number still.
-3. Claiming after k when something from k on is claimed already claims nothing: that is what a reader finds which died
-   before it noted that it had claimed it.
-4. The calls of a session are done one after the other. One that is given up in the middle leaves what it has claimed so
-   far to (3). Claiming stops after `CLAIM_S`, and when somebody opens the session.
-5. Claims outlive their queue. They go with the vhost, when they are acknowledged, or when somebody says so.
-6. Nothing is given back by itself, however long nobody asks, unless the session was opened with a lease. What it has
-   claimed then goes back as if an operator had released it, when no call of it and no read of its claims was under way
-   for that long. Time in which the broker did not run, or could not listen, is no silence.
+1. Opening a session gives it an epoch, larger than all earlier ones in the vhost. Calls with another epoch than the
+   latest are refused: of two readers with one name only the later one can continue.
+2. Answered calls are synced: claims, acknowledgements, epochs. After a crash each message is in the queue or claimed,
+   and a claim still has its number.
+3. Claiming after k claims nothing if something from k on is claimed already. A reader that died before it noted a claim
+   finds that claim this way.
+4. The calls of a session are done one after the other. A cancelled call leaves what it has claimed so far to (3).
+   Claiming stops after `CLAIM_S`, and when another reader opens the session.
+5. Claims outlive their queue. They end with the vhost, when they are acknowledged, or when they are deleted.
+6. Claims are not returned automatically, however long no reader asks, unless the session was opened with a lease. With
+   a lease they return as if an operator had released them, once no call of the session and no read of its claims was
+   under way for that long. Time in which the broker did not run, or could not listen, does not count as silence.
 
-7. Single claims can be settled otherwise than by acknowledging them: dead-lettered, or put back into the queue. That is
-   noted at once, and carried out when they are acknowledged (``claim_verdicts``): each such message leaves the claims
-   and is where it is to go in one frame of the log.
+7. Single claims can be settled in another way than by acknowledging them: dead-lettered, or put back into the queue.
+   That is noted at once, and carried out when they are acknowledged (``claim_verdicts``): one frame of the log removes
+   such a message from the claims and adds it to its destination.
 
 The epoch and the lease of a session are among the records of its vhost (`vhosts.records`), which no client can
 change.
@@ -71,9 +71,9 @@ from warren.vhosts.virtual_host import VirtualHost
 CLAIM_S: Final = 20.0
 # How long a call waits for the one before it.
 TURN_S: Final = 30.0
-# Of one queue: whoever may read it can open them, and each is a queue.
+# Of one queue: every user who may read it can open sessions, and each session is a queue.
 DRAINS_QUOTA: Final = Quota(total=100, of_user=50)
-# Who wakes so much later than he wanted was kept from hearing readers, too.
+# If the task woke this late, the broker could not hear readers either.
 LATE_S: Final = 1.0
 AT_ONCE: Final = 256  # sessions that are looked at without giving way
 _CONGESTED_POLL_S: Final = 0.01
@@ -87,7 +87,7 @@ log = get_logger("drains")
 
 
 class DrainError(Exception):
-    """Something that a drain cannot do; the text is for whoever asked."""
+    """A drain cannot do something; the text is for the client that asked."""
 
 
 class Fenced(DrainError):
@@ -243,12 +243,12 @@ class Drains:
         until: int | None,
         life_id: bytes | None = None,
     ) -> tuple[int, int]:
-        """Acknowledge what is below `after`, claim what comes next, and return from where to where claims are now.
+        """Acknowledge all below `after`, claim the next messages, and return the range that is claimed now.
 
-        `max_rows`: at least 1; `max_bytes`: of bodies, but at least one message; `until`: see `mark`; `life_id`: what
-        has written the last claim below `after`, as far as the reader knows. What is claimed from `after` on already is
-        returned as it is. The first number is larger than `after` only when claims from
-        there on were released.
+        `max_rows`: at least 1; `max_bytes`: of bodies, but at least one message; `until`: see `mark`; `life_id`: the
+        life that has written the last claim below `after`, as far as the reader knows. If messages from `after` on are
+        claimed already, the call returns these. The first number is larger than `after` only when claims from there on
+        were released.
 
         Raises:
             DrainError: `NoDrain`, `Fenced`, `Diverged`, `Ahead`, `Busy`.
@@ -285,9 +285,9 @@ class Drains:
             return 0 if queue is None else mark_of(queue)
 
     async def settle(self, drain: Drain, ranges: list[tuple[int, int]], kind: str, delay_ms: int | None) -> int:
-        """Note what is to become of claims when they are acknowledged; return how many claims have such a note now.
+        """Note what happens to claims when they are acknowledged; return how many claims have such a note now.
 
-        `kind`: of ``claim_verdicts``; `delay_ms`: of `REQUEUE`. What is no longer claimed is passed over.
+        `kind`: of ``claim_verdicts``; `delay_ms`: of `REQUEUE`. Messages that are no longer claimed are skipped.
 
         Raises:
             DrainError: `NoDrain`, `NotClaimed`, `NoDeadLetters`, `NoQueue`, `TooMany`, `Busy`.
@@ -344,10 +344,10 @@ class Drains:
             return note.failed
 
     async def release(self, drain: Drain, epoch: int | None) -> int:
-        """Have the queue take back what is claimed, and return how many messages that were.
+        """Move the claimed messages back to the queue, and return their number.
 
-        They come behind what waits there, flagged as redelivered. Without `epoch` whoever has the session open is
-        fenced.
+        They go behind the waiting messages, flagged as redelivered. Without `epoch` the reader that has the session
+        open is fenced.
 
         Raises:
             DrainError: `NoDrain`, `Fenced`, `NoQueue`, `Busy`.
@@ -405,7 +405,7 @@ class Drains:
 
     @contextmanager
     def reading(self, claims: ClaimQueue) -> Iterator[None]:
-        """Note that claims are being read: whoever does is busy with them."""
+        """Note that claims are being read: the reader is busy with them."""
         with self._under_way(claims.vhost_name, claims.name):
             yield
 
@@ -418,7 +418,7 @@ class Drains:
         self.begin_leases()
         while True:
             self._leased = trio.Event()
-            self._next_end_s = inf  # whoever opens a session meanwhile may come too late to be looked at
+            self._next_end_s = inf  # a session opened meanwhile has to wake us: `end_leases` may miss it
             self._next_end_s = next_s = max(await self.end_leases(), self._clock())
             with trio.move_on_at(next_s):
                 await self._leased.wait()
@@ -543,7 +543,7 @@ class Drains:
 
     @contextmanager
     def _under_way(self, vhost_name: str, name: str, *, by_reader: bool = True) -> Iterator[_Presence]:
-        """Keep the lease from ending meanwhile; it begins anew afterwards when the call was one of the reader."""
+        """Keep the lease from ending during a call; renew it afterwards if the call came from the reader."""
         presence = self._presence(vhost_name, name)
         presence.calls_under_way += 1
         if by_reader:

@@ -1,1 +1,1 @@
-"""Who logs in: names and passwords checked off the reactor."""
+"""Log users in: check names and passwords off the reactor."""

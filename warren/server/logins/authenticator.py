@@ -1,19 +1,19 @@
-"""Who is this: checks a name and a password off the reactor, and tells an attacker nothing.
+"""Check a name and a password off the reactor, and tell an attacker nothing.
 
-1. Every refused check looks the same: unknown user, wrong password, no password set, guest from afar, too
-   many attempts; only the log says which (`Authenticator.why_refused`). A check that hashes costs exactly one
+1. Every refused check looks the same: unknown user, wrong password, missing password, guest from another machine, too
+   many attempts. Only the log tells the reason (`Authenticator.why_refused`). A check that hashes costs exactly one
    scrypt, whichever hash the user has.
-2. At most `KDF_THREADS` hashes run at a time, in threads of their own; who waits costs no thread.
-3. A verified pair of name and password is remembered for `CACHE_S` after it was last used, under a key only this
+2. At most `KDF_THREADS` hashes run at a time, in threads of their own. Waiting checks do not take threads.
+3. A verified pair of name and password is remembered for `CACHE_S` after its last use, under a key that only this
    process can compute. The stored hash is part of the key: a changed password, like a deleted user, is not remembered.
    Equal checks that arrive together share one hash.
-4. The right password is never refused. Failures are paid from budgets, of the peer's network, of the user, and of the
-   user from there; while one is empty guesses are slow: their hashes have the turns of suspects (``hash_turns.py``),
-   one at a time with a pause, and refusals are told later. A remembered pair waits for nothing. Somebody from where
-   this user has logged in before does not wait behind others from there, nor behind guesses at the user from afar.
-5. A user in `LOOPBACK_ONLY` logs in from this machine only. What counts is the address of the accepted
-   socket.
-6. A password that fits a RabbitMQ hash is hashed with scrypt, and the new record announced, before the check
+4. The right password is never refused. Failures are paid from three budgets: of the peer's network, of the user, and of
+   the user from that network. While one is empty guesses are slow: their hashes have the turns of suspects
+   (``hash_turns.py``), one at a time with a pause, and refusals are told later. A remembered pair does not wait. A
+   login from a network where this user has logged in before does not wait behind others from there, nor behind guesses
+   at the user from elsewhere.
+5. A user in `LOOPBACK_ONLY` logs in from this machine only. The address of the accepted socket decides.
+6. When a password fits a RabbitMQ hash, it is hashed with scrypt, and the new record is announced, before the check
    returns.
 
 Source: RabbitMQ, "Access control" (loopback users), "Passwords".
@@ -181,7 +181,7 @@ class Authenticator:
         return record if self.may_log_in_from(user, peer_address) else None
 
     async def _check_record(self, user: str, record: UserPut | None, password: bytes, origin: str) -> tuple[bool, bool]:
-        """Return whether the password fits, and whether a refusal is to be a slow one."""
+        """Return whether the password fits, and whether a refusal should be slow."""
         key = self._key(user, record, password)
         while True:
             if self._is_remembered(key):

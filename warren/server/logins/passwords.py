@@ -60,8 +60,7 @@ class PasswordHash:
     algorithm: str
 
 
-# Costs what a real one costs and fits no password: verified when there is no user, so that the time tells
-# nothing.
+# Fits no password, and costs as much as a real hash: verified for unknown users, so that the time tells nothing.
 DUMMY_HASH: Final = PasswordHash(f"$scrypt$ln={_LOG2_N},r={_R},p={_P}${'A' * 22}${'A' * 43}", SCRYPT)
 
 
