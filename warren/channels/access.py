@@ -1,11 +1,11 @@
-"""Who may do what, and how much of it: users, their permissions and limits, and the one place that decides.
+"""Access control: users, their permissions and limits, and the one place that decides.
 
 1. Every operation on an exchange or queue asks `Principal.authorize` (or `authorize_topic`) first; the operations and
    what they ask for are the table of RabbitMQ's access control page.
 2. A change of permissions holds for open connections from the next operation on: principals are refreshed in place
    and cached publish routes, which embed a granted permission, are forgotten.
-3. Patterns (`vhosts.pattern`) are compiled once, those for topics when they are asked first; answers are cached per
-   name, up to a number of bytes. What has to be searched is counted in steps, which the connection that asks pays for.
+3. Patterns (`vhosts.pattern`) are compiled once, those for topics at the first check; answers are cached per name, up
+   to a number of bytes. A search is counted in steps, and the connection that asks pays for them.
 4. `Usage` counts the open connections of each user and the channels on them, over all vhosts.
 """
 
@@ -344,7 +344,7 @@ def _topic_pattern(text: str, topic: TopicPermissionPut, *, stored: bool) -> Pat
     """Compile a pattern of `topic` as it is meant for its user and vhost.
 
     Raises:
-        ValueError: it is none.
+            ValueError: the pattern is not valid.
     """
     # Substituted values are escaped: a user called ".*" must not widen a pattern.
     text = text.replace("{username}", _escaped(topic.user)).replace("{vhost}", _escaped(topic.vhost))

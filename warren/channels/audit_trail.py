@@ -1,12 +1,13 @@
-"""What clients delete and empty over AMQP, told to the log: who did it, from where, and how many messages went.
+"""Log lines for objects that clients delete and purge over AMQP: by which user, from where, and how many messages.
 
     audit  did="queue.delete orders"  vhost=shop  user=app  peer=10.0.0.7:51234  messages=12
 
-1. queue.delete and exchange.delete of what others may rely on, that is of what is durable and neither exclusive nor
-   auto-delete, and queue.purge of such a queue that was not empty. What comes and goes with its clients has no line.
-   Declares, binds and unbinds have none either: clients repeat them at each start, and the event exchange tells them.
-2. A user has at most `LINES_MAX` lines from one tick to the next. The changes beyond have one line together with their
-   number, so nothing is done in silence, and no client fills the disk of the log.
+1. A line is written for queue.delete and exchange.delete of an object that others may rely on: it is durable and
+   neither exclusive nor auto-delete. A line is also written for queue.purge of such a queue that was not empty. Objects
+   that come and go with their clients have no line. Declares, binds and unbinds have no line either: clients repeat
+   them at each start, and the event exchange reports them.
+2. A user has at most `LINES_MAX` lines from one tick to the next. All further changes share one line with their number:
+   so no change is silent, and no client can fill the disk of the log.
 3. What the management API does for its users has its line there (``mgmt_plugin/audit.py``).
 """
 

@@ -167,9 +167,9 @@ class Broker:
         self._connections_of: dict[str, dict[Peer, None]] = {}  # by user
         # Of protocols whose clients have a name of their own, by vhost and name: one at a time.
         self.named_clients: dict[tuple[str, str], Peer] = {}
-        # What else is spoken where AMQP 0-9-1 is, by the first 8 bytes; set by the shell.
+        # Other protocols spoken on the port of AMQP 0-9-1, by the first 8 bytes; set by the shell.
         self.other_protocols: dict[bytes, PeerMaker] = {}
-        # Who takes the place of a connection, and what has come from its client; taken by the shell.
+        # The peer that takes the place of a connection, and the bytes received so far; taken by the shell.
         self.switched: tuple[Peer, bytes] | None = None
         self.open_connections: int = 0
         self.churn = Churn()
@@ -180,13 +180,13 @@ class Broker:
         self.audit_trail = AuditTrail(self.note)
         self.ended: list[Peer] = []  # to be closed by the shell once flushed
         self.resumed: list[Peer] = []  # have more to handle, or may be read again
-        self.direct_outboxes: list[Outbox] = []  # of direct connections, with something to read or to go on with
+        self.direct_outboxes: list[Outbox] = []  # of direct connections that have something to read or to continue
         self.alarm_reason: str = ""
         self.syncs_confirms: Callable[[str], bool] = _always  # whether a confirm of that vhost means synced
         self._alarms: set[str] = set()
         self._behind: bool = False  # the disk is slower than the publishers
         self._crowded: bool = False  # and not only because of large messages
-        self._short_ticks: int = 0  # until the notice that not too much is received in part any more; 0: it was given
+        self._short_ticks: int = 0  # until the notice that inbound is no longer short; 0: it was given
         self._gated: set[Peer] = set()
         self._runnable: list[Queue] = []
         self._restoring: list[SeenKeys] = []
@@ -222,7 +222,7 @@ class Broker:
         self.switched = (made, data)
 
     def take_switched(self) -> tuple[Peer, bytes] | None:
-        """Return who has taken the place of the connection just fed, and what is to be fed again; None: nobody has."""
+        """Return the peer that replaces the connection just fed, and the bytes to feed it; None: no replacement."""
         switched = self.switched
         if switched is not None:
             self.switched = None
@@ -347,14 +347,14 @@ class Broker:
         return taken
 
     def take_ended(self) -> list[Peer]:
-        """Return the connections whose sockets are to be closed once their outboxes are flushed."""
+        """Return the connections whose sockets the shell has to close once their outboxes are flushed."""
         ended = self.ended
         if ended:
             self.ended = []
         return ended
 
     def take_resumed(self) -> list[Peer]:
-        """Return the connections to go on with: feed each ``b""``, and read it again unless it is paused."""
+        """Return the connections to continue: feed each ``b""``, and read it again unless it is paused."""
         resumed = self.resumed
         if resumed:
             self.resumed = []
@@ -414,7 +414,7 @@ class Broker:
                 self.note("info", "inbound.enough", {"held_bytes": int(inbound.held_bytes)})
 
     def restore_lane(self, index: QueueIndex, clean: bool) -> bool:
-        """Give messages that recovery found to the queue or exchange that has the name; False when there is none."""
+        """Give recovered messages to the queue or exchange with that name; return False when the name is unknown."""
         vhost = self.vhosts.get(index.vhost)
         if index.lane == EXCHANGE_SEEN_KEYS or index.lane == EXCHANGE_PRODUCERS:
             of_exchange = None if vhost is None else vhost.seen_keys.get(index.name)
@@ -636,7 +636,7 @@ class Broker:
             self._resume_publishers()
 
     def _resume_publishers(self) -> None:
-        """Have publishers go on. Those that something else still keeps from it find that out by themselves."""
+        """Let publishers continue. Those that are blocked for another reason find that out by themselves."""
         if self.shared.stopped:
             return
         if self._resuming.is_to_begin():
@@ -695,7 +695,7 @@ class Broker:
 
         Raises:
             ValueError: the change is not valid, a pattern for instance, or its vhost or user does not exist. The text
-                is for whoever asked; nothing is changed.
+                        is for the caller; nothing is changed.
         """
         change = own_change(change)
         check_storable(change)
@@ -750,7 +750,7 @@ class Broker:
         try:
             vhost.restore_policy(change)
         except ValueError as error:
-            # An earlier version took it. Without it the broker starts, and whoever sets it again is told what is wrong.
+            # An earlier version accepted it. The broker starts without it, and setting it again reports the error.
             reason = str(error)
             self.note("error", "policy.invalid", {"vhost": change.vhost, "policy": change.name, "reason": reason})
 
@@ -803,7 +803,7 @@ class Broker:
             self.parameters.tell(parameter)
 
     def _let_go_of(self, vhost: VirtualHost) -> None:
-        """Nobody is connected any more to a vhost that has been deleted."""
+        """Clean up a deleted vhost that has no connections left."""
         self.counted.add(vhost.counted)
         vhost.letters.close()
         for seen in vhost.seen_keys.values():

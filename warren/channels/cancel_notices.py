@@ -1,8 +1,9 @@
-"""What clients are told of the consumers of a queue that is deleted.
+"""Notices to clients about the consumers of a deleted queue.
 
-1. Whoever deletes it is told of consumers of its own behind the reply to that, as by RabbitMQ: a client that waits for
-   the reply need not expect anything else. (py-amqp, and so Celery, raises from the delete then.)
-2. All others are told at once.
+1. The client that deletes the queue gets the notices about its own consumers after the reply to queue.delete, as with
+   RabbitMQ: a client that waits for the reply need not expect anything else. (Otherwise py-amqp, and so Celery, raises
+   from the delete.)
+2. All other clients are told at once.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ def tell_lost(consumer: Consumer) -> None:
 
 
 class CancelNotices(Job):
-    """What `connection` is to be told of consumers of its own, of a queue that it deletes.
+    """Notices for `connection` about its own consumers of a queue that it deletes.
 
-    It is to begin when the reply has.
+    The job has to begin when the reply has been written.
     """
 
     def __init__(self, connection: Peer) -> None:

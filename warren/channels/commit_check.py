@@ -1,12 +1,12 @@
-"""What is asked before a staged batch is committed: would somebody get each of its messages, and has each queue room?
+"""The check of a staged batch before its commit: does a queue take each of its messages, and has each queue room?
 
     count   each queue that may refuse publishes: how many messages would come to it, and their bytes
-    ask     a queue that has no room for them ends the check; one that has keeps it for the commit, if that takes turns
+    ask     a queue without room for them ends the check; a queue with room keeps it, if the commit takes turns
 
-1. Both take steps, and may take several turns. What is promised counts as if it waited in the queue already, so others
-   cannot fill it up meanwhile; and what was promised is let in, though the limit may have been lowered since.
-2. A queue that was deleted takes nothing, and nothing is asked of one that refuses nothing when it is counted.
-3. A commit that is done at once needs no promise. There are those of one commit at a time: one that takes turns holds
+1. Both take steps, and may take several turns. Promised room counts as if the messages waited in the queue already, so
+   other publishers cannot use it meanwhile; promised messages are let in even if the limit has been lowered since.
+2. A deleted queue takes nothing. A queue that refuses nothing when it is counted is not asked.
+3. A commit that is done at once needs no promise. Only one commit at a time has promises: one that takes turns holds
    the batch of the log.
 """
 

@@ -9,16 +9,16 @@ Publishes have numbers, from 1 on; three of them say how far a session is:
 1. Each publish is answered once: a refused one by the refusal of its number, any other by the first confirmation that
    covers it. No confirmation names a refused one.
 2. A refusal is written at once, and so before any confirmation that covers its number.
-3. Confirms are counted, not written: one cumulative confirmation at the end of the turn, or, for what is stored, one
+3. Confirms are counted, not written: one cumulative confirmation at the end of the turn, or, for stored messages, one
    when a batch of the log is done.
-4. A publish that is stored leaves a mark, "the publishes up to this one are confirmed when that batch is done". There
-   is one for the open batch at most, and one for the batch under way. While there is one, nothing behind it is
-   confirmed: confirms are in order.
-5. A queue may have been declared while the journal was held: what is stored there waits for its declaration, too
-   (`vhosts.metadata_journal`, 4). Changes that others make hold nobody's confirms back.
-6. A session that is closed is told nothing more.
+4. A stored publish leaves a mark, "the publishes up to this one are confirmed when that batch is done". There is one
+   mark for the open batch at most, and one for the batch under way. While a mark exists, no later publish is confirmed:
+   confirms are in order.
+5. A queue may have been declared while the journal was held: messages stored there wait for its declaration, too
+   (`vhosts.metadata_journal`, 4). Changes by other clients do not delay confirms.
+6. After its end, a session is told nothing more.
 
-What a publish came to is decided elsewhere (``queues.outcome``), and how the peer is told by its protocol.
+``queues.outcome`` decides the outcome of a publish; the protocol decides how the peer is told.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Confirms(BatchWaiter):
             self._confirm_up_to(self._accepted)
 
     def batch_done(self, batch: i64) -> None:
-        """What was published up to the mark of `batch` is on disk."""
+        """The publishes up to the mark of `batch` are on disk."""
         pending = self._pending
         marks = self._marks
         confirmable: i64 = self._confirmed_to
@@ -179,7 +179,7 @@ class Confirms(BatchWaiter):
         return int(self.published - self._confirmed_to - refused)
 
     def close(self) -> None:
-        """Tell nothing any more: the session is being closed."""
+        """Send no more confirms: the session is being closed."""
         self._is_closed = True
 
     def _confirm_up_to(self, number: i64) -> None:

@@ -7,7 +7,7 @@
 4. All errors that a peer can cause become a close here and nowhere else.
 5. Frames for a channel that has ended are ignored for `CLOSED_S`: a client with several threads had them under way.
    channel.close is answered then.
-6. What one call of `feed` does is bounded (fast_path.py (5)); frames are handled in their order all the same.
+6. The work of one call of `feed` is bounded (fast_path.py (5)); frames are handled in their order all the same.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Connection(FastConnection):
         self.frame_limit_bytes = FRAME_MAX_BYTES
         self.handshake: Handshake | None = Handshake(self)  # until the connection is open, or has ended
         self._closed = _NONE_CLOSED  # when channels ended that were not opened again, by number
-        self._deaf: bool = False  # framing is lost: nothing that comes makes sense any more
+        self._deaf: bool = False  # framing is lost: later bytes make no sense
 
     # --- in -------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Handle received bytes; ``b""`` after `Broker.take_resumed` goes on with what was held back."""
+        """Handle received bytes; ``b""`` after `Broker.take_resumed` continues with the input that was held back."""
         if data:
             self.received_reads += 1
         self.units_left = UNLIMITED_UNITS if self.is_direct else self.shared.feed_units
@@ -102,7 +102,7 @@ class Connection(FastConnection):
         self.walk(data)
 
     def give_way(self) -> None:
-        """Another protocol is spoken: its peer goes on, and this one has never been."""
+        """Let the peer of another protocol take over, as if this one had never existed."""
         self.enter(ENDED)
         self.forget_input()
         self.turns.close()
@@ -145,7 +145,7 @@ class Connection(FastConnection):
             raise ConnectionException(UNEXPECTED_FRAME, text)
         method = decode_method(data, start, end)
         if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes and not _settles(method):
-            # Whoever does not take its replies is not asked for more requests.
+            # A peer that does not read its replies is not read for more requests.
             self.pause_for_outbox()
             return False
         if isinstance(method, TOPOLOGY_METHODS):
@@ -220,7 +220,7 @@ class Connection(FastConnection):
         return True
 
     def session_ended(self, channel: Session, refusal: ChannelException | None, method_id: int) -> None:
-        """Tell the peer that a channel has let go of everything: as it asked for, or because of `refusal`."""
+        """Tell the peer that a channel has released everything: as it asked for, or because of `refusal`."""
         number = int(channel.number)
         if self.state != RUNNING or self.channels.get(number) is not channel:
             return  # so has the connection, meanwhile

@@ -3,9 +3,9 @@
 1. A consumer has its channel as `owner` as long as it stands in the channel's ledger.
 2. A reply queue (direct reply-to) belongs to one channel and its one consumer, and goes with that. It has an
    unguessable name and is not listed.
-3. basic.cancel of a tag that nobody has is answered like any other.
+3. basic.cancel of an unknown tag is answered like any other.
 
-Who is served, and what is out for acknowledgement: ``queues.consumer_groups``, ``queues.delivery``.
+``queues.consumer_groups`` chooses the next consumer, ``queues.delivery`` keeps the unacknowledged deliveries.
 """
 
 from __future__ import annotations

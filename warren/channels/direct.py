@@ -1,11 +1,11 @@
 """A connection without a socket: the broker's own management acts on it for a user, by the methods of AMQP.
 
-1. It begins open. There is no handshake and no password: whoever asks for one has checked who the user is.
-2. What the user may do, limits of vhosts, texts of refusals and events of what is declared are those of any other
-   connection, because it is one. It counts towards no limit of connections and is told to nobody.
-3. What it is fed is handled at once: nobody but the broker's own management is behind it.
+1. It begins open. It has neither a handshake nor a password: its caller has checked the user.
+2. Permissions of the user, limits of vhosts, texts of refusals and events of declarations are those of any other
+   connection, because it is one. It does not count towards a limit of connections, and nobody is told about it.
+3. Its input is handled at once: only the broker's own management uses it.
 4. Its outbox is not on the list that sockets are flushed from. It is on `Broker.direct_outboxes` when there is
-   something to read, or to go on with after a pause.
+   something to read, or to continue after a pause.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DirectConnection(Connection):
         self.running = True
 
     def resume(self, reason: i64) -> None:
-        """End the pause for `reason`; whoever uses this connection goes on with ``feed(b"")``."""
+        """End the pause for `reason`; the user of this connection continues with ``feed(b"")``."""
         if self.paused & reason:
             self.paused &= ~reason
             if self.paused == 0:

@@ -70,7 +70,7 @@ def atom_text(name: str) -> str:
 
 
 def port_of(endpoint: str) -> int:
-    """Return the port of ``host:port``, 0 when there is none."""
+    """Return the port of ``host:port``, 0 when the port is missing."""
     port = endpoint.rpartition(":")[2]
     return int(port) if port.isdigit() else 0
 

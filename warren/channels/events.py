@@ -1,4 +1,4 @@
-"""The event exchange: what comes and goes is told to ``amq.rabbitmq.event``, a topic exchange in vhost ``/``.
+"""The event exchange: ``amq.rabbitmq.event``, a topic exchange in vhost ``/``, gets a message for each change.
 
 An event is a persistent message without a body. Its routing key is its name, its headers say what happened, its
 timestamp is that of the header ``timestamp_in_ms``.
@@ -11,20 +11,20 @@ timestamp is that of the header ``timestamp_in_ms``.
     policy.set .cleared                    operator.policy.cleared             queue.policy.updated .cleared
     parameter.set .cleared                 alarm.set .cleared
 
-Texts are longstr, all integers long, lists arrays, objects tables. What RabbitMQ knows as an Erlang term and has no
-field type for, it sends as the text of that term, and so do we: addresses (``{127,0,0,1}``), the arguments of queues,
-exchanges, bindings and consumers, and client-properties (an array of texts like ``{<<"x-max-length">>,signedint,5}``),
-objects within the value of a parameter (``#{<<"max-hops">> => 1}``).
+Texts are longstr, all integers long, lists arrays, objects tables. RabbitMQ sends an Erlang term that has no field type
+as the text of that term, and so do we: addresses (``{127,0,0,1}``), the arguments of queues, exchanges, bindings and
+consumers, and client-properties (an array of texts like ``{<<"x-max-length">>,signedint,5}``), objects within the value
+of a parameter (``#{<<"max-hops">> => 1}``).
 ``pid`` is the name of a connection or a channel that no other one ever had; ``closed`` has little else.
 
-1. While nothing is bound to the exchange nothing is built: an event costs two look-ups.
+1. While nothing is bound to the exchange, no event is built: an event costs two look-ups.
 2. Events are published at the end of the turn, in the order in which things happened (`channels.own_messages`).
-3. What was refused is not told, nor that a vhost, policy, limit or parameter was set to what it is. What goes along
-   with something else is told on its own, as the doing of `INTERNAL_USER` if it is not part of what a user asked for.
-4. An event counts as steps of the work that it tells about (`queues.long_work`): whatever has many things in its wake
-   goes on with them in later turns, and tells of each as it comes to it. So what waits for the end of a turn is
-   bounded, and events that follow a change may come after the one of the change itself.
-5. Headers that would be too large or nested too deep for their readers are sent without what makes them so.
+3. A refused change makes no event, nor does setting a vhost, policy, limit or parameter to its current value. A change
+   that follows from another one has its own event. Its author is `INTERNAL_USER` unless the user asked for it, too.
+4. An event counts as steps of the work that it tells about (`queues.long_work`): work with many consequences continues
+   in later turns, and tells of each consequence when it happens. So the number of events that wait for the end of a
+   turn is bounded, and events of consequences may come after the event of the change itself.
+5. Headers that are too large or nested too deep for their readers are sent without the values that cause this.
 
 Source: RabbitMQ, "Event Exchange"; names, types and order as 3.10.8 sends them.
 """
@@ -324,7 +324,7 @@ class Events(TopologyWatcher):
         self.emit("alarm.set" if short else "alarm.cleared", {"node": self._broker.node, "source": resource})
 
     def describe(self, change: MetadataChange, by: str) -> list[Event]:
-        """Return the events of a change that `by` is about to make; they are to be told once it is made.
+        """Return the events of a change that `by` is about to make; send them once the change is made.
 
         Policies are told by `policy_changing` and `policy_changed`, and what goes with a vhost as it goes.
         """

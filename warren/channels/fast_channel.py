@@ -6,10 +6,10 @@
 1. A content that lies in the buffer as a whole comes to `complete` at once, any other one by `begin_header`, `add_body`
    and the `cut` of large frames. Both have the same effects.
 2. A content's announced size is checked when its header is here: nothing is buffered for an announcement that we would
-   refuse. What comes of a content that is not whole yet is counted by `channels.inbound`.
-3. What was published, and what became of it, is counted here for every publish; see ``queues.counters``.
+   refuse. The received part of an incomplete content is counted by `channels.inbound`.
+3. Each publish and its outcome are counted here; see ``queues.counters``.
 
-Part of the fast path: see `channels.fast_path`. Whatever is rare is a method that `channels.channel` overrides.
+Part of the fast path: see `channels.fast_path`. Rare work is in methods that `channels.channel` overrides.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def slice_of(data: bytes, start: i64, end: i64) -> bytes:
 
 
 class FastChannel(Session):
-    """The part of a channel that takes contents. It is the whole channel for whoever walks the frames."""
+    """The part of a channel that takes contents. The loop over the frames knows only this part."""
 
     def __init__(self, connection: FastConnection, number: i64, ledger: DeliveryLedger) -> None:
         super().__init__(connection, number, ledger)
@@ -172,7 +172,7 @@ class FastChannel(Session):
             self.complete(b"".join(parts), None, header, 0, len(header), self._body_bytes, self._largest_frame)
 
     def _leave_out_deleted(self) -> None:
-        """Forget queues of the route that are gone: what was deleted since basic.publish takes nothing any more."""
+        """Forget deleted queues of the route: a queue that was deleted since basic.publish takes nothing."""
         route = self.route
         vhost = self.connection.fast_vhost
         assert route is not None and vhost is not None
@@ -181,7 +181,7 @@ class FastChannel(Session):
             route.queues = [queue for queue in route.queues if not queue.deleted]
 
     def _hold(self, size: i64) -> None:
-        """Count `size` bytes of a content received in part; whoever holds much of it waits while publishers have to."""
+        """Count `size` bytes of an incomplete content; a connection that holds many waits while publishers do."""
         shared = self.shared
         shared.inbound.hold(self, size)
         if shared.large_stopped and self.connection.inbound_bytes > STOPPED_MAX_BYTES:

@@ -1,7 +1,7 @@
 """The fast path: from the bytes of a socket to routed messages and settled acknowledgements.
 
 Everything a busy broker does per message happens here and in what it calls: `Queue.publish` and `DeliveryLedger`.
-Whatever is rare is a method that `channels.connection` and `channels.channel` override. What makes it fast:
+Rare work is in methods that `channels.connection` and `channels.channel` override. What makes the path fast:
 
 1. The unit of work is the read buffer. One loop walks its frames; a publish whose method, header and single body
    frame lie in the buffer one behind the other is taken in one step, with no state kept between frames.
@@ -13,9 +13,9 @@ Whatever is rare is a method that `channels.connection` and `channels.channel` o
    its properties are checked in place and decoded only for the few messages that carry something the broker must
    act on.
 4. Confirms are counted, not written: `channels.confirms`.
-5. A walk stops when it has done `Shared.feed_units` of work, and goes on in a later turn: the connection is paused
+5. A walk stops when it has done `Shared.feed_units` of work, and continues in a later turn: the connection is paused
    with PAUSED_TURN and on `Broker.resumed`. Units are counted, not measured: the same bytes stop at the same frame.
-   One method may do more than was left; the next one then waits.
+   One method may do more work than was left; the next one then waits.
 
 A frame's announced size is checked when its first 7 bytes are here: nothing is buffered for an announcement that we
 would refuse. The walk is here, what a channel makes of the frames of a publish in `channels.fast_channel`.
@@ -90,8 +90,8 @@ class FastConnection(Peer):
         self.cut_size: i64 = 0  # its payload
         self.cut_missing: i64 = 0  # what is still to come of it, 0: no frame is cut
         self.carry: bytes = b""  # the beginning of a frame, or everything behind a pause
-        self.carry_from: i64 = 0  # where in it the walk goes on: what a turn left over is not copied
-        # Where the walk stands, for whoever handles an error raised in it.
+        self.carry_from: i64 = 0  # where in it the walk continues: the rest of a turn is not copied
+        # Where the walk stands, for the handler of an error raised in it.
         self.at_channel: i64 = 0
         self.at_method: i64 = 0
         self.at_end: i64 = 0
@@ -132,7 +132,7 @@ class FastConnection(Peer):
         self._walk_from(data, pos)
 
     def _go_on(self, data: bytes) -> None:
-        """Handle what the last turn left over, and `data` behind it."""
+        """Handle the input that the last turn left over, and then `data`."""
         rest = self.carry
         pos: i64 = self.carry_from
         if data:
@@ -175,7 +175,7 @@ class FastConnection(Peer):
         return session if isinstance(session, FastChannel) else None
 
     def _begin_cut(self, data: bytes, pos: i64) -> bool:
-        """Take a large body frame whose beginning is the rest of `data`; False when it is none."""
+        """Take a large body frame whose beginning is the rest of `data`; return False for any other frame."""
         have: i64 = len(data) - pos
         if self.paused or not self.running or have < FRAME_HEAD_BYTES or data[pos] != FRAME_BODY:
             return False

@@ -1,8 +1,9 @@
-"""What is said before a connection is open: who we claim to be, who the peer is, which numbers are agreed on.
+"""The exchange before a connection is open: our identity, the peer's identity, and the agreed numbers.
 
-1. Before open-ok a frame may have 8 KiB, and there may be ten frames and 64 KiB in all; no channel, and no content.
-2. Anything unexpected ends the connection without a word, because the peer cannot expect connection.close yet. It is
-   told when a number of tune-ok or its vhost is refused, and when its login is, if its capabilities include that.
+1. Before open-ok a frame may have 8 KiB, and at most ten frames and 64 KiB in all may come, without channels and
+   contents.
+2. Anything unexpected ends the connection without a word, because the peer cannot expect connection.close yet. The peer
+   is told when a number of tune-ok or its vhost is refused, and when its login is, if its capabilities include that.
 3. `LoginRequest` is taken by the shell, which verifies the credentials off the engine. Until it answers nothing more is
    read. An unknown user and a wrong password are refused alike.
 """
@@ -143,7 +144,7 @@ class Handshake:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._frames: i64 = 0
-        self._bytes: i64 = 0  # of these frames; what lies behind them in the buffer does not count
+        self._bytes: i64 = 0  # of these frames; later bytes in the buffer do not count
         self._expects_refusal: bool = False  # the peer understands connection.close after a refused login
 
     def protocol_header(self, data: bytes) -> bool:
@@ -229,7 +230,7 @@ class Handshake:
                 user, password = read_credentials(method.mechanism, method.response)
                 request = LoginRequest(connection, method.mechanism, user, password, False)
             except ConnectionException as error:
-                # Whoever tries again and again waits as long as somebody who guesses.
+                # Repeated attempts are delayed as long as guessed passwords.
                 request = LoginRequest(connection, method.mechanism, "", b"", False, error.reply_text)
         connection.enter(CHECKING_LOGIN)
         connection.pause(PAUSED_LOGIN)

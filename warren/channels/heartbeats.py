@@ -18,7 +18,7 @@ from warren.amqp.outbox import Outbox
 
 
 class Heartbeats:
-    """What one peer sends and takes, looked at in every tick of an open connection."""
+    """The heartbeats of one peer in both directions, checked in every tick of an open connection."""
 
     def __init__(self, now_s: float) -> None:
         self._received_bytes: i64 = 0

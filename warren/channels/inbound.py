@@ -1,12 +1,12 @@
-"""Contents that have begun to come and are not whole: what they hold, who waits when it is too much, who gives way.
+"""Contents that are not received as a whole yet: their memory, which connections wait in a shortage, which are closed.
 
-1. Counted is what has come, with what keeping it costs; what was announced is counted and allocated nowhere.
+1. Received bytes count, with the cost of keeping them; announced bytes are neither counted nor allocated.
 2. Up to `max_bytes` nobody waits. Above, there is a shortage, and a connection that adds to it waits if it holds more
-   than its share: `max_bytes` by the number of connections that hold something. Whoever holds less than that, and
-   whoever publishes contents that come in one read, never waits for others.
-3. One of those that would wait has the floor instead, until a content of it is whole. It loses the floor when it
-   sends less than `FLOOR_MIN_BYTES` between two ticks while others wait. So something is completed in every shortage.
-4. Above twice `max_bytes` the connection that holds most is closed, until it is less.
+   than its share: `max_bytes` by the number of connections that hold something. A connection that holds less than that
+   never waits for others, nor does one whose contents come in one read.
+3. One of the connections that would wait has the floor instead, until one of its contents is whole. It loses the floor
+   when it sends less than `FLOOR_MIN_BYTES` between two ticks while others wait. So every shortage completes something.
+4. Above twice `max_bytes` the connection that holds most is closed, until less is held.
 5. A content that does not grow for `timeout_s` ends its channel. The time in which we do not read its connection does
    not count, unless it only waits for its next turn.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # A connection that has the floor and sends less than this between two ticks lets others go first.
 FLOOR_MIN_BYTES: Final = 65536
-# So many contents are given up in a tick, the rest in the next ones.
+# At most this number of contents is given up in a tick, the rest in the next ones.
 EXPIRED_PER_TICK: Final = 500
 
 
@@ -40,7 +40,7 @@ class Inbound:
         self.floor: Peer | None = None
         self._floor_received: i64 = 0  # what it had sent at the latest tick
         self._grown_s: dict[Session, float] = {}  # when each content grew, in that order
-        self._ticked_s: float = -1.0  # the latest tick, -1: there was none
+        self._ticked_s: float = -1.0  # the latest tick, -1: no tick yet
         self._now_s: float = 0.0  # what has passed since the first one, as far as it counts
 
     def hold(self, channel: Session, size: i64) -> None:
@@ -134,7 +134,7 @@ class Inbound:
     def tick(self, now_s: float) -> list[Session]:
         """Let time pass, and return channels whose contents have not grown for too long."""
         if self._ticked_s >= 0:
-            # What was not read because we were stopped or busy is read before the next tick.
+            # Bytes that we did not read because we were stopped or busy are read before the next tick.
             self._now_s += min(now_s - self._ticked_s, self.timeout_s / 2)
         self._ticked_s = now_s
         floor = self.floor

@@ -1,12 +1,12 @@
-"""What a connection has asked for, or its end, where that is work over many things (``queues.long_work``).
+"""The requests of a connection, or its end, where that is work over many things (``queues.long_work``).
 
 1. The jobs of a connection are done in the order in which they began, and nothing is read from its peer meanwhile
    (`PAUSED_WORK`): each reply still finds everything before it done.
-2. A channel that ends takes nothing any more from the first moment on. Its consumers leave their queues one by one,
-   then what was out for acknowledgement goes back, the oldest first.
-3. While a channel gives messages of a queue back, that queue hands out none: all are in place before the first leaves
-   again. What is not back yet is unacked. Dropping messages does not hold their queue up: nothing comes to its place,
-   and dead letters that return to it would be dropped for its length, with consumers that have room.
+2. A channel that ends takes nothing from the first moment on. Its consumers leave their queues one by one, then the
+   unacknowledged deliveries are requeued, the oldest first.
+3. While a channel requeues messages, their queue delivers nothing: all are in place before the first leaves again. A
+   message that is not back yet is unacked. Dropping messages does not stop their queue: nothing takes their place, and
+   dead letters that return to it would be dropped for its length, although its consumers have room.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CLOSE_STEPS: Final = 16
 RESUME_STEPS: Final = 4
 LOOKS_PER_STEP: Final = 8
 ACKS_PER_STEP: Final = 2
-KEPT_STEPS: Final = 4  # for a message whose queue has rules: headers are written anew, dead letters routed
+KEPT_STEPS: Final = 4  # for a message whose queue has rules: it gets new headers, its dead letters are routed
 
 
 class ConnectionJobs(Job):
@@ -68,7 +68,7 @@ class ConnectionJobs(Job):
                     return False
                 jobs.popleft()
         except BaseException:
-            self._connection.work_done()  # nobody goes on with it: the next job begins afresh
+            self._connection.work_done()  # this job does not continue; the next one starts from the beginning
             raise
         self._connection.work_done()
         return True
@@ -90,7 +90,7 @@ class Returning:
         self._queues: dict[Queue, None] = {}
         self._last: Queue | None = None
         self._dropped_from: dict[Queue, None] = {}
-        self._ending: list[Queue] | None = None  # those queues, once all are back, the others behind them
+        self._ending: list[Queue] | None = None  # those queues, once all are back, then the others
         self._next: int = 0
 
     def put_back(
@@ -132,7 +132,7 @@ class Returning:
                 steps.interrupt()
 
     def end(self, steps: Steps) -> bool:
-        """All are back: have their queues go on, one by one; True when all do."""
+        """All are back: let their queues continue, one by one; return True when all do."""
         ending = self._ending
         if ending is None:
             ending = list(self._queues)
@@ -155,7 +155,7 @@ class DeliveryRun(Job):
 
     def __init__(self, ledger: DeliveryLedger, up_to: i64) -> None:
         self._ledger = ledger
-        # What is sent while this goes on is not meant.
+        # Deliveries that are sent during this job are not included.
         self._up_to: i64 = up_to if up_to else ledger.next_tag - 1
 
     def maybe_take(self) -> Delivery | None:
@@ -271,10 +271,10 @@ class Recheck(Job):
 
 
 class ChannelEnd(Job):
-    """A channel that takes nothing any more lets go of everything.
+    """The end of a channel: it takes nothing more, and releases everything.
 
-    Consumers go first, so that what is requeued does not come back here. `refusal`: why we close it, None: the peer or
-    the connection does. `told`: the peer is to hear of the end.
+    Consumers go first, so that requeued messages do not come back here. `refusal`: why we close it, None: the peer or
+    the connection does. `told`: whether the peer is told about the end.
     """
 
     def __init__(self, channel: Session, *, told: bool, refusal: ChannelException | None = None, method_id: int = 0):
@@ -381,14 +381,14 @@ class Telling(Job):
 
 
 class VhostEnd(Job):
-    """The connections to a vhost that has been deleted, then its queues and whatever else in it has messages.
+    """The connections to a vhost that has been deleted, then its queues and all other objects with messages in it.
 
     Until its connections are closed it works as before for them, but nothing of it is remembered. The journal is held:
-    the deletion is stored when all messages are gone from the log, else a crash would leave some there of which nobody
-    knows. `let_go` is called when nobody is connected to it any more.
+    the deletion is stored when all messages are gone from the log. Otherwise a crash would leave messages there that
+    belong to nothing. `let_go` is called when no connection to it is left.
 
-    Everything in it is told to go as it goes, and then the vhost: the permissions `lost` first, what an administrator
-    had set for it, with the parameters that were `cleared`, at last.
+    The end of each object in it is reported when it happens, and then that of the vhost: the permissions `lost` first,
+    the settings of an administrator, with the parameters that were `cleared`, at last.
     """
 
     def __init__(
@@ -495,7 +495,7 @@ class NewRights(Job):
 
 
 class Resuming(Job):
-    """Publishers that go on because nothing is short any more. Who has not been reached waits as before."""
+    """Publishers that resume because a shortage is over. Those that were not reached yet wait as before."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -540,7 +540,7 @@ class Resuming(Job):
 
 
 class TakingApart(Job):
-    """What queues have let go of is taken apart. One job for all of them: nobody waits for it."""
+    """Messages that queues have released are taken apart. One job for all of them: nobody waits for it."""
 
     def __init__(self, reclamation: Reclamation) -> None:
         self._reclamation = reclamation

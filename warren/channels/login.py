@@ -1,4 +1,4 @@
-"""Who a peer is, and whether it may enter its vhost: the same for every protocol.
+"""The identity of a peer, and whether it may enter its vhost: the same for every protocol.
 
 `LoginRequest` is taken by the shell, which verifies the credentials off the engine. Until it answers nothing more is
 read. An unknown user and a wrong password are refused alike.
@@ -26,7 +26,7 @@ class ConnectionLimitReached(ConnectionException):
 class LoginRequest:
     """Credentials for the shell to verify, off the engine. ``certificate`` means that TLS has verified already.
 
-    ``problem`` says why there are none, ``""``: there are. Such a request is to be refused, as late as any other.
+    ``problem``: why they are missing, ``""``: they are not. Refuse such a request, as late as any other.
     """
 
     def __init__(

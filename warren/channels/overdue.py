@@ -1,9 +1,9 @@
 """Deliveries that are not answered in time: they go back to their queue, and their consumer is cancelled.
 
-1. Only that consumer is cancelled, once; other consumers of the channel are not touched. What it has and is not overdue
-   it may still answer. What is overdue later comes back without another word.
-2. A channel is closed (406) when there is no consumer that the peer can be told about: after basic.get, after
-   basic.cancel by the client, and if the client does not understand that consumers are cancelled.
+1. Only that consumer is cancelled, once; other consumers of the channel are not touched. The client may still answer
+   its deliveries that are not overdue. Deliveries that become overdue later are requeued without another notice.
+2. A channel is closed (406) when the peer cannot be told about a consumer: after basic.get, after basic.cancel by the
+   client, and if the client does not understand that consumers are cancelled.
 3. The limit of the broker is for quorum queues whose arguments, policies and consumers name no other one. Each delivery
    is looked at once after its time, by `OverdueRun`; when a delivery was made is known to a sweep (`Peer.tick`).
 

@@ -1,11 +1,11 @@
 """Messages that the broker itself publishes: events (`channels.events`) and traces (`channels.tracing`).
 
-1. They wait for the end of the turn. What they tell about is in the middle of a delivery, or of taking a vhost apart,
-   and publishing from there would come back to the same queue.
+1. They wait for the end of the turn. When they arise, a delivery or the deletion of a vhost may be under way, and
+   publishing from there would come back to the same queue.
 2. They go to the queues that are bound when they are published, in the order in which they were added. Nobody confirms
-   them, and what nobody takes is gone.
-3. Their headers have room in a frame of the usual size, and can be decoded by whoever gets them (`fits`). What they
-   tell comes from clients in part, and a client must not be able to break the connection of whoever listens.
+   them, and a message that no queue takes is gone.
+3. Their headers have room in a frame of the usual size, and every receiver can decode them (`fits`). Their content
+   comes from clients in part, and a client must not be able to break the connection of a receiver.
 """
 
 from __future__ import annotations

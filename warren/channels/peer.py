@@ -14,7 +14,7 @@ sessions (`channels.session`). A protocol derives from it, and adds how bytes be
 1. The states are those of `connection_states`; which may follow which is the protocol's table.
 2. Replies leave in the order of their requests (`reply_gate`).
 3. When a peer ends, its sessions have ended and its exclusive queues are deleted before that is answered.
-4. While a pause holds, nothing of what was received is handled; `Broker.resumed` has those that go on.
+4. While a pause holds, received input is not handled; `Broker.resumed` has the peers that continue.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 CLOSE_TIMEOUT_S: Final = 30.0
 DELIVERY_SWEEP_S: Final = 60.0
 
-# Why a connection is blocked when there is no alarm.
+# Why a connection is blocked without an alarm.
 INBOUND_REASON: Final = "too much is held for messages received in part"
 
 # Longer than anybody runs a broker.
@@ -121,7 +121,7 @@ class Peer:
         self.channel_max: int = broker.limits.channel_max
         self.heartbeat_s: int = 0  # how often it has promised to send something; 0: never
         self.silent_intervals: float = 2.0  # after so many of these without a word it is gone
-        self.sent_heartbeat_s: int = 0  # how often it is to be sent something
+        self.sent_heartbeat_s: int = 0  # how often we promised to send it something; 0: never
         self.received_reads: i64 = 0  # how often the socket had something
         self.connected_at_s: float = broker.now_s
         self.connected_at_ms: int = broker.now_ms()
@@ -146,7 +146,7 @@ class Peer:
         self._next_sweep_s: float = 0.0
 
     def go_on_from(self, earlier: Peer) -> None:
-        """Take the place of `earlier`, which has begun as another protocol. Its time for the handshake goes on."""
+        """Take the place of `earlier`, which has begun as another protocol. Its handshake timeout keeps running."""
         self.is_tls = earlier.is_tls
         self.is_web = earlier.is_web
         self.is_internal = earlier.is_internal
@@ -158,7 +158,7 @@ class Peer:
     # --- what a protocol overrides ----------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Handle received bytes; ``b""`` after `Broker.take_resumed` goes on with what was held back."""
+        """Handle received bytes; ``b""`` after `Broker.take_resumed` continues with the input that was held back."""
         raise AssertionError("overridden")
 
     def login_accepted(self) -> None:
@@ -174,7 +174,7 @@ class Peer:
         raise AssertionError("overridden")
 
     def session_ended(self, session: Session, refusal: ChannelException | None, method_id: int) -> None:
-        """Tell the peer that a session has let go of everything: as it asked for, or because of `refusal`."""
+        """Tell the peer that a session has released everything: as it asked for, or because of `refusal`."""
         raise AssertionError("overridden")
 
     def answer_close(self) -> None:
@@ -216,7 +216,7 @@ class Peer:
         broker.churn.connections_opened += 1
 
     def note_opened(self) -> None:
-        """Tell whoever wants to know; the peer has been told."""
+        """Tell the listeners; the peer has been told."""
         broker = self.broker
         fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": self.vhost_name}
         if self.name:
@@ -230,7 +230,7 @@ class Peer:
 
     @property
     def client_properties(self) -> Table:
-        """What it says of itself, as 0-9-1 has it; not to be changed."""
+        """The properties that the client states, as 0-9-1 has them; do not change them."""
         return self.stated_properties
 
     def own(self, queue: Queue) -> None:
@@ -273,7 +273,7 @@ class Peer:
         self.outbox.write(data)
 
     def open_gate(self) -> bool:
-        """Send the replies that have nothing to wait for any more; True when none is left waiting."""
+        """Send the replies that have nothing left to wait for; return True when no reply waits."""
         self._gate.open(self.broker.journal.committed_ticket, self.broker.log.done_batch, self.outbox)
         if self._gate.is_shut():
             return False
@@ -298,7 +298,7 @@ class Peer:
         self.broker.resumed.append(self)
 
     def check_outbox(self) -> None:
-        # Whoever publishes what nobody takes, and does not take it back, would fill the memory with returns and nacks.
+        # A client could publish unroutable messages and not read its returns and nacks: these would fill the memory.
         if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes:
             self.pause_for_outbox()
 
@@ -309,7 +309,7 @@ class Peer:
         self.outbox.writable = False
 
     def resume(self, reason: i64) -> None:
-        """End the pause for `reason`; the shell goes on reading when there is no other."""
+        """End the pause for `reason`; the shell resumes reading when no other pause holds."""
         if self.paused & reason:
             self.paused &= ~reason
             if self.paused == 0:
@@ -336,7 +336,7 @@ class Peer:
         self.resume(PAUSED_WORK)
 
     def drained(self) -> None:
-        """The peer has taken everything: deliveries and held requests may go on."""
+        """The peer has taken everything: resume deliveries and held requests."""
         self.resume(PAUSED_OUTBOX)
         self.turns.wake()
 
@@ -385,8 +385,8 @@ class Peer:
     def alarm_set(self) -> None:
         """Memory or disk has become short.
 
-        Whoever awaits a confirm is told at once: what it published may be just what has no room on the disk, and it
-        may not publish again before that is confirmed.
+        A peer that waits for a confirm is told at once: its message may be the one that has no room on the disk, and
+        it may not publish again before that message is confirmed.
         """
         if self.state == RUNNING and any(each.unconfirmed_count() > 0 for each in self.channels.values()):
             self._tell_blocked()
@@ -511,7 +511,7 @@ class Peer:
 
     def _note_error(self, event: str, channel_number: int, error: AmqpError) -> None:
         if self.is_direct:
-            return  # whoever asked is told, and is not at fault
+            return  # the caller is told, and is not at fault
         fields: dict[str, object] = {
             "peer": self.peer,
             "user": self.user_name,
@@ -545,7 +545,7 @@ class Peer:
         """Close from our side, whatever is under way."""
         self._end_channels()
         self.send_close(reply_code, explanation, 0)
-        # Whatever held the connection back, its close-ok is to be read.
+        # Even if the connection was paused, its close-ok has to be read.
         if self.paused:
             self.paused = 0
             self.broker.resumed.append(self)

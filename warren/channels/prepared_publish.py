@@ -1,6 +1,6 @@
-"""A publish of a protocol whose messages are no frames: what all messages with the same head have in common.
+"""A publish of a protocol whose messages are not frames: the parts shared by all messages with the same head.
 
-Who publishes keeps it by the bytes of the head: finding the route and encoding properties is done once for each.
+The publishing session keeps it by the bytes of the head: so each head is routed and its properties encoded only once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PreparedPublish:
         write_i32_be(out, BASIC_CLASS_ID << 16)  # and a weight of 0
         self.arguments = published[HEADER_AT + 4 : -1]  # of basic.publish
         self.head = out.getvalue()  # of the content header frame, up to the body size
-        self.tail = properties + bytes([FRAME_END])  # behind it
+        self.tail = properties + bytes([FRAME_END])  # after the properties, the end of the frame
         self.route: Route | None = None
         self.version: i64 = -1  # of the topology, when the route was found
 

@@ -1,8 +1,8 @@
-"""What the properties of a publish ask of the broker: which it refuses, and which change the message or its way.
+"""The requests to the broker in the properties of a publish: some are refused, some change the message or its route.
 
     expiration   ms in digits, at most 10 years; anything else is refused
     user_id      the name of the user, or any name for an impersonator; another one is refused
-    CC, BCC      headers, arrays of further routing keys; whoever gets the message does not see those of BCC
+        CC, BCC      headers, arrays of further routing keys; consumers do not see those of BCC
 
 Source: RabbitMQ, "Extensions", "Validated User-ID", "Sender-selected Distribution", "Time-to-Live".
 """
@@ -40,7 +40,7 @@ def check_properties(properties: BasicProperties, principal: Principal) -> None:
 
 
 def _expiration_error(text: str) -> str:
-    """Return why `text` is no expiration in ms, or ``""``."""
+    """Return why `text` is not an expiration in ms, or ``""``."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     count = 0
     while count < len(digits) and "0" <= digits[count] <= "9":
@@ -61,7 +61,7 @@ def carbon_copies(headers: bytes) -> tuple[list[str], list[str]]:
     """Return the routing keys of CC and of BCC in an encoded headers table.
 
     Raises:
-        ChannelException: 406, one of them is no array.
+            ChannelException: 406, one of them is not an array.
     """
     table = decode_table(headers)
     return _keys_of(table, "CC", headers), _keys_of(table, "BCC", headers)

@@ -1,16 +1,16 @@
-"""What a channel publishes beyond the fast path: finding the route, properties to act on, and the way to the queues.
+"""Publishing beyond the fast path: finding the route, properties to act on, and the way to the queues.
 
     make_route           the argument bytes of basic.publish, once for each route
     publish_with_care    a message with properties to act on, a route that cannot be remembered, or a transaction
       -> publish_routed    routes it, drops what is repeated; in a transaction it is kept, with its queues
     publish_buffered     what was kept: tx.commit
-    publish_wide         to so many queues that it takes several turns
+        publish_wide         to very many queues, which takes several turns
 
 1. A message that is not acceptable, or may not be published, is in no queue.
 2. basic.return for a mandatory message is written before the confirm of the same message.
-3. What was published is counted once: when it is routed, in a transaction when that is committed.
+3. A publish is counted once: when it is routed, in a transaction at the commit.
 
-What every publish does that is not special is in ``channels.session``.
+The steps of every ordinary publish are in ``channels.session``.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Publisher:
         """Route a message and publish it; return what is left to be done of that, None: nothing.
 
         `remembered`: where it goes if `route` can be remembered; `keys`: its routing key and those of CC and BCC;
-        `holds`: whoever calls holds the batch.
+        `holds`: the caller holds the batch.
 
         Raises:
             ChannelException: 404, the exchange is gone; 406, routing it is too much work.
@@ -343,7 +343,7 @@ class Publisher:
     def _enqueue(
         self, message: Message, queues: list[Receiver], holders: list[Exchange] | None, mandatory: bool, origin: i64
     ) -> i64:
-        """Hand a routed message to whoever takes it; return the outcome."""
+        """Hand a routed message to the queues that take it; return the outcome."""
         judge = self._shared.judge
         if judge is not None:
             verdict = judge(self._channel, message, queues)

@@ -2,7 +2,7 @@
 
 1. Replies leave in the order of their requests: one that waits holds back all later ones.
 2. A reply waits for a change of the metadata (its ticket), for a batch of the log (its number), or for both.
-3. What has left is not taken back; when a connection closes, what waits is forgotten.
+3. A reply that was sent is not taken back; when a connection closes, waiting replies are forgotten.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReplyGate:
         self._replies.append((ticket, batch, reply))
 
     def open(self, committed_ticket: i64, done_batch: i64, outbox: Outbox) -> None:
-        """Write the replies that have nothing to wait for any more."""
+        """Write the replies that have nothing left to wait for."""
         sent = 0
         for ticket, batch, reply in self._replies:
             if ticket > committed_ticket or batch > done_batch:

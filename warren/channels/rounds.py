@@ -24,12 +24,12 @@ PATIENT_HEARTBEAT_S: Final = 8
 
 
 def is_long(interval_s: int) -> bool:
-    """Tell whether heartbeats are so far apart that a look once in `PATIENCE_S` will do; 0: there are none."""
+    """Tell whether heartbeats are so far apart that a look once in `PATIENCE_S` will do; 0: without heartbeats."""
     return interval_s == 0 or interval_s >= PATIENT_HEARTBEAT_S
 
 
 class Rounds:
-    """Who is in a hurry, and whose turn it is among the others."""
+    """The connections in a hurry, and the order of the others."""
 
     def __init__(self) -> None:
         self._hurried: dict[int, None] = {}
@@ -54,7 +54,7 @@ class Rounds:
         if not self._left or passed_s >= PATIENCE_S:
             self._left = list(connections)
             self._size = len(self._left)
-        # A share of those with whom the round began: so it ends in time, whoever has left meanwhile.
+        # A share of the number at the beginning of the round: so it ends in time even if connections leave meanwhile.
         turns: i64 = int(min(passed_s / PATIENCE_S, 1.0) * int(self._size)) + 1
         while turns > 0 and self._left:
             turns -= 1

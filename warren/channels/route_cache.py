@@ -31,7 +31,7 @@ CACHE_BYTES_MAX: Final = 4 << 20
 ROUTE_BYTES: Final = 600
 LIST_BYTES: Final = 56
 QUEUE_BYTES: Final = 8
-# So many caches are looked at in one tick.
+# The number of caches that one tick looks at.
 LOOKED_AT_MAX: Final = 1000
 
 

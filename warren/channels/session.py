@@ -6,11 +6,11 @@
     commands      exchange.*, queue.* and consumers, as the values of `amqp.methods` with a session as the actor
                   (`channels.topology`, `channels.consuming`); their results come to `reply` as such values
 
-1. A session has confirms or transactions or neither; what it has it keeps to its end.
+1. A session has confirms or transactions or neither, and keeps its choice to its end.
 2. A delivery is answered once: its tag leaves the ledger when it is acknowledged or given back, in a transaction before
    the commit.
-3. What was published, and what became of it, is counted here for every publish; see ``queues.counters``.
-4. One that is closed takes nothing more; `jobs.ChannelEnd` lets go of everything, the consumers first.
+3. Each publish and its outcome are counted here; see ``queues.counters``.
+4. A session that is closed takes nothing more; `jobs.ChannelEnd` releases everything, the consumers first.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Session:
 
     @property
     def publisher(self) -> Publisher:
-        """What it publishes with, until it has ended."""
+        """The publisher of the session, until the session has ended."""
         publisher = self._publisher
         if publisher is None:
             assert self.ledger.owner is self
@@ -316,7 +316,7 @@ class Session:
             counts.confirm += confirms.confirmed
 
     def confirm(self) -> None:
-        """Write what is to be confirmed at the end of the turn: the peer ends the session before that."""
+        """Write the pending confirms now, not at the end of the turn: the peer ends the session before that."""
         confirms = self.confirms
         if confirms is not None:
             confirms.end_turn()
@@ -415,7 +415,7 @@ class Session:
         return self.state != CHANNEL_CLOSING and self.connection.running
 
     def close(self) -> None:
-        """Take nothing more; `jobs.ChannelEnd` lets go of everything."""
+        """Take nothing more; `jobs.ChannelEnd` releases everything."""
         self.drop_content()
         self.state = CHANNEL_CLOSING
         if self.confirms is not None:
@@ -427,7 +427,7 @@ class Session:
             transaction.give_up()
 
     def maybe_take_unanswered(self) -> Delivery | None:
-        """Take out one of the deliveries that nobody will answer any more, the oldest first; None: all are out."""
+        """Take out the oldest delivery that nobody will answer; None: all are out."""
         delivery = self.ledger.maybe_take_oldest(0)
         transaction = self.transaction
         if delivery is None and transaction is not None:

@@ -1,17 +1,17 @@
-"""Spans: what the broker tells a tracing system of the messages that belong to somebody's trace.
+"""Spans: reports to a tracing system about the messages that belong to a client's trace.
 
 A *span* here is a point in time: a message was routed, or was written for a consumer. The shell takes them and sends
 them on (`server.tracing.span_export`); nothing here knows the format.
 
-1. Only messages with a sampled trace context make spans. The broker begins no traces: it does not change messages, so
-   the spans of one that came without a context would have nothing that holds them together.
+1. Only messages with a sampled trace context make spans. The broker does not begin a trace: it does not change
+   messages, so nothing would connect the spans of a message that came without a context.
 2. A publish makes one when it is routed, in a transaction too, whether a queue takes it or not; a delivery when it is
-   written, by basic.get too. What the broker publishes by itself makes none as it is published.
+   written, by basic.get too. Publishing a message of the broker itself makes none.
 3. Of the traces that are sampled, `ratio` is kept, decided by the trace id alone: all spans of a trace are kept, or
    none, on every node and in every program that decides so.
-4. At most `SPANS_MOST` wait. What comes while there are so many is dropped and counted: nobody waits for a collector.
+4. At most `SPANS_MOST` wait. Further spans are dropped and counted: nobody waits for a collector.
 
-What it costs when it is off: of a publish with headers, and of a delivery, one comparison with None. When it is on,
+Cost when tracing is off: one comparison with None for a publish with headers and for a delivery. When it is on,
 routes are remembered as ever, since a message without headers has no context; headers are walked once more.
 """
 

@@ -86,7 +86,7 @@ def _stripped(name: str) -> str:
 def check_name(kind: str, name: str) -> None:
     """Refuse a `name` of an exchange or queue (`kind`) that cannot be kept, or that a client could not say again.
 
-    Any other control character is let pass, as in RabbitMQ: whoever shows a name escapes it.
+    Any other control character is allowed, as in RabbitMQ: a program that shows a name escapes it.
 
     Raises:
         ChannelException: 406.
@@ -138,7 +138,7 @@ def _any_access(channel: Session, kind: str, name: str) -> None:
 
 
 def _outlives_clients(queue: Queue) -> bool:
-    """Tell whether `queue` is no matter of the clients that use it alone."""
+    """Tell whether `queue` matters beyond the clients that use it."""
     return queue.durable and queue.owner is None and not queue.auto_delete
 
 
@@ -482,7 +482,7 @@ def _queue_delete(channel: Session, method: m.QueueDelete) -> None:
     if name in vhost.queues:
         queue = vhost.queue(name, connection)
         if isinstance(queue, ClaimQueue) and queue.ready_count:
-            raise queue.refusal()  # whoever drains has them, and nobody else
+            raise queue.refusal()  # only the drain has these messages
         if method.if_unused and queue.consumers:
             raise in_use("queue", name, vhost.name)
         if method.if_empty and queue.ready_count:

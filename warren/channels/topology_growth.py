@@ -1,9 +1,9 @@
 """How much topology may grow while memory is short.
 
-1. What is there already can be declared and bound again, and what takes something away is always done: clients that
-   come back find their queues, and consumers can take messages out.
+1. Existing objects can be declared and bound again, and deletions are always done: clients that reconnect find their
+   queues, and consumers can take messages out.
 2. Each connection may add `CONNECTION_BYTES` during one alarm, all together `ALARM_BYTES`: a consumer's own queue and
-   its bindings, so that whoever drains the broker can begin. Who wants more waits like a publisher.
+   its bindings, so that a client that drains the broker can begin. A client that wants more waits like a publisher.
 3. Bytes are estimates of what an exchange, queue or binding keeps in memory, its arguments decoded included.
 """
 
@@ -27,7 +27,7 @@ _DECODED: Final = 8
 
 
 class GrowthShare:
-    """What one connection has added during the alarm of that number."""
+    """The bytes that one connection has added during the alarm of that number."""
 
     def __init__(self) -> None:
         self.alarm: i64 = 0

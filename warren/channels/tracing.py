@@ -1,4 +1,4 @@
-"""The firehose: copies of what is published and delivered in a vhost go to its exchange ``amq.rabbitmq.trace``.
+"""The firehose: copies of published and delivered messages of a vhost go to its exchange ``amq.rabbitmq.trace``.
 
     routing key           publish.<exchange>, deliver.<queue>; cut after 255 bytes
     body                  that of the message
@@ -9,7 +9,7 @@
       node              S
       redelivered       I   of a delivery only: 0 or 1
       vhost             S
-      connection        S   peer -> local, of who publishes or consumes
+            connection        S   peer -> local, of the publisher or consumer
       channel           I
       user              S
       routed_queues     A   of a publish only: the queues that it goes to, but for the one of a direct reply-to
@@ -23,9 +23,9 @@
 3. Traces are published at the end of the turn, in order (`channels.own_messages`); they are transient.
 4. Tracing is switched by vhost while the broker runs, and is off after a start.
 
-What it costs when it is off: of a publish nothing, since while it is on routes are not cacheable and every publish
-takes `publish_with_care`, and switching changes the topology version; of a delivery one comparison with None, which
-is always the same (`DeliveryLedger.watcher`). Spans (`channels.spans`) are told by the same two hooks.
+Cost when it is off: a publish costs nothing. While it is on, routes are not cacheable and every publish takes
+`publish_with_care`, and switching changes the topology version. A delivery costs one comparison with None, which is
+always the same (`DeliveryLedger.watcher`). Spans (`channels.spans`) are told by the same two hooks.
 
 Source: RabbitMQ, "Firehose Tracer"; names and types as 3.10.8 sends them.
 """

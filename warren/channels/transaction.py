@@ -1,20 +1,20 @@
-"""A transaction: what a channel has published and acknowledged since tx.select or the last commit, and its end.
+"""A transaction: publishes and acknowledgements of a channel since tx.select or the last commit, and its end.
 
     tx.select      the channel has a `Transaction` from now on; one with confirms has none: 406
     basic.publish  routed at once, and kept with the queues that it goes to
     basic.ack      the deliveries leave the ledger and are kept, unacked; so with basic.nack and basic.reject
-    tx.commit      `Commit`: publishes, then acknowledgements, then what is given back; the answer waits for the disk,
+        tx.commit      `Commit`: publishes, then acknowledgements, then requeues; the answer waits for the disk,
                    and for the declarations of the queues
     tx.rollback    `Rollback`: publishes are forgotten, deliveries are back in the ledger, unacked
 
 1. Nothing of it is visible to anybody before tx.commit.
 2. All of it is in one frame of the log, and so on disk or not, as a whole.
-3. tx.commit takes what there is: the channel has a new transaction when its commit begins, not when that is done.
-4. A queue that was deleted since the publish takes nothing. One that refuses a publish does not keep the others from
-   theirs: the channel is closed with 406 for a partial completion, and what was refused is lost.
-5. A channel that ends gives back what it has acknowledged, the oldest first.
-6. What is published counts as memory of queues until it is committed or forgotten. It cannot leave memory, so what
-   waits in queues does.
+3. tx.commit takes the current content: the channel has a new transaction when its commit begins, not when it is done.
+4. A queue that was deleted since the publish takes nothing. If one queue refuses a publish, the others still get it:
+   the channel is closed with 406 for a partial completion, and the refused message is lost.
+5. A channel that ends gives back the deliveries that it has acknowledged, the oldest first.
+6. Its publishes count as memory of queues until they are committed or forgotten. They cannot leave memory, so messages
+   that wait in queues do.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class BufferedPublish:
         return 1 + each * i64(len(self.queues))
 
     def left(self) -> list[Receiver]:
-        """Return the queues that it goes to; one that was deleted since the publish takes nothing any more."""
+        """Return the queues that it goes to; a queue that was deleted since the publish takes nothing."""
         return [queue for queue in self.queues if not queue.deleted]
 
 
 class Transaction:
-    """What a transactional channel has buffered since tx.select or the last commit."""
+    """The publishes and acknowledgements of a transactional channel since tx.select or the last commit."""
 
     def __init__(self, log: MessageLog) -> None:
         self.publishes: list[BufferedPublish] = []

@@ -1,12 +1,13 @@
 """A publish to very many queues, over several turns.
 
-1. Nothing else that comes from the connection is handled meanwhile: in each queue, messages of one channel are in the
-   order of their publishes. The confirm, or the basic.nack if any queue refused it, comes after the last queue.
-2. What is stored is in one frame of the log, and so in all queues after a crash, or in none: the batch is held open,
-   and written in portions meanwhile. Everybody's confirms wait for its end.
+1. Other input of the connection is not handled meanwhile: in each queue, messages of one channel are in the order of
+   their publishes. The confirm, or the basic.nack if any queue refused it, comes after the last queue.
+2. A stored message is in one frame of the log, and so after a crash in all queues or in none: the batch is held open,
+   and written in portions meanwhile. The confirms of all clients wait for its end.
 3. The queues are those of its route when it was published. One that is deleted meanwhile takes nothing.
-4. Where an exchange drops repetitions the key is claimed when the first queue gets the message (`SeenKeys` (8)). Before
-   that the batch is held, and what another one has claimed is waited for: then it is looked up and routed (`OnceMore`).
+4. Where an exchange drops repetitions, the key is claimed when the first queue gets the message (`SeenKeys` (8)).
+   Before that the batch is held. If another message has claimed the key, it waits for that one's end: then it is
+   looked up and routed (`OnceMore`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 # To more than these a publish goes in parts: they take about half a millisecond.
 QUEUES_AT_ONCE: Final = 2048
-# What is stored is written and entered besides, a queue's name too.
+# A stored message is also written and entered, with the queue's name.
 STORED_STEPS: Final = 2
 
 
@@ -74,7 +75,7 @@ class Spread:
 
 
 class WidePublish(Job):
-    """A publish that is no part of a transaction. `holders`: the exchanges that hold it, too.
+    """A publish outside of a transaction. `holders`: the exchanges that hold it, too.
 
     `holds`: the batch is held already.
     """
@@ -103,9 +104,9 @@ class WidePublish(Job):
 
 
 class OnceMore(Job):
-    """A publish to an exchange that drops repetitions, which goes on when it can be said whether it is one.
+    """A publish to an exchange that drops repetitions; it continues when it is known whether it is a repetition.
 
-    `keys`: its routing key and those of CC and BCC. `wants_hold`: it is to go to very many queues, and be stored.
+    `keys`: its routing key and those of CC and BCC. `wants_hold`: it goes to very many queues, and is stored.
     """
 
     def __init__(
