@@ -35,8 +35,8 @@ from warren.server.supervision import Supervision
 from warren.server.tracing.span_export import SpanExport
 from warren.vhosts.metadata import MetadataChange, UserPut
 
-# Loopback, for who may log in from this machine only, and nobody else's: a link that keeps trying a wrong password
-# uses up the attempts of links, not those of clients on this machine.
+# A loopback address apart from the one that local clients use: a link that keeps trying a wrong password uses up the
+# attempts of links, not those of clients on this machine.
 LOCAL_ADDRESS: Final = "127.0.0.2"
 COMMIT_TIMEOUT_S: Final = 30.0
 
@@ -87,7 +87,7 @@ class CommitTimeout(Exception):
 
 
 def _hang_up(sock: socket.socket, _client: ClientOfNode) -> None:
-    """Serve nobody: there is no port for that."""
+    """Close the connection: this broker has no port that serves it."""
     sock.close()
 
 
@@ -195,7 +195,7 @@ class Passage:
 
 
 class ReadableCopy(Protocol):
-    """What a follower in sync has of streams, and who may read it."""
+    """The streams that a follower in sync can serve, and the users who may read them."""
 
     served_bytes: int  # of chunks
 
@@ -225,14 +225,14 @@ async def _not_recovered(_accept_loss: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """A node that keeps a copy of another one, as its plugins see it: there is no engine.
+    """A node that follows another one, as its plugins see it: it does not run an engine.
 
-    `users` returns those of its metadata, `status` what ``/api/cluster/status`` answers. `promote` has it go on as a
-    leader; it takes whether loss is accepted and returns what is to be said about it, or raises `NotPromoted`.
-    `leader` returns who leads as far as is known, `silent_s` for how long nothing has been heard of a leader.
-    `to_leader` connects a client to it, or raises `NoLeader`. `gauges` are numbers that plugins add to the metrics, by
-    name: what each is, and how it is read. `recover` has what is here be the truth for all nodes, and is called as
-    `promote` is. `readable` returns what this node can serve to readers itself, None while it is not in sync. `tls` has
+    `users` returns the users in its metadata, `status` the answer of ``/api/cluster/status``. `promote` makes it a
+    leader; it takes whether loss is accepted, and returns what to report about it, or raises `NotPromoted`. `leader`
+    returns the leader as far as known, `silent_s` for how long the leader has been silent. `to_leader` connects a
+    client to it, or raises `NoLeader`. `gauges` are numbers that plugins add to the metrics, by name: the meaning of
+    each, and how it is read. `recover` declares the data of this node the truth for all nodes, and is called like
+    `promote`. `readable` returns what this node can serve to readers itself, None while it is not in sync. `tls` has
     the context of all its listeners, if any speaks TLS.
     """
 
@@ -269,7 +269,7 @@ class Plugin(Protocol):
     def prepare(self, management: Management) -> None:
         """Tell the broker what it has to know before it imports definitions: validators of parameters, for instance.
 
-        Nothing runs yet, and nothing is to be started.
+        Nothing runs yet. Do not start anything here.
         """
 
     async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:

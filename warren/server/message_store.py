@@ -1,34 +1,34 @@
-"""The threads of the message store, and its clock: who carries out what the message log asks for, and when.
+"""Run the threads of the message store: they write, read and remove as the message log requests.
 
-The log (``msgstore.log.message_log``) gathers batches and says what is to be written, read and removed; it knows
-neither time nor disk. Three threads do the work: the committer writes and syncs, the reader reads, and the housekeeper
-does what nobody waits for: checkpoints, spare segments, copies for the quarantine, removal, pins.
+The log (``msgstore.log.message_log``) gathers batches and says what to write, read and remove. It knows neither time
+nor disk. Three threads do the work. The committer writes and syncs, the reader reads. The housekeeper does the work
+that nothing waits for: checkpoints, spare segments, copies for the quarantine, removal, pins.
 
-1. Each thread does its jobs one after the other, in the order in which they were asked for, but for (10). A segment
-   that is to be removed goes through the reader first, so a read that was asked for before still finds it; and it is
-   gone before the next checkpoint, which does not know it any more.
+1. Each thread does its jobs one after the other, in the order of the requests, except (10). A segment that will be
+   removed goes through the reader first, so that a read requested earlier still finds it. The segment is removed before
+   the next checkpoint, which no longer contains it.
 2. Outcomes reach the engine on the loop only, in `completed`. A thread leaves them in a queue and wakes the reactor
    through its eventfd: a confirm does not wait for a scheduler.
-3. When there is no space, the same commit is tried again every `RETRY_S` for ever. Publishers wait meanwhile, nothing
-   is confirmed, and everything that needs no space goes on.
-4. When the disk fails, or the engine at what a thread has done, nothing is confirmed any more and the process stops,
-   within `GRACE_S` even when something hangs on the disk that failed. What the engine holds is not trusted then; what
-   is on the disk is.
-5. What is written is synced at the latest `SYNC_WITHIN_S` later, whether somebody waits for it or not; a batch that
-   nobody waits for is written at the latest about `LINGER_S` after its first message.
-6. How long commits take decides how much the next ones may hold (``commit_pace.py``).
-7. A pin (``msgstore.files.pins``) is made by the housekeeper, behind everything that was asked for when its position
-   was told, and nothing is dropped of a stream from when it is asked for: so it has all that the log has let go of.
-8. The engine learns of a commit when the gate lets it pass: at once on a single node, and with followers when those
-   that have to have it do. One commit waits there at most, since one is under way at a time. The loop is not woken for
-   one that has to wait there anyway: what opens the gate wakes it. A frame that is continued does not wait there: the
-   last one of its batch does.
-9. Bytes that a read finds damaged are read once more, past the cache of the system. Those that are damaged then are
-   mended before the engine takes them, where another node has them (`Mender`): they were damaged for nobody.
-10. Bytes that the disk does not give now are not damaged. The read leaves the line, so that the jobs after it are done,
-   and is tried again with back-off for as long as the process runs; the engine is told when it has succeeded. Nothing
-   else waits for it: a file that is not needed any longer is removed, and the read finds then that it is gone. A stop
-   does not wait for such reads, and everything that they wanted stays referred to.
+3. When there is no space, the same commit is tried again every `RETRY_S`, for ever. Publishers wait meanwhile, confirms
+   stop, and everything that does not need space continues.
+4. When the disk fails, or the engine fails at an outcome of a thread, confirms stop for good and the process ends
+   within `GRACE_S`, even when something hangs on the failed disk. From then on the state of the engine is not trusted;
+   the contents of the disk are.
+5. Written data is synced after `SYNC_WITHIN_S` at the latest, whether a client waits for it or not. A batch that no
+   client waits for is written about `LINGER_S` after its first message at the latest.
+6. The duration of commits decides how much the next ones may hold (``commit_pace.py``).
+7. The housekeeper makes a pin (``msgstore.files.pins``) after everything that was requested before its position was
+   told. From the request of the pin on, streams do not drop anything. So the pin has all that the log has released.
+8. The engine learns of a commit when the gate lets it pass: at once on a single node; with followers when the required
+   ones have it. At most one commit waits at the gate, since only one is under way at a time. A commit that has to wait
+   there does not wake the loop: the event that opens the gate does. A continued frame does not wait there: only the
+   last frame of its batch does.
+9. Bytes that a read finds damaged are read once more, past the cache of the system. If they are still damaged they are
+   mended before the engine takes them, provided another node has them (`Mender`). So clients do not notice.
+10. Bytes that the disk does not return for the moment are not damaged. The read leaves the line, so that later jobs can
+    be done. It is tried again with back-off for as long as the process runs; the engine is told when it has succeeded.
+    Nothing else waits for it: a file that is no longer needed is removed, and the read finds then that it is gone. A
+    stop does not wait for such reads, and everything that they asked for stays referred to.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Mender(Protocol):
     """Mends what is damaged on disk, where other nodes have the same. Called in the threads; blocks for seconds."""
 
     def mend(self, job: Errand, places: list[int]) -> bool:
-        """Mend what `job` has met, in the log at these places; tell whether it is to be carried out again."""
+        """Mend what `job` has met, in the log at these places; tell whether to run the job again."""
 
     def mend_segment(self, number: int, lsn: int) -> None:
         """Mend the frame at `lsn`."""
@@ -421,7 +421,7 @@ class MessageStoreService:
                 self._housekeeper.put(checkpoint)
 
     def _pinned(self) -> None:
-        """A pin is made, or was given up: what was to be dropped meanwhile can go."""
+        """A pin is made or was cancelled: postponed drops can continue."""
         self._pinning -= 1
         if not self._pinning:
             drops, self._dropped_later = self._dropped_later, []
@@ -620,9 +620,9 @@ class MessageStoreService:
         return self._unread.failures
 
     def give_up_reads(self, vhost: str, queue: str) -> int:
-        """Have the reads that fail of a queue take what the disk gives; return how many these are.
+        """Let the failing reads of a queue take what the disk returns; return the number of these reads.
 
-        What it does not give is damaged then.
+        Bytes that the disk does not return count as damaged then.
         """
         reads = [each for each in self._unread.reads() if each.subject() == (vhost, queue)]
         for each in reads:
@@ -851,10 +851,10 @@ class MessageStoreService:
         self._housekeeper.put(UnpinJob(holder))
 
     async def stop(self, deadline: float) -> bool:
-        """Write what is open, take the checkpoint of a clean stop, end the threads; until `deadline` (trio time).
+        """Write open batches, take the checkpoint of a clean stop, end the threads; until `deadline` (trio time).
 
-        Nobody publishes or acknowledges any more. Commits that cannot pass the gate are waited for for `STALL_S`: the
-        other nodes stop, too. Returns whether all of it was done.
+        Publishing and acknowledging have ended already. Commits that cannot pass the gate may take `STALL_S`: the other
+        nodes stop, too. Returns whether all of it was done.
         """
         self._stopping = True
         self._unread.tell_stop()
@@ -875,7 +875,7 @@ class MessageStoreService:
         return False
 
     def _is_clean(self) -> bool:
-        """Tell whether the checkpoint on disk is a clean one, with no frame behind it."""
+        """Tell whether the checkpoint on disk is a clean one, and the log has no frame after it."""
         message_log = self._log
         return self._clean_checkpoint and message_log.is_idle() and message_log.checkpoints.lsn == message_log.next_lsn
 
@@ -901,7 +901,7 @@ class MessageStoreService:
         return True
 
     def end(self) -> None:
-        """Have nothing to do with the threads any more: they neither wake anybody nor end the process."""
+        """Detach from the threads: they no longer wake anybody nor end the process."""
         self._ended.set()
         self._committer.finish()
         self._reader.finish()
@@ -942,5 +942,5 @@ def _reader_retries(job: Job) -> float | None:
 
 
 def _housekeeper_retries(job: Job) -> float | None:
-    """What has no space must not hold up what makes some: it has another turn later."""
+    """A job without space must not hold up one that makes space: it has another turn later."""
     return None

@@ -1,7 +1,7 @@
-"""The sessions of MQTT clients for whoever administers them: listed with those of clients that are away, and ended.
+"""List and end the sessions of MQTT clients for administrators, including sessions whose client is away.
 
-Ending a session closes the connection of its client as if the session were not to outlive that; without a connection it
-ends as if nobody had come back in time.
+Ending a session closes the connection of its client, as if the session were not to outlive the connection. A session
+without a connection ends as if its time had run out.
 """
 
 from __future__ import annotations

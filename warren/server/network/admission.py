@@ -1,11 +1,11 @@
-"""Who may connect: caps on connections that have not logged in yet, and on how fast new ones are accepted.
+"""Admit connections: cap those that have not logged in yet, and the rate at which new ones are accepted.
 
-1. An address block (IPv4 /24, IPv6 /64) has at most `per_block_max` unauthenticated connections, all together
-   `unauthenticated_max`. Loopback counts in the total only: every local client shares one block.
-2. `accepts_per_s` connections are accepted in a second in the long run, and so many at once at most; the rest wait in
-   the listen backlog, whoever they are. One more may be accepted as soon as its share of a second has passed.
-3. A connection whose descriptor has a number from `descriptors_below` on is one too many: the rest is for files and
-   HTTP (`descriptors`).
+1. An address block (IPv4 /24, IPv6 /64) has at most `per_block_max` unauthenticated connections, all blocks together
+   `unauthenticated_max`. Loopback counts in the total only: all local clients share one block.
+2. In the long run, `accepts_per_s` connections are accepted in a second, and at most that number at once. The rest wait
+   in the listen backlog, whatever their address. One more may be accepted as soon as its share of a second has passed.
+3. A connection whose descriptor is `descriptors_below` or higher exceeds the limit: the rest is for files and HTTP
+   (`descriptors`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""TLS handshakes under way: until when each has to be done, and whose next step is carried out first.
+"""Schedule TLS handshakes under way: their deadlines, and whose next step is carried out first.
 
-A step costs the processor a millisecond or more, and whoever sends a ClientHello has paid nothing for it.
+A step costs the processor a millisecond or more, while a ClientHello costs its sender nothing.
 
-1. Address blocks (`admission.address_block`) take turns, and so do the handshakes of one block: a step each. Many from
-   one place delay those from elsewhere by one step each time, whatever their number.
-2. A handshake is due when its peer has sent something, and is not watched until its step is done.
+1. Address blocks (`admission.address_block`) take turns, and so do the handshakes of one block: a step each. Many
+   handshakes from one block delay those from elsewhere by one step each time, whatever their number.
+2. A handshake is due when its peer has sent something. It is not watched until its step is done.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Handshakes:
             self.due_count += 1
 
     def take_next(self) -> int:
-        """Return the handshake whose step is to be done now; one is due."""
+        """Return the handshake whose step is next; one is due."""
         block = next(iter(self._due))
         due = self._due.pop(block)
         fd = next(iter(due))
@@ -44,7 +44,7 @@ class Handshakes:
         return fd
 
     def end(self, fd: int) -> None:
-        """Forget a handshake that is done, or whose connection is closed. Does nothing for what is none."""
+        """Forget a handshake that is done, or whose connection is closed. Ignores other connections."""
         if self._deadlines.pop(fd, None) is None:
             return
         block = self._blocks.pop(fd)

@@ -43,8 +43,10 @@ def open_sockets(what: str, endpoint: Endpoint) -> list[socket.socket]:
 
 
 def _spare_pacing(sock: socket.socket) -> None:
-    """Use Reno between processes of this machine: where BBR is the default, its pacing timers cost a fifth of the
-    kernel's work on large messages and there is no network to be gentle with. Accepted sockets inherit it.
+    """Use Reno between processes of this machine.
+
+    Where BBR is the default, its pacing timers cost a fifth of the kernel's work on large messages, while loopback does
+    not need gentleness. Accepted sockets inherit it.
     """
     if not hasattr(socket, "TCP_CONGESTION"):
         return

@@ -1,7 +1,7 @@
-"""What the address of an accepted socket says: is it this machine, and which network does it belong to.
+"""Classify the address of an accepted socket: whether it is this machine, and which network it belongs to.
 
 1. An IPv4 address mapped into IPv6 (``::ffff:127.0.0.1``) is the IPv4 address it stands for.
-2. What is not an address is not loopback.
+2. Text that is not an address is not loopback.
 """
 
 from __future__ import annotations

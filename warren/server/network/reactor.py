@@ -1,24 +1,25 @@
 """The reactor: one trio task serves the sockets of all protocols through one selector, which is epoll on Linux.
 
-A turn reads every ready socket once, feeds the engine, lets it hand out deliveries and confirms, and flushes what
-became dirty. The engine never waits, so nothing here awaits but the end of a turn.
+A turn reads every ready socket once, feeds the engine, lets it hand out deliveries and confirms, and flushes the
+outboxes that became dirty. The engine never waits, so nothing here awaits except the end of a turn.
 
 1. A turn ends its reading after `TURN_UNITS` of work (`channels.shared`) or `TURN_BUDGET_S`, its sending after
-   `TURN_BUDGET_S`. What it did not reach comes first in the next, in its order: the ready list of epoll begins with
-   the same sockets each time that all of it fits into one answer. So everybody is served before anybody twice.
-   A connection does at most `feed_units` at a time, less the more are ready; what it has read beyond that waits,
-   like a connection whose pause is over, for its place among the others, and nothing more is read before.
+   `TURN_BUDGET_S`. The next turn begins with the sockets that this one did not reach, in their order: otherwise the
+   ready list of epoll begins with the same sockets whenever all of it fits into one answer. So every socket is served
+   once before any is served twice. A connection does at most `feed_units` at a time, fewer when more are ready. Data
+   that it has read beyond that waits for its place among the others, like a connection whose pause is over, and it
+   reads nothing more before.
 2. A turn does steps of TLS handshakes for `HANDSHAKE_BUDGET_S`, at least one; addresses take turns in that
    (`server.network.handshakes`). Accepting for TLS waits while `HANDSHAKES_DUE_MAX` steps are due.
-3. A paused connection is not watched for input. It is watched again when the engine says that it resumed. One that
-   only waits for its next turn stays watched: that would cost two system calls for each turn.
-4. A socket is closed only after its outbox is with the kernel and the peer had the chance to read it: we end our
-   half, then wait for the peer's (at most `LINGER_S`). Closing with unread input would destroy what we sent last.
+3. A paused connection is not watched for input. It is watched again when the engine says that it resumed. One that only
+   waits for its next turn stays watched: anything else would cost two system calls for each turn.
+4. A socket is closed only after its outbox is with the kernel and the peer had the chance to read it: we end our half,
+   then wait for the peer's (at most `LINGER_S`). Closing with unread input would destroy what we sent last.
 5. An exception that is not the peer's doing ends that connection with 541, is logged with its traceback and counted.
-6. `wake` ends a wait at once, from any thread: what the threads of the message store have done becomes
-   confirms and deliveries in that very turn.
-7. While `may_serve` says no nothing is read of clients, handed out or sent: another node may serve by then. What is
-   watched (`watch`), and the message store, go on, for it is by them that clients may be served again.
+6. `wake` ends a wait at once, from any thread: results of the threads of the message store become confirms and
+   deliveries in that very turn.
+7. While `may_serve` is false, clients are not read, and nothing is handed out or sent to them: another node may serve
+   by then. Watched descriptors (`watch`) and the message store continue, since they can allow clients again.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Reactor:
         self._by_key: dict[int, Transport] = {}
         self._handshakes = Handshakes(tls_handshake_timeout_s)
         self._clock = clock
-        self._ready: dict[int, int] = {}  # what the last turn did not reach, and what is to go on: fd -> events
+        self._ready: dict[int, int] = {}  # fd -> events: not reached in the last turn, or to be continued
         self._accepting: list[Listener] = []  # have connections waiting, in this turn
         self._unsent: list[Outbox] = []  # to be sent in the next turn
         self._units: i64 = 0  # done in this turn
@@ -175,7 +176,7 @@ class Reactor:
         self._receive_bytes: int = RECEIVE_BYTES  # and read
         self._stopped = False
         self.may_serve: Callable[[], bool] | None = None  # a broker by itself always may
-        self.serves = False  # clients of other nodes: there is no listener that tells
+        self.serves = False  # whether clients of other nodes are served: no listener shows that
 
     # --- from outside -----------------------------------------------------------------------------------------------
 
@@ -189,7 +190,7 @@ class Reactor:
         self._selector.register(listener.sock.fileno(), READABLE)
 
     def stop_listening(self) -> None:
-        """Close the listeners; connections go on."""
+        """Close the listeners; connections stay open."""
         self.serves = False
         for fd, listener in self._listeners.items():
             if listener not in self._idle_listeners:
@@ -281,7 +282,7 @@ class Reactor:
     # --- turns ------------------------------------------------------------------------------------------------------
 
     def turn(self, events: list[tuple[int, int]]) -> None:
-        """Handle ready sockets, as `run` does; it goes on with what is left."""
+        """Handle ready sockets, as `run` does; wake the reactor if work is left."""
         self._turn(events)
         if self._has_work():
             self.wake()
@@ -320,7 +321,7 @@ class Reactor:
                         break
                     check_at = self._units + CLOCK_EVERY_UNITS
         except BaseException:
-            self._ready = dict(events[reached:])  # this task starts again, and what is to go on is told once only
+            self._ready = dict(events[reached:])  # this task restarts, and each event is told only once
             raise
         # Behind the last event: until here no descriptor that was closed in this turn is another connection's.
         if self._accepting:
@@ -330,13 +331,13 @@ class Reactor:
         self._settle(goes_on=True)
 
     def _hold(self) -> None:
-        """Let those go on by whom clients may be served again."""
+        """Handle only the descriptors through which clients may be served again."""
         for fd, _ in self._selector.poll(0):
             if fd == self._wake_fd or fd in self._watched:
                 self._other_event(fd)
 
     def _behind_the_ready(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Take what the last turn left, each once, and `events` behind it."""
+        """Take each socket that the last turn left once, then `events`."""
         ready = self._ready
         self._ready = {}
         for fd, mask in events:
@@ -410,7 +411,7 @@ class Reactor:
                 self._flush(transport)
 
     def _end_failed(self, outbox: Outbox) -> None:
-        """A defect of ours was met while something was written for a peer: end it, the others go on."""
+        """End a peer after a defect of ours while something was written for it; the others continue."""
         error = outbox.failure
         assert error is not None
         outbox.failure = None
@@ -422,7 +423,7 @@ class Reactor:
             self.wake()  # what it held goes back to its queues
 
     def wake(self) -> None:
-        """Have another turn soon, whoever calls this: the only method for other threads."""
+        """Have another turn soon: the only method that other threads may call."""
         try:
             self._ring()
         except BlockingIOError:
@@ -453,7 +454,7 @@ class Reactor:
             self._lost(transport)
             return
         except Exception as error:
-            # A defect of ours, or of what takes WebSockets apart, met by one connection: the others go on.
+            # A defect of ours, or of the WebSocket parser, met by one connection: end only that one.
             self.crashes += 1
             self._on_crash(error)
             self._lost(transport)
@@ -484,7 +485,7 @@ class Reactor:
             connection.feed(data)
             self._units += self._feed_units - connection.units_left + len(data) // BYTES_PER_UNIT
         except Exception as error:
-            # A defect of ours, met by one connection: the others go on.
+            # A defect of ours, met by one connection: end only that one.
             self.crashes += 1
             self._on_crash(error)
             connection.broken()
@@ -620,7 +621,7 @@ class Reactor:
     def pass_on(self, sock: socket.socket, client: ClientOfNode) -> None:
         """Serve a client of another node; what it sends comes through `sock`, a connection of that node.
 
-        What is decided by addresses is decided by the client's. One that is too many is closed.
+        Rules about addresses apply to the client's address. An excess client is closed.
         """
         sock.setblocking(False)
         if not self.serves:

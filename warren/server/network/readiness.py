@@ -1,17 +1,17 @@
-"""Which sockets are ready: one interface for epoll, kqueue and `poll`, and what wakes whoever waits there.
+"""Tell which sockets are ready: one interface for epoll, kqueue and `poll`, and a way to end a wait.
 
-A selector has the methods of `select.epoll`, and on Linux it is one: nothing stands between that and the system.
+A selector has the methods of `select.epoll`, and on Linux it is one: no layer stands between the caller and the system.
 
-1. Masks are those of epoll, wherever they come from. Who asks for `READ` is also told of the peer's end.
-2. `fileno` is readable as soon as something is ready that is registered at that time or later, so a trio task can wait
-   for a whole selector. With `poll`, which has no descriptor, a thread of its own waits meanwhile; call it anew for
-   each wait.
+1. Masks are those of epoll, wherever they come from. Asking for `READ` includes the peer's end.
+2. `fileno` is readable as soon as a socket is ready that is registered then or later, so a trio task can wait for a
+   whole selector. With `poll`, which does not have a descriptor, a thread of its own waits meanwhile; call `fileno`
+   again for each wait.
 3. A descriptor is unregistered before it is closed: only epoll forgets closed ones by itself.
-4. What is not asked for may be told or not: epoll and `poll` always tell of errors and lost connections, kqueue tells
-   nothing of a descriptor of which nothing is asked.
+4. Events that were not asked for may be told or not: epoll and `poll` always tell of errors and lost connections,
+   kqueue tells nothing of a descriptor without a requested event.
 
-What the system has is taken, unless the variable WARREN_SELECTOR names another: epoll, kqueue or poll. With `poll`
-everything is in use that a Unix needs which has nothing else, so that it can be tried on Linux.
+The first kind that the system has is used, unless the variable WARREN_SELECTOR names another: epoll, kqueue or poll.
+With `poll` the broker runs as on a Unix that has nothing better, so that this can be tried on Linux.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Selector(Protocol):
         """Return a descriptor to wait for (2)."""
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching everything."""
 
 
 class Wakeup(Protocol):
-    """Makes `fd` readable, from any thread. What is called often is the system's own function."""
+    """Makes `fd` readable, from any thread. Functions that are called often are the system's own."""
 
     fd: int
     ring: Callable[[], object]  # makes `fd` readable until it is heard; BlockingIOError: it is already
@@ -81,10 +81,10 @@ def kinds() -> list[str]:
 
 
 def chosen_kind() -> str:
-    """Return which is to be used.
+    """Return the kind to use.
 
     Raises:
-        StartError: WARREN_SELECTOR names none that is here.
+        StartError: this system does not have the kind that WARREN_SELECTOR names.
     """
     found = kinds()
     named = os.environ.get(VARIABLE, "")
@@ -214,10 +214,10 @@ class PollSelector:
         self._poll = select.poll()
         self._interests: dict[int, int] = {}
         self._ready = Pipe()  # readable: the thread has seen something
-        self._changed = Pipe()  # readable: the thread is to look anew
+        self._changed = Pipe()  # readable: the thread should look again
         self._state = Condition()
         self._thread: Thread | None = None
-        self._is_awaited = False  # the thread is to wait
+        self._is_awaited = False  # the thread should wait
         self._is_closed = False
 
     def register(self, fd: int, eventmask: int, /) -> None:

@@ -1,12 +1,12 @@
-"""How many TLS records a peer has sent, and how many of them had data: what it makes the broker do without saying it.
+"""Count the TLS records of a peer, and those that had data: records without data make the broker work unseen.
 
 1. A record costs some microseconds, however little is in it: it counts as `RECORD_UNITS` of work.
 2. A KeyUpdate costs ten times as much, and asks for an answer that takes memory until something is sent. OpenSSL takes
-   any number of them, and does not tell. From TLS 1.3 on they look like data from outside, but nothing comes out. Who
-   sends many records without data is hung up on: clients send one after gigabytes, if at all.
+   any number of them, and does not tell. From TLS 1.3 on they look like data from outside, but decrypt to nothing. A
+   peer that sends many records without data is disconnected: clients send one after gigabytes, if at all.
 3. A handshake takes `HANDSHAKE_BYTES_MAX` at most: OpenSSL reads every certificate of a chain in one go, a hundred of
-   them in 10 ms, whoever has signed them.
-4. Of a peer that sends small records less is read at a time, so that whatever it sends takes some milliseconds.
+   them in 10 ms, whether or not it trusts their signers.
+4. The broker reads less at a time from a peer that sends small records, so that each read costs only some milliseconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEAD_BYTES: Final = 5
 class TlsRecords:
     """Counts the records of one peer.
 
-    ``with_data``: how many gave something to read; ``receive_bytes``: how much is to be read at a time.
+    ``with_data``: how many gave something to read; ``receive_bytes``: how much to read at a time.
     """
 
     def __init__(self) -> None:

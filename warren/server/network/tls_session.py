@@ -22,7 +22,7 @@ class TlsSession:
     `units`: what the last `decrypted` has cost; `is_ended`: the peer says no more than has been returned.
 
     Raises:
-        OSError, ValueError: `server_name` is no host name.
+        OSError, ValueError: `server_name` is not a host name.
     """
 
     def __init__(self, context: ssl.SSLContext, server_name: str | None = None) -> None:
@@ -36,18 +36,18 @@ class TlsSession:
         self._records = TlsRecords()
 
     def receive_bytes(self) -> int:
-        """Return how much is to be read at a time."""
+        """Return how much to read at a time."""
         return self._records.receive_bytes
 
     def begin(self) -> None:
-        """Begin the handshake as a client: `outgoing` is to be sent."""
+        """Begin the handshake as a client: send `outgoing` afterwards."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             pass
 
     def handshake(self, data: bytes) -> bool:
-        """Go on with the handshake; True when it is done. `outgoing` is to be sent, also when it fails.
+        """Continue the handshake; True when it is done. Send `outgoing` afterwards, also when it fails.
 
         Raises:
             OSError: the handshake failed (`ssl.SSLError` is one), or the peer has hung up.
@@ -106,12 +106,12 @@ class TlsSession:
         return b"" if ended else None
 
     def encrypted(self, plain: bytes) -> bytes:
-        """Return what is to be sent for `plain`, with what TLS itself has to say. One call keeps records large."""
+        """Return the bytes to send for `plain`, and those of TLS itself. One call keeps records large."""
         self._tls.write(plain)
         return self._outgoing.read()
 
     def outgoing(self) -> bytes:
-        """Return what TLS itself has to say: handshakes, alerts."""
+        """Return the bytes of TLS itself: handshakes, alerts."""
         return self._outgoing.read()
 
     def has_own_words(self) -> bool:

@@ -1,13 +1,13 @@
-"""TLS around a stream, of HTTP or of a link: the broker's own session (``tls_session.py``) and a stream below it.
+"""Put TLS around a stream, of HTTP or of a link: the broker's own session (``tls_session.py``) and a stream below it.
 
 1. A read decrypts all that has arrived, of however many records, and no more than `TlsRecords.receive_bytes` at once.
-2. One thing is sent at a time, in the order in which it was encrypted. What TLS itself has to say (an answer to a
-   request for new keys) goes out when nothing else is being sent, or behind that.
-3. A server of TLS 1.2 may negotiate anew: until that is done nothing can be encrypted, so who sends waits for what is
-   received, and receives when nobody else does. Of what comes meanwhile and nobody asks for, `UNASKED_BYTES_MAX` are
-   kept at most.
+2. One piece is sent at a time, in the order in which it was encrypted. Bytes of TLS itself (an answer to a request for
+   new keys) go out when nothing else is being sent, or after that.
+3. A server of TLS 1.2 may negotiate again. Until that is done nothing can be encrypted, so a sender waits for received
+   data, and receives itself if no other task does. Of data that arrives meanwhile and that no task asks for, at most
+   `UNASKED_BYTES_MAX` are kept.
 4. When a send is cancelled a part of a record may be under way: after that, or when TLS has failed, everything fails.
-5. No peer can have the broker work without saying anything: see ``tls_records.py``.
+5. No peer can make the broker work without sending anything useful: see ``tls_records.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TlsStream(trio.abc.Stream):
     """The stream above. `context` is that of a server, or that of a client for the server called `server_name`.
 
     Raises:
-        OSError, ValueError: that is no host name.
+        OSError, ValueError: `server_name` is not a host name.
     """
 
     def __init__(self, plain: trio.abc.Stream, context: ssl.SSLContext, server_name: str | None = None) -> None:
@@ -56,7 +56,7 @@ class TlsStream(trio.abc.Stream):
             while not session.is_handshaken:
                 session.handshake(bytes(await self._plain.receive_some(session.receive_bytes())))
                 await self._send_own_words()
-            # Of what came right behind it nothing waits below.
+            # Data that came right after the handshake is already in the session, not in the stream below.
             self._said = session.decrypted(None) or b""
             await self._send_own_words()
         except OSError as error:
@@ -114,7 +114,7 @@ class TlsStream(trio.abc.Stream):
                 await self._send(self._session.outgoing())
 
     async def _encrypted(self, plain: bytes) -> bytes:
-        """Return what is to be sent for `plain`, when TLS is not being negotiated."""
+        """Return the bytes to send for `plain`, when TLS is not being negotiated."""
         while True:
             try:
                 return self._session.encrypted(plain)

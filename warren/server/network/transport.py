@@ -267,7 +267,7 @@ class WebSocketTransport(Transport):
 
     def receive(self, limit_bytes: int) -> bytes | None:
         if self.linger_deadline_s:
-            return super().receive(limit_bytes)  # nobody listens any more
+            return super().receive(limit_bytes)  # nobody listens now
         self.receiving_units = 0
         if not self.web.is_behind:
             data = super().receive(limit_bytes)
@@ -302,7 +302,7 @@ class TlsWebSocketTransport(TlsTransport):
 
     def receive(self, limit_bytes: int) -> bytes | None:
         if self.linger_deadline_s:
-            return super().receive(limit_bytes)  # nobody listens any more
+            return super().receive(limit_bytes)  # nobody listens now
         self.receiving_units = 0
         if not self.web.is_behind:
             data = super().receive(limit_bytes)
@@ -343,7 +343,7 @@ def _framed(transport: Transport, web: WebSocket, chunks: list[bytes]) -> list[b
     """Return `chunks` of the outbox in frames, behind the control frames that are due."""
     connection = transport.connection
     assert connection is not None
-    # A pong is no sign of life of the protocol: heartbeats are sent as if there had been none.
+    # A pong does not count for the protocol: heartbeats are sent as if no pong had been sent.
     connection.outbox.sent_bytes -= web.control_bytes()
     framed = web.framed(chunks)
     # The outbox counts what the socket takes.

@@ -20,7 +20,7 @@ _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{
 
 
 class WebSocketEnd(Exception):
-    """The peer has closed, or `reason` says what it did wrong. What is to be said to it is in the next `framed`."""
+    """The peer has closed, or `reason` says what it did wrong. The next `framed` has the answer to it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -68,6 +68,6 @@ def _words(text: str) -> list[str]:
 
 
 def _name_in(host: str) -> str:
-    """Return the name or address in ``host:port``; ``""`` when it is none."""
+    """Return the name or address in ``host:port``; ``""`` if `host` does not have that form."""
     found = _HOST.fullmatch(host)
     return "" if found is None else (found[1] or found[2]).lower()

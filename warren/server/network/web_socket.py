@@ -1,20 +1,20 @@
-"""The server's side of one WebSocket (RFC 6455), by way of wsproto: bytes in, bytes out, no socket.
+"""Serve one WebSocket (RFC 6455), by way of wsproto: bytes in, bytes out, without a socket.
 
     the request, at most `HEAD_BYTES_MAX`  ->  101, or the status that says what is wrong with it
     frames                                 ->  what is in them, as it comes: messages and fragments mean nothing
     what is in an outbox                   ->  one message of one frame
 
-1. Nothing is put together here: a peer that announces a frame of any size, or never ends a message, holds what it has
-   sent, and its protocol counts that as on a bare port.
+1. Messages are not assembled here. A peer may announce a frame of any size, or never end a message: the broker holds
+   what it has sent, and its protocol counts that as on a bare port.
 2. A frame costs some microseconds, however little is in it: it counts as `FRAME_UNITS` of work. `read` decodes as many
-   as it may; the rest of what was received waits (`is_behind`), and nothing more is to be received meanwhile.
-3. Only the last of several pings that came together is answered, as section 5.5.3 allows: whoever sends a million of
-   them and reads nothing makes us keep one.
-4. There are no extensions: what is compressed could be a thousand times as large as what was sent.
-5. A browser lets every page open a WebSocket to anywhere, and says whose page it is. `WebRules.admits` decides. Other
-   programs do not say.
-6. A client that sends text gets text, where the protocol is one of text. What is not UTF-8 by itself goes out as a
-   binary frame even then: as text a browser would hang up on it.
+   frames as it may. The rest of the received data waits (`is_behind`), and the caller must not receive more meanwhile.
+3. If several pings come together only the last one is answered, as section 5.5.3 allows. So the broker keeps a single
+   answer for a client that sends a million pings and reads nothing.
+4. Extensions are not offered: compressed data could expand to a thousand times its size.
+5. A browser lets every page open a WebSocket to any server, and tells the origin of the page. `WebRules.admits`
+   decides. Other programs do not send an origin.
+6. A client that sends text gets text, if the protocol is one of text. A piece that is not UTF-8 by itself goes out as a
+   binary frame even then: a browser would disconnect because of it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TEXT: Final = 0x81
 class WebSocket:
     """A WebSocket with somebody at `address`.
 
-    `units`: what the last `read` has cost; `is_behind`: it has left something, and is to be called again.
+    `units`: the cost of the last `read`; `is_behind`: it has left data, so call it again.
     """
 
     def __init__(self, rules: WebRules, address: str) -> None:
@@ -59,17 +59,17 @@ class WebSocket:
         self._address = address
         self._head = bytearray()  # of the request, as far as it has come
         self._connection: Connection | None = None  # when the handshake is done
-        self._control: bytes = b""  # what is to be said before anything else
+        self._control: bytes = b""  # sent before anything else
         self._pong: bytes = b""
         self._is_text: bool | None = None  # what the peer sends; None: nothing yet
         self._end: str | None = None
 
     def control_bytes(self) -> int:
-        """Return how much there is to be said that is no data."""
+        """Return the number of bytes to send that are not data."""
         return len(self._control) + len(self._pong)
 
     def received(self, data: bytes) -> None:
-        """Take what came next; not while `is_behind`. Behind the end nothing is listened to."""
+        """Take what came next; not while `is_behind`. Input after the end is ignored."""
         if self._end is not None:
             return
         connection = self._connection
@@ -148,7 +148,7 @@ class WebSocket:
             connection.receive_data(behind)
 
     def _reject_bad(self, handshake: H11Handshake, error: RemoteProtocolError) -> None:
-        """Answer a request that is none for a WebSocket."""
+        """Answer a request that does not ask for a WebSocket."""
         hint = error.event_hint
         text = str(error)
         if isinstance(hint, RejectConnection) and hint.status_code == 426:
@@ -211,7 +211,7 @@ class WebSocket:
     # --- out --------------------------------------------------------------------------------------------------------
 
     def framed(self, chunks: list[bytes]) -> list[bytes]:
-        """Return what is to be sent for `chunks`: what has to be said first, then one message with all of them."""
+        """Return the bytes to send for `chunks`: control frames first, then one message with all of them."""
         control = self._control + self._pong
         self._control = self._pong = b""
         connection = self._connection
@@ -227,7 +227,7 @@ class WebSocket:
         return [head + chunks[0]] if len(chunks) == 1 and size < 8192 else [head, *chunks]
 
     def farewell(self) -> bytes:
-        """Return the closing frame that is still to be sent; nothing if there is none."""
+        """Return the closing frame to send; empty if the connection does not need one."""
         connection = self._connection
         if connection is None or connection.state is not ConnectionState.OPEN:
             return b""
