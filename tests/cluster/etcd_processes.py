@@ -27,7 +27,7 @@ POLL_S: Final = 0.05
 
 
 def installed_etcd() -> str:
-    """Return the program; skip, or fail with CI=true, when there is none."""
+    """Return the program; skip, or fail with CI=true, if it is not installed."""
     found = shutil.which("etcd")
     if found is not None:
         return found

@@ -1,10 +1,10 @@
 # ruff: noqa: E501
-"""Breaks the protocol of a cluster on purpose, in one way after the other: each time its tests have to fail.
+"""Breaks the protocol of a cluster on purpose, one mutant at a time: each time its tests have to fail.
 
     make mutants-cluster                                    all of them
     make mutants-cluster ARGS="unknown-is-failure ..."      some of them
 
-What a mutant is, and the exit codes, are those of ``simulation/mutants.py``.
+``simulation/mutants.py`` defines mutants and exit codes.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
     cd tests && PYTHONPATH=.. ../.venv/bin/python -m cluster.promises
 
-The first node leads. It sends beacons, and may remove a follower or hand over. Followers answer, and stand whenever
-they like: what has to wait for the grace time is that they *begin* their epoch. Time goes on in seconds, of which each
-clock shows 0.9 or 1.1, as it likes or always; between two of them any steps may be taken, or none: that is what a
-pause, a partition or a slow network is. A request to etcd is carried out at any time until the revision is another one,
-and what is in force is learnt at any time, or never.
+The first node leads. It sends beacons, and may remove a follower or hand over. Followers answer, and stand for election
+at any time: only the *beginning* of their epoch has to wait for the grace time. Time advances in seconds. For each of
+them a clock shows 0.9 or 1.1, varying or always the same. Between two seconds any steps may happen, or none: that
+models a pause, a partition or a slow network. A request to etcd is carried out at any time until the revision changes.
+A node learns the record in force at any time, or never.
 
-Looked at in every state: while the first node serves, nobody has begun another epoch. It serves while the last beacon
-that all have answered who may be recorded was sent less than the limit ago, by its own clock.
+Checked in every state: while the first node serves, no other node has begun an epoch. It serves while the last beacon
+that all possibly recorded nodes have answered was sent less than the limit ago, by its own clock.
 """
 
 from __future__ import annotations

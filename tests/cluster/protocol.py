@@ -1,30 +1,29 @@
-"""Every state of the protocol within bounds: three nodes, some epochs, some frames, and all that may come between.
+"""Every state of the protocol within bounds: three nodes, some epochs, some frames, and all possible faults.
 
     cd tests && PYTHONPATH=.. ../.venv/bin/python -m cluster.protocol --seconds 600
 
-Why confirms need no clock is what is checked here, so there is none: a node may stand, remove, add and hand over at
-any moment. The transitions of the record are those of ``warren/cluster/record.py``; the rest is the protocol in short,
-apart from the code of the members, which random worlds try (``world.py``).
+This model checks that confirms need no clock, so it has no clock: a node may stand, remove, add and hand over at any
+moment. The transitions of the record are those of ``warren/cluster/record.py``; the rest is the protocol in short. It
+does not use the code of the members, which random worlds test (``world.py``).
 
-Messages that are late or lost, pauses, partitions and nodes that are down need no steps of their own: a step that could
-be taken is not, for as long as one likes. To this end a leader's log of an epoch stays in the network for good, and a
-follower may take the next entry of it at any time; so does a request to etcd, which may be carried out at any time
-until the revision is another one. Commits are made as soon as they can be: nothing depends on one, so that is the worst
-moment.
+Messages that are late or lost, pauses, partitions and nodes that are down need no steps of their own: a possible step
+may be delayed for any time. To this end a leader's log of an epoch stays in the network for good, and a follower may
+take its next entry at any time. A request to etcd stays as well, and may be carried out at any time until the revision
+changes. Commits are made as soon as they can be: nothing depends on one, so that is the worst moment.
 
-Looked at in every state:
+Checked in every state:
 
-    C1  what is committed is in the log of whoever leads a later epoch, now or from now on
-    C2  two leaders commit nothing different
+    C1  the log of each leader of a later epoch has all committed entries, now or from now on
+    C2  two leaders do not commit different entries
     C3  an epoch is begun once
-    T   who leads by a transfer has all that its predecessor has sent, committed or not
+    T   a leader by transfer has all entries that its predecessor has sent, committed or not
     R   a recorded replica has everything that is committed, and the record is valid
     L   a directory that was never restored is not taken for a restored one
 
 A disk may go back: to a copy of it that was made at any moment, once the record knows a later life of that directory,
-or a floor beyond the end of the copy (`Bounds.restores`), one at a time. R does not hold of that replica, until it has
-everything again; C1 does. It is assumed that its node reads the record before it acknowledges: what it had promised is
-gone with its disk, and a leader that does not know of its end may ask for it.
+or a floor beyond the end of the copy (`Bounds.restores`), one at a time. R does not hold for that replica until it has
+everything again; C1 does. The model assumes that its node reads the record before it acknowledges. Its promises are
+gone with its disk, and a leader that does not know of its end may ask for them.
 
 Whether a commit may wait for fewer replicas than all in sync is a rule, too (`commit_waits_for_all`).
 """
@@ -494,7 +493,7 @@ class Protocol:
         length = self._committed_by(state, index, node, begun)
         committed = state.committed
         if committed[-1] == node.leads and committed == begun.log[: len(committed)]:
-            length = max(length, len(committed))  # it remembers what it has committed, whoever has lost that since
+            length = max(length, len(committed))  # it remembers its commits, even if others have lost them since
         if length < begun.begins:
             return None
         row = state.acked[node.leads]

@@ -227,7 +227,7 @@ def test_while_all_members_are_gone_everything_fails_and_goes_on_when_they_are_b
             await etcd.get(b"g/1")
         with pytest.raises((EtcdError, OutcomeUnknown)):
             await etcd.swap(b"g/1", first, b"two")
-        with pytest.raises(EtcdError, match="127"):  # there is no connection by now: nothing was sent
+        with pytest.raises(EtcdError, match="127"):  # the connection is already closed: nothing was sent
             await etcd.swap(b"g/1", first, b"two")
         cluster.start_all()
         assert (await until_it_answers(lambda: etcd.get(b"g/1"))) is not None

@@ -1,19 +1,19 @@
 """Three real `Member`s in a simulated world: clocks, links, disks, and etcd as one linearizable register, by one seed.
 
-Replication is a toy that is obviously right: a message is the whole log of a leader, a follower cuts what differs and
-appends what is missing, and an ack says how much of an epoch it has. Messages are lost, late and out of order.
+Replication is a toy that is obviously right: a message is the whole log of a leader, a follower cuts different entries
+and appends missing ones, and an ack says how much of an epoch it has. Messages are lost, late and out of order.
 
-What is looked at after every step (the letters are those of the design):
+Checked after every step (the letters are those of the design):
 
-    C1  what was committed is in the log of whoever leads a later epoch, now or from now on
-    C2  what was committed stays what it is: two leaders commit nothing different at the same place
+    C1  the log of each leader of a later epoch has all committed entries, now or from now on
+    C2  committed entries do not change: two leaders do not commit different entries at the same place
     C3  an epoch has one leader process
-    C8  after everything is healed, commits go on
-    T   who leads by a transfer has all that its predecessor wrote, committed or not
+    C8  after everything is healed, commits continue
+    T   a leader by transfer has all entries that its predecessor wrote, committed or not
     C10 one process serves at a time, and none beyond the limit after the last beacon that all others answered
-    F   nobody gives way before its time, or to one whose disk is as slow
-    R   whoever is recorded as in sync, with this incarnation, has everything that was committed; the set is never
-        smaller than it may be
+    F   a leader does not give way before its time, or to a node whose disk is as slow
+    R   each node recorded as in sync, with this incarnation, has all committed entries; the set is never smaller than
+        its minimum
 """
 
 from __future__ import annotations
@@ -785,7 +785,7 @@ class World:
             self.start(node)
 
     def live(self, steps: int) -> None:
-        """Let so many things happen, then heal, and see that commits go on."""
+        """Cause `steps` disturbances, then heal, and check that commits continue."""
         self.run(5.0)
         for _ in range(steps):
             self.disturb()

@@ -189,7 +189,7 @@ def leader_killed(lab: Lab, leader: Machine, chooser: random.Random) -> None:
 
 
 def all_stopped(lab: Lab, leader: Machine, chooser: random.Random) -> None:
-    """SIGTERM to all: each is to be over within 5 s."""
+    """Send SIGTERM to all: each has to end within 5 s."""
     began_s = time.monotonic()
     for machine in lab.machines:
         machine.signal(signal.SIGTERM)
@@ -202,7 +202,8 @@ def all_stopped(lab: Lab, leader: Machine, chooser: random.Random) -> None:
 
 
 def _old_disk(lab: Lab, machine: Machine, first: bool) -> None:
-    """Stop a node, copy its directory, let it go on, kill all, and start it with the copy, before the others or not."""
+    """Stop a node, copy its directory, start it again, kill all, and start it with the copy, before the others or
+    after."""
     copy = lab.directory / "older"
     machine.signal(signal.SIGTERM)
     until(lambda: not machine.is_running(), "the node to stop", 20.0)

@@ -1,9 +1,9 @@
-"""What the clients of the lab did and were told, and what of it the nodes have in the end.
+"""What the clients of the lab did and were told, and what the nodes have in the end.
 
-    sent        before it is sent; it may be there in the end, once
+    sent        noted before sending; it may be there in the end, once
     confirmed   confirmed or committed; it has to be there in the end, once
 
-1. A message has a name that no other has. What is found and was not sent to that queue is invented, and so is what was
+1. Each message has a unique name. A found message that was not sent to that queue is invented. So is a message that was
    found, and taken, in an earlier trial.
 2. The two messages of a transaction are both there, or neither.
 3. An offset of a stream holds the same message whenever it is read.

@@ -7,7 +7,7 @@ Cuts, loss and delay are a few lines here, and need ``ip``, /dev/net/tun and roo
 nftables and netem) needs netem, which not every kernel has.
 
 1. A rule is of one direction between two machines. It holds from the next frame on.
-2. A dropped frame is gone without a word: no reset, no ICMP. What is in the sockets of a machine stays there.
+2. A dropped frame disappears silently: no reset, no ICMP. The bytes in the sockets of a machine stay there.
 3. Which frames are lost follows from the seed and their order.
 """
 

@@ -59,9 +59,9 @@ class HeldDisk:
         return self._numbers[_WAITS]
 
     def fail(self, number: int) -> None:
-        """Let the sync with that number fail, when it goes on."""
+        """Let the sync with that number fail when it is released."""
         self._numbers[_FAILS] = number
 
     def release(self) -> None:
-        """Let all go on."""
+        """Release all held syncs."""
         self._numbers[_HELD] = 0

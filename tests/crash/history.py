@@ -1,11 +1,11 @@
 """What clients did and saw, and whether what a broker holds after a restart can be true.
 
-`History` is told every step of every client in the order in which one thread took them: what was *sent* before it is
-sent, what was *answered* when it is read. It judges every delivery at once and everything that a restarted broker
-holds in `restarted`. It knows no broker and no socket; made-up histories test it.
+`History` is told every step of every client in the order in which one thread took them: *sent* before sending,
+*answered* on reading. It judges every delivery at once and everything that a restarted broker holds in `restarted`. It
+does not know brokers or sockets; made-up histories test it.
 
-1. Only what was seen counts. A confirm that the broker may have sent, but nobody read, is no confirm; an ack that was
-   sent may be processed or not; an answer that came is certain.
+1. Only steps that a client saw count. A confirm that the broker may have sent, but no client read, does not count. An
+   ack that was sent may be processed or not. An answer that arrived is certain.
 2. A `Place` is one message in one queue, and places are what is judged:
 
        must be there       it arrived for certain (confirmed, committed, found after a restart), is persistent in a
@@ -16,9 +16,9 @@ holds in `restarted`. It knows no broker and no socket; made-up histories test i
                            something was sent that was stored later on (there is one log, so it holds both)
        may be there        all else
 
-3. What a restart shows becomes certain: what is found must be found again, what is missing must not come back.
-4. Order is judged within a queue: what the last restart showed comes first and in that order, then, for each
-   publisher, what it sent, in the order it was sent. Requeued messages are in their old place again after a restart.
+3. The contents after a restart become certain: found messages must be found again, missing ones must not come back.
+4. Order is judged within a queue: the messages that the last restart showed come first, in that order; then, for each
+   publisher, its messages in the order of sending. Requeued messages are in their old place again after a restart.
 5. A publish to several queues and a transaction are one thing: in every queue or in none, acks included.
 """
 
@@ -172,7 +172,7 @@ class Place:
         self.swept = False  # it may have met a purge or the end of its queue
         self.settled_at = -1  # the last message sent when it was known that what took it away was processed
         self.ack_transaction: Transaction | None = None
-        self.gone = ""  # why it must not be seen any more
+        self.gone = ""  # why it must no longer be seen
         self.rank = -1  # its position when the last restart was looked at
 
     def may_be_gone(self) -> bool:

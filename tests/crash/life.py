@@ -97,7 +97,7 @@ class Life:
             rules = sorted({violation.rule.name for violation in violations})
             shown = "\n".join(f"  {violation}" for violation in violations[:20])
             raise AssertionError(f"{len(violations)} violations, {rules}:\n{shown}\n{self.process.log_tail()}")
-        # Nothing here damages what was synced: whoever reports damage misreads the end of a log.
+        # Nothing here damages synced bytes: a report of damage means that the end of a log was misread.
         quarantine = self.process.data_directory / "messages" / "quarantine"
         assert not quarantine.exists() or not list(quarantine.iterdir()), "a crash was taken for damage"
         assert "Traceback" not in self.process.log(), self.process.log_tail()

@@ -2,7 +2,7 @@
 
 1. Handlers run in the order of the bytes: `on_method` for every method but the closes, `on_delivery` for a content.
 2. A connection ends by end of file, by reset, or by connection.close, which is answered; afterwards `ended` is true and
-   nothing is sent. Who ends it, and whether that is right, is for the owner to judge by `close_code`.
+   nothing is sent. The owner judges by `close_code` which side ended it and whether that is right.
 3. `receive_all` reads what the kernel still holds after the peer was killed.
 """
 
@@ -146,7 +146,7 @@ class Link:
             self.receive()
 
     def hang_up(self) -> None:
-        """Close the connection and wait until the broker has let go of everything that belonged to it."""
+        """Close the connection and wait until the broker has released everything that belonged to it."""
         text = frames.short_string("bye")
         self.send(frames.method(0, frames.CONNECTION_CLOSE, pack(">H", 200) + text + b"\0\0\0\0"))
         self.receive_all()

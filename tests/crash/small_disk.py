@@ -94,5 +94,5 @@ class SmallDisk:
         (self.view / _FILLER).unlink()
 
     def make_read_only(self) -> None:
-        """Mount it anew, for reading only."""
+        """Remount it read-only."""
         subprocess.run([*self._enter, "mount", "-o", "remount,bind,ro", str(self._mount_point)], check=True)

@@ -28,7 +28,7 @@ RATE = "30MB"
 
 
 class HistoryOfBackup(History):
-    """A history to which no answer counts any more once a backup is `begun`."""
+    """A history that ignores all answers once a backup is `begun`."""
 
     begun = False
 
@@ -74,7 +74,7 @@ def command(*arguments: object) -> list[str]:
 
 
 def back_up(broker: WarrenProcess, to: Path, load: Load) -> None:
-    """Make a backup while the load goes on."""
+    """Make a backup while the load continues."""
     url = f"http://127.0.0.1:{broker.http_port}"
     asked = command("ctl", "--url", url, "backup", to, "--incremental", "--rate", RATE)
     with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:

@@ -1,4 +1,5 @@
-"""A disk that fills up: publishers wait, consumers go on, nothing confirmed is lost, and it all resumes by itself."""
+"""A disk that fills up: publishers wait, consumers continue, no confirmed message is lost, and everything resumes by
+itself."""
 
 from __future__ import annotations
 

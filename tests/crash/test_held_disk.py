@@ -1,7 +1,7 @@
-"""A confirm waits for the disk: syncs of the log are held up and failed, and what the clients get is watched.
+"""A confirm waits for the disk: the tests delay and fail syncs of the log, and watch the answers.
 
-While a sync is held nothing that depends on it may be answered, everything else goes on. That an answer is *not* there
-is read after a later request was answered: what the broker had sent before has arrived by then.
+While a sync is held, the broker must not answer requests that depend on it; everything else continues. The tests check
+that an answer is *not* there after a later request was answered: earlier answers have arrived by then.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, shim: Path) -> Iterator[tup
 
 @pytest.fixture
 def broker(shared: tuple[WarrenProcess, HeldDisk]) -> Iterator[WarrenProcess]:
-    """The shared broker; afterwards its disk goes on, whatever happened."""
+    """The shared broker; afterwards its disk is released in any case."""
     yield shared[0]
     shared[1].release()
 

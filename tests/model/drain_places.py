@@ -82,7 +82,7 @@ class Place:
         self.drains = Drains(cast(Management, self.desk), clock=lambda: self.clock_s)
 
     def start_again(self) -> None:
-        """What was not synced is lost."""
+        """Start again: everything that was not synced is lost."""
         self.broker.start()
         self.client = self.broker.channel()
         self._begin()

@@ -165,7 +165,7 @@ class RestartingBroker(Harness):
         self.settle()
 
     def start(self) -> None:
-        """Forget everything but the disk and the catalogue, and begin anew."""
+        """Forget everything but the disk and the catalogue, and restart."""
         now_ms = self.broker.now_ms()
         self._fs = self._fs.kill9()
         self._begin(now_ms)

@@ -59,8 +59,8 @@ class Comparison:
         self.dice = Random(seed)
         self.trace: list[str] = []
         self.is_short = self.dice.random() < 0.3  # of memory
-        # What a queue lets go of itself, for its age or its length, may have to be read first if it is a dead letter;
-        # what comes meanwhile goes before it. Where memory is short a run has either such rules or dead lettering.
+        # A message that a queue drops for its age or the queue's length may have to be read first if it becomes a dead
+        # letter; later messages overtake it. Where memory is short a run has either such rules or dead lettering.
         self.dead_letters = not self.is_short or self.dice.random() < 0.4
         self.drops = not self.is_short or not self.dead_letters
         memory_bytes = 0 if self.is_short else 128 << 20
@@ -138,7 +138,7 @@ class Comparison:
         self._compare_queues(thorough=thorough)
         for tag, multiple, refused in received.confirms:
             for each in [each for each in self.expected if each == tag or (multiple and each < tag)]:
-                # What was refused is not in what is acknowledged later on, although its number is.
+                # A later ack for many does not cover refused publishes, although it includes their numbers.
                 assert self.expected.pop(each) == refused, f"publish {each} refused: {not refused}"
         assert not self.expected, "a publish is not confirmed"
 

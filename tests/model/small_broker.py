@@ -138,7 +138,7 @@ class Channel:
 
 
 class SmallBroker:
-    """Queues by name, and who is bound to the one fanout exchange."""
+    """Queues by name, and the bindings of the one fanout exchange."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}

@@ -1,10 +1,11 @@
 """Queues with rules, obviously right: lists, sorted where order matters and searched from the start; time is a number.
 
-The model does not choose who gets a message. `Queue.handed` says what goes out, in order; whoever compares says who got
-it (`World.took`). Between two looks consumers together have so much room, and no message is handed out without room.
+The model does not choose the consumer of a message. `Queue.handed` says which messages go out, in order; the comparison
+says which consumer got each (`World.took`). Between two looks consumers together have limited room, and a message is
+not delivered without room.
 
-What happens at one moment in several queues, and in one queue what is of different kinds, has no order here, for what
-is on disk comes later: `World.moment` is told one. There is one among what expires, what is released, what comes back.
+Events at one moment in several queues, or of different kinds in one queue, have no order here, because messages on disk
+come later: `World.moment` is told an order. Expiries are in order, and so are releases and returns.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class Entry:
 
 @dataclass(eq=False)
 class Consumer:
-    """A consumer of the queue called ``queue``; when it is gone policies do not change its ``visible_ms`` any more."""
+    """A consumer of the queue called ``queue``; once it is gone policies no longer change its ``visible_ms``."""
 
     client: int
     queue: str
@@ -274,7 +275,7 @@ class Queue:
 
     def entry(self, message: Message) -> Entry:
         entry = Entry(message, self.world.now_ms, self.world.now_ms)
-        if not self.rules.counts:  # else each queue counts anew
+        if not self.rules.counts:  # else each queue starts its own count
             entry.failures, entry.returns = message.failures, message.returns
         return entry
 
@@ -470,7 +471,7 @@ class Queue:
         self.expire_aged()
 
     def restart(self, *, clean: bool) -> None:
-        """Come back from disk. What is out was put back before, if the stop was clean."""
+        """Come back from disk. Outstanding deliveries were put back before, if the stop was clean."""
         for delivery in self.out:
             insort(self.ready, delivery.entry)
         self.out = []
@@ -684,7 +685,7 @@ class World:
         return taken
 
     def rollback(self, channel: Channel) -> None:
-        """Forget publishes and answers. What was answered has its time again."""
+        """Forget publishes and answers. Answered messages have their full time again."""
         back = channel.acked | {tag: delivery for tag, delivery, _, _ in channel.rejected}
         for delivery in back.values():
             before_ms = delivery.limit_ms

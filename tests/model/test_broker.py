@@ -136,7 +136,7 @@ class Comparison:
             assert each.method.delivery_tag == channel.delivered(queue, entry, consumer, consumer.no_ack)
             by_queue.setdefault(queue, []).append((consumer, entry.redelivered, entry.place))
         for queue, given_out in by_queue.items():
-            # What is published may go out before what is put back later in the same go is there again.
+            # Publishes may go out before messages that return later in the same go are there again.
             for again in (False, True) if in_one_go else (None,):
                 places = [place for _, redelivered, place in given_out if again in (None, redelivered)]
                 left = [entry.place for entry in queue.ready if again in (None, entry.redelivered)]
@@ -165,7 +165,7 @@ class Comparison:
         self._step(client, number, method_frame(number, call), expected)
 
     def _name(self, client: int, b: int, c: int) -> str:
-        """Choose a queue, one that is there most of the time: refusals close channels, and end what was going on."""
+        """Choose a queue, mostly an existing one: refusals close channels, and end what was in progress."""
         name = QUEUES[b % len(QUEUES)]
         return QUEUES[b % 2] if c % 8 and isinstance(self._usable(client, name), int) else name
 
@@ -309,7 +309,8 @@ class Comparison:
             self._on_channel(a, call, Expected([got]))
 
     def _some_tag(self, channel: Channel, b: int) -> int | None:
-        """Choose a tag, mostly an outstanding one; None: there is none, and no reason to be refused now."""
+        """Choose a tag, mostly an outstanding one; None: nothing is outstanding, and the choice is not to be refused
+        now."""
         tags = sorted(channel.unacked)
         if b % 32 == 0:
             return 0 if b % 64 else channel.tags + b % 3
@@ -413,7 +414,7 @@ class Comparison:
         self._step(client, PLAIN, b"", Expected())
 
     def check_conservation(self) -> None:
-        """Every message is in a queue, at a client, or was let go by a command; both brokers agree on which."""
+        """Every message is in a queue, at a client, or a command removed it; both brokers agree on which."""
         vhost = self.harness.vhost
         assert set(vhost.queues) == set(self.small.queues)
         for name, queue in self.small.queues.items():

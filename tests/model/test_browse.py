@@ -1,9 +1,9 @@
-"""Random queues, looked at from random places in pieces of random sizes, against a plain list of what waits.
+"""Random queues, browsed from random places in pieces of random sizes, against a plain list of waiting messages.
 
 The queue is plain, has priorities or shares keys; messages are published, got, returned, acknowledged and purged, the
-broker stops and starts again, and in some runs memory is so short that of a long queue only the head is in it. Whoever
-looks is told what is in the list, in its order, from the place on that was asked for; everything else is as it was. In
-other looks clients go on while messages are being read. A run is played again by its seed, which it prints:
+broker stops and starts again. In some runs memory is so short that it holds only the head of a long queue. A look shows
+the messages in the list, in its order, from the requested place on, and changes nothing. In other looks clients
+continue while messages are being read. A run is played again by its seed, which it prints:
 
     WARREN_TEST_BROWSE_SEED=7 WARREN_TEST_BROWSE_RUNS=1
 """
@@ -269,9 +269,10 @@ class Run:
         return [index for index in found if index is not None]
 
     def look_while_others_work(self) -> None:
-        """Have clients go on between the pieces, and while they are read.
+        """Have clients work between the pieces, and while the pieces are read.
 
-        None is seen twice but what came back, none is missed that stayed, and none is seen that was not there.
+        Only returned messages are seen twice. No message that stayed is missed, and no message is seen that was not
+        there.
         """
         piece = self.dice.choice((1, 3, 10))
         self._note("look meanwhile by", piece)
@@ -292,7 +293,7 @@ class Run:
             (found,) = told
             bodies = [each.message.body() for each in found]
             seen += bodies
-            # What came back, and what has been set aside for its key, has another place now.
+            # Messages that came back, or were set aside for their key, have another place now.
             moved |= {each.body for each in self.messages if each.returns > returns.get(each.body, 0)}
             if self._shares_keys:
                 moved |= {message.body() for _, message in self.queue.ready.returned_messages(0, 1 << 60, 1 << 30)}
@@ -312,7 +313,7 @@ class Run:
         return note
 
     def _hold(self, hold: bool) -> None:
-        """Have the disk do nothing, or go on."""
+        """Have the disk do nothing, or continue."""
         self.broker.store.hold = hold
 
     # --- the run ------------------------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
-"""Random queues, drained while clients use them and the broker stops or dies, against a plain note of who has what.
+"""Random queues, drained while clients use them and the broker stops or dies, against a plain record of each message's
+place.
 
-Each message that was stored is in exactly one place: the queue, at a client, claimed, or acknowledged. What is claimed
-has the number that it was claimed by, whatever happens, until it is acknowledged or given back. A run is played again
+Each message that was stored is in exactly one place: the queue, at a client, claimed, or acknowledged. A claimed
+message keeps the number of its claim, whatever happens, until it is acknowledged or given back. A run is played again
 by its seed, which it prints:
 
     WARREN_TEST_CLAIMS_SEED=7 WARREN_TEST_CLAIMS_RUNS=1
 
-What a power cut leaves while messages are claimed, or given back, is looked at in all places.
+A power cut while messages are claimed, or given back, is tried at every point.
 """
 
 from __future__ import annotations
@@ -420,7 +421,7 @@ def test_after_any_power_cut_a_message_is_in_the_queue_or_claimed_or_acknowledge
             acked = rows[0].offset if rows else the_claims(left).next_offset()
             assert [row.offset for row in rows] == list(range(acked, acked + len(rows)))
             if way == "give back":
-                # What is given back comes behind what waits.
+                # Messages that are given back come after the waiting ones.
                 assert sorted(claimed + waiting) == sorted(bodies)
                 assert claimed == bodies[acked:120] and waiting == bodies[120:] + bodies[:acked], operation
             else:

@@ -1,14 +1,14 @@
 """Deduplication against lists: random publishes, jumps of the clock, and a broker that dies at any moment.
 
-The whole engine on a simulated disk. With every batch of the log that is closed the model writes down what it then
-holds; what comes back after a crash has to be one of these states, and not an older one than the last that a confirm
-stood for. So a confirmed key is never forgotten, and another one is known only together with its message.
+The whole engine on a simulated disk. Whenever a batch of the log is closed, the model records its own state. The state
+after a crash has to be one of these, and not older than the last one that a confirm depended on. So a confirmed key is
+never forgotten, and any other key is known only together with its message.
 
-The queue ``q`` looks at what it gets, and refuses when it is full; the exchange ``e`` looks at what it gets for ``q``
-and ``r``, which takes everything. The body of a message is its number.
+The queue ``q`` deduplicates, and refuses when it is full. The exchange ``e`` deduplicates for ``q`` and for ``r``,
+which takes everything. The body of a message is its number.
 
-A key that had expired and is not over any more, because the clock was set back, may be known or not: the model follows
-the broker there, and nothing else.
+An expired key becomes valid again when the clock is set back. The broker may know it or not, and only there the model
+follows the broker.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Producer:
 
 @dataclass
 class Window:
-    """What one queue or exchange has seen. `stored_order`: names in the order in which their numbers were stored."""
+    """The keys that one queue or exchange has seen. `stored_order`: names in the order in which their numbers were
+    stored."""
 
     ttl_ms: int
     keys: list[Key] = field(default_factory=list)
@@ -89,7 +90,7 @@ class Window:
     stored_order: list[str] = field(default_factory=list)
 
     def repeats(self, keys: Keys, now_ms: int) -> int | None:
-        """Return the batch that a repetition has to wait for; None: it is none."""
+        """Return the batch that a repetition has to wait for; None: it is not a repetition."""
         key, numbered = keys
         for seen in self.keys:
             if seen.key == key and seen.until_ms > now_ms:
@@ -260,7 +261,7 @@ def shown(seen: SeenKeys, later_than_ms: int) -> tuple[list[tuple[str, int]], li
 
 
 def topology(ttls_ms: tuple[int, int]) -> list[Any]:
-    """Return what the catalogue has. A time of 0 is none."""
+    """Return the contents of the catalogue. A time of 0 means no time limit."""
 
     def dedup(ttl_ms: int) -> Table:
         table: Table = {"x-message-deduplication": True, "x-deduplication-header": "id", "x-cache-size": SIZE}

@@ -1,4 +1,4 @@
-"""Sessions of drains one by one: epochs, claims, marks, what is released, and how many there may be."""
+"""Sessions of drains one by one: epochs, claims, marks, releases, and the limit of sessions."""
 
 from __future__ import annotations
 

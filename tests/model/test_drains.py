@@ -127,7 +127,7 @@ class Run:
         self.place.start_again()
 
     def other_reader(self) -> None:
-        """Somebody else opens the session for a moment: the reader is refused, and begins anew."""
+        """Another reader opens the session for a moment: the first reader is refused, and starts again."""
         stale = self.reader.epoch
         self.place.open(lease_s=self.dice.choice((None, 60)))
         if stale >= 0:

@@ -1,4 +1,4 @@
-"""Random consumers that share channels and connections: none waits while another one of them has two turns.
+"""Random consumers that share channels and connections: a consumer does not wait while another one has two turns.
 
 A consumer waits when its queue has messages, it has room of its own, and only what it shares is missing: room in its
 channel, or in the outbox of its connection. From one rest of the broker to the next, until it gets a message:
@@ -7,7 +7,8 @@ channel, or in the outbox of its connection. From one rest of the broker to the 
 2. For room in its channel: another consumer that this limits gets at most one message, when the outbox is never full.
 3. For the outbox: no other consumer of the connection gets more than two turns of `RUN_MAX` messages.
 
-What comes is read from the outboxes, in the order in which it was written there; peers take it when a command says so.
+The test reads deliveries from the outboxes, in the order in which they were written; peers take them when a command
+says so.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class Run:
     # --- what comes ---------------------------------------------------------------------------------------------------
 
     def rest(self) -> None:
-        """Let the broker come to rest, and see who got what and who waits."""
+        """Let the broker come to rest, and check which consumers got messages and which wait."""
         self.harness.settle()
         for connection in self.connections:
             data = b"".join(connection.client.connection.outbox.take())
@@ -191,7 +192,7 @@ class Run:
             consumer.is_calm = not connection.is_full()
             consumer.passed_by = {}
         if not self._waits_for_outbox(consumer):
-            # Whoever does not need the room that it waits for goes past it.
+            # Consumers that do not need the room that it waits for go past it.
             consumer.passed_by = {
                 other: count for other, count in consumer.passed_by.items() if consumer.is_limited_with(other)
             }

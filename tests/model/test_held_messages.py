@@ -38,7 +38,7 @@ class Run(HeldStore):
         self.dropping: list[set[bytes]] = []  # asked for; some may have gone
         self.uncounted = 0  # dropped, but not told
         self.taking: set[bytes] = set()  # somebody wants them before their time
-        # What is there when a batch is written, and what of it may have been dropped.
+        # The messages there when a batch is written, and those of them that may have been dropped.
         self.written: dict[int, tuple[dict[bytes, Held], set[bytes]]] = {0: ({}, set())}
         self.order: list[bytes] = []  # of what was released
         self.serial = 0

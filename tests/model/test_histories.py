@@ -26,7 +26,7 @@ KINDS: Final = ("s", CLAIMS)
 
 
 class Remembered(NamedTuple):
-    """What a reader knows: the messages, and the life that has written the last one."""
+    """A reader's knowledge: the messages, and the life that has written the last one."""
 
     queue: str
     messages: tuple[bytes, ...]

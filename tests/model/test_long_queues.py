@@ -26,7 +26,7 @@ def test_messages_behind_transient_ones_leave_memory_although_nobody_asks() -> N
     log.memory_bytes = 0
     publish(300, 2)
     publish(10, 1)
-    # Takes the last of what is on disk: the transient messages behind it are not, and nothing asks for them.
+    # Takes the last messages on disk. The transient messages after them are not on disk, and nothing asks for them.
     get(300)
     for _ in range(10):
         publish(500, 2)

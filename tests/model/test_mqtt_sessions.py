@@ -1,15 +1,15 @@
-"""Random MQTT clients against what their protocol promises them: sessions that last, every QoS, and a broker that dies.
+"""Random MQTT clients against the promises of their protocol: lasting sessions, every QoS, and a broker that dies.
 
-Each device keeps its half of the session as a client has to: what it has sent and not been told to forget, and which
-packet ids of QoS 2 it has. Connections are cut at any packet, taken over, and lost with the broker; commits take their
-time. When everybody has come back and everything is answered:
+Each device keeps its half of the session as a client has to: the packets that it has sent and may not forget yet, and
+its packet ids of QoS 2. Connections are cut at any packet, taken over, and lost with the broker; commits take their
+time. When all clients have come back and everything is answered:
 
-1. What was published with QoS 2, a subscriber of QoS 2 has exactly once.
-2. What was published with QoS 1 or more, a subscriber of QoS 1 or more has at least once. A subscriber of QoS 0 has
-   nothing twice, unless the broker was killed: that it had it is not on disk at once.
+1. A subscriber of QoS 2 has each message of QoS 2 exactly once.
+2. A subscriber of QoS 1 or more has each message of QoS 1 or more at least once. A subscriber of QoS 0 has no message
+   twice, unless the broker was killed: its deliveries are not on disk at once.
 3. For each publisher, topic and QoS messages have come in the order in which they were published, the first time.
-4. What is retained for a topic is what was retained last.
-5. Who comes without a session, for QoS 0, has everything that is published while it is there, in that order.
+4. Each topic keeps the message that was retained last.
+5. A client without a session, with QoS 0, has all messages published while it is connected, in that order.
 """
 
 from __future__ import annotations

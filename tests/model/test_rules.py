@@ -120,7 +120,7 @@ class Run(Comparison):
             if dice.random() < 0.5:
                 arguments["x-overflow"] = "reject-publish"
                 arguments["x-dead-letter-strategy"] = "at-least-once"
-                # To one queue: of several whoever has taken a letter gets it again while another refuses it.
+                # Only to one queue: with several, one may take a letter again each time that another refuses it.
                 arguments["x-dead-letter-exchange"] = ""
         elif dice.random() < 0.3 and not self.is_short:
             arguments["x-max-priority"] = dice.choice((0, 1, 2, 5))

@@ -189,7 +189,7 @@ class Comparison:
     # --- commands -------------------------------------------------------------------------------------------------
 
     def publish(self, a: int, b: int, c: int) -> None:
-        # What is to be on disk only is behind the 64 that memory keeps.
+        # Messages that should be only on disk come after the 64 that memory keeps.
         many = 120 if self.pages_out else 40
         for number in range(1 + (many if c % 15 == 0 else c % 4)):
             color = COLORS[(a + b * number) % 3]

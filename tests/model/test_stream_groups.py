@@ -1,8 +1,8 @@
 """Consumer groups of one stream against lists: random consumers, answers and resets, and a broker that dies.
 
-All that is published is confirmed, and delivered is compared message by message: so nothing is ever passed over, and
-nothing comes again that need not. After a crash a group goes on from one of the offsets that it had committed since
-what was certainly written; the model follows the broker there, and nothing else.
+All publishes are confirmed, and deliveries are compared message by message: so a message is never skipped, and never
+repeated without need. After a crash a group continues from an offset that it had committed, at or after the last one
+that was certainly written. Only there the model follows the broker.
 
 Group ``third`` has a filter, which two messages in three do not pass.
 """

@@ -1,10 +1,11 @@
 """A group over the partitions of a super stream against lists: instances that come, answer, go and die, and the broker.
 
-Every delivery is compared, so nothing is passed over and nothing comes again that need not; who is served is reckoned
-anew for each partition after each change, and so is what the group has committed there: the oldest message that the
-instance which is served now has not answered. What others say later changes nothing.
+Every delivery is compared, so no message is skipped, and none is repeated without need. After each change the model
+computes again, for each partition, which instance is served, and the offset that the group has committed: the oldest
+message that this instance has not answered. Later answers of others change nothing.
 
-Partitions are unbound and bound again meanwhile, which moves those behind them; one that is unbound is a plain stream.
+Meanwhile partitions are unbound and bound again, which moves the partitions after them. An unbound one is a plain
+stream.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class Partition:
     number: int
     bound: bool = True
     bodies: list[bytes] = field(default_factory=list)
-    answered: set[int] = field(default_factory=set)  # by whoever was served
-    jumped: bool = False  # an operator has had the group go on further ahead
+    answered: set[int] = field(default_factory=set)  # by the instance that was served
+    jumped: bool = False  # an operator has moved the group further ahead
     committed: int = -1
     members: list[Instance] = field(default_factory=list)  # in the order in which they came
     served: Instance | None = None

@@ -1,6 +1,6 @@
 """Moving and copying messages from queue to queue, over the whole engine with a disk in memory, by hand.
 
-What a power cut leaves while a transfer is written is looked at in all places: a moved message is in one queue.
+A power cut while a transfer is written is tried at every point: a moved message is in one queue.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from simulation.disk import ROOT, Directory, Inode, Names, Resize, join, resize
 _ALL: Final = -1  # every sector of a change, as a mask
 # With no more combinations than that, and than four times as many as are asked for, all of them are tried.
 _COMBINATIONS_MAX: Final = 2048
-# So many random draws in a row without a new crash state mean that there are hardly any more.
+# After this number of draws in a row without a new crash state there are hardly any left.
 _FRUITLESS_DRAWS_MAX: Final = 24
 
 

@@ -41,9 +41,10 @@ from warren.queues.turns import Turns
 
 @dataclass(slots=True)
 class ReadBack:
-    """What a new process finds. `numbers`: the messages of each index; `redelivered`: which of them are flagged.
+    """The messages that a new process finds. `numbers`: the messages of each index; `redelivered`: which of them are
+    flagged.
 
-    What is held is not flagged before it is released.
+    A held message is not flagged before it is released.
     """
 
     numbers: Numbers = field(default_factory=dict)

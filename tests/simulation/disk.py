@@ -1,7 +1,7 @@
-"""What is on a simulated disk, and what of it is not synced yet: files and directories.
+"""The contents of a simulated disk, and the part of them that is not synced yet: files and directories.
 
 1. A file is its image on the disk plus the changes since its last sync, in order; a directory is its names on the disk
-   plus the changes since its last sync, in order. Together they are what can be read.
+   plus the changes since its last sync, in order. Together they are the readable contents.
 2. Changes and durable images never change themselves: file systems and their crash states share them.
 """
 

@@ -1,7 +1,7 @@
 """Sequences of operations on a disk that fails once, and on one that rots.
 
-After an error a broker either goes on and finds its job done later (there was no space), or stops (anything else). In
-both cases a power cut finds what was promised before; what was under way was not promised to anybody.
+After an error a broker either continues and finds its job done later (there was no space), or stops (anything else). In
+both cases everything promised before survives a power cut; a job under way was not promised to any client.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Corruption:
     def _judge_silence(self, found: ReadBack, path: str, first: int, end: int) -> None:
         """Nothing was reported: then nothing is missing, and what was replayed is intact.
 
-        The end of the log may be taken for a torn write, unless something behind it says that it was durable.
+        The end of the log may be taken for a torn write, unless a later record says that it was durable.
         """
         same = found.numbers == self.whole.numbers
         if not path.startswith("log/") or first < SEGMENT_HEADER_BYTES:

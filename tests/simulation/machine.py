@@ -1,18 +1,18 @@
 """A small broker over a simulated disk, driven by hand: real queues, log, store, compaction and recovery.
 
 1. Nothing happens by itself. The operations call the engine as a channel would; `turn`, `commit`, `read` and `finish`
-   are the broker's turn and the two threads, and whoever drives decides when they get to run.
-2. With every batch that is closed the machine writes down what the paper queues hold (`allowed`), and which of these
-   the broker has promised to keep: `durable` over a power cut, `written` over a killed process.
-3. Whatever a client is given has to be what the paper says: the oldest message, byte for byte, flagged as redelivered
+   are the broker's turn and the two threads, and the driver decides when they get to run.
+2. Whenever a batch is closed, the machine records the contents of the paper queues (`allowed`), and which of these
+   states the broker has promised to keep: `durable` over a power cut, `written` over a killed process.
+3. Each message that a client gets has to be the one on paper: the oldest message, byte for byte, flagged as redelivered
    when it may have been delivered before.
-4. What may go to a client only after the disk has it (a confirm, tx.commit-ok) is the number of a batch, as for
+4. An answer that may go to a client only after a sync (a confirm, tx.commit-ok) is the number of a batch, as for
    tx.commit-ok in a channel.
-5. The catalogue of queues is a dict, durable at once, or later if it is slow. Its changes come in order, and that a
-   queue is deleted it learns when the log has that on disk. Queues that only the log knows are kept and not served
+5. The catalogue of queues is a dict, durable at once, or later if it is slow. Its changes come in order, and it learns
+   of a queue's deletion once the log has that on disk. Queues that only the log knows are kept and not served
    (`Paper.orphans`).
-6. The clock stands still until somebody lets time pass. What follows from that happens when the timers are looked at.
-7. Whatever leaves a queue without a client passes `_Host`, and comes to the paper there, before it comes anywhere else.
+6. The clock stands still until the driver lets time pass. The effects happen when the timers are checked.
+7. Messages that leave a queue without a client pass `_Host`, and there the paper learns of them first.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class Machine:
         left = begun[len(begun) - len(found) :]
         segments = log.segments.segments
         oldest_lsn = int(segments[0].base_lsn) + SEGMENT_HEADER_BYTES if segments else 0
-        # Of one that is forgotten the last frame is in no file any more, nor does one begin where it ended.
+        # The last frame of a forgotten epoch is in no file, and no epoch begins where it ended.
         may_be_forgotten = [entry for entry, behind in pairwise(begun) if behind[1] < oldest_lsn]
         if found != left or not set(begun) - set(left) <= set(may_be_forgotten):
             raise Violation(f"recovery knows the epochs {found}, and the frames are of {begun}, from {oldest_lsn} on")
@@ -385,7 +385,7 @@ class Machine:
             self._sync_waits.append(batch)
 
     def get(self, name: str, *, no_ack: bool = False) -> bool:
-        """Get the next message; False when there is none, or it has still to be read."""
+        """Get the next message; False if the queue is empty, or the message has still to be read."""
         queue = self.queues[name]
         if not queue.ready.is_ready():
             return False
@@ -590,7 +590,7 @@ class Machine:
         log = self.log
         commits, log.commit_jobs = log.commit_jobs, []
         self.commits.extend(commits)
-        # What was asked for before a segment was given up is read before it is removed.
+        # Reads requested before a segment was given up are done before it is removed.
         reads, log.read_jobs = log.read_jobs, []
         checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
         unlinks, log.unlink_jobs = log.unlink_jobs, []
@@ -602,7 +602,7 @@ class Machine:
         self._tell_catalogue()
 
     def commit(self) -> bool:
-        """Let the committer do its job, and report what is committed; False when there is none, or it could not."""
+        """Let the committer do its job, and report what is committed; False without a job, or if it failed."""
         if self.carried_out is None and not self._carry_out():
             return False
         job = self.carried_out
@@ -638,7 +638,7 @@ class Machine:
         return True
 
     def read(self) -> bool:
-        """Let the reader do one job; False when there is none, or it could not."""
+        """Let the reader do one job; False without a job, or if it failed."""
         if not self.reader or self.failed:
             return False
         job = self.reader[0]
@@ -714,7 +714,7 @@ class Machine:
             self.failed = True
 
     def pass_time(self, ms: int) -> None:
-        """Let the clock go on; nobody looks at it yet."""
+        """Advance the clock, without a check of the timers."""
         self.now_ms += ms
         self.log.now_ms = self.now_ms
 

@@ -1,11 +1,11 @@
-"""Breaks the store on purpose, in one way after the other: each time the crash simulation has to fail.
+"""Breaks the store on purpose, one mutant at a time: each time the crash simulation has to fail.
 
     make mutants                               all of them
     make mutants ARGS="no-directory-sync ..."  some of them
 
-A mutant is a list of exact replacements in a copy of the sources, each of which must match once: when the store is
-changed so that a mutant no longer applies, this fails, and the mutant is to be written anew. The simulation runs
-interpreted, with a small number of crash states, until its first failure. Before the mutants it has to pass unbroken.
+A mutant is a list of exact replacements in a copy of the sources, each of which must match once: when a change of the
+store keeps a mutant from applying, this fails, and the mutant must be rewritten. The simulation runs interpreted, with
+a small number of crash states, until its first failure. Before the mutants it has to pass unbroken.
 
 Exit codes: 0 all mutants were found, 1 some were not, 2 a mutant does not apply or the unbroken store fails.
 """

@@ -1,12 +1,13 @@
-"""What the queues should hold, on paper: the oracle of the crash simulation. Lists and dicts, nothing clever.
+"""The expected contents of the queues, on paper: the oracle of the crash simulation. Lists and dicts, nothing clever.
 
-1. A message is one `Entry` for each queue that it went to. `place` is its turn over all that came to a queue; a requeue
-   does not change it. What is held is in a lane of its own, with the time until which.
-2. What a restart may bring back is what was stored when some batch was closed (`Paper.stored`): persistent, in a
-   durable queue, and not settled by then. A quorum queue stores what is transient, too.
-3. Of four plain messages one has a time, and one a time and a time to live of its own, which is never up.
-4. The paper decides what becomes of a message. Only when an expired one leaves, the head of a queue that is too long
-   is dropped, or a held one is released, depends on the disk: the paper is told, and objects if that must not be.
+1. A message is one `Entry` for each queue that it went to. `place` is its position among all arrivals of a queue; a
+   requeue does not change it. Held messages are in a lane of their own, each with the time of its release.
+2. A restart may bring back the messages stored when some batch was closed (`Paper.stored`): persistent, in a durable
+   queue, and not settled by then. A quorum queue stores transient messages, too.
+3. Of four plain messages one has a time, and one has a time and its own time to live, which never ends.
+4. The paper decides the fate of each message. Three moments depend on the disk: an expired message leaves, the head of
+   a queue that is too long is dropped, a held message is released. The paper is told of them, and objects if they are
+   wrong.
 """
 
 from __future__ import annotations
@@ -361,9 +362,9 @@ class Paper:
         return found[0]
 
     def release(self, name: str, found: list[Version | None], count: int, now_ms: int, *, asked: bool) -> None:
-        """So many held messages became ready, because it is time or somebody asked for it. They are in memory.
+        """Make `count` held messages ready, because it is time or a client asked for it. They are in memory.
 
-        `found`: what left the queue just now, and what is in memory of it, in order.
+        `found`: the messages that left the queue just now, and those of it in memory, in order.
         """
         queue = self.queues[name]
         known = {entry.message for entry in queue.ready}

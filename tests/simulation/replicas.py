@@ -1,13 +1,13 @@
 """A leader and two followers, each on a disk of its own, under one seed: crashes, lost links, take-overs, rejoins.
 
 The leader is the broker of `workloads.Life`, whose store is shipped; the followers are `ReplicaStore`s. When it is lost
-a recorded member takes over: the same `Machine` goes on, on the other disk. Links keep order and delay as they like.
-What stands in for the cluster: `members` is the recorded set, durable and never smaller than `min_in_sync`; epochs are
-counted; a follower of which the leader knows nothing any more gets a copy of its disk, as a person would make it.
+a recorded member takes over: the same `Machine` continues on the other disk. Links keep the order, with any delay.
+Instead of a cluster there is this: `members` is the recorded set, durable and never smaller than `min_in_sync`; epochs
+are counted; a follower that the leader no longer knows gets a copy of its disk, as an operator would make it.
 
-    C1  what was confirmed is on every recorded member's disk, whatever a power cut leaves of it
-    C2  nothing comes back but what some batch was closed with; a follower acknowledges nothing of a deposed leader
-    C4  logs are equal up to what is committed
+    C1  every recorded member's disk has all confirmed messages, whatever a power cut leaves of it
+    C2  only states at the end of a batch come back; a follower does not acknowledge entries of a deposed leader
+    C4  logs are equal up to the last commit
     C5  whatever a power cut leaves of any follower, at any moment, is a disk that recovers to a state the leader was in
     C7  a chunk that the log may have forgotten is on the disk of every recorded member
 """
@@ -92,7 +92,7 @@ class Link:
         return True
 
     def deliver(self, replica: ReplicaStore) -> bool:
-        """Let the next entry come to the follower; False when there is none, or there is no room for it."""
+        """Let the next entry come to the follower; False without an entry, or without room for it."""
         while self._entry is None:
             self._entry = self._decoder.maybe_entry()
             if self._entry is None:
@@ -331,7 +331,7 @@ class ReplicatedLife(Life):
         self._sealing = None
 
     def _take_over(self, node: Node, old: Node, promised: int) -> None:
-        """`promised`: what the disk of `old` has, if it is that one which goes on."""
+        """Take over. `promised`: what the disk of `old` has, if that node continues."""
         self.counts["take-overs" if node is not old else "restarts"] += 1
         while True:
             if node is not old:
@@ -543,7 +543,7 @@ class ReplicatedLife(Life):
             self.members.discard(node)
 
     def _late_entries(self) -> None:
-        """What a deposed leader has sent comes now."""
+        """Deliver the late entries of a deposed leader."""
         node = self._follower()
         late = node.late
         if late is None or node.replica is None:
@@ -693,7 +693,7 @@ class ReplicatedLife(Life):
                 self.machine.files.drop_sealed(DropJob(STREAM, [first]))
 
     def _swap_sealed(self) -> None:
-        """Write a file of a stream anew, and put it in the place of the old one."""
+        """Rewrite a file of a stream, and put the new one in its place."""
         if len(self._files) > 1 and self._sealing is None:
             first = self._files[0]
             job = SealJob(STREAM, first, 0, _columns(first, self._ends[first] - first))
@@ -704,11 +704,11 @@ class ReplicatedLife(Life):
                 self.machine.files.swap_sealed(STREAM, [first])
 
     def _remember(self, segment: int) -> None:
-        """Nobody asks for what is in a file any more."""
+        """Forget the chunks of a file that nothing asks for any longer."""
         self.forgotten = {place: chunk for place, chunk in self.forgotten.items() if place[0] != segment}
 
     def _take_over_files(self, node: Node) -> None:
-        """A new leader goes on with the files that it has, in a new one; what nobody was told of may not be there."""
+        """Continue as a new leader with its files, in a new one; unreported chunks may be missing."""
         self._judge_forgotten(node, node.fs)
         contents = node.fs.contents()
         self._sealing = None

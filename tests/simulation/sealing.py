@@ -1,15 +1,15 @@
 """Streams under power cuts: the whole engine seals, retains and compacts on a disk that is cut off at any moment.
 
-    a, b    streams; what is published to the exchange ``both`` is in both of them and in the queue ``q``
+    a, b    streams; messages for the exchange ``both`` are in both of them and in the queue ``q``
     k       a stream that is compacted by its routing keys
 
-1. What was confirmed, or what a consumer has seen, is there after every power cut with its offset and its body, once.
-   What else is there follows it without a gap, as it was published.
+1. A message that was confirmed, or seen by a consumer, is there after every power cut with its offset and its body,
+   once. Other messages follow without a gap, as they were published.
 2. Retention may be undone, and nothing else.
-3. What was published to several is in all of them or in none.
+3. A message published to several queues is in all of them or in none.
 4. Of a compacted stream the last message of each key is there.
-5. A disk that a power cut left goes on as any other: what comes is stored, sealed and found, also after the next one.
-6. `warren store` finds on it what the broker serves, and nothing wrong.
+5. A disk after a power cut works as any other: new messages are stored, sealed and found, also after the next cut.
+6. `warren store` finds on it the messages that the broker serves, and no error.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class SealingLife:
         self.harness.settle()
 
     def hold_seals(self) -> None:
-        """Have chunks take their time, or no longer, while everything else goes on."""
+        """Have chunks take their time, or no longer, while everything else continues."""
         self._holds_seals = not self._holds_seals
         self.harness.settle()
 
@@ -329,7 +329,7 @@ class SealingLife:
         shared["q"] = int(found.queue("q").message_count)
         if len(set(shared.values())) > 1:
             raise Violation(f"what was published to all is there so often: {shared}")
-        # It goes on.
+        # The broker continues.
         more = [b"more %d" % number for number in range(self.chunk + 1)]
         for name in self.known:
             client.feed(b"".join(publish_frames("", name, body) for body in more))
@@ -362,7 +362,7 @@ class SealingLife:
     def _judge_stream(
         self, found: DurableHarness, client: Client, name: str, first: int, more: list[bytes], behind: int = 0
     ) -> int:
-        """Look whether a stream has what it is to have, `more` being what was published from offset `behind` on."""
+        """Check that a stream has its messages, with `more` published from offset `behind` on."""
         known, stream = self.known[name], found.queue(name)
         assert isinstance(stream, Stream)
         bodies = known.bodies[:behind] + more if more else known.bodies

@@ -255,11 +255,11 @@ class SimulatedFileSystem:
         return sum(self._calls.get(name, 0) for name in _HITS[fault])
 
     def flip_bit(self, path: str, offset: int, bit: int) -> None:
-        """Flip a bit of a file, on the disk and for whoever reads it now. `bit` 0 is the lowest."""
+        """Flip a bit of a file, on the disk and for current readers. `bit` 0 is the lowest."""
         self._damage(path, offset, bytes([self._inode(path).durable[offset] ^ 1 << bit]))
 
     def zero_sector(self, path: str, n: int) -> None:
-        """Zero the 512-byte sector `n` of a file, on the disk and for whoever reads it now."""
+        """Zero the 512-byte sector `n` of a file, on the disk and for current readers."""
         start = n * SECTOR_BYTES
         self._damage(path, start, bytes(len(self._inode(path).durable[start : start + SECTOR_BYTES])))
 
@@ -348,7 +348,7 @@ class SimulatedFileSystem:
     # Under the operations
 
     def _begin(self, operation: str, path: str) -> Fault | None:
-        """Count a call and let the hook and the planned faults at it. Return a fault that lets it go on."""
+        """Count a call and apply the hook and the planned faults. Return a fault that does not stop the call."""
         self._calls[operation] = self._calls.get(operation, 0) + 1
         fault = self._planned(operation) if self._faults else None
         if self.on_operation is not None:

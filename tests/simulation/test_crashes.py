@@ -1,8 +1,9 @@
 """The whole store on a simulated disk: crashes everywhere, errors at every call, corruption, and what comes back.
 
 The invariants (I1 to I11) are in `simulation.crashes`. A crash state is a disk that differs from all others of its test
-and was recovered and read through the queues. `WARREN_TEST_CRASH_STATES` is how many there are at least, all together;
-each test has its share. Everything follows from the seed, which is printed; in long runs it is another one each time.
+and was recovered and read through the queues. `WARREN_TEST_CRASH_STATES` is the least number of states in all tests
+together; each test has its share. Everything follows from the seed, which is printed; long runs use a new one each
+time.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ FAULTS: Final = [
 
 @pytest.mark.parametrize(("fault", "operation"), FAULTS, ids=lambda value: getattr(value, "name", value))
 def test_one_error_at_any_call_loses_nothing_that_was_promised(fault: Fault, operation: str) -> None:
-    """Some sequences, every call of each. No space: the broker goes on. Anything else: it stops; I1 to I7, I11."""
+    """Some sequences, every call of each. No space: the broker continues. Anything else: it stops; I1 to I7, I11."""
     states = runs = stops = 0
     for number in range(FAULTED_SEQUENCES):
         letters = random_letters(SEED * 1000 + number, 7)

@@ -78,7 +78,7 @@ def test_a_checkpoint_takes_what_is_unused_of_the_last_segment_when_there_is_not
     with pytest.raises(StoreFullError):
         store.commit(placing.job(b"4" * 600), TIME_MS)
     fs.on_operation = None
-    store.unlink([1])  # which the checkpoint does not need any more
+    store.unlink([1])  # which the checkpoint no longer needs
     del committed[0]
     fs.on_operation = crash
     commit(placing.jobs[-1])

@@ -137,7 +137,7 @@ class Life:
         return self.random.choice(sorted(self.confirmed)) if self.confirmed else ""
 
     def _noted(self) -> None:
-        """What was done last is durable."""
+        """Note the served state: the last change is durable."""
         self.client.take()
         assert self.journal.committed_ticket == self.journal.last_ticket
         self.after[self.journal.last_ticket] = _served(self.harness)

@@ -1,8 +1,9 @@
-"""What the broker writes by itself, on a disk that is slow, full, or gone with the process: nothing is lost or doubled.
+"""The broker's own writes, on a disk that is slow, full, or gone with the process: no message is lost or doubled.
 
 A life publishes numbered messages and has them stored. Then something moves them (letters, returns, delays, expiry),
-the disk takes its time, reports no space now and then, and the process dies after some commit. The next life goes on
-with what it finds. At the end each message is in one place, whatever happened on the way (``own_writes.py``).
+the disk takes its time, reports no space now and then, and the process dies after some commit. The next life continues
+with the messages that it finds. At the end each message is in one place, whatever happened on the way
+(``own_writes.py``).
 """
 
 from __future__ import annotations

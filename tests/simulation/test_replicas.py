@@ -1,4 +1,4 @@
-"""A leader with followers that crash, come back and take over. What has to hold is in `simulation.replicas`."""
+"""A leader with followers that crash, come back and take over. `simulation.replicas` lists the requirements."""
 
 from __future__ import annotations
 

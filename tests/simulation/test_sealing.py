@@ -1,4 +1,4 @@
-"""Streams that are sealed, on a disk that is cut off at any moment. What has to hold is in `simulation.sealing`."""
+"""Streams that are sealed, on a disk that is cut off at any moment. `simulation.sealing` lists the requirements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulation.sealing import SealingLife
 STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
 GROUPS: Final = 6
-# Each of them is a broker that is started, read, and goes on: some dozens a second.
+# Each state means a broker that is started, read, and continued: some dozens a second.
 STATES_EACH: Final = max(100, STATES // 1000)
 STATES_OF_A_LIFE: Final = 50
 STEPS: Final = 40

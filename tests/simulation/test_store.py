@@ -311,7 +311,7 @@ def test_after_a_failure_anywhere_nothing_is_tried_again() -> None:
                 continue
             failed = failure_of(partial(play, store))
             if failed is None:
-                # What is only read, and files that are only removed to give their space back.
+                # Operations that only read, or remove files to free their space.
                 assert fs.failures[0].split()[0] in ("read", "unlink", "open"), fs.failures
                 continue
             done = operations(fs)
@@ -625,7 +625,7 @@ def test_a_damaged_segment_is_copied_once(fs: FileSystem) -> None:
 
 
 def test_a_segment_is_set_aside_on_a_full_disk() -> None:
-    """A follower with a full disk may be promoted while it has a segment that its checkpoint does not know any more."""
+    """A follower with a full disk may be promoted while it has a segment that its checkpoint no longer knows."""
     fs = SimulatedFileSystem()
     store, placing = opened(fs), Placing()
     store.commit(placing.job(b"abcdefgh", sync=False), TIME_MS)

@@ -27,7 +27,7 @@ def main() -> int:
     seed = random.SystemRandom().getrandbits(32) if given.seed is None else given.seed
     out = given.out or ROOT / ".cache" / "soak" / str(seed)
     out.mkdir(parents=True, exist_ok=True)
-    # What is killed cleans up: nothing that it started is left.
+    # On SIGTERM it cleans up: all processes that it started end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print(f"seed {seed}, {given.hours:g} hours, series in {out / 'series.jsonl'}", flush=True)
     with tempfile.TemporaryDirectory(prefix="warren-soak-", dir=given.directory) as directory:

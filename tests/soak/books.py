@@ -1,22 +1,22 @@
-"""What clients were promised and what they got, for as long as a soak lasts, in memory that does not grow with it.
+"""The promises to clients and the messages they got during a soak, in memory that does not grow with its length.
 
-`Books` is told every step in the order in which one thread took them, and judges at once; `end_period` judges what is
-missing when all queues are empty, and forgets what is over. It knows no broker, no socket and no clock.
+`Books` is told every step in the order in which one thread took them, and judges at once; `end_period` judges missing
+messages when all queues are empty, and forgets finished ones. It does not know brokers, sockets or clocks.
 
-1. A message has a number, and a *place* for each queue that it was routed to. A place outlives a move between queues:
-   a dead letter, what a transaction or a shovel passes on, what a delay holds back, stay in the place they had.
+1. A message has a number, and a *place* for each queue that it was routed to. A place outlives a move between queues: a
+   dead letter, or a message moved by a transaction, a shovel or a delay, keeps its place.
 2. A place is
 
-       due          confirmed, and not settled: it has to come
+       due          confirmed, and not settled: it has to arrive
        held         delivered to a client that is still connected, and not answered
        settled      acked, and a later request of the same channel was answered: it must not come again
-       doubtful     an ack was sent, and nobody can know what became of it: it may come and need not
+       doubtful     an ack was sent, and its effect is unknown: it may come or not
 
-3. A kill makes settled places doubtful, unless something that was sent after that was confirmed as stored: there is one
-   log, which then has both. A clean stop makes none doubtful.
-4. What comes as new comes once for each queue, in the order of its publisher where the queue keeps it.
-5. A message that went to several queues is in all of them or in none. What was seen before a kill and never confirmed
-   may be lost everywhere: only what is seen in the present life tells.
+3. A kill makes settled places doubtful, unless something sent later was confirmed as stored: there is one log, which
+   then has both. A clean stop makes no place doubtful.
+4. A message arrives as new once for each queue, in the order of its publisher where the queue keeps it.
+5. A message that went to several queues is in all of them or in none. If it was seen before a kill and never confirmed,
+   it may be lost everywhere: only deliveries in the present life count.
 6. A number that is not in the books was never sent, or was settled in an earlier period: both are wrong.
 """
 
@@ -246,7 +246,7 @@ class Books:
         self.counts["acked"] += 1
 
     def processed(self, client: str, count: int) -> None:
-        """Note that what came behind the first `count` unsettled acks of a client was answered."""
+        """Note that requests after the first `count` unsettled acks of a client were answered."""
         answered = self._answered.get(client, [])
         for entry in answered[:count]:
             self._settle(entry)
@@ -272,7 +272,7 @@ class Books:
         self._recognise(place, number, body, "seen")
 
     def gone(self, client: str) -> None:
-        """Note that the connection of a client is over, whoever ended it."""
+        """Note that the connection of a client is over, ended by either side."""
         for entry in self._held.pop(client, {}):
             entry.held = ""
         for entry in self._answered.pop(client, []):
@@ -372,10 +372,10 @@ def maybe_number(body: bytes) -> int | None:
 
 
 class Offsets:
-    """Which message each of the latest offsets of a stream stands for; the same for whoever reads it, and for ever."""
+    """The message at each of the latest offsets of a stream; it is the same for all readers, and for ever."""
 
     def __init__(self, books: Books, stream: str, kept: int = 20_000) -> None:
-        self.end = 0  # behind the last that the sequential reader has seen
+        self.end = 0  # after the last one that the sequential reader has seen
         self._books = books
         self._stream = stream
         self._kept = kept

@@ -1,8 +1,8 @@
 """The clients of a soak that speak AMQP, all served by one thread, so that the books have an order.
 
-A `Seat` is for one client after the other: whoever is in it may be torn away at any time, and the next one goes on.
+A `Seat` is for one client after the other: its client may be torn away at any time, and the next one continues.
 
-1. Nothing is sent that the books were not told before, and nothing that is read is kept from them.
+1. The books learn of each message before it is sent, and of each message that is read.
 2. A client that the broker closes, while the broker is not being ended, is a violation.
 """
 
@@ -104,7 +104,7 @@ class Publisher(Client):
         count = min(_BURST, self._window - len(self._outstanding), 1 + int((now_s - self._next_s) * self._flow.per_s))
         if count <= 0:
             return False
-        # Who was held up catches up a little, not for ever: the load is flat.
+        # A publisher that was delayed catches up a little, not for ever: the load is flat.
         self._next_s = max(self._next_s + count / self._flow.per_s, now_s - 0.5)
         self.send(b"".join(self._new_message() for _ in range(count)))
         return True
@@ -317,9 +317,9 @@ class Mover(Client):
 
 
 class StreamReader(Client):
-    """Reads streams, and acks for more. What it sees is told as its kind of reading says:
+    """Reads streams, and acks for more. Its kind of reading decides how it reports messages:
 
-    `next`   from where the last reader of this seat ended, and nothing is passed over
+    `next`   from where the last reader of this seat ended, and no message is skipped
     `again`  from some offset that was read before
     `group`  all partitions of the super stream, as one of a group
     """

@@ -190,7 +190,7 @@ class Soak:
                 )
 
     def _clients(self) -> list[Client]:
-        """Return who is there; whoever was closed is replaced."""
+        """Return the connected clients; closed ones are replaced."""
         found = []
         for seat in self._seats:
             client = seat.client

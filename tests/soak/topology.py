@@ -85,7 +85,7 @@ BINDINGS = (
 )
 EXCHANGES = {"soak.fan": "fanout", "soak.keys": "topic"}
 SHOVEL = {"src-uri": "amqp://", "src-queue": "shovel-in", "dest-uri": "amqp://", "dest-queue": "shovel-out"}
-# What is empty when everything has been taken; streams never are.
+# Queues that are empty when everything has been taken; streams never are.
 TAKEN = tuple(queue.name for queue in QUEUES if queue.name != "events")
 
 

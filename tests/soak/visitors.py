@@ -1,7 +1,7 @@
-"""What goes on beside the AMQP clients of a soak, in threads of their own: management, drains, and coming and going.
+"""Visitors beside the AMQP clients of a soak, in threads of their own: management, drains, and coming and going.
 
-A visitor repeats its visits for as long as it lives. What fails while the broker is up is a violation, what fails while
-it is away is not: `Presence` knows, and is told before the broker is ended.
+A visitor repeats its visits for as long as it lives. A failure while the broker is up is a violation; a failure while
+it is away is not. `Presence` knows which holds, and is told before the broker is ended.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class Comer(Visitor):
             for _ in range(self.chooser.randint(1, 5)):
                 self._use(connection, self._new_name())
             if self.chooser.random() < 0.3:
-                # What is exclusive goes with the connection.
+                # Exclusive queues go with the connection.
                 name = self._new_name()
                 connection.declare_queue(name, exclusive=True)
                 connection.consume(name, "c", no_ack=True)

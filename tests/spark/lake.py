@@ -19,7 +19,7 @@ DEADLINE_S = 120.0
 
 
 class Lake:
-    """`table` and `checkpoint` are directories; a query that is started again goes on from there."""
+    """`table` and `checkpoint` are directories; a query that is started again continues from there."""
 
     def __init__(self, spark: SparkSession, url: str, queue: str, directory: Path) -> None:
         self.spark = spark

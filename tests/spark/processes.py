@@ -1,4 +1,4 @@
-"""Processes of Spark, to be killed: drivers, a cluster, and who is who below them."""
+"""Processes of Spark, to be killed: drivers, a cluster, and the roles of their child processes."""
 
 from __future__ import annotations
 

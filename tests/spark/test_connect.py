@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 
 
 class Reader:
-    """Who follows the page in a directory, with the stream of a test instead of ``orders``."""
+    """A process that follows the page in a directory, with the stream of a test instead of ``orders``."""
 
     def __init__(self, publisher: Publisher, stream: str, directory: Path) -> None:
         if not PYTHON.exists():

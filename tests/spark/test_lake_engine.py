@@ -1,4 +1,4 @@
-"""`warren lake --engine spark` makes the table that the other engine makes, whichever goes on, whoever is killed."""
+"""`warren lake --engine spark` makes the same table as the other engine, after any kill and any change of engine."""
 
 from __future__ import annotations
 

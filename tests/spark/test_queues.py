@@ -1,4 +1,4 @@
-"""Queues that are no streams: read from snapshots, and drained."""
+"""Queues other than streams: read from snapshots, and drained."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_snapshot_leaves_a_queue_as_it_was(spark: SparkSession, publisher: Pub
     assert [row.redelivered for row in rows] == [True] + [False] * 19
     assert publisher.depth(name) == 20
     seen = []
-    while True:  # consumers go on
+    while True:  # consumers continue
         method, _, body = channel.basic_get(name, auto_ack=True)
         if method is None or body is None:
             break

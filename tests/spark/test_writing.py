@@ -251,7 +251,7 @@ def test_what_cannot_be_written_is_refused_before_anything_runs(
 
 
 def batches_on_disk(spark: SparkSession, directory: Path, batches: int, rows: int) -> DataFrame:
-    """Return a streaming source of `batches` batches with numbers that go on from one to the next."""
+    """Return a streaming source of `batches` batches with numbers that continue from one to the next."""
     for batch in range(batches):
         numbers = spark.range(batch * rows, (batch + 1) * rows, 1, 2).select(F.col("id").cast("string").alias("body"))
         numbers.write.mode("append").parquet(str(directory / f"{batch:03d}"))
@@ -366,7 +366,7 @@ def test_the_broker_may_die_while_batches_are_written(
         def kill_now_and_then() -> None:
             batch = 0
             while not done.is_set():
-                # It is committed; the next one but one is to be staged, or just being committed, when we look again.
+                # It is committed; at the next look the next batch but one should be staged, or just being committed.
                 wait_until(partial(is_past, batch), "a commit", DEADLINE_S)
                 batch = last_batch() + 2
                 process.kill()
@@ -375,7 +375,7 @@ def test_the_broker_may_die_while_batches_are_written(
         killer = threading.Thread(target=kill_now_and_then, daemon=True)
         killer.start()
         try:
-            # Whoever operates a query starts it again when it fails.
+            # An operator would restart a query that fails.
             for _ in range(10):
                 try:
                     run(source, publisher, name, tmp_path / "checkpoint", **{"fetch.retries": 8})

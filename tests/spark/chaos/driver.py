@@ -2,13 +2,13 @@
 
     python -m spark.chaos.driver '{"master": …, "directory": …, "url": …, "available_now": …, "finish": …}'
 
-1. A flow that fails is started again where its checkpoint says, as whoever runs a pipeline has it done: a broker was
-   away for longer than requests are tried again, or the process that plans its batches was killed. Why it has failed is
-   a line of ``failures.jsonl``.
-2. With `available_now` queries come to their end and are started again, and again.
-3. With `finish` each runs to what is there, and the process ends.
-4. Few queries start at once: each starts a Python process, which Spark gives ten seconds, whatever is configured, and
-   six of them take longer than that on a busy machine.
+1. A flow that fails is started again from its checkpoint, as in a real pipeline. It fails when the broker was away for
+   longer than requests are retried, or when the process that plans its batches was killed. Each reason is a line of
+   ``failures.jsonl``.
+2. With `available_now` queries end and are started again, repeatedly.
+3. With `finish` each query runs to the present end, and the process ends.
+4. Few queries start at once: each starts a Python process, which has to start within ten seconds (Spark's fixed limit),
+   and six at once take longer than that on a busy machine.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Follower(threading.Thread):
         self._spark = spark
         self._flow = flow
         self._told = told
-        self._pause = threading.Event()  # never set: a pause that is no sleep
+        self._pause = threading.Event()  # never set: a pause without a sleep call
 
     def run(self) -> None:
         jvm: Any = self._spark._jvm

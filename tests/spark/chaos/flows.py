@@ -74,7 +74,7 @@ class Flow:
         return any((self.table / "_spark_metadata").glob(f"{batch}*"))
 
     def data_files(self) -> set[str]:
-        """Return the names of the files with rows, whoever knows of them."""
+        """Return the names of all files with rows, named by a commit or not."""
         return {path.name for path in self.table.glob("*.parquet")}
 
     def named_lately(self) -> str:

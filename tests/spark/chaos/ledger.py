@@ -1,10 +1,10 @@
-"""What was published, message by message, and who judges rows by it.
+"""The published messages, one by one, and the judge that compares rows with them.
 
-1. A message is published once, whatever becomes of it. Its body follows from the seed, its source and its number, and
-   ends with a checksum of the rest: who reads it knows whether it is one of ours, which one, and whether it is whole.
-2. What was confirmed has to be somewhere. What was sent and never confirmed may be somewhere, once. Anything else
-   nobody has published.
-3. Of a stream it is known from the broker which body has which offset, so there nothing is left open.
+1. A message is published once, in any case. Its body follows from the seed, its source and its number, and ends with a
+   checksum of the rest. So a reader knows whether it is one of ours, which one, and whether it is whole.
+2. A confirmed message has to be somewhere. A message that was sent and never confirmed may be somewhere, once. Anything
+   else was never published.
+3. For a stream the broker says which body has which offset, so there nothing is left open.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""An HTTP service that dies in the middle of a request: a proxy in front of one, which passes everything on until then.
+"""An HTTP service that dies in the middle of a request: a proxy that passes everything on until then.
 
-1. A trap is for one request: the n-th that it fits. That is held until whoever has set the trap releases it, so that
-   something else can be killed meanwhile. Then the service is as dead: either it has never seen the request, or it has
-   carried it out and the answer is lost. All connections are cut, and so are so many of the next requests.
-2. What the service holds is not touched: it comes back as it was.
+1. A trap is for one request: the n-th that it fits. The request is held until the owner of the trap releases it, so
+   that something else can be killed meanwhile. Then the service appears dead: either it has never seen the request, or
+   it has carried it out and the answer is lost. All connections are cut, and so is a given number of the next requests.
+2. The data of the service is not touched: it comes back as it was.
 3. Requests are passed on as they came, with their Host, by a connection each.
 """
 

@@ -1,10 +1,10 @@
-"""Who is killed when: made of a seed, by two hands at once.
+"""The plan of kills, made from a seed: two hands kill at once.
 
 1. One hand kills drivers, their workers and the broker, in lives of a driver: each ends with the driver, alone or
    together with the broker. So one start of a JVM serves for several kills. The other hand kills `warren lake`, its
    catalogues and its store.
-2. Every kind of victim of a hand has its turn before one has its second: with enough kills none is left out.
-3. A moment is a step of somebody's work and not a time. How many steps that takes is chosen, too.
+2. Every kind of victim of a hand has its turn before any kind has its second: enough kills reach all kinds.
+3. A moment is a step of some work, not a time. The number of steps until the kill is chosen, too.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Plan(NamedTuple):
     lake: tuple[Kill, ...]
 
 
-# Lives in turn, and how many kills each has: a query with AvailableNow starts anew for each step, which takes long.
+# Lives in turn, and the number of kills of each: a query with AvailableNow restarts for each step, which takes long.
 LOCAL_LIFE, ON_CLUSTER, AVAILABLE_NOW = "local", "on a cluster", "AvailableNow"
 KINDS: Final = ((LOCAL_LIFE, 16), (ON_CLUSTER, 13), (AVAILABLE_NOW, 5))
 
-# What a query of Spark does in a batch, by where it writes.
+# The steps of a Spark query in a batch, by its target.
 PLANNED, UNNAMED, WRITTEN, COMMITTED = "planned", "a file that no commit names", "written", "committed"
 CLAIMED, STAGED = "rows claimed", "staged"
 SPARK: Final = {

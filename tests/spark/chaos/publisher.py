@@ -12,7 +12,7 @@ import pika.exceptions
 from .ledger import Ledger
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-PAUSE_S = 0.05  # those who read are to be near the end of what there is
+PAUSE_S = 0.05  # readers should stay near the end of the queues
 DEADLINE_S = 120.0
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # it would tell of every broker that is away

@@ -1,9 +1,9 @@
-"""Carries a plan out: somebody is killed each time that a moment has come, by two hands at once (`plan`).
+"""Carry a plan out: two hands at once kill a process each time that a moment has come (`plan`).
 
-1. A moment is looked for in what its owner has written (checkpoints, files, a log, sessions of the broker) or at a
-   proxy that holds the request. Nothing is killed by the clock.
-2. Whoever is killed is started again at once; a driver with its next life. That the next moment comes is how it is
-   known that work goes on: when it does not, the run has failed.
+1. A moment is found in the writings of its owner (checkpoints, files, a log, sessions of the broker) or at a proxy that
+   holds the request. Nothing is killed by the clock.
+2. A killed process is started again at once; a driver with its next life. The next moment shows that work continues: if
+   it does not come, the run has failed.
 3. A kill counts when its victim was there.
 """
 
@@ -38,7 +38,7 @@ FINISH_S: Final = 900.0
 POLL_S: Final = 0.005
 _ASK_EVERY: Final = 6  # looks, where a look is a request
 _HOSTS: Final = ("127.0.0.2", "127.0.0.3")
-# What a query says that has lost something; one with leases is told to go on.
+# The error of a query that has lost messages; a query with leases is told to continue.
 _LOSS: Final = "DataLoss"
 _AWAY: Final = 4  # requests that find nobody after the one that was lost
 _LOCAL_CORES: Final = 4
@@ -78,7 +78,7 @@ class Outcome:
 
 
 class Run:
-    """Kills in a world. `say`: takes a line for whoever watches."""
+    """Kills in a world. `say`: prints a line for the observer."""
 
     def __init__(self, world: World, seed: int, kills: int, say: Callable[[str], None]) -> None:
         self._world = world
@@ -191,7 +191,7 @@ class Run:
         return count
 
     def _kill_all(self, find: Callable[[], list[int]], each: Kill) -> int:
-        """Kill whoever is found, one at least."""
+        """Kill all that are found, one at least."""
         killed = 0
 
         def is_done() -> bool:

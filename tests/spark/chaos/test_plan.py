@@ -1,4 +1,4 @@
-"""Who is killed when follows from the seed, and nobody is left out."""
+"""The plan of kills follows from the seed, and leaves out no kind of victim."""
 
 from __future__ import annotations
 

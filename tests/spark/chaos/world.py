@@ -1,8 +1,8 @@
 """Everything that runs while drivers are killed, and is killed itself: a broker, S3, catalogues, `warren lake`.
 
-1. Whoever is killed comes back with what it had on disk; S3 and the REST catalogue come back as they were, since it is
-   a proxy before them that dies.
-2. `verdicts` is for the end, when nobody publishes and everything is read.
+1. A killed process comes back with its data on disk. S3 and the REST catalogue come back as they were, because only the
+   proxy in front of them dies.
+2. `verdicts` is for the end, when publishing has stopped and everything is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state of a consumer group: the messages that it was sent, and their answers."""
+"""A consumer group's memory of the messages that it was sent."""
 
 from __future__ import annotations
 
