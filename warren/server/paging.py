@@ -1,13 +1,13 @@
-"""Moving messages from memory to disk while memory is short: the one who decides when, and whose turn it is.
+"""Move messages from memory to disk while memory is short: decide when, and which queue has its turn.
 
-1. Above the paging watermark transient messages, and transient queues, are stored like persistent ones; below
-   `RELIEF_SHARE` of it no more. They are forgotten at a restart all the same.
-2. When stored messages take more memory than `store.memory_bytes`, durable queues give theirs up, however much memory
-   there is.
-3. A call takes about `SLICE_S` and goes on where the last one stopped, so that every queue has its turn.
+1. Above the paging watermark transient messages, and transient queues, are stored like persistent ones. That ends below
+   `RELIEF_SHARE` of it. A restart forgets them all the same.
+2. When stored messages take more memory than `store.memory_bytes`, durable queues release theirs, however much memory
+   is free.
+3. A call takes about `SLICE_S` and continues where the previous one stopped, so that every queue has its turn.
 4. Above the paging watermark caches are emptied first: the routes of publishers, before each round.
-5. A queue gives up a piece at a time, and the queues together no more than a batch has room for
-   (``MessageLog.room_to_page``): who waits for a confirm waits for a bounded part of what others have in memory.
+5. A queue moves a piece at a time, and all queues together at most what fits into a batch (`MessageLog.room_to_page`).
+   So a confirm waits only for a bounded part of what others have in memory.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""How much memory the broker may use, and how much it does.
+"""Tell how much memory the broker may use, and how much it uses.
 
-1. "All of the memory" is the smallest of what the machine has and what any control group above this process
-   allows.
-2. Freed large blocks go back to the system. A password check needs 16 MiB for a moment; without (2) the C
-   library raises its own threshold after the first one and keeps up to 16 MiB resident per thread that ever
-   checked one.
-3. All threads have one heap. By itself the C library gives them one each, up to eight for each core, and of each
-   it keeps what was free at its end, up to `_SLACK_BYTES`: not even `malloc_trim` takes that. There is no crowd at
-   the one heap: who has the interpreter is alone there, and who has let go of it writes, syncs or compresses.
-4. Looking at it takes no descriptor: the one file that is read again and again stays open.
-5. Systems without /proc are asked through psutil, which is installed there. What the process may use is what the
-   machine has.
+1. "All of the memory" is the smallest of two limits: the memory of the machine, and what any control group above this
+   process allows.
+2. Freed large blocks return to the system. A password check needs 16 MiB for a moment. Without (2) the C library raises
+   its own threshold after the first check, and keeps up to 16 MiB resident for each thread that ever did one.
+3. All threads share one heap. By default the C library gives each thread its own, up to eight for each core. It keeps
+   what was free at the end of each heap, up to `_SLACK_BYTES`: not even `malloc_trim` returns that. Threads rarely
+   compete for the one heap: only the thread with the interpreter allocates, the others write, sync or compress.
+4. Reading the figures takes no new descriptor: the one file that is read repeatedly stays open.
+5. Systems without /proc are asked through psutil, which is installed there. The process may use the memory of the whole
+   machine.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-# Above the largest outbox of a busy connection, whose pages are not to be faulted in anew for every flush.
+# Above the largest outbox of a busy connection: its pages should not be faulted in again for every flush.
 _LARGE_BLOCK_BYTES: Final = 8 << 20
 # Setting one threshold freezes the other at 128 KiB, and every read buffer would go back to the system and be
 # faulted in again.
@@ -42,7 +41,7 @@ def keep_little_free() -> bool:
 
 
 class _Statm:
-    """``/proc/self/statm``, kept open; opened anew in a process that was forked, of which the file does not speak."""
+    """``/proc/self/statm``, kept open. A forked process opens it again: the open file describes its parent."""
 
     def __init__(self) -> None:
         self._pid = 0

@@ -1,14 +1,14 @@
-"""Translates RabbitMQ's configuration file, ``rabbitmq.conf``, into settings of ours.
+"""Translate RabbitMQ's configuration file, ``rabbitmq.conf``, into settings of ours.
 
     listeners.tcp.default = 5672              ->  amqp = "0.0.0.0:5672"
     vm_memory_high_watermark.relative = 0.6   ->  [limits]  memory_high_watermark = 0.6
 
-1. Every line has one place in the result: `carried` over as a setting, `needless` with the reason, or `missing`:
-   nothing here does what it asks for. Nothing is dropped in silence.
-2. Nothing becomes weaker than it was. What narrows access, and cannot be expressed here, is `missing`; a listener with
-   TLS becomes one with TLS or none; an address stays.
-3. What several lines say together is read together, in whatever order they come: `_Composition`.
-4. What comes out is a file that `warren serve --config` reads.
+1. Every line has one place in the result: `carried` over as a setting, `needless` with the reason, or `missing` if
+   nothing here does what it asks for. No line is dropped silently.
+2. Security never becomes weaker. A restriction of access that cannot be expressed here is `missing`. A listener with
+   TLS becomes one with TLS or is left out; an address stays.
+3. Lines that belong together are read together, in whatever order they come: `_Composition`.
+4. The result is a file that `warren serve --config` reads.
 
 `_KEYS` is the table of the keys and their meaning. A key that it does not know is `missing`.
 

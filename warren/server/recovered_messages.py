@@ -34,9 +34,9 @@ log = get_logger("server")
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A message store that is ready to go on, how it was found, and how long that took.
+    """A message store that is ready to continue, how it was found, and how long that took.
 
-    `losses`: what is missing or damaged in it, each with ``what`` and where that is.
+    `losses`: the missing or damaged parts of it, each with ``what`` and its place.
     """
 
     store: Store

@@ -21,7 +21,7 @@ def read_regular(path: str | os.PathLike[str], limit_bytes: int = CREDENTIAL_BYT
     """Return what is in a regular file.
 
     Raises:
-        OSError: it cannot be read, is none, or has more than `limit_bytes`.
+        OSError: it cannot be read, is not a regular file, or has more than `limit_bytes`.
     """
     _check(os.stat(path), limit_bytes)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -37,7 +37,7 @@ def read_regular(path: str | os.PathLike[str], limit_bytes: int = CREDENTIAL_BYT
 
 @contextmanager
 def copied(data: bytes) -> Iterator[str]:
-    """Have `data` in a file in memory, for a library that reads files only; its path. Where there are none, on disk."""
+    """Yield the path of a file with `data`, for a library that only reads files; in memory where the system can."""
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile() as file:  # for its owner only
             file.write(data)

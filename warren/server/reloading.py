@@ -1,10 +1,10 @@
-"""What SIGHUP changes in a running broker: the level of the log, and all of TLS.
+"""Apply to a running broker what SIGHUP may change: the level of the log, and all of TLS.
 
-1. What is read is what a start would read: the file, the environment and the flags of this process. One mistake in them
-   keeps all settings as they are, and the log has each mistake.
-2. The files that the settings of TLS name are read in any case: they change without the settings. When they cannot be
-   used, the context and the settings of TLS stay as they are. Connections keep what they were accepted with.
-3. Other settings that have changed wait for the next start. The log names them, at every reload until then.
+1. A reload reads what a start would read: the file, the environment and the flags of this process. One mistake in them
+   keeps all settings as they are. The log has every mistake.
+2. The files that the settings of TLS name are always read again: they may change without the settings. If they are
+   unusable, the context and the settings of TLS stay as they are. Connections keep what they were accepted with.
+3. Other settings that have changed wait for the next start. The log names them at every reload until then.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ from warren.vhosts.metadata import MetadataChange
 class Host:
     """The broker around a leader.
 
-    `gate_moved` is to be called when the gate may have opened, on the loop; `settle` has to follow outside of a turn of
-    the reactor. In its turns a descriptor is read that was given to `watch`, with what is to be called. `copy_metadata`
-    returns the number below which SQL has all changes, and all that it has. `pass_on` serves a client of a follower
-    through the socket given, if `may_accept` says so just before. `stop` has the broker end as a signal does, with its
-    clients sent away.
+    Call `gate_moved` on the loop when the gate may have opened. `settle` has to follow outside of a turn of the
+    reactor. A descriptor given to `watch` is read in turns of the reactor, by the function that was given with it.
+    `copy_metadata` returns the number below which SQL has all changes, and its contents. `pass_on` serves a client of a
+    follower through the given socket, if `may_accept` allowed it just before. `stop` ends the broker as a signal does,
+    and sends its clients away.
     """
 
     broker: Broker
@@ -73,10 +73,10 @@ class Replication(Protocol):
         """Tell whether clients may be served at this moment. Asked before anybody is, and in every turn."""
 
     def stopping(self) -> None:
-        """The process was told to stop: nothing is to begin anew here, and another node is to lead if one can."""
+        """Begin to stop, as the process was told to: start nothing, and let another node lead if one can."""
 
     def is_handing_over(self) -> bool:
-        """Tell whether another node is to lead when the broker has stopped: clients are to find it soon."""
+        """Tell whether another node should lead after the broker has stopped: clients should find it soon."""
 
     def gives_way(self) -> bool:
         """Tell whether it hands over what other nodes have by now: nothing waits for the disk of this one."""

@@ -1,9 +1,9 @@
-"""What systemd, or whoever starts the broker as it does, is told: that it serves, reloads, stops, and is alive.
+"""Tell systemd, or another manager that starts the broker the same way, that it serves, reloads, stops, and is alive.
 
 1. Without ``NOTIFY_SOCKET`` nothing is opened and nothing happens.
-2. Telling neither blocks nor fails: what the manager does not take is dropped. Who misses it acts as if the broker were
-   slow, and says so.
-3. The watchdog hears from a task of the broker's own loop, three times within its time: a loop that hangs is silent.
+2. Telling neither blocks nor fails: a message that the manager does not take is dropped. A manager that misses one acts
+   as if the broker were slow, and reports that.
+3. A task of the broker's own loop notifies the watchdog, three times within its time: a loop that hangs is silent.
 
 Source: sd_notify(3) and sd_watchdog_enabled(3): datagrams of lines ``NAME=value``.
 """
@@ -30,7 +30,7 @@ log = get_logger("service manager")
 
 
 class ServiceManager:
-    """Who started this process. `watchdog_s` is how often it wants to hear from us, 0 for never."""
+    """The manager that started this process. `watchdog_s` is how often it wants to hear from us, 0 for never."""
 
     def __init__(self, sock: socket.socket | None = None, watchdog_s: float = 0.0) -> None:
         self._sock = sock
@@ -74,7 +74,7 @@ class ServiceManager:
         self._tell("STOPPING=1\nSTATUS=stopping")
 
     async def keep_alive(self) -> None:
-        """Tell the watchdog that the loop turns, for ever; return at once when there is none."""
+        """Tell the watchdog for ever that the loop turns; return at once without a watchdog."""
         while self.watchdog_s:
             self._tell("WATCHDOG=1")
             await trio.sleep(self.watchdog_s / _WATCHDOG_SHARE)

@@ -126,8 +126,8 @@ def default_data_dir() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "warren"
 
 
-# Publishers that were blocked for want of disk go on when this many times `store.disk_free_min_bytes` is free, so
-# that the alarm does not flap.
+# Publishers that were blocked because the disk was short resume when this many times `store.disk_free_min_bytes` is
+# free, so that the alarm does not flap.
 DISK_FREE_RESUME_SHARE: Final = 1.5
 
 _MILLION: Final = 1_000_000

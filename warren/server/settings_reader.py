@@ -52,7 +52,7 @@ def load_settings(
 ) -> Settings:
     """Merge flags (dotted key to text; None is not given), environment and the file, and check the result.
 
-    `again`: a broker runs already. A file that may block whoever reads it, such as a pipe, is refused then.
+    `again`: a broker runs already. A file that may block its reader, such as a pipe, is refused then.
 
     Raises SettingsError, with a line for each mistake.
     """
@@ -227,7 +227,7 @@ def _read_toml(path: Path, *, regular: bool) -> dict[str, Any]:
 
 
 def _flatten(document: Mapping[str, Any], path: Path, mistakes: list[str]) -> Iterator[tuple[str, object]]:
-    """Yield the settings of a file by their dotted keys, and add what is none to `mistakes`."""
+    """Yield the settings of a file by their dotted keys, and add unknown ones to `mistakes`."""
     for name, value in document.items():
         if name not in TABLES:
             found = {name: value}

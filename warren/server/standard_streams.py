@@ -1,8 +1,8 @@
-"""What the broker says on stdout and stderr, written by threads: nothing waits for whoever reads them, or does not.
+"""Write to stdout and stderr in threads, so that the broker never waits for their readers.
 
-1. `put` never waits and never fails. What comes while `QUEUE_BYTES` are queued is dropped, and counted in lines.
-2. What a stream does not take, because its disk is full or its reader is gone, is dropped and counted as well.
-3. `say_dropped` gives the line that tells of those; it is written before what comes next.
+1. `put` never waits and never fails. Lines that come while `QUEUE_BYTES` are queued are dropped and counted.
+2. Lines that a stream does not take, because its disk is full or its reader is gone, are dropped and counted as well.
+3. `say_dropped` gives the line that reports dropped lines; it is written before the next line.
 4. `finish` waits `FINISH_S` at most. The threads are daemons that write to descriptors, not to buffers with locks: one
    that hangs in a write does not keep the process from its end.
 5. The descriptors 0 to 2 are never those of data: `open_missing` fills the gaps before anything else is opened.

@@ -315,7 +315,7 @@ def _new_file(path: Path) -> Iterator[TextIO]:
 
 
 def _print(lines: Iterable[Line]) -> Counter[str]:
-    """Print `lines`; return how many there were of each type."""
+    """Print `lines`; return the number of lines of each type."""
     types: Counter[str] = Counter()
     for line in lines:
         types[str(line["type"])] += 1

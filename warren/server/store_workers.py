@@ -28,7 +28,7 @@ class SpareJob:
 
 
 class ReleaseJob:
-    """Have the reader let go of segments that are to be removed."""
+    """Have the reader release segments that will be removed."""
 
     def __init__(self, unlink: UnlinkJob) -> None:
         self.unlink = unlink
@@ -74,7 +74,7 @@ Job = (
 
 
 class Shortage:
-    """A job did not get the space it needs. The housekeeper goes on without it; the others try again."""
+    """A job did not get the space it needs. The housekeeper skips it; the other threads try again."""
 
     def __init__(self, job: Job, reason: str) -> None:
         self.job = job

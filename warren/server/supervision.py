@@ -1,16 +1,17 @@
-"""Supervision of tasks: what an exception in one of them means, what is tried again, and what is shown of it.
+"""Supervise tasks: handle their exceptions, start them again, and show their state.
 
-1. No exception of a supervised task reaches its nursery, a MemoryError or an OSError without descriptors no more than a
-   defect of ours: it is the failure of that task only. Cancellation passes, alone.
-2. A task that is kept starts again after a pause that doubles from `PAUSE_FIRST_S` to `PAUSE_MAX_S`; the pauses begin
-   anew when it has run for `SETTLED_S`. A task that is begun is switched off by its failure; one that runs once ends.
+1. No exception of a supervised task reaches its nursery. That includes a MemoryError or an OSError for lack of
+   descriptors, like any defect of ours: it is the failure of that task only. Only cancellation passes.
+2. A task that is kept starts again after a pause that doubles from `PAUSE_FIRST_S` to `PAUSE_MAX_S`. The pauses begin
+   at `PAUSE_FIRST_S` again when it has run for `SETTLED_S`. A failure switches a begun task off; a task that runs once
+   ends.
 3. A failure is logged with its traceback. The same cause is logged again after `REPEAT_S` at the earliest, with the
    number of failures in between.
-4. A kept or begun task is failing from its failure until it has run for `SETTLED_S`, or for good when it is switched
-   off. While an essential one fails the broker is not healthy; any other one is named as degraded.
-5. An essential task that fails `LOST_AFTER` times without ever running for `SETTLED_S` in between is lost. `on_lost` is
-   told, once: the process ends, since nothing in it brings the task back. That takes about a minute.
-6. A failure is noted even when there is no memory for its line in the log.
+4. A kept or begun task counts as failing from its failure until it has run for `SETTLED_S`, or for good when it is
+   switched off. While an essential task is failing the broker is not healthy; any other one is named as degraded.
+5. An essential task that fails `LOST_AFTER` times without running for `SETTLED_S` in between is lost. `on_lost` is
+   called once. The process ends, since nothing in it restores the task. That takes about a minute.
+6. A failure is noted even when memory does not suffice for its line in the log.
 
 What the message store does in its threads is not here: its failure ends the process (`message_store`).
 """
@@ -145,7 +146,7 @@ class Supervision:
             self._note(task, error)
             return False
         except BaseExceptionGroup as group:
-            # Cancelled, and something failed on its way out: only the cancellation goes on.
+            # Cancelled, and something failed on its way out: pass only the cancellation on.
             faults, others = group.split(Exception)
             if faults is not None:
                 self._note(task, faults)

@@ -46,7 +46,7 @@ CHUNKS: Final[Purpose] = "chunks"  # their checksums, where they are large
 LINKS: Final[Purpose] = "links"
 FILES: Final[Purpose] = "files"  # that settings name
 MEMORY: Final[Purpose] = "memory"  # giving it back
-REPLICATION: Final[Purpose] = "replication"  # files that followers catch up with, and the record of who is in sync
+REPLICATION: Final[Purpose] = "replication"  # for followers that catch up, and the list of nodes in sync
 TRACES: Final[Purpose] = "traces"  # spans to a collector
 LIMITS: Final[dict[Purpose, int]] = {
     LOGINS: 2,  # a password hash takes a core for 50 ms
@@ -71,7 +71,7 @@ _Result = TypeVar("_Result")
 
 
 class Stuck(TimeoutError):
-    """A call did not return in time, or there was no thread for it."""
+    """A call did not return in time, or did not get a thread."""
 
 
 class Threads:
@@ -124,9 +124,9 @@ def use(found: Threads) -> None:
 
 
 async def in_thread(purpose: Purpose, work: Callable[..., _Result], *args: object, abandon: bool = False) -> _Result:
-    """Call ``work(*args)``, which blocks, in a thread of `purpose`. `abandon`: nobody minds when it goes on alone.
+    """Call ``work(*args)``, which blocks, in a thread of `purpose`. `abandon`: it may outlive its caller.
 
     Raises:
-        Stuck: there was no thread in time, or the call has been abandoned.
+        Stuck: no thread was free in time, or the call has been abandoned.
     """
     return await threads().run(purpose, partial(work, *args), abandon=abandon)

@@ -1,18 +1,19 @@
-"""What a vhost remembers, in its records, of the commits of staged messages (``server.staging.stages``).
+"""Keep, in the records of a vhost, notes about commits of staged messages (``server.staging.stages``).
 
     name of a record      value, JSON
     commit:<query>        `Note`: the last batch of the query, and how far it has come
     plan:<query>          `Plan`: what that batch consists of, while it is published in several pieces
 
 1. A note is stored in the same frame of the log as the messages that it tells about.
-2. Batches of a query follow each other: what is not larger than the noted one, and that one is done, was committed
-   before. One that leaves out others is refused: they were committed to a history that this broker does not have, since
-   it was restored from an older backup. Notes of earlier versions are not `counted`, batches may be missing after them.
-   A writer whose own state was taken back uses numbers again for other messages: whether it is the same batch is told
-   by how many messages it has, which is remembered of the last `EARLIER_MAX` batches.
-3. A query is that of the user who has committed its last batch. Another one may go on with the next batch, and is not
-   told that an earlier one is a duplicate: else whoever knows a query could have batches of others taken for published.
-4. Notes with a time go when that has come. Of the others those are kept that were committed last: `NOTES_MAX`, and
+2. Batches of a query follow each other. A batch that is not larger than the noted one was committed before, provided
+   the noted one is done. A batch that leaves out others is refused: those were committed to a history that this broker
+   does not have, since it was restored from an older backup. Notes of earlier versions are not `counted`; batches may
+   be missing after them. A writer whose own state was taken back reuses numbers for other messages. The number of
+   messages tells whether it is the same batch. That number is remembered for the last `EARLIER_MAX` batches.
+3. A query belongs to the user who has committed its last batch. Another user may continue with the next batch, but is
+   not told that an earlier one is a duplicate. Otherwise anyone who knows a query could make batches of others count as
+   published.
+4. Notes with a time are removed when that time has come. Of the others the latest are kept: `NOTES_MAX` altogether, and
    `NOTES_OF_USER_MAX` of a user.
 """
 
@@ -69,7 +70,7 @@ class Note(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """The parts of a batch in the order in which they are published: stage and number.
 
-    `fingerprints`: of each part (`PartHead.fingerprint`); none of a batch that version 0.1 began.
+    `fingerprints`: of each part (`PartHead.fingerprint`); empty for a batch that version 0.1 began.
     """
 
     batch: int
@@ -89,12 +90,12 @@ class CommitNotes:
         return None if value is None else msgspec.json.decode(value, type=Note)
 
     def maybe_plan(self, query: str) -> Plan | None:
-        """Return the plan of a query whose batch is being published; None: there is none."""
+        """Return the plan of a query whose batch is being published; None if no batch is."""
         value = self._records.maybe_value(_PLAN + query)
         return None if value is None else msgspec.json.decode(value, type=Plan)
 
     def each(self) -> Iterator[tuple[str, Note]]:
-        """Yield the queries that there are now and their notes; who gives way meanwhile may get notes of before."""
+        """Yield the current queries and their notes; a caller that gives way meanwhile may get outdated notes."""
         for name, value in self._records.values(_COMMIT):
             yield name[len(_COMMIT) :], msgspec.json.decode(value, type=Note)
 

@@ -1,4 +1,4 @@
-"""The files of staged messages: parts of a stage, each written once and whole, below the data directory.
+"""Keep staged messages in files: parts of a stage, each written once and whole, below the data directory.
 
     data directory
         stages/
@@ -8,10 +8,9 @@
                     0000000007          part 7
                     0000000007.1.new    one that is being written
 
-1. A name in numbers means that the whole part is synced, and its name too. What was being written is removed at a
-   start.
-2. No name is a client's; whose a part is stands in it.
-3. Everything here blocks: call it in a thread.
+1. A name that is a number means that the whole part is synced, and its name too. A start removes unfinished files.
+2. Names do not come from clients. A part itself says whose it is.
+3. All calls here block: make them in a thread.
 
     part, all integers big-endian
          0   8  magic "WARRNSTG"
@@ -183,7 +182,7 @@ class StageFiles:
         return bool(self._damaged.get(self._directory(vhost, stage)))
 
     def maybe_epoch(self) -> int | None:
-        """Return the epoch that `note_epoch` was given last; None: no such is there, or there are no stages.
+        """Return the epoch that `note_epoch` was given last; None without a noted epoch, or without stages.
 
         Raises:
             OSError: it cannot be read.

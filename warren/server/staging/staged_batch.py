@@ -66,9 +66,10 @@ class QueueFull(StageError):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be committed. `kept_ms`: how long the commit is remembered at least, None: without end.
+    """A request to commit. `kept_ms`: how long the commit is remembered at least, None: without end.
 
-    `compares`: a batch of a number that was committed is the same only if it has as many messages; `staged`: so many.
+    `compares`: a batch with the number of a committed one is the same only if it has the same number of messages;
+    `staged`: that number.
     """
 
     query: str
@@ -99,7 +100,7 @@ class Unroutable(Exception):
 
 
 class Parts(Protocol):
-    """Whoever can read parts of stages, without blocking."""
+    """A reader of parts of stages that does not block."""
 
     async def head(self, vhost: str, stage: str, part: int, /) -> PartHead:
         """Return the head of a part.

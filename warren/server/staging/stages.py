@@ -1,34 +1,36 @@
-"""Staged messages: stored first, published later, in whole and exactly once.
+"""Stage messages: store them first, publish them later, completely and exactly once.
 
-A writer stores publishes as parts of stages; nobody sees them. A commit names a query, the number of a batch and the
-stages that the batch consists of, and publishes them as the user who commits would, over AMQP.
+A writer stores publishes as parts of stages. No consumer sees them yet. A commit names a query, the number of a batch
+and the stages of the batch. It publishes them as the committing user would over AMQP.
 
     put part ... put part  ->  commit(query, batch, stages)  ->  published and remembered  ->  stages removed
 
-1. A batch of a query is published once, however often it is committed and wherever the broker or the writer dies: what
-   is published and the note that it was are in one frame of the log. A commit of what was committed is a duplicate, and
-   drops its stages. If it asks for that, the number of its messages decides as well: see `OtherBatch`. A commit that
-   leaves out batches is refused (``commit_notes`` (2)).
-2. A batch of at most `PIECE_BYTES` and `PIECE_MESSAGES` is one transaction: all of it is there at once, or nothing.
-   What comes to more than 16,384 places takes several turns, as a long tx.commit does; a crash leaves all or nothing of
-   it, too, and queues that may refuse publishes keep room for it meanwhile. A larger one is tried out first (published
-   and rolled back, a piece at a time), then its plan is stored, then it is published a piece at a time, each with the
-   note of how far that is. After a crash the broker goes on from there when it starts, before it answers anything about
-   that query. It goes on with the parts that it began with and no others: the plan has a fingerprint of each.
-3. When nobody would get one of the messages of a mandatory batch, nothing of it is published; the same when a queue
-   would refuse one, or the user may not publish it. Once its plan is stored a batch that meets such a thing stops where
-   it is; committing it again goes on from there, with the stages that it began with.
-4. A commit is answered when it is synced, and so is every queue that it went to. A part is answered when it is synced.
-5. A commit goes on when nobody waits for it any more; whoever asks again for the same batch waits for the same commit.
-   There is one at a time for a query.
-6. A stage belongs to the user who made it. One that nobody has added to for `STAGE_TTL_S`, and that no commit needs, is
-   removed. `BYTES_QUOTA`, `STAGES_QUOTA` and `PARTS_QUOTA` bound what a user, and all together, may have on disk.
-7. Nodes of a cluster do not copy stages. When one leads again after another has led, what was staged may have been
-   staged there anew: of what it still has, only what a begun batch needs is kept.
-8. Memory: the messages of one piece for each commit under way, of which there are at most `COMMITS_MAX`, and
-   `COMMITS_OF_USER_MAX` of one user; the others wait.
+1. A batch of a query is published once, however often it is committed and wherever the broker or the writer dies: the
+   messages and the note about them are in one frame of the log. Committing a committed batch again is a duplicate, and
+   drops its stages. If the commit asks for that, the number of its messages decides as well: see `OtherBatch`. A commit
+   that leaves out batches is refused (``commit_notes`` (2)).
+2. A batch of at most `PIECE_BYTES` and `PIECE_MESSAGES` is one transaction: all of it is there at once, or nothing. A
+   transaction with more than 16,384 destinations takes several turns, as a long tx.commit does. A crash leaves all or
+   nothing of it, too, and queues that may refuse publishes reserve room for it meanwhile. A larger batch is tried out
+   first (published and rolled back, a piece at a time). Then its plan is stored, and it is published a piece at a time,
+   each piece with a note of the progress. After a crash the broker continues from there when it starts, before it
+   answers any request about that query. It uses only the parts that it began with: the plan has a fingerprint of each.
+3. If one message of a mandatory batch would not reach any queue, nothing of the batch is published. The same applies if
+   a queue would refuse a message, or the user may not publish it. A batch whose plan is stored stops where that
+   happens. Committing it again continues from there, with the stages that it began with.
+4. A commit is answered when the commit, and every queue that received messages from it, is synced. A part is answered
+   when it is synced.
+5. A commit continues even if no client waits for it any longer. Another request for the same batch waits for the same
+   commit. Each query has one commit at a time.
+6. A stage belongs to the user who made it. It is removed if no part was added for `STAGE_TTL_S` and no commit needs it.
+   `BYTES_QUOTA`, `STAGES_QUOTA` and `PARTS_QUOTA` bound what a user, and all users together, may have on disk.
+7. Nodes of a cluster do not copy stages. When a node leads again after another one has led, its staged messages may
+   have been staged again on that other node. So it keeps only the stages that a begun batch needs.
+8. Memory: the messages of one piece for each commit under way. At most `COMMITS_MAX` are under way,
+   `COMMITS_OF_USER_MAX` of one user. The others wait.
 
-Transient messages, and those for transient queues, are published once as well, but a crash loses them as it loses all.
+Transient messages, and those for transient queues, are published once as well, but a crash loses them like any other
+transient message.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ class _Commit:
 
 
 class Stages:
-    """The stages of one broker, and their commits. `run` is to be started once."""
+    """The stages of one broker, and their commits. Start `run` once."""
 
     def __init__(self, management: Management, data_dir: Path) -> None:
         self._management = management
@@ -150,7 +152,7 @@ class Stages:
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Find what is there, go on with commits that a crash has cut short, remove what is old. For ever."""
+        """Find existing stages, continue commits that a crash has interrupted, remove old stages. For ever."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             # Inside, for commits under way end with the nursery.
@@ -325,10 +327,10 @@ class Stages:
             del self._used[user]
 
     async def remove(self, vhost: str, stage_name: str, user: str | None) -> None:
-        """Remove a stage; `user` None: whoever made it.
+        """Remove a stage; `user` None: of any user.
 
         Raises:
-            NoStage: there is none. Conflict: it is being committed.
+            NoStage: it does not exist. Conflict: it is being committed.
         """
         await self._ready.wait()
         stage = self._stages.get((vhost, stage_name))
@@ -366,15 +368,15 @@ class Stages:
     async def commit(self, vhost: VirtualHost, user: str, order: Order, *, supersedes: str | None = None) -> Outcome:
         """Publish the stages of a batch, unless that was done before, and wait until it is synced.
 
-        `supersedes`: other stages of this user are removed afterwards whose names begin so: those of tasks that were
-        killed before they could.
+        `supersedes`: afterwards, other stages of this user whose names begin with this text are removed: those of tasks
+        that were killed before they could remove them.
 
         Raises:
-            AmqpError: the user may not publish that. NoStage: there is no such stage. QueueFull: a queue is full.
+            AmqpError: the user may not publish that. NoStage: a stage does not exist. QueueFull: a queue is full.
             Conflict: another batch of the query is not done, or another user has committed this one or a later one.
-            MissingBatches: batches before it were not committed here. OtherBatch: one of this number had more messages
-            or fewer, or nobody remembers how many.
-            DamagedPart: what was stored is not readable any more.
+            MissingBatches: batches before it were not committed here. OtherBatch: one of this number had more or fewer
+            messages, or their number is no longer known.
+            DamagedPart: stored messages have become unreadable.
         """
         outcome = await self._committed(vhost, user, order)
         if supersedes is not None and (outcome.committed or outcome.duplicate):
@@ -484,7 +486,7 @@ class Stages:
             )
 
     def _why_missing(self, vhost: VirtualHost, name: str, user: str, order: Order) -> str:
-        """Say that a stage is not there, and with several nodes, which do not copy them, what is to be done."""
+        """Say that a stage is missing, and with several nodes, which do not copy stages, what to do about it."""
         text = f"no stage '{name}' of user '{user}' in vhost '{vhost.name}'"
         if self._management.replication is None:
             return text
@@ -502,14 +504,14 @@ class Stages:
             async with self._place(commit.user):
                 for stage in needed:
                     async with stage.lock:
-                        pass  # what is being written is written, and nothing is any more
+                        pass  # unfinished writes are done, and no new ones begin
                 commit.outcome = await self._publishing(commit, needed).run()
         except Unroutable as unroutable:
             commit.outcome = Outcome(committed=False, unroutable=unroutable.count)
         except (AmqpError, StageError, DamagedPart) as error:
             commit.error = error.with_traceback(None)
         except Exception as error:
-            # A defect of ours, met by one commit: the others go on.
+            # A defect of ours, met by one commit: fail only that one.
             log.error("internal error, a commit of stages has failed", query=order.query, exception=error)
             commit.error = error.with_traceback(None)
         if commit.outcome is not None and commit.outcome.committed:

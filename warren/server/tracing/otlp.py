@@ -1,15 +1,15 @@
-"""What a span says, and its way to a collector: OTLP over HTTP, by the OpenTelemetry SDK, which is an extra.
+"""Describe spans and send them to a collector: OTLP over HTTP, by the OpenTelemetry SDK, which is an extra.
 
     span       name              kind      parent
     publish    publish EXCHANGE  SERVER    the context of the message
     delivery   deliver QUEUE     PRODUCER  the context of the message
 
 1. Attributes are those of the semantic conventions for messaging and RabbitMQ, so far as the broker knows them; its own
-   begin with ``warren.``. Names of spans have no routing keys and no generated names: they are to be few.
-2. A span begins and ends at the time of the turn in which it happened. What is between a publish and its delivery is
-   what the message waited.
-3. Headers, certificates, compression and timeouts of the requests are set by the SDK's own variables, as
-   ``OTEL_EXPORTER_OTLP_HEADERS``. It repeats a request that fails for a moment, within its timeout (10 s).
+   begin with ``warren.``. Names of spans do not contain routing keys or generated names, so that few names exist.
+2. A span begins and ends at the time of the turn in which it happened. The time between a publish and its delivery is
+   the time that the message waited.
+3. Headers, certificates, compression and timeouts of the requests are set by the SDK's own variables, such as
+   ``OTEL_EXPORTER_OTLP_HEADERS``. It repeats a request after a brief failure, within its timeout (10 s).
 
 Source: OpenTelemetry, semantic conventions for messaging spans and for RabbitMQ, 1.45.
 """
@@ -72,7 +72,7 @@ class OtlpSender:
         self._made: Any = InMemorySpanExporter()
         about = {"service.name": "warren", "service.version": __version__, "service.instance.id": node}
         provider: Any = TracerProvider(
-            # What is to be sent was decided in the engine. Nothing of ours is long.
+            # The engine has decided already which spans to send. Our attributes are all short.
             sampler=ALWAYS_ON,
             resource=Resource.create(about),
             shutdown_on_exit=False,

@@ -39,7 +39,7 @@ class SpanSender(Protocol):
         ...
 
     def close(self) -> None:
-        """End a `send` that is under way, in another thread, and send nothing any more."""
+        """End a `send` that is under way in another thread, and refuse to send from then on."""
         ...
 
 
