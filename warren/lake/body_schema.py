@@ -1,4 +1,4 @@
-"""A JSON Schema as columns: which there are, of what kind, and what else a body may have.
+"""A JSON Schema as columns: their names and kinds, and whether a body may have other fields.
 
     type                       column      with format
     boolean                    boolean
@@ -10,8 +10,8 @@
 1. A schema describes an object with ``properties``. Each property has one type, or one and "null"; columns are always
    nullable. ``required`` names fields that a body must have.
 2. ``additionalProperties: false`` refuses bodies with other fields. Without it they become columns of their own.
-3. Other words that say how values are to be (``minimum``, ``pattern``, ...) are not looked at: this is a schema of a
-   table, not a validator. Words that would change what the columns are are refused.
+3. Other words that restrict values (``minimum``, ``pattern``, ...) are ignored: this is a schema of a table, not a
+   validator. Words that would change the columns themselves are refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REFUSED: Final = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternPrope
 
 @dataclass(frozen=True)
 class BodySchema:
-    """What is declared of bodies: `kinds` by field, those that are required, and whether there may be others."""
+    """The declaration for bodies: `kinds` by field, the required fields, and whether there may be others."""
 
     kinds: Mapping[str, str] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ def read_schema(source: Path | str) -> BodySchema:
     """Return what a file, or the text of one, declares.
 
     Raises:
-        UsageError: it cannot be read, or it is no schema of a table.
+        UsageError: it cannot be read, or it is not a schema of a table.
     """
     try:
         return schema_of(json.loads(source if isinstance(source, str) else source.read_text()))

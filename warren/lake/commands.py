@@ -1,8 +1,8 @@
 """The command `warren lake`: one table by its options, or several by a file, each in a thread of its own.
 
-1. SIGTERM and Ctrl-C end it after the commit that is under way, with exit code 0: the same command goes on.
-2. A table that ends badly does not end the others; when the last one has ended, so does the command, with the exit code
-   of the first that ended badly.
+1. SIGTERM and Ctrl-C end it after the commit that is under way, with exit code 0: the same command continues there.
+2. If a table ends with an error, the others continue. When the last one has ended, the command ends with the exit code
+   of the first that failed.
 3. The libraries of a format are imported when a table has it.
 """
 

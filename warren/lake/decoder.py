@@ -1,14 +1,14 @@
 """Rows of a table out of rows of messages: as they are, or with a column for each field of their bodies.
 
-1. The same rows into the same table give the same: what is refused, and why, does not depend on anything else
-   (but for what a registry knows when it is asked). Order
-   matters: what a new column becomes is decided by its first values.
-2. Every message becomes one row: of the table, or of the table of what was refused, with the reason.
-3. Bodies are parsed batch by batch: of a commit its rows are in memory, and the bodies of one batch.
-4. Bodies are not believed: how deep they are, how many columns they make and how long a reason is, is bounded.
+1. The same rows into the same table give the same result. Which rows are refused, and why, depends on nothing else
+   (except for the answers of a registry). Order matters: the first values of a new column decide its kind.
+2. Every message becomes one row: of the table, or of the table of refused messages, with the reason.
+3. Bodies are parsed batch by batch: memory holds the rows of a commit, and the bodies of one batch.
+4. Bodies are not trusted: their depth, the number of columns that they make, and the length of a reason are bounded.
 5. The columns of messages have their names, and the partition by day has one; a field of a body that has one of these
-   is in a column ``body_NAME``. Of other names what is no letter, digit or underscore becomes an underscore. When two
-   fields of a body come into one column, letters in either case being the same, the body is refused.
+   is in a column ``body_NAME``. In other names an underscore replaces each character that is not a letter, digit or
+   underscore. When two fields of a body come into one column, letters in either case being the same, the body is
+   refused.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def message_schema(names: Sequence[str]) -> pa.Schema:
     """Return the columns of messages as tables have them: Iceberg has no numbers of 16 bits.
 
     Raises:
-        UsageError: one of them is none, or one is missing by which rows are found again.
+        UsageError: a name is not a column, or a column is missing by which rows are found again.
     """
     try:
         found = arrow_schema(names, MAP)
@@ -317,7 +317,7 @@ class _BodyColumns:
         """Return the values of the fields of a body by key, nulls left out, and let columns be found.
 
         Raises:
-            Unfit: the body is none that the table takes.
+            Unfit: the table does not take the body.
         """
         if self._body.required and not self._body.required <= value.keys():
             raise Unfit(f"without {min(self._body.required - value.keys())!r}")

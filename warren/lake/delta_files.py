@@ -1,18 +1,18 @@
-"""Files of a Delta table that are written for a commit to come: Parquet as deltalake writes it, and what a commit says.
+"""Files of a Delta table that are written for a later commit: Parquet as deltalake writes it, and their descriptions.
 
     publish_date=2026-11-24/part-00000-UUID-c000.zstd.parquet      without the column publish_date
 
-deltalake itself writes files only in a commit. What is said of a file beside its place are statistics, by which readers
-leave it out:
+deltalake itself writes files only in a commit. The description of a file has its place and statistics, by which readers
+leave the file out:
 
     numRecords
     nullCount              of columns that are neither nested nor bytes
     minValues, maxValues   of numbers, booleans, texts of at most `TEXT_MAX` characters, dates and moments
 
-1. Statistics are right or are not there: those of doubles that have a NaN are left out. Moments have milliseconds, the
-   part below is cut off, as the format says and readers know.
-2. Statistics are of the first 32 columns, as of all writers that are told nothing else.
-3. Writing and rewriting hold about `_PART_BYTES` of a file besides what is to be written, whatever its size.
+1. Statistics are right or missing: those of doubles with a NaN are left out. Moments have milliseconds; smaller parts
+   are cut off, as the format says and readers know.
+2. Statistics are of the first 32 columns, as with all writers in their default settings.
+3. Writing and rewriting hold about `_PART_BYTES` of a file in addition to the rows to write, whatever its size.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """Delta tables, by deltalake (delta-rs).
 
 1. Each mark is the version of a transaction of its own, ``warren/KEY``: they are in the log and in checkpoints as long
-   as the table is, and other writers leave them alone.
-2. A commit is tried once, on the version that was loaded: deltalake would else put it behind any commit that it does
-   not conflict with. ``optimize`` of deltalake does so whatever it is told, and finds no conflict when what it has read
-   was compacted meanwhile: those rows are in the table twice then. Hence compactions are made here, with the marks, as
-   commits that take files out and put others in.
+   as the table exists, and other writers do not change them.
+2. A commit is tried once, on the version that was loaded: deltalake would otherwise put it after any commit without a
+   conflict. ``optimize`` of deltalake does so whatever its settings, and finds no conflict when its input was compacted
+   meanwhile: those rows are in the table twice then. Hence compactions are made here, with the marks, as commits that
+   take files out and put others in.
 3. Columns are never widened: the format has no way that all its readers know.
-4. What a writer leaves that is killed before its commit is removed after a week, the least that the format asks of a
-   VACUUM, since nothing tells whose it is; and only if it is called as deltalake calls its files.
+4. Files of a writer that was killed before its commit are removed after a week, the least that the format asks of a
+   VACUUM, since their owner is unknown. Only files with names as deltalake writes them are removed.
 5. Delta has no transforms: a table by days has a column ``publish_date``, a text such as 2026-11-24.
-6. Files that are written for a commit to come (`delta_files`) are called and described as those of deltalake.
+6. Files that are written for a later commit (`delta_files`) have names and descriptions like those of deltalake.
 7. A compaction is between two changes of the table's properties, which change nothing: ``optimize`` of another program
-   that began before them fails. One that comes in between has put rows in twice (`delta_log`); each load looks for that
-   since the version that the mark ``checked`` tells, and what is suspected is mended before anything else is committed.
-8. A VACUUM deletes everything again that the log still calls taken out. So the log forgets that an hour after a VACUUM
-   could delete it: what one costs does not grow with the age of the table.
+   that began before them fails. One that comes in between has put rows in twice (`delta_log`). Each load searches for
+   that from the version in the mark ``checked`` on, and suspected files are repaired before any other commit.
+8. A VACUUM deletes again everything that the log still lists as taken out. So the log forgets such a file one hour
+   after a VACUUM could delete it. The cost of a VACUUM does not grow with the age of the table.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Rows that a table has twice, and offsets that it lacks: how they are found, and how the former are taken out.
+"""Rows that a table has twice, and offsets that it lacks: finding both, and removing the doubled rows.
 
-1. Runs of offsets are looked at, one after the other as files have them, and never all rows: memory is for the runs.
+1. Runs of offsets are examined, one after the other as files have them, and never all rows: memory is for the runs.
 2. A row is taken out if another file has one that is the same in every column. Rows that only have their offset in
-   common stay: after ``skip_lost`` a stream that was made again begins at 0 again.
-3. What is suspected loses its rows before any other file does.
-4. Missing are offsets between the first and the last row of a partition that neither the table nor the one of what was
-   refused has. Nothing tells whether rows are missing before the first one.
+   common stay: after ``skip_lost`` a stream that was created again begins at 0 again.
+3. Rows are removed from suspected files first.
+4. Missing offsets are those between the first and the last row of a partition that neither the table nor the table of
+   refused messages has. Rows that are missing before the first one cannot be detected.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _is_of(rows: pa.Table, part: Part) -> pa.ChunkedArray:
 
 
 def take_out(table: Table, found: Found) -> int:
-    """Take the doubled rows out of a table, and return how many there were.
+    """Take the doubled rows out of a table, and return their number.
 
     Raises:
         Conflict: the table is not as it was loaded.

@@ -1,9 +1,9 @@
-"""Who makes rows of a plan, and writes them: this process, or several others (``spark_engine.py``).
+"""The engine that makes and writes the rows of a plan: this process, or several others (``spark_engine.py``).
 
-1. What is made of a plan depends on the table before it and on the messages, not on who makes it: a table is gone on
-   with by any engine. Hence an engine that cuts a plan makes only such parts of it as depend on nothing else.
-2. A body that finds no column decides nothing about others: taken out, the rest comes out the same. So what finds none
-   is made in any parts, and what finds some is made at once, in one place (`Here`).
+1. The result of a plan depends on the table before it and on the messages, not on the engine: any engine can continue
+   with a table. Hence an engine that cuts a plan makes only such parts of it as depend on nothing else.
+2. A body that finds no new column does not affect others: without it the rest has the same result. So bodies without
+   new columns are made in any parts, and bodies with new columns are made at once, in one place (`Here`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from warren.spark_bridge.errors import BridgeError
 
 
 class Conflict(BridgeError):
-    """The table is not as it was loaded any more: somebody else has committed, and nothing of this was."""
+    """The table has changed since it was loaded: another writer has committed. Nothing of this commit was written."""
 
 
 class Overtaken(BridgeError):
@@ -18,4 +18,4 @@ class NotOurs(BridgeError):
 
 
 class EngineGone(BridgeError):
-    """Whoever makes the rows for this process is not there any more, and does not come back by itself."""
+    """The engine that makes the rows for this process has ended, and does not restart by itself."""

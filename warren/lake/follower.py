@@ -1,22 +1,23 @@
-"""One table that follows its source: what is committed when, and by whom.
+"""One table that follows its source: the commits of a step, and their writer.
 
-    a step                                          killed behind it
-    1. plan what comes behind the table's marks,    nothing has happened
-       and have rows made of it (``engine.py``)
-    2. commit what is refused, with the marks of    the next steps read the same again, exactly up to those marks, and
-       the end of the plan, if anything is          leave 2 out
+    a step                                          killed after it
+    1. plan the messages after the table's marks,   nothing has happened
+       and have rows made of them (``engine.py``)
+    2. commit refused messages, with the marks of   the next steps read the same again, exactly up to those marks, and
+       the end of the plan, if there are any        leave 2 out
     3. commit rows, new columns and these marks     the table is further
     4. tell the source                              it is told by the next step
 
-1. What is known is in the two tables. After any error a step begins with what they say, as after a crash; nothing is
+1. The whole state is in the two tables. After any error a step begins with that state, as after a crash; nothing is
    carried over.
-2. A message is in exactly one of them, once. That a step is repeated up to the same end makes its decisions the same:
-   they depend on the table before it and on the messages. Of a step that is repeated what finds no columns may be
-   done in parts, so that who goes on does not need the memory of who was killed; what finds some is done to its end.
-3. Who starts commits the next epoch into both tables, the table first. Whoever had them before cannot commit to either
-   of them any more, since they are not as he has loaded them; he looks, finds a larger epoch, and ends.
-4. A commit of another program (a compaction, say) makes a step look again, and nothing else. What was made is committed
-   behind it if place and columns are the same; else the step begins again. Rows that such a commit has put in twice are
+2. A message is in exactly one of them, once. A step that is repeated up to the same end makes the same decisions: they
+   depend on the table before it and on the messages. When a step is repeated, bodies without new columns may be made in
+   parts, so that it needs less memory than the step that was killed; bodies with new columns are made up to its end.
+3. A follower that starts commits the next epoch into both tables, the table first. After that its predecessor can no
+   longer commit to either of them, since they have changed since it loaded them; it looks, finds a larger epoch, and
+   ends.
+4. After a commit of another program (a compaction, say) a step only looks again. Its result is committed after that
+   commit if place and columns are the same; else the step begins again. Rows that such a commit has put in twice are
    taken out first.
 """
 
@@ -114,7 +115,7 @@ class Follower:
     # --- taking over -----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Take the tables over from whoever had them.
+        """Take the tables over from their previous owner.
 
         Raises:
             NotOurs: the table follows something else, or was made by another program.
@@ -215,7 +216,7 @@ class Follower:
         self._source.settle(places)
         plan, made = self._maybe_kept(places, planned) or self._made(places, planned)
         if made is None:
-            self._is_fresh = False  # while there is nothing to commit, nothing else tells of who has taken over
+            self._is_fresh = False  # without a commit only a look at the table shows whether another one took over
             return Step(waiting=plan.waiting)
         missing = made.covered - made.lost - made.rows - made.refused
         if missing < 0:

@@ -1,10 +1,10 @@
 """Files of Iceberg tables: written and read in parts, as pyiceberg writes and reads whole ones.
 
-1. What comes into files are the rows, each once. Partitions of another program by which some of them would be written
-   twice, or not at all, are refused.
-2. Of rows that are written, `PART_ROWS` or about `PART_BYTES` are copied at a time, as they are in memory; a file is
-   closed behind `write.target-file-size-bytes` on the disk.
-3. Moments beyond the year 9999 are kept as they are. Of a file with such ones the bounds of the column are not said:
+1. Each row is written into a file once. Partitions of another program by which some rows would be written twice, or not
+   at all, are refused.
+2. At most `PART_ROWS` or about `PART_BYTES` of the rows are copied at a time, as they are in memory; a file is closed
+   after `write.target-file-size-bytes` on the disk.
+3. Moments after the year 9999 are kept as they are. For a file with such moments the bounds of the column are left out:
    pyiceberg makes a `datetime` of each.
 """
 

@@ -299,7 +299,7 @@ class IcebergTable:
             return Kept(rewritten, written, expired, deleted, self._tidy(now_s))
 
     def _compact(self) -> tuple[int, int]:
-        """Make large files of the small ones of each partition; return how many there were and are."""
+        """Make large files of the small ones of each partition; return the numbers of files before and after."""
         partitions: dict[Any, list[Any]] = {}
         for task in self._table.scan().plan_files():
             if not task.delete_files and task.file.spec_id == self._table.spec().spec_id:

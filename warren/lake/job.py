@@ -1,6 +1,6 @@
-"""What is to be followed into which table: from the command line, or a file with several tables.
+"""The tables to follow into and their sources: from the command line, or a file with several tables.
 
-    interval = "30s"                      what all tables have that do not say otherwise
+    interval = "30s"                      the default for all tables
 
     [catalogs.main]                       properties of an Iceberg catalogue, as pyiceberg names them
     type = "sql"
@@ -213,7 +213,7 @@ def seconds_of(text: object) -> float:
     """Return the seconds that a text such as 500ms, 30s, 5m, 1h or 7d stands for.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a duration.
     """
     found = _DURATION.fullmatch(str(text).strip())
     if found is None:
@@ -225,7 +225,7 @@ def bytes_of(text: object) -> int:
     """Return the bytes that a text such as 64MiB or 128MB stands for.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a size.
     """
     found = _SIZE.fullmatch(str(text).strip())
     if found is None or int(found[1]) == 0:

@@ -1,11 +1,11 @@
-"""JSON bodies as columns while they are read, without a table that remembers what the columns are.
+"""JSON bodies as columns while they are read, without a table that remembers the columns.
 
-1. The columns are those of a schema, or what is found in a sample of messages. Their names are those of the lake's
+1. The columns are those of a schema, or those found in a sample of messages. Their names are those of the lake's
    tables (`column_of`), and there are at most `decoder.COLUMNS_MAX`.
-2. A column of which the sample has values of several kinds has texts: those that are none are as their JSON says.
-3. A value that its column does not take is null and counted in `unfit`, and so are the values of two fields that one
-   column would have, letters in either case being the same, and every field of a body that is no JSON object. The body
-   itself is a column as well, so nothing is out of reach. (A table of the lake refuses such a body; a query goes on.)
+2. A column whose sample has values of several kinds has texts; a value that is not a text becomes its JSON.
+3. These values are null and counted in `unfit`: a value that its column does not take, the values of two fields that
+   would share one column, letters in either case being the same, and every field of a body that is not a JSON object.
+   The body itself is a column as well, so nothing is lost. (A table of the lake refuses such a body.)
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class JsonBodies:
 
 
 def maybe_object(raw: bytes) -> dict[str, Any] | None:
-    """Return the JSON object that a body is; None: it is none."""
+    """Return the JSON object that a body contains; None: it is not a JSON object."""
     try:
         return fields_of(raw)
     except (ValueError, RecursionError):

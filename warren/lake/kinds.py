@@ -1,4 +1,4 @@
-"""Kinds of columns that are read from bodies: which values each takes, and what becomes of a column that meets others.
+"""Kinds of columns that are read from bodies: which values each takes, and how a column meets values of other kinds.
 
     kind       takes                                      Arrow
     boolean    true, false                                bool
@@ -9,13 +9,13 @@
     string     texts; objects and arrays as in the body   string
     timestamp  moments; texts as in RFC 3339, with a zone timestamp[us, UTC]
     date       days; texts as in 2026-11-24               date32
-    binary     bytes, which JSON has none of              binary
+    binary     bytes, which JSON does not have            binary
 
-1. A value that its column does not take is refused, never changed: there is no row that says something else than its
-   message. Doubles are the nearest to numbers that are no integers.
+1. A value that its column does not take is refused, never changed: so a row never differs from its message. A number
+   that is not an integer becomes the nearest double.
 2. A column is widened from int to long and from float to double, in a table that can do that, and by a declaration
    only; columns that are found in bodies are long and double from the start.
-3. What a column becomes that is found depends on the values of one commit, in their order; after that it stays.
+3. The kind of a column that is found in bodies depends on the values of one commit, in their order; then it stays.
 """
 
 from __future__ import annotations

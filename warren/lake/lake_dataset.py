@@ -1,8 +1,8 @@
-"""Tables of the lake, whoever has written them, as datasets for SQL and notebooks.
+"""Tables of the lake, written by any program, as datasets for SQL and notebooks.
 
-1. A dataset is the table as it was when it was opened; `refs` of Iceberg and versions of Delta are not asked for.
-2. Of Iceberg, files are left out by the bounds that their manifests have of offsets and times; rows that deletes of
-   other programs have taken out are not there. Delta tables are pyarrow's own datasets, by deltalake.
+1. A dataset is the table as it was when it was opened; `refs` of Iceberg and versions of Delta cannot be chosen.
+2. Of Iceberg, files are left out by the bounds that their manifests have of offsets and times. Rows that other programs
+   have deleted are not in the dataset. Delta tables are pyarrow's own datasets, by deltalake.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def maybe_delta(url: str, storage: Mapping[str, str]) -> ds.Dataset | None:
-    """Return the Delta table at `url`; None: there is none."""
+    """Return the Delta table at `url`; None: not a Delta table."""
     from deltalake import DeltaTable
 
     options = delta_storage(url, storage) or None

@@ -1,15 +1,15 @@
-"""What a table knows of its source: a few numbers that are committed together with rows.
+"""The position of a table in its source: a few numbers that are committed together with rows.
 
     key             number
     epoch           of the writer that may write; each that starts takes the next one
     source          fingerprint of what the table follows: vhost, name, and whether it is drained
     id/STREAM       fingerprint of the incarnation of a stream, or of the session of a drain
-    next/STREAM     the offset behind the last one that is in the table
+    next/STREAM     the offset after the last one that is in the table
     life/STREAM     fingerprint of the life of the broker that wrote that last one (``spark_bridge.lives``)
 
-1. Rows and the numbers that say how far they go are one commit of the table. Nothing else is remembered anywhere.
-2. Iceberg keeps them in the summary of a snapshot, Delta as versions of transactions: so they are numbers, and whoever
-   takes a table back to an older state takes them back as well.
+1. Rows and the numbers that say how far they go are one commit of the table. Nothing else is stored anywhere.
+2. Iceberg keeps them in the summary of a snapshot, Delta as versions of transactions: so they are numbers. If the table
+   is rolled back to an older state, they are rolled back as well.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass
 class Meter:
-    """The numbers of one table. Written by the thread that follows, read by whoever asks.
+    """The numbers of one table. The thread that follows writes them, any thread may read them.
 
-    `bytes`: of rows, as they are in memory; `problem`: why the last step has failed, and is tried again.
+    `bytes`: of rows, as they are in memory; `problem`: why the last step has failed and will be repeated.
     """
 
     table: str

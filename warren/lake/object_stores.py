@@ -1,13 +1,14 @@
-"""How the libraries of tables are told of an object store: by the environment, as other programs are.
+"""The settings of an object store for the libraries of tables: from the environment, as other programs read them.
 
     variable                                pyiceberg             deltalake
     AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL   s3.endpoint           reads it, and refuses http:// unless it is allowed
     AWS_REGION, AWS_DEFAULT_REGION          s3.region             reads it
     AWS_ACCESS_KEY_ID, ...                  pyarrow reads them    reads them
 
-1. What was given, as a property or an option, holds. What the environment says is added where nothing was given.
-2. Where a store is is told to other machines, which may have another environment. Who asks it they find out themselves,
-   unless it was given.
+1. A setting that was given, as a property or an option, wins. The environment supplies only settings that were not
+   given.
+2. The place of a store is sent to other machines, which may have another environment. They find the login for it
+   themselves, unless it was given.
 3. Without a region pyiceberg would ask Amazon for that of the bucket, wherever the endpoint is.
 """
 

@@ -1,13 +1,13 @@
-"""Files that a writer leaves that is killed before its commit, or whose commit fails: in no table, and in nobody's way.
+"""Orphans: files of a writer that was killed before its commit, or whose commit failed. They are not in any table.
 
     TABLE/data/warren-EPOCH/[publish_date=DAY/]*.parquet       of Iceberg: of the writer that had this epoch
     TABLE/metadata/warren-EPOCH/*.avro                         manifests, and lists of them
 
-1. Only files in folders of these names are ever looked at, so none of another program. Those of a larger epoch are of a
-   writer that has taken over meanwhile, and are left alone.
-2. A writer with a smaller epoch cannot commit any more, so what it has not committed never will be. Nevertheless files
-   are left alone that are younger than a day: somebody may have taken the table back, and its epochs with it.
-3. What any snapshot has is no orphan.
+1. Only files in folders with these names are examined, so files of other programs are safe. Folders of a larger epoch
+   belong to a writer that has taken over meanwhile, and are left alone.
+2. A writer with a smaller epoch can no longer commit, so its uncommitted files will never be committed. Nevertheless
+   files younger than a day are left alone: someone may have taken the table back, and its epochs with it.
+3. A file that is in any snapshot is not an orphan.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def folder_of(base: str, epoch: int) -> str:
 
 
 class Folders:
-    """The folders of writers below `base`. Of storage that pyarrow does not know there are none."""
+    """The folders of writers below `base`; always empty for storage that pyarrow does not know."""
 
     def __init__(self, io: FileIO, base: str) -> None:
         self._files: Any = None
@@ -75,7 +75,7 @@ class Folders:
 
 
 def _is_before(found: fs.FileInfo, before_s: float) -> bool:
-    """Tell whether it has not changed since; object stores do not say that of folders, which are none there."""
+    """Tell whether it has not changed since then. Folders of object stores are not real, and have no such time."""
     return found.mtime is not None and found.mtime.timestamp() < before_s
 
 

@@ -1,15 +1,15 @@
-"""A pyarrow dataset that is told which columns and rows are wanted, before it reads: of DuckDB, Polars, pyarrow itself.
+"""A pyarrow dataset that gets the wanted columns and rows before it reads: from DuckDB, Polars, pyarrow itself.
 
     dataset.scanner(columns, filter)     asked by the engine
       guarantees                         what holds for all rows of a part of it: a chunk, a file, a range of offsets
       may_hold(filter, guarantee)        arrow's own simplification: False leaves the part out
       Scanner.from_batches               applies the filter exactly to what is left
 
-1. Leaving something out is only ever an economy: the filter is applied to all rows that are read.
-2. A dataset can be scanned any number of times, by any thread; each scan reads anew.
+1. Leaving out a part is an optimization only: the filter is applied to all rows that are read.
+2. A dataset can be scanned any number of times, by any thread; each scan reads again.
 3. The batches of `reader` are made when they are asked for. Those of a scanner are made by a thread of Arrow's, which
-   lets some forty pile up, whatever it is told.
-4. `failure` is what ended a scan: engines turn errors of Python into texts of their own.
+   lets some forty pile up, whatever its settings.
+4. `failure` is the error that ended a scan: engines turn errors of Python into texts of their own.
 """
 
 from __future__ import annotations

@@ -33,14 +33,14 @@ def dataset(
     insecure: bool = False,
     client: BrokerClient | None = None,
 ) -> StreamDataset:
-    """Return what a stream or super stream has now, to be scanned as often as one likes.
+    """Return the current messages of a stream or super stream, to be scanned any number of times.
 
     `since`, `until`: first, next, an offset, an age such as 1h, or a time. `json`: the bodies as columns, by a sample
-    or, with the path of a JSON Schema, by that. `skip_lost`: go on when messages are gone. `url`: of the management
-    API, user and password may stand in it; or `client` instead of all that follow.
+    or, with the path of a JSON Schema, by that. `skip_lost`: continue when messages are gone. `url`: of the management
+    API, may contain user and password; or `client` instead of this and all following arguments.
 
     Raises:
-        UsageError: it is no stream, or an argument does not fit. BridgeError: the broker cannot be asked.
+        UsageError: it is not a stream, or an argument does not fit. BridgeError: the broker cannot be asked.
     """
     asked = client or BrokerClient(url, username, password, vhost=vhost, cacert=cacert, insecure=insecure)
     return stream_dataset(asked, stream, since=since, until=until, json=json, skip_lost=skip_lost)

@@ -109,7 +109,7 @@ class Runner:
             self._meter.up = False
 
     def _turn(self, once: bool) -> bool:
-        """Make a step, and wait for the next one; return whether there will be none."""
+        """Make a step, and wait for the next one; return whether that was the last one."""
         if not self._is_open:
             self._following().open()
             self._is_open = self._meter.up = True

@@ -1,22 +1,22 @@
 """The process in which a broker has its own tables follow: ``python -m warren.lake.served``, started by the broker.
 
-What it is told, a line of JSON on standard input each:
+Its orders, a line of JSON on standard input each:
 
     {"places": "/srv/lake"}                                             first
     {"start": 7, "vhost": "/", "url": "http://…", "token": "…", "value": {…}}
     {"stop": 7}                                                         after the commit that is under way
 
-What it tells, likewise on standard output:
+Its reports, likewise on standard output:
 
     {"alive": true, "memory_bytes": 200000000}                          each second
     {"id": 7, "state": "running", "reason": "", "rows": 12, …}          when that changes, once a second at most
     {"id": 7, "state": "ended", "reason": "…", "again": false, …}       the last one of this number
 
-1. A table has a thread, which ends by what it meets, and no other one does.
-2. The end of the input is the end of the process: a broker that dies leaves nobody behind who goes on for long.
-   A kill at any moment is as good, as of every process that follows (``follower.py``).
-3. Nothing but these lines comes out at standard output, whatever a library prints.
-4. Memory is taken from it before it is taken from the broker, and time after the broker.
+1. Each table has a thread. An error ends the thread of its own table only.
+2. The end of the input ends the process: after the death of a broker it does not run for long. It may be killed at any
+   moment, like every process that follows (``follower.py``).
+3. Nothing but these lines is written to standard output, whatever a library prints.
+4. When memory is short this process is killed before the broker; it gets processor time after the broker.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ FAILING: Final = "failing"
 ENDED: Final = "ended"
 REPORT_S: Final = 1.0
 GRACE_S: Final = 2.0  # for the commits that are under way when the broker goes
-OOM_SCORE: Final = 500  # of 1000: who is ended first when memory is short
+OOM_SCORE: Final = 500  # of 1000: how early this process is killed when memory is short
 NICENESS: Final = 5
 NUMBERS: Final = ("rows", "bytes", "refused", "lost", "commits", "failures", "files_rewritten", "waiting")
 TIMES: Final = ("committed_at_s", "caught_up_at_s", "step_s")
-# What is the same when it is tried again: somebody has to change something.
+# Errors that a repetition does not solve: somebody has to change something.
 _FOR_GOOD: Final = (UsageError, NotOurs, Overtaken, Fenced, DataLoss, DamagedChunk, ModuleNotFoundError)
 
 
@@ -184,7 +184,7 @@ def serve(orders: IO[bytes], answers: IO[bytes]) -> None:
             try:
                 service.report()
             except OSError:
-                return  # nobody listens any more, and the orders end as well
+                return  # the broker no longer listens, and the orders end as well
             time.sleep(REPORT_S)
 
     threading.Thread(target=report, name="warren-lake-report", daemon=True).start()

@@ -1,13 +1,13 @@
-"""What a table follows: a stream, the partitions of a super stream, or what is drained from a queue.
+"""The source of a table: a stream, the partitions of a super stream, or the messages drained from a queue.
 
-1. A plan says which offsets are read; reading it again gives the same rows or fails. Of a drain these are offsets of
+1. A plan contains the offsets to read; reading it again gives the same rows or fails. Of a drain these are offsets of
    claims, which stay until they are settled.
-2. `settle` is told what is safe in the table. A drain acknowledges that; of streams the broker is told how far the
-   table is, if it is to know, and that it cannot be told stops nobody.
-3. What retention has removed, a stream that was made anew, a broker with another history than what is in the table
-   (``spark_bridge.lives``), a partition that was deleted or taken out before it was read, and messages that cannot be
-   read are a `DataLoss`. With `skip_lost` they are passed over, and counted where somebody knows how many they are.
-   After another history the table continues where the histories have diverged, if that is known.
+2. `settle` gets the offsets that are safe in the table. A drain acknowledges them. For streams the broker is told the
+   position of the table, if that is wanted; a failure of that is ignored.
+3. These are a `DataLoss`: messages that retention has removed, a stream that was created again, a broker with another
+   history than the table (``spark_bridge.lives``), a partition that was deleted or taken out before it was read, and
+   messages that cannot be read. With `skip_lost` they are skipped, and counted where their number is known. After
+   another history the table continues where the histories have diverged, if that is known.
 4. Streams that a super stream gets later begin at their first offset.
 """
 
@@ -30,7 +30,7 @@ from warren.spark_bridge.start_offsets import offset_at
 
 
 class Plan(NamedTuple):
-    """What is read next, and where the table is then. `waiting`: left behind it; `lost`: passed over."""
+    """The ranges to read next, and the places of the table afterwards. `waiting`: left after it; `lost`: skipped."""
 
     ranges: tuple[Range, ...]
     after: Mapping[str, Place]
@@ -104,7 +104,7 @@ class StreamSource:
         self._turn = 0
         self._stop: dict[str, int] | None = None
         self._told: dict[str, int] = {}
-        self._known: dict[str, None] = {}  # names of streams, those too that are not there any more
+        self._known: dict[str, None] = {}  # names of streams, also of those that no longer exist
 
     def _parts(self) -> dict[str, tuple[int, Description]]:
         """Return the streams by their names, with their numbers."""
@@ -193,7 +193,7 @@ class StreamSource:
         return place.next
 
     def _look_for(self, name: str, place: Place) -> None:
-        """Make sure that a partition was read whole that its super stream does not have any more."""
+        """Make sure that a partition was read whole that its super stream no longer has."""
         try:
             there = self._client.describe(name)
         except NotFound:
@@ -207,7 +207,7 @@ class StreamSource:
             )
 
     def _checked(self, part: Description, place: Place) -> Place:
-        """Return where to go on in a stream."""
+        """Return where to continue in a stream."""
         if place.id != fingerprint(part.id):
             self._loss(f"stream {part.name!r} was deleted and made anew; it had been read up to {place.next}")
             return place_at(part, part.first)

@@ -1,8 +1,8 @@
-"""Spark as whoever runs the tasks of a step: one job of Spark for each step, with a task for each piece.
+"""Spark as the cluster for the tasks of a step: one job of Spark for each step, with a task for each piece.
 
-1. A task that fails is tried again by Spark, elsewhere, as often as its settings say; then the step has failed, and is
-   begun anew as after any error.
-2. When the application itself has ended, or the JVM of the driver, nothing here brings it back: the command ends.
+1. A task that fails is repeated by Spark, elsewhere, as often as its settings say. Then the step has failed, and is
+   repeated as after any error.
+2. When the application itself has ended, or the JVM of the driver, it is not restarted here: the command ends.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class SparkCluster:
 
     @classmethod
     def started(cls, master: str | None) -> SparkCluster:
-        """Return the application of this process; it is begun if there is none.
+        """Return the application of this process; start it if necessary.
 
         Raises:
-            BridgeError: it cannot be.
+            BridgeError: it cannot be started.
         """
         spark, is_ours = session(master, "warren lake")
         return cls(spark, is_ours=is_ours)

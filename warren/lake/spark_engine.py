@@ -37,7 +37,7 @@ from warren.spark_bridge.nodes import in_turn
 SMALLEST_BYTES: Final = 16 << 20  # less is not worth a task, and a file
 WAVES: Final = 2  # so many pieces for each task that can run at a time are a step
 TOKEN_S: Final = 3600
-# What is the same on any executor, and however often it is tried.
+# Errors that are the same on any executor, however often the task is repeated.
 _SAID: Final = (DataLoss, DamagedChunk, NotAllowed, NotFound, UsageError, ModuleNotFoundError)
 
 
@@ -103,7 +103,7 @@ class Work:
 
 
 class Cluster(Protocol):
-    """Whoever runs tasks. `slots`: how many at a time."""
+    """A cluster that runs tasks. `slots`: how many at a time."""
 
     @property
     def slots(self) -> int: ...
@@ -200,7 +200,7 @@ class SparkEngine:
 def joined(bounds: Sequence[int], sizes: Sequence[int], limits: Limits) -> list[int]:
     """Return `bounds` with as few as possible between the first and the last, so that no piece is beyond `limits`.
 
-    `sizes`: the bytes between them. What has more bytes than that is left as it is, what has more rows is cut.
+    `sizes`: the bytes between them. A range with more bytes than that is left as it is, one with more rows is cut.
     """
     made = [bounds[0]]
     size = 0

@@ -57,7 +57,7 @@ def stream_dataset(
     """Return the messages of a stream or super stream. `json`: their bodies as columns, by a schema if it is a file.
 
     Raises:
-        UsageError: it is no stream, or a position or the schema is none. BridgeError: the broker cannot say.
+        UsageError: it is not a stream, or a position or the schema is invalid. BridgeError: the broker cannot say.
     """
     ranges = ranges_of(client, name, since, until)
     bodies = None
@@ -130,7 +130,7 @@ class Query:
 
     @contextmanager
     def _connected(self, connection: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Have `connection` interrupted by whoever interrupts the query, until it is closed."""
+        """Let an interruption of the query interrupt `connection`, until it is closed."""
         self._connection = connection
         try:
             yield connection
@@ -150,7 +150,7 @@ class Query:
         return UsageError(" ".join(str(error).partition("\n\nLINE ")[0].split()))
 
     def warnings(self) -> list[str]:
-        """Return what is to be said of the rows that there were."""
+        """Return the warnings about the rows of the query."""
         found = []
         for name, dataset in self._datasets.items():
             if isinstance(dataset, StreamDataset):

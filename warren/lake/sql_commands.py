@@ -1,7 +1,7 @@
-"""The command `warren sql`: where tables are, which format rows are written in, how it ends.
+"""The command `warren sql`: the places of tables, the format of the rows, its end.
 
-Nothing is changed but the file of ``--to``, and what a query itself writes by COPY, with the rights of who asks: no
-consumer, no offset and no table of the lake learns of a query.
+A query changes only the file of ``--to``, and the files that it writes itself by COPY, with the rights of its user.
+Consumers, offsets and tables of the lake do not notice a query.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Rows of a query as a table to look at, as CSV, as lines of JSON, or as a Parquet file.
 
-1. Rows are written as they come; a table to look at has at most `TABLE_ROWS` of them, as its columns are as wide as
-   what is in them.
-2. A file is there when all of it is: it is written beside its place, and renamed. What is no file, as /dev/stdout or a
-   named pipe, is written into, and stays what it is; so does a link, of which the file it leads to is replaced.
+1. Rows are written as they come. A table to look at has at most `TABLE_ROWS` of them, as the width of its columns
+   depends on their values.
+2. A file appears when it is complete: it is written beside its place, and renamed. If the place is not a file, such as
+   /dev/stdout or a named pipe, rows are written into it, and it stays. A link stays, too: the file it leads to is
+   replaced.
 3. In text, bytes are UTF-8 where they can be, and else `\\x` and hexadecimal digits; lists, maps and structures are
    JSON. Parquet has all values as they are.
 4. Days and moments are ISO 8601, those too that Python does not know: 57878-05-28T00:00:00.000000Z.
-5. A terminal gets no control characters, since nobody knows who has published them, be it in a value or, as of a PIVOT,
-   in the name of a column: a table shows them as such, and so does CSV on a terminal, but for tabs and newlines.
+5. A terminal gets no control characters, since any publisher may have put them into a value or, by a PIVOT, into the
+   name of a column. A table shows them escaped. CSV on a terminal does so too, except for tabs and newlines.
 6. JSON is JSON: a number that is not finite is a text, "NaN" or "Infinity", and so is the key of a map.
 """
 
@@ -67,7 +68,7 @@ def form_of(form: str | None, to: Path | None) -> str:
 
 
 def write(rows: pa.RecordBatchReader, form: str, to: Path | None) -> int:
-    """Write rows into a file, or to standard output, and return how many there were.
+    """Write rows into a file, or to standard output, and return their number.
 
     Raises:
         UsageError: two columns have one name, and JSON would have one of them. OSError: it cannot be written.

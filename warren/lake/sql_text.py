@@ -5,7 +5,7 @@
     argument = literal | NAME (=> | :=) literal
     literal  = 'text' ('' for an apostrophe) | whole number | TRUE | FALSE
 
-1. What stands in texts, quoted names and comments is no call; nor is what stands behind a dot.
+1. Words in texts, quoted names and comments are not calls, and neither are words after a dot.
 2. A call is replaced by a quoted name that stands for its rows. Equal calls have the same name.
 """
 

@@ -1,12 +1,11 @@
-"""What is in streams, as a dataset for SQL and notebooks.
+"""The messages of streams, as a dataset for SQL and notebooks.
 
-1. What it has is settled when it is made: offsets of streams, from a beginning to an end. What comes later is not in
-   it.
-2. A filter by queue, partition or offset leaves out what is not even fetched. So does one for messages that are not
-   older than a time, of what is sealed: there the broker looks at the newest time of each chunk, which is right also
-   when a clock was set back. Of the tail, and of what is newer than a time, chunks are fetched and no rows are made of
-   them.
-3. Bodies and properties are fetched only when a column of theirs is asked for.
+1. Its range is fixed when it is made: offsets of streams, from a beginning to an end. Later messages are not in it.
+2. A filter by queue, partition or offset leaves out other messages before they are fetched. In the sealed part a filter
+   for messages that are not older than a time does so, too: the broker compares the newest time of each chunk, which is
+   right also when a clock was set back. Of the tail, and for messages newer than a time, chunks are fetched, but not
+   made into rows.
+3. Bodies and properties are fetched only when one of their columns is asked for.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _LATEST_US: Final = 1 << 52  # in the year 2112; what is newer is not left out e
 
 
 def ranges_of(client: BrokerClient, name: str, since: str = FIRST, until: str = NEXT) -> list[Range]:
-    """Return what a stream or super stream has from `since` to `until`: words, offsets, ages or times.
+    """Return the range of a stream or super stream from `since` to `until`: words, offsets, ages or times.
 
     Raises:
-        UsageError: it is no stream, or a position is none.
+        UsageError: it is not a stream, or a position is invalid.
     """
     found = []
     for part, (number, there) in parts_of(client, name, "its messages are read with warren export").items():

@@ -83,7 +83,7 @@ class Table(Protocol):
         """
 
     def writer(self) -> Writer:
-        """Return what writes files for a commit of whoever has the table, as its marks say."""
+        """Return the writer of files for a commit by the owner of the table that its marks name."""
 
     def add(self, files: Sequence[Written], marks: Marks) -> None:
         """Commit files that were written, and all `marks`.
@@ -93,7 +93,7 @@ class Table(Protocol):
         """
 
     def maintain(self, now_s: float) -> Kept:
-        """Make large files of small ones, and let go of what is older than it has to be kept.
+        """Make large files of small ones, and drop files and snapshots that need not be kept any longer.
 
         Raises:
             Conflict: the table is not as it was loaded.

@@ -1,4 +1,4 @@
-"""Bodies in Avro or Protobuf as columns: what their schema says a table is to have, and the values of each body.
+"""Bodies in Avro or Protobuf as columns: the columns that a table gets by their schema, and the values of each body.
 
     column of the schema (`spark_bridge.typed_bodies`)      column of the table
     boolean, int32, int64, float, double, string            the same
@@ -6,7 +6,7 @@
     list, map, struct                                       string: their JSON; bytes in it are base64
     decimal, timestamp without a zone                       string
 
-1. The schema has all columns, so a body makes none.
+1. The schema defines all columns; a body does not add any.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NESTED: Final = (pa.types.is_list, pa.types.is_map, pa.types.is_struct)
 
 
 class TypedBodies:
-    """Makes values of bodies; `declared`: the kinds of columns. It can be pickled, and reads anew what it needs.
+    """Makes values of bodies; `declared`: the kinds of columns. It can be pickled; a copy loads its formats again.
 
     Raises:
-        UsageError: the schema is none of columns.
+        UsageError: the schema has no columns.
     """
 
     def __init__(self, form: BodyFormat) -> None:
@@ -66,10 +66,10 @@ class TypedBodies:
 
 
 def fields_of(form: BodyFormat) -> tuple[BodySchema, Parse]:
-    """Return the columns of a format, and what makes their values of a body.
+    """Return the columns of a format, and the function that makes their values of a body.
 
     Raises:
-        UsageError: its schema is none of columns.
+        UsageError: its schema has no columns.
     """
     bodies = TypedBodies(form)
     return BodySchema(bodies.declared, is_open=False), bodies

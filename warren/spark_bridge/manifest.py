@@ -115,7 +115,7 @@ def note_in(place: Place) -> Note:
 
 
 def maybe_load(note: Note) -> Manifest | None:
-    """Return the manifest that is in `note`; None: it is empty.
+    """Return the manifest that is in `note`; None: the note does not exist.
 
     Raises:
         UsageError: the note is not a manifest that this version can read.
