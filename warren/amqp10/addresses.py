@@ -59,7 +59,7 @@ def target_of(address: str) -> tuple[str, str]:
     """Return the exchange and the routing key for messages to `address`.
 
     Raises:
-        LinkError: it is none that can be published to.
+        LinkError: the address is not a valid target.
     """
     if address.startswith(_QUEUES):
         return "", _one_name(address, address[len(_QUEUES) :])
@@ -78,7 +78,7 @@ def source_of(address: str) -> str:
     """Return the queue for messages from `address`.
 
     Raises:
-        LinkError: it is none that can be consumed from.
+        LinkError: the address is not a valid source.
     """
     if address.startswith(_QUEUES):
         return _one_name(address, address[len(_QUEUES) :])

@@ -1,8 +1,8 @@
-"""What a client asks for with an attach: the terminus, settle mode and filters of a link, and what it is told of them.
+"""The requests of an attach: terminus, settle mode and filters of a link, and the answer to the client.
 
-What is asked for is looked at, and a consumer begun, before the link is anybody's; when that cannot be, the link is
-attached without a terminus and detached at once, which is how AMQP 1.0 refuses one (2.6.3). From then on a link is the
-session's (``session.py``).
+The request is checked, and a consumer begun, before the link belongs to a session. If that fails, the link is attached
+without a terminus and detached at once, which is how AMQP 1.0 refuses a link (2.6.3). From then on a link belongs to
+its session (``session.py``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TAG_PREFIX: Final = "link-"  # of consumers, before the handle of their link
 SETTLED: Final = 1
 MIXED: Final = 2
 VOLATILE: Final = "rabbitmq:volatile-queue"  # the capability of a source for direct reply-to
-# What a message that goes to no queue is told with.
+# The outcomes that a source supports, as the answer to an attach lists them.
 _OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 
 
@@ -244,7 +244,7 @@ def _await_replies(session: Amqp10Session, link: SendingLink, settled: bool) -> 
     """Have the client get what is sent to a queue that goes with the link, and keeps nothing: direct reply-to.
 
     Raises:
-        LinkError: deliveries are to be answered, which such a queue does not wait for.
+        LinkError: the client wants to answer deliveries, and such a queue does not wait for answers.
     """
     if not settled:
         raise LinkError(INVALID_FIELD, f"a source with {VOLATILE} needs a sender's settle mode of {SETTLED}")

@@ -21,7 +21,7 @@ Back: headers x-… are annotations, x-death as x-opt-deaths, any other header o
 property; lists and tables among those are dropped, since 1.0 has no place for them. Exchange and routing key are the
 annotations x-exchange and x-routing-key.
 
-What is lost is in docs/amqp10.md.
+docs/amqp10.md lists the losses.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _OWN: Final = frozenset(
 )
 # Annotations that the broker sets, and takes from nobody.
 OURS: Final = frozenset(("x-exchange", "x-routing-key", "x-opt-deaths", "x-death", "x-stream-offset"))
-# Headers with more routing keys: an application property of the same name is none, and would be refused as one.
+# Headers with more routing keys: an application property of the same name has another meaning, and could be refused.
 _ROUTED_BY: Final = frozenset(("CC", "BCC"))
 _URN: Final = "urn:uuid:"
 ANNOTATIONS_MAX_BYTES: Final = 4096
@@ -333,7 +333,7 @@ def _short(what: str, text: str) -> str:
 
 
 def _identifier(value: object, headers: Table, header: str) -> str | None:
-    """Return a message id as a short string; one that is none goes into a header."""
+    """Return a message id as a short string; any other value goes into a header."""
     if isinstance(value, Uuid):
         text = value.hex()
         return f"{_URN}{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -526,7 +526,7 @@ def from_field(value: object) -> object:
 
 
 def _deaths(value: object) -> object:
-    """Return x-death as x-opt-deaths, None when it is none."""
+    """Return x-death as x-opt-deaths, None when it is not a valid x-death."""
     if not isinstance(value, list):
         return None
     found: list[object] = []

@@ -1,10 +1,10 @@
-"""Outcomes, both ways: what a client is told of what it has sent, and what is done with what it says of deliveries.
+"""Outcomes in both directions: the answers to a client's messages, and its answers to deliveries.
 
-1. What is sent unsettled is answered once: accepted when all queues have it, and what is to be stored is synced;
+1. A message that is sent unsettled is answered once: accepted when all queues have it, and synced if it is stored;
    released when no queue takes it; rejected when a queue refuses it.
 2. Accepted deliveries are told as a range, where their ids follow one another.
-3. An outcome of a client is for what is outstanding of its range; what is not any more is passed over. What it has not
-   settled itself is settled by our answer.
+3. An outcome from a client applies to the outstanding deliveries of its range; others are ignored. If the client has
+   not settled them itself, our answer settles them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Outcomes(Confirms):
         self._last = run
 
     def take_back(self, number: i64) -> Run | None:
-        """Expect nothing any more for a publish, which is one of the latest; return link and id, None: nothing was."""
+        """Stop waiting for the confirm of a recent publish; return link and id, None: it was not awaited."""
         behind: list[Run] = []
         found: Run | None = None
         while self._runs:
@@ -110,7 +110,7 @@ class Outcomes(Confirms):
         session = self._session
         runs = self._runs
         first: i64 = 0
-        told: i64 = 0  # how many, from `first` on, are to be told
+        told: i64 = 0  # the number of deliveries to answer, beginning with `first`
         links: list[ReceivingLink] = []
         while runs and runs[0].number <= up_to:
             run = runs[0]
@@ -178,7 +178,7 @@ def annotate(delivery: Delivery, annotations: Table) -> bool:
 
 
 class DispositionRun(Job):
-    """What a client says of deliveries: the `tags` that were outstanding, oldest first."""
+    """A client's answer to deliveries: the `tags` that were outstanding, oldest first."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""Error conditions: what went wrong, as AMQP 1.0 says it, and which end it is the end of.
+"""Error conditions: the errors of AMQP 1.0, and what each of them ends.
 
-A peer's error of any layer is an `AmqpError`. `condition_of` is the one table from its reply codes to ours; what has a
-condition of its own is one of these:
+A peer's error of any layer is an `AmqpError`. `condition_of` is the one table from its reply codes to ours; an error
+with a condition of its own is one of these:
 
-* `LinkError`: the link is detached, the session goes on.
-* `SessionError`: the session is ended, the connection goes on.
+* `LinkError`: the link is detached, the session stays.
+* `SessionError`: the session is ended, the connection stays.
 * `Amqp10Error`: the connection is closed.
 """
 

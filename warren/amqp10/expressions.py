@@ -1,11 +1,11 @@
-"""What a condition is made of, and what it comes to for a message: a tree that ``selectors`` makes.
+"""The parts of a condition, and their values for a message: a tree that ``selectors`` makes.
 
-1. A value is a number, a text, a binary, a boolean or unknown, which is None: what a message does not have, and what
-   cannot be computed. Nothing that a message has makes an error.
-2. What is unknown stays so in comparisons and arithmetic; AND, OR and NOT have three values. Values of different kinds
-   differ, and none is before the other; texts and binaries are of one kind, as they are encoded.
-3. A whole number that leaves 64 bits goes on as an approximate one, and what is not finite is unknown.
-4. What is looked at is counted (``MessageView.steps``).
+1. A value is a number, a text, a binary, a boolean or unknown, which is None: a property that a message does not have,
+   or a value that cannot be computed. A message never causes an error.
+2. An unknown value makes comparisons and arithmetic unknown; AND, OR and NOT have three values. Values of different
+   kinds differ and have no order; texts and binaries are of one kind, as they are encoded.
+3. A whole number beyond 64 bits becomes an approximate one, and a result that is not finite is unknown.
+4. Values that a condition looks at are counted (``MessageView.steps``).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _order(left: object, right: object) -> int:
             return -1
         if left > right:
             return 1
-        return 0 if left == right else 2  # one of them is no number
+        return 0 if left == right else 2  # one of them is NaN
     if isinstance(left, str) and isinstance(right, str):
         if left < right:
             return -1

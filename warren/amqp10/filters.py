@@ -1,16 +1,16 @@
-"""Filters on the properties of messages: what a receiver has asked for, and whether a message meets it.
+"""Filters on the properties of messages: the request of a receiver, and whether a message meets it.
 
-    amqp:properties-filter              0x173   a map: a field of the properties, the value that it is to have
-    amqp:application-properties-filter  0x174   a map: an application property, the value that it is to have
+    amqp:properties-filter              0x173   a map: a field of the properties, its expected value
+    amqp:application-properties-filter  0x174   a map: an application property, its expected value
     amqp:sql-filter                     0x120   a text: a condition (``selectors``)
 
 1. All fields of all filters have to have their values. A text ``&p:ABC`` stands for all that begin with ABC, ``&s:ABC``
    for all that end so, and ``&&ABC`` for &ABC. Null stands for any value; an application property has to be there.
-2. A value is compared with what the receiver would be shown: what a client of AMQP 1.0 has sent, and what comes of the
-   properties of other messages (docs/amqp10.md).
+2. A value is compared with the value that the receiver would see: from an AMQP 1.0 client as it was sent, otherwise as
+   converted from the properties of the message (docs/amqp10.md).
 3. Filters of both kinds together, more than `FIELDS_MAX` fields of a section or `LENGTH_MAX` characters, an unknown
-   field and a value of another type than the field has are refused: who asks for some messages never gets all of them.
-4. What was decided for a message holds for the next one with the same properties, unless the condition asks the time.
+   field and a value of the wrong type for its field are refused: a client that asks for some messages never gets all.
+4. The decision for a message holds for the next one with the same properties, unless the condition asks the time.
 
 Source: AMQP Filter Expressions 1.0, committee draft 01, sections 4 and 6; RabbitMQ, "Stream Filtering".
 """
@@ -79,7 +79,7 @@ def is_expression(kind: str) -> bool:
 
 
 class Reference:
-    """What a field is to be like."""
+    """The condition on one field."""
 
     def __init__(self, value: object) -> None:
         self._how: int = _EXACTLY
@@ -100,7 +100,7 @@ class Reference:
                 raise _refused("a text that begins with & begins with &p:, &s: or &&")
 
     def matches(self, found: object) -> bool:
-        """Tell whether a value is like that, None: there is none."""
+        """Tell whether a value meets the condition; `found` is None when the message does not have it."""
         if self._how == _ANY:
             return True
         if found is None:

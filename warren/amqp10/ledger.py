@@ -1,11 +1,11 @@
 """Deliveries to a client, written as transfers.
 
-1. A delivery's id is its tag less one, in 32 bits; its delivery tag is its id. Both begin at 0 and 1, and there are no
-   gaps: what the broker itself sends on the session takes a tag, too.
-2. A transfer takes one of the session's window. When none is left, nothing is handed out (`is_shut`) until the peer
-   widens it. What is left of a delivery that is cut then is held, and goes first.
+1. A delivery's id is its tag less one, in 32 bits; its delivery tag is its id. Both begin at 0 and 1, without gaps:
+   messages that the broker itself sends on the session take a tag, too.
+2. A transfer takes one of the session's window. When the window is used up, nothing is handed out (`is_shut`) until the
+   peer widens it. The rest of a delivery that is cut at that point is held, and goes first.
 3. No frame is larger than the peer takes. A delivery of several frames is made as the socket takes it.
-4. What the sections of a message come to is kept for the next one with the same envelope and properties.
+4. The encoded sections of a message are kept for the next one with the same envelope and properties.
 """
 
 from __future__ import annotations
@@ -145,11 +145,11 @@ class Amqp10Ledger(DeliveryLedger):
         self.is_shut = window == 0
         self._log = peer.broker.log
         self._held: Outgoing | None = None
-        # What the last delivery came to, for the next one with the same envelope and properties.
+        # The encoded form of the last delivery, for the next one with the same envelope and properties.
         self._envelope: Envelope | None = None
         self._properties = b""
         self._decoded = BasicProperties()
-        self._first = b""  # for who is the first to have it
+        self._first = b""  # for the first delivery of a message
         self._expiration_ms: i64 = -1
         self._failures: int = 0
         self._sections = b""
@@ -271,14 +271,14 @@ class Amqp10Ledger(DeliveryLedger):
         self.is_shut = self.window <= 0 or self._held is not None
 
     def widen(self, window: i64) -> bool:
-        """The peer takes so many transfers; True when deliveries may go on."""
+        """Set the window of transfers that the peer takes; return True when deliveries may resume."""
         was_shut = self.is_shut
         self.window = window
         self._go_on()
         return was_shut and not self.is_shut
 
     def drop_held(self, handle: int) -> bool:
-        """Forget what is held of a link that ends; True when deliveries of others may go on."""
+        """Forget the held rest of a link that ends; return True when deliveries of other links may resume."""
         held = self._held
         if held is None or held.handle != handle:
             return False

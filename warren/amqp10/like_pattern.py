@@ -1,9 +1,9 @@
 """The pattern of a LIKE: taken apart once, at each ``%``, and compared with texts.
 
 1. Each character of a text is looked at once, for one part of the pattern, and nothing is tried again: the earliest
-   place for a part leaves most room for those behind it.
+   place for a part leaves most room for the following parts.
 2. A part with ``_`` is followed with a bit for each of its places, in one machine word. That is why it is short.
-3. `Pattern.steps` says before what a text costs at most.
+3. `Pattern.steps` gives the maximum cost of a text in advance.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from mypy_extensions import i64
 
 from warren.amqp10.errors import INVALID_FIELD, LinkError
 
-# Between two % a pattern with _ has so many characters: as many as a word has bits to follow it with.
+# Maximum length of a part with _ between two %: a word has a bit for each of its characters.
 PART_MAX: Final = 60
-# `str.find` compares a text of up to so many characters anew at each place, so many of them in the time of one step.
+# `str.find` may compare a part of up to FIND_MAX characters again at each place; FIND_STEP of them cost one step.
 FIND_MAX: Final = 128
 FIND_STEP: Final = 64
 
@@ -27,7 +27,7 @@ def invalid_condition(why: str) -> LinkError:
 
 
 class Part:
-    """What a pattern has between two ``%``: `text`, in which a character is any where `free` has a 1."""
+    """The part of a pattern between two ``%``: `text`, with a 1 in `free` where any character matches."""
 
     def __init__(self, text: str, free: str) -> None:
         self.size: i64 = len(text)
@@ -45,7 +45,7 @@ class Part:
         return True
 
     def find(self, text: str, start: int, end: int) -> int:
-        """Return the first place between `start` and `end` that it is at, -1: there is none."""
+        """Return the first place of the part between `start` and `end`, -1: not found."""
         if end - start < self.size:
             return -1
         if not self.has_any:
@@ -101,7 +101,7 @@ class Pattern:
         end = size - int(last.size)
         if begin > end or not first.is_at(text, 0) or not last.is_at(text, end):
             return False
-        # The earliest place for each part leaves most room for those behind it: nothing has to be tried again.
+        # The earliest place for each part leaves most room for the following parts: nothing has to be tried again.
         for part in parts[1:-1]:
             at = part.find(text, begin, end)
             if at < 0:
@@ -111,10 +111,10 @@ class Pattern:
 
 
 def pattern_of(text: str, escape: str) -> Pattern:
-    """Return a pattern. `escape`: what makes the character behind it one like any other, empty: nothing.
+    """Return a pattern. The character `escape` makes the next character an ordinary one; empty: not used.
 
     Raises:
-        LinkError: nothing is behind an escape, or a part of it is too long.
+        LinkError: the pattern ends with an escape, or a part of it is too long.
     """
     made: list[Part] = []
     part: list[str] = []

@@ -13,7 +13,7 @@ from mypy_extensions import i64
 from warren.channels.prepared_publish import PreparedPublish
 from warren.queues.delivery import Consumer
 
-# What a sender may have on its way, and what of that has to be free before it is told.
+# The number of deliveries that a sender may have on its way, and how many have to be free before it is told.
 LINK_CREDIT: Final = 2048
 CREDIT_STEP: Final = LINK_CREDIT // 4
 
@@ -48,11 +48,11 @@ class ReceivingLink(Link):
         self.is_settled: bool = False
 
     def is_cut(self) -> bool:
-        """Tell whether more transfers of a delivery are to come."""
+        """Tell whether the rest of a delivery is still to be received."""
         return len(self.pieces) > 0
 
     def credit_due(self) -> i64:
-        """Return what its credit is to be, 0: what it is."""
+        """Return the new credit to grant, 0: leave it unchanged."""
         wanted: i64 = LINK_CREDIT - self.unconfirmed
         if wanted - self.credit >= CREDIT_STEP:
             return wanted

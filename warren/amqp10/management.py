@@ -1,6 +1,6 @@
 """The node `/management`: requests and responses of HTTP as messages, on a pair of links with the same name.
 
-    GET     /queues/Q                200  what there is of a queue
+    GET     /queues/Q                200  the state of a queue
     PUT     /queues/Q                201  declared, 200 it was there before: the same
     DELETE  /queues/Q                200  with the number of messages
     DELETE  /queues/Q/messages       200  purged, with their number
@@ -13,10 +13,10 @@
 A request has its method in `subject`, its path in `to`, and a map as body where it needs one. A response has the status
 in `subject` and the request's `message-id` as `correlation-id`.
 
-1. Requests are answered in order, one at a time, and not before what they change is durable.
-2. What is wrong with one is told by its status (400, 403, 404, 409, 501) and a text; the links go on.
-3. At most `RESPONSES_MAX` responses wait for credit, and no more when they have `RESPONSES_MAX_BYTES`; a list has about
-   as many at most.
+1. Requests are answered in order, one at a time, and not before their changes are durable.
+2. An error in a request is answered with a status (400, 403, 404, 409, 501) and a text; the links stay.
+3. At most `RESPONSES_MAX` responses wait for credit, and no further one once they have `RESPONSES_MAX_BYTES`; a list
+   has at most about as many bytes.
 
 Source: RabbitMQ, ``rabbit_amqp_management.erl``; OASIS "HTTP over AMQP" and "Link pairing".
 """
@@ -100,7 +100,7 @@ class Request:
         """Return the body, a map.
 
         Raises:
-            _Refused: it is none.
+            _Refused: the body is not a map.
         """
         body = self.body
         if isinstance(body, dict):
@@ -346,7 +346,7 @@ def _mark(binding: Binding) -> str:
 
 
 def _marked(mark: str) -> bytes:
-    """Return the arguments that `mark` stands for, nothing if there are none such."""
+    """Return the arguments that `mark` stands for, ``b""`` when it is not valid."""
     try:
         return bytes.fromhex(mark)
     except ValueError:
@@ -366,7 +366,7 @@ def _read(link: str, data: bytes) -> Request:
     """Return the request that a message is.
 
     Raises:
-        AmqpError: it is none.
+        AmqpError: it is not a request.
     """
     # Unlike other messages one may be without a body, and Proton puts an empty one before the properties.
     head = Head()

@@ -1,18 +1,18 @@
-"""What clients of AMQP 1.0 send and 0-9-1 cannot say: kept in headers of the message, given back to clients of 1.0.
+"""Parts of AMQP 1.0 messages that 0-9-1 cannot express: kept in headers, and given back to clients of 1.0.
 
     x-amqp10-sections   binary   annotations, properties and application properties, as they were encoded
-    x-amqp10-body       list     of each data section what stands before its bytes, and between two of these how many
-                                 bytes the first one has; that of the last one is not said. Empty: there was no section
+    x-amqp10-body       list     of each data section the bytes before its content, and between two of these the size
+                                 of the first; the size of the last one is left out. Empty: without a section
     x-amqp10-footer     binary   the footer, as it was encoded
 
     in the list, a binary        descriptor and type of the data section, without its size: 00 53 75 A0, or B0 …
     and a number                 its size
 
-1. A message has them only if other values, or values of other types, would come of its properties, annotations and
-   body. With a footer, where signatures are, it has them if the bare message would have other bytes.
-2. They are believed only as far as they say what the message says. Programs of 0-9-1 send a message on with the headers
-   that it had and others besides, or with another body; what they have changed is what counts.
-3. What would be larger than `SECTIONS_MAX_BYTES` or `LAYOUT_MAX_BYTES` is not kept: a header frame is not divided.
+1. A message has them only if its properties, annotations and body would otherwise yield other values, or values of
+   other types. With a footer, which may hold signatures, it has them if the bare message would have other bytes.
+2. They are used only as far as they agree with the message. Programs of 0-9-1 may send a message on with its headers
+   and others besides, or with another body; their changes take precedence.
+3. Values larger than `SECTIONS_MAX_BYTES` or `LAYOUT_MAX_BYTES` are not kept: a header frame is not divided.
 """
 
 from __future__ import annotations
@@ -241,11 +241,11 @@ def _said(found: BasicProperties) -> list[object]:
 
 
 def _is_same(one: object, other: object) -> bool:
-    return one == other or (one != one and other != other)  # no number equals itself if it is none
+    return one == other or (one != one and other != other)  # NaN does not equal itself
 
 
 class StoredLayout:
-    """How the body of a stored message is divided into sections. `is_usual`: it is one, and there is no footer."""
+    """The sections of the body of a stored message. `is_usual`: one data section, and no footer."""
 
     def __init__(self, found: BasicProperties, headers: Table) -> None:
         self._is_encoded = found.type == ENCODED_TYPE

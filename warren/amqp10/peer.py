@@ -121,7 +121,7 @@ class Amqp10Peer(Peer):
         self.peer_frame_bytes: i64 = FRAME_MIN_MAX_BYTES  # what the client takes
         self._limit: i64 = EARLY_BYTES  # of frames that it sends
         self._head = Head()
-        self._is_deaf: bool = False  # framing is lost: nothing that comes makes sense any more
+        self._is_deaf: bool = False  # framing is lost: later bytes make no sense
         self._is_open_sent: bool = False
         self._responses: deque[tuple[int, int, Amqp10Session, str, bytes]] = deque()
         # Input: received and not handled; or the pieces of a frame of `_needed` bytes.

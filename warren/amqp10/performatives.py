@@ -3,8 +3,8 @@
     frame    size:u32 doff:u8 type:u8 channel:u16, extended header up to 4 * doff, then a performative and a payload
     type     0: AMQP, 1: SASL; a frame of type 0 with nothing in it says that the peer lives
 
-1. A field that is not there is as its default; a mandatory one is checked where it is used.
-2. What a peer announces here is checked against what it has sent; nothing is kept for an announcement.
+1. A missing field has its default; a mandatory field is checked where it is used.
+2. Values that a peer announces here are checked against the bytes received; nothing is allocated for an announcement.
 
 Source: AMQP 1.0, part 2 "Transport", part 3 "Messaging" and part 5 "Security".
 """
@@ -128,7 +128,7 @@ class Head:
         """Take the descriptor at `pos`.
 
         Raises:
-            Amqp10Error: there is none.
+            Amqp10Error: the descriptor is missing.
         """
         if end - pos < 3 or data[pos] != 0:
             raise malformed("a value that is not described")
@@ -159,7 +159,7 @@ class Fields:
         """Begin with the list at `pos`.
 
         Raises:
-            Amqp10Error: there is none.
+            Amqp10Error: the list is missing.
         """
         if pos >= end:
             raise malformed("a performative without fields")
@@ -187,7 +187,7 @@ class Fields:
             raise malformed("a size exceeds what is there")
 
     def _code(self) -> i64:
-        """Take the constructor of the next field; null when there is none."""
+        """Take the constructor of the next field; null when no field is left."""
         if self.left <= 0:
             return NULL
         self.left -= 1
@@ -264,7 +264,7 @@ class Fields:
         return found
 
     def outcome(self) -> i64:
-        """Take a delivery state that has no fields that matter here, or none; return its code, 0: there is none."""
+        """Take a delivery state without fields that matter here; return its code, 0: it is missing."""
         if self.left <= 0 or self.pos >= self.end or self.data[self.pos] == NULL:
             self.skip()
             return 0
@@ -411,7 +411,7 @@ class Arguments:
         raise malformed(f"field {at} of {self._what} is no number")
 
     def flag(self, at: int) -> bool:
-        """Return a boolean; false when there is none."""
+        """Return a boolean; false when it is missing."""
         value = self.any(at)
         if value is None:
             return False
@@ -420,7 +420,7 @@ class Arguments:
         raise malformed(f"field {at} of {self._what} is no boolean")
 
     def table(self, at: int) -> dict[object, object]:
-        """Return a map, empty when there is none."""
+        """Return a map, empty when it is missing."""
         value = self.any(at)
         if value is None:
             return {}
@@ -433,7 +433,7 @@ def arguments_of(what: str, data: bytes, pos: i64, end: i64) -> Arguments:
     """Decode the list at `pos`.
 
     Raises:
-        Amqp10Error: it is none.
+        Amqp10Error: it is not a list.
     """
     found = Reader(data, pos, end).value()
     if isinstance(found, list):
@@ -442,7 +442,7 @@ def arguments_of(what: str, data: bytes, pos: i64, end: i64) -> Arguments:
 
 
 def maybe_described(what: str, value: object) -> tuple[int, Arguments] | None:
-    """Return code and fields of a described list; None when there is none.
+    """Return code and fields of a described list; None when `value` is None.
 
     Raises:
         Amqp10Error: it is something else.
@@ -508,7 +508,7 @@ def write_uint(out: BytesWriter, value: i64) -> None:
 
 
 def to_i32(value: i64) -> i32:
-    """Return the low 32 bits, as they are to be written."""
+    """Return the low 32 bits, as they are written."""
     value &= U32
     if value > 0x7FFFFFFF:
         value -= 1 << 32

@@ -13,12 +13,12 @@
     primary      ( condition ) | number | text | binary | TRUE | FALSE | UTC() | identifier
     identifier   [ section . ] name, where a name is a word or [anything in brackets]
 
-Sections are ``header`` or ``h``, of which there is the priority, ``properties`` or ``p``, and
-``application_properties`` or ``a``, which is meant where there is none. Reserved words are in upper case.
+Sections are ``header`` or ``h``, which has only the priority, ``properties`` or ``p``, and ``application_properties``
+or ``a``, which is the default. Reserved words are in upper case.
 
-1. Only a condition that is true is met; what it may also be: ``expressions``.
+1. Only a true condition is met; for its other results see ``expressions``.
 2. A condition has at most `LENGTH_MAX` characters, `TOKENS_MAX` words and signs, `PARTS_MAX` parts of patterns, and
-   parentheses nested `DEPTH_MAX` deep: its tree takes some 60 kB at most, and what it costs for a message has a limit.
+   parentheses nested `DEPTH_MAX` deep: its tree takes some 60 kB at most, and its cost for a message is limited.
 
 Source: AMQP Filter Expressions 1.0, committee draft 01, section 6; what of it there is: RabbitMQ, "Stream Filtering".
 """

@@ -1,14 +1,14 @@
-"""The session of an AMQP 1.0 connection: its links, what it is sent and sends, windows and credit.
+"""The session of an AMQP 1.0 connection: its links, messages in both directions, windows and credit.
 
 1. Handles are the client's in both directions. A link that fails is detached, and known until the client has detached
    it, too; a session that fails is ended in the same way.
 2. A client may have `LINK_CREDIT` deliveries on its way on each link, and `WINDOW` transfers on a session; both are
    topped up in steps. A delivery in several transfers is kept in pieces, each copied once, which `channels.inbound`
    counts, up to the size that a message may have and `HEAD_BYTES` before its body.
-3. What a delivery needs beside its body is kept by the bytes that stand before that: the same head costs a look-up.
-4. A link that ends gives back what its client has not answered.
-5. No frame is larger than the client takes: when what it has said of a link, which we say again, does not fit, the
-   session fails.
+3. The route and properties of a delivery are kept by the bytes before its body: the same head costs a look-up.
+4. When a link ends, its unanswered deliveries are given back.
+5. No frame is larger than the client takes: if the client's own statements about a link, which the answer repeats, do
+   not fit, the session fails.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ WINDOW: Final = 4096
 WINDOW_STEP: Final = WINDOW // 2
 HEADS_MAX: Final = 64
 HEAD_KEPT_BYTES: Final = 1024
-# What may stand before a body, and as much around its parts and behind it: that is taken apart in one go.
+# Maximum size before a body, and the same around its parts and after it: all of that is decoded in one go.
 HEAD_BYTES: Final = 262144
 # Pieces of a delivery smaller than this are joined as they come.
 PIECE_BYTES: Final = 16384
@@ -241,7 +241,7 @@ class Amqp10Session(Session):
     # --- transfers --------------------------------------------------------------------------------------------------
 
     def transfer(self, data: bytes, pos: i64, end: i64) -> None:
-        """Take a transfer. Whoever calls has asked whether publishers have to wait.
+        """Take a transfer. The caller has checked whether publishers have to wait.
 
         Raises:
             AmqpError: the session or the connection fails.
@@ -321,7 +321,7 @@ class Amqp10Session(Session):
             self.connection.publisher_blocked()
 
     def _count_pieces(self) -> None:
-        """Count what is held again: a link holds nothing any more, others may."""
+        """Count the held bytes again: one link holds nothing now, other links may."""
         self.shared.inbound.let_go(self)
         for link in self.links.values():
             if isinstance(link, ReceivingLink) and link.is_cut():

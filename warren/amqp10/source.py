@@ -27,9 +27,9 @@ _PRIORITY: Final = "rabbitmq:priority"
 
 
 class Wanted:
-    """What a source asks for: `arguments` of a consumer, `expressions` that look at messages, None without.
+    """The request of a source: `arguments` of a consumer, `expressions` that look at messages, None without.
 
-    `applied`: those of its filters that are. What is not applied is not in the answer: that is how its client knows.
+    `applied`: the filters that take effect. The answer contains only these: so the client learns which do not.
     """
 
     def __init__(self, source: Arguments, fields: Arguments) -> None:
@@ -50,7 +50,7 @@ class Wanted:
             self.arguments.update(table_of({"x-priority": priority}))
 
     def _add(self, kind: str, value: object) -> bool:
-        """Add an argument for a filter of RabbitMQ's; False: it is none.
+        """Add an argument for a filter of RabbitMQ's; return False for any other filter.
 
         Raises:
             LinkError: it is of another type.

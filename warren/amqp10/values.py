@@ -1,6 +1,6 @@
-"""The type system of AMQP 1.0: bytes to values and back. What must be fast has a form of its own in ``performatives``.
+"""The type system of AMQP 1.0: bytes to values and back. Fast paths have forms of their own in ``performatives``.
 
-    code     width behind it          types
+    code     width after it           types
     0x4_     nothing                  null 40, true 41, false 42, uint 0 43, ulong 0 44, empty list 45
     0x5_     1 byte                   ubyte 50, byte 51, uint 52, ulong 53, int 54, long 55, boolean 56
     0x6_     2                        ushort 60, short 61
@@ -22,11 +22,11 @@
     binary          bytes             list            list               map             dict
     array           Array             described       Described
 
-1. Nothing is allocated by an announced size or count: each is checked against what is there, and elements that take no
-   bytes count against `ENTRIES_MAX` like all others.
+1. Nothing is allocated by an announced size or count: each is checked against the bytes received, and elements that
+   take no bytes count against `ENTRIES_MAX` like all others.
 2. Deeper than `DEPTH_MAX`, more than `ENTRIES_MAX` elements in all, an unknown code, a size that does not add up, a map
    with a compound key: amqp:decode-error.
-3. What is decoded is encoded with the same types; constructors may be smaller. Of two equal keys of a map the last one
+3. A decoded value is encoded with the same types; constructors may be smaller. Of two equal keys of a map the last one
    wins.
 
 Source: AMQP 1.0, part 1 "Types".
@@ -171,7 +171,7 @@ def malformed(what: str) -> Amqp10Error:
 
 
 def value_end(data: bytes, pos: i64, end: i64) -> i64:
-    """Return where the value that begins at `pos` ends. What is in lists, maps and arrays is passed over.
+    """Return where the value that begins at `pos` ends. The contents of lists, maps and arrays are skipped.
 
     Raises:
         Amqp10Error: it does not end before `end`, or is of an unknown type.
@@ -438,7 +438,7 @@ def decode(data: bytes) -> object:
     """Decode one value that is all of `data`.
 
     Raises:
-        Amqp10Error: it is none.
+        Amqp10Error: the data is not exactly one value.
     """
     reader = Reader(data, 0, len(data))
     found = reader.value()
