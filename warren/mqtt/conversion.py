@@ -56,10 +56,10 @@ _ACTED_ON: Final = frozenset(("CC", "BCC", "x-death", "x-delay", "x-deliver-at")
 
 
 def properties_of(given: Properties, qos: int, retain: bool, client: str) -> BasicProperties:
-    """Return the properties of a PUBLISH or a will. `client`: its id where that is to be kept.
+    """Return the properties of a PUBLISH or a will. `client`: its id, if the message has to keep it.
 
     Raises:
-        MqttError: something is too long to be kept.
+        MqttError: a value is too long to be kept.
     """
     found = BasicProperties()
     headers: Table = {}

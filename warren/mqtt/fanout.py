@@ -1,8 +1,8 @@
-"""A message that goes to many MQTT clients is looked at once: `Fanout` has what is the same for all of them.
+"""A message for many MQTT clients is decoded once: `Fanout` keeps the parts that are the same for all of them.
 
-1. PUBLISH of QoS 0 to those who have asked for nothing special is made here, up to its body (`Fanout.head`): what is
-   left to be done for each of them is to copy it into an outbox. A body that is not small is not copied at all.
-2. It has the latest message, and lets go of a large one at the end of the turn.
+1. PUBLISH of QoS 0 to clients without special requests is made here, up to its body (`Fanout.head`): each client then
+   costs only a copy into an outbox. A body that is not small is not copied at all.
+2. It keeps the latest message, and drops a large one at the end of the turn.
 """
 
 from __future__ import annotations

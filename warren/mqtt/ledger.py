@@ -5,12 +5,13 @@
 
 1. The packet id of a delivery follows from its place in its queue. So it is the same when it is sent again, in another
    connection, and after a restart; nothing but the message has to be stored for that.
-2. PUBLISH of QoS 2 to a session that lasts leaves when all that was put into the log before it is on disk: the message,
-   or after a crash its place and so its packet id would be those of another one; and that the packet id is free.
-3. A packet id of QoS 2 is not given out while it waits for its PUBREC or PUBCOMP. What would have it waits, and what is
-   behind it. Of QoS 1 another one is taken.
-4. What waits here is unacknowledged like all others: there is never more of it than the client takes, nor, but for
-   one message, than an outbox.
+2. PUBLISH of QoS 2 to a session that lasts leaves when everything logged before it is on disk. This covers the message:
+   otherwise, after a crash, another message could have its place and so its packet id. It also covers the release of
+   the packet id.
+3. A packet id of QoS 2 is not given out while it waits for its PUBREC or PUBCOMP. The next message with this id waits,
+   and so do the messages after it. With QoS 1, another id is used.
+4. Messages that wait here are unacknowledged like all others: there are never more of them than the client takes, nor,
+   but for one message, more bytes than an outbox holds.
 5. A message of QoS 0 from a queue of a higher one goes out with QoS 0, and is settled at once.
 """
 

@@ -31,7 +31,7 @@ EXTERNAL: Final = "EXTERNAL"
 
 
 class Claim:
-    """Who a client says it is. `is_proven`: the method has found out that it is so; there is no password then."""
+    """The identity that a client claims. `is_proven`: the method has verified it, without a password."""
 
     def __init__(self, user: str, password: bytes = b"", *, is_proven: bool = False) -> None:
         self.user = user

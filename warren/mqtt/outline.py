@@ -1,4 +1,4 @@
-"""What the properties of messages say to MQTT clients, whoever these are: decoded once for all that have the same."""
+"""The properties of messages as MQTT clients see them: decoded once for all messages with the same properties."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _value(kind: int, value: int | str | bytes) -> bytes:
 
 
 class Will:
-    """What is published when the client is gone without a word."""
+    """The message to publish when the client goes without DISCONNECT."""
 
     def __init__(self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties) -> None:
         self.topic = topic

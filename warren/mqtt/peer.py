@@ -5,15 +5,15 @@
                      CONNECT whose method has a challenge              AWAIT_START_OK
     AWAIT_START_OK   AUTH                                              CHECKING_LOGIN, or the same after a challenge
     CHECKING_LOGIN   the login is accepted, the vhost entered, and     RUNNING, told by CONNACK
-                     who had the client id before has ended
+                     the previous owner of the client id has ended
     RUNNING          DISCONNECT                                        CLOSING until all of it has ended, then ENDED
     any              an error, or the socket is gone                   ENDED
 
 1. Before the login a packet has at most `EARLY_BYTES`, and all that are not whole together are bounded
    (``channels.early_input``); afterwards PUBLISH as many as a message may have, with a head of
    at most `PUBLISH_HEAD_BYTES`, any other `COMMAND_BYTES`.
-2. One connection at a time has a client id in a vhost. Who comes later has it, when the earlier one has let go of
-   everything.
+2. A client id belongs to one connection at a time in a vhost. A later connection gets it when the earlier one has
+   released everything.
 3. An error is told by CONNACK or, in 5.0, by DISCONNECT with a reason; in 3.1 and 3.1.1 the connection just ends, and
    the log says why.
 4. The will is published when a connection ends for any other reason than DISCONNECT with success, before anything of
@@ -22,7 +22,7 @@
 6. A client that has logged in by a method may do so again while it is connected: by the same method, as the same user.
    While that is being verified nothing more is read from it.
 7. A client that does not take the answers to its packets is not read while more than `outbox_hard_bytes` of them wait;
-   PUBACK has none, and is taken.
+   PUBACK has no answer, and is taken.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
 
-# Of a reason string: more is cut off, and with a smaller Maximum Packet Size there is none.
+# Limit for a reason string: the rest is cut off; with a smaller Maximum Packet Size it is left out.
 REASON_CHARACTERS: Final = 256
 REASON_BYTES: Final = 4 * REASON_CHARACTERS + 16
 EARLY_BYTES: Final = 65536
@@ -335,7 +335,7 @@ class MqttPeer(Peer):
         """Return a topic to publish to.
 
         Raises:
-            MqttError: it is none.
+            MqttError: the topic is not valid.
         """
         found = decode_text(topic)
         check_topic(found)
@@ -444,7 +444,7 @@ class MqttPeer(Peer):
             session.acknowledge_packet(decode_answer(kind, data, pos, end, self.version).packet_id)
             return
         if self._gate.is_full():
-            self.pause(PAUSED_COMMIT)  # behind this one
+            self.pause(PAUSED_COMMIT)  # takes effect after this packet
         if PUBREC <= kind <= PUBCOMP:
             self._of_qos_2(session, kind, decode_answer(kind, data, pos, end, self.version))
             return
@@ -614,7 +614,7 @@ class MqttPeer(Peer):
             self.tells_problems = properties.number(REQUEST_PROBLEM, 1) == 1 and self._takes_words()
 
     def _take_over(self) -> None:
-        """Become the one that has the client id: at once, or when who has it has let go of everything."""
+        """Take the client id: at once, or when its previous owner has released everything."""
         vhost = self.vhost_name or "/"
         names = self.broker.named_clients
         other = names.get((vhost, self._client_id))
@@ -652,7 +652,7 @@ class MqttPeer(Peer):
             successor.go_on_after(self)
 
     def go_on_after(self, earlier: MqttPeer) -> None:
-        """`earlier`, which had the client id, has let go of everything."""
+        """Continue after `earlier`, which had the client id, has released everything."""
         if self.state != CHECKING_LOGIN:
             return
         try:
@@ -661,7 +661,7 @@ class MqttPeer(Peer):
             self._failed(error)
 
     def _begin(self, vhost: str) -> None:
-        """Enter the vhost, and begin or go on with the session.
+        """Enter the vhost, and begin or resume the session.
 
         Raises:
             AmqpError: that is not permitted, or a limit is reached.
@@ -766,7 +766,7 @@ class MqttPeer(Peer):
                 session.end_for_good()
             else:
                 session.sessions.leave(session.kept)
-        # Whoever waits for the client id has to hear of the end, however it came.
+        # A connection that waits for the client id has to hear of the end, however it came.
         super()._end_channels(answered=True)
 
     def _delays(self, session: MqttSession, will: Will) -> bool:

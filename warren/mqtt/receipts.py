@@ -1,9 +1,9 @@
-"""What an MQTT client is told of its own PUBLISH packets: PUBACK and PUBREC, as confirms.
+"""The answers to an MQTT client's PUBLISH packets: PUBACK and PUBREC, as confirms.
 
 1. PUBACK and PUBREC mean what a confirm means; see `channels.confirms`.
 2. A message of QoS 2 is taken over once: its packet id is remembered (`vhosts.kept_sessions`) in the frame of the log
    that has the message. PUBREC waits for that frame, whether anybody has subscribed or not.
-3. What is refused is not remembered: its packet id may be used for another message.
+3. A refused message is not remembered: its packet id may be used for another message.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""What an MQTT client publishes and is sent, and its subscriptions.
+"""The session of an MQTT client: messages in both directions, and its subscriptions.
 
 1. A subscription is a binding of ``amq.topic`` to a queue of its client id for each QoS, ``mqtt-subscription-IDqos0``
    to ``…2``. A session that ends with its connection has exclusive queues, and of QoS 0 no queue but a `Subscriber`,
-   with the name and the rights of the queue. One that lasts has durable ones; its
-   subscriptions are found again as bindings, and what else there is of it in `vhosts.kept_sessions`.
-2. PUBACK and PUBREC are confirms (`mqtt.receipts`): a message that a durable queue has is on disk. So is what is
-   retained.
+   with the name and the rights of the queue. One that lasts has durable ones; its subscriptions are found again as
+   bindings, and the rest of its state in `vhosts.kept_sessions`.
+2. PUBACK and PUBREC are confirms (`mqtt.receipts`): a message in a durable queue is on disk. So is a retained message.
 3. PUBREL settles a message of QoS 2: it leaves when it is on disk that the queue has forgotten the message and the
    session remembers its packet id. PUBCOMP leaves when it is on disk that the packet id is free.
-4. No more than the client takes (Receive Maximum) is out, of all its queues together, until PUBACK or PUBCOMP.
-5. Subscription identifiers and options are arguments of the binding. Which subscriptions a message is for is found at
-   the delivery, where somebody needs to know.
-6. What is retained comes through the queue of the subscription, like any other message; where there is none it comes
-   as fast as the client takes it.
-7. Those who share a subscription are consumers of one queue. They are granted QoS 1 at most: a message of QoS 2 could
-   not be given to another one when its client goes in the middle of it.
+4. All queues together have at most as many messages out as the client takes (Receive Maximum), until PUBACK or
+   PUBCOMP.
+5. Subscription identifiers and options are arguments of the binding. The subscriptions that match a message are found
+   at the delivery, if they are needed.
+6. Retained messages come through the queue of the subscription, like any other message; without a queue they come as
+   fast as the client takes them.
+7. The clients that share a subscription are consumers of one queue. They are granted QoS 1 at most: a message of QoS 2
+   could not be given to another client when its client goes in the middle of it.
 """
 
 from __future__ import annotations
@@ -469,7 +469,7 @@ class MqttSession(Session):
         """Become a consumer of the queue of a group, which is made for the first one.
 
         Raises:
-            AmqpError: the user may not, or it is no filter.
+            AmqpError: the user may not, or the filter is not valid.
         """
         filter_, group = split_shared(shared.filter)
         key = binding_key(filter_)
@@ -510,7 +510,7 @@ class MqttSession(Session):
         """Tell whether subscriptions of QoS 0 are those of a `Subscriber`."""
         if self.subscriber is not None:
             return True
-        # What was left of a session that lasted goes on until the connection ends.
+        # The queue of a lasting session stays in use until the connection ends.
         return self.expiry_s == 0 and queue_name(self.client_id, 0) not in self.vhost.queues
 
     def _need_subscriber(self) -> Subscriber:
@@ -600,7 +600,7 @@ class MqttSession(Session):
     def has_to_wait(self, subscription: Subscription, replay: Replay) -> bool:
         """Tell whether the client has to take something before it is sent more of what is retained.
 
-        Nothing more is read from it meanwhile, and `replay` goes on then.
+        Nothing more is read from it meanwhile; afterwards `replay` continues.
         """
         subscriber = self.subscriber
         if subscription.qos > 0 or subscriber is None or not subscriber.is_behind():
@@ -612,7 +612,7 @@ class MqttSession(Session):
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def acknowledge_packet(self, packet_id: int) -> None:
-        """PUBACK of the client. What it does not owe is ignored: it may be of an earlier connection.
+        """PUBACK of the client. An unknown packet id is ignored: it may belong to an earlier connection.
 
         Raises:
             MqttError: it is of a message of QoS 2.
@@ -670,7 +670,7 @@ class MqttSession(Session):
             self._mqtt.write_when_stored(packet, syncs=self.sync_confirms)
 
     def go_on_sending(self) -> None:
-        """The client has taken everything: what has waited for that goes on."""
+        """The client has taken everything: send the messages that have waited for that."""
         self._ledger.send_held()
         replay = self._replay
         if replay is not None:
@@ -735,7 +735,7 @@ def _identifier_of(value: object) -> int:
 
 
 def subscription_of(binding: Binding, qos: int) -> Subscription:
-    """Return the subscription that a binding is, whoever made it."""
+    """Return the subscription that a binding represents, even if another client made the binding."""
     table = decode_table(binding.arguments)
     filter_ = table.get(_ARG_FILTER)
     return Subscription(

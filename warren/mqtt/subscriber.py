@@ -26,7 +26,7 @@ from warren.queues.timers import Timer, TimerQueue
 if TYPE_CHECKING:
     from warren.mqtt.ledger import MqttLedger
 
-# So many delayed messages of one subscriber become due at a time, the rest after others had their turn.
+# At most this number of delayed messages of one subscriber become due at a time, the rest after others had their turn.
 DUE_AT_ONCE: Final = 256
 
 
@@ -133,7 +133,7 @@ class Subscriber(Receiver):
 
 
 class Delayed(Timer):
-    """What a subscriber is to get later."""
+    """Messages that a subscriber gets later."""
 
     def __init__(self, subscriber: Subscriber, timers: TimerQueue) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ def binding_key(filter_: str) -> str:
     """Return the binding key of a filter.
 
     Raises:
-        MqttError: it is no filter, or longer than a key may be, or has more levels than that has words.
+        MqttError: the filter is not valid, is longer than a key may be, or has too many levels for a key.
     """
     check_filter(filter_)
     if len(filter_.encode()) > NAME_MAX_BYTES:
@@ -73,7 +73,7 @@ def split_shared(filter_: str) -> tuple[str, str]:
     """Return the filter of a subscription without the group that shares it, and that group; ``""``: it is not shared.
 
     Raises:
-        MqttError: it begins as a shared one, and is none.
+        MqttError: it begins as a shared subscription, but is not a valid one.
     """
     if not filter_.startswith(SHARED):
         return filter_, ""

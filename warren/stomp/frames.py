@@ -6,7 +6,7 @@
     escapes   1.0: none    1.1: \\\\ \\n \\c (a colon)    1.2: those and \\r    none in CONNECT and CONNECTED
 
 1. Where a frame has a name twice, the first one counts.
-2. What is too long or too many is refused before it is taken apart; how long a head may be its reader decides.
+2. An excessive length or number is refused before the frame is parsed; the reader decides the limit for a head.
 3. An escape that the version does not have is an error, as is text that is not UTF-8.
 
 Source: stomp.github.io, specifications 1.0, 1.1 and 1.2.
@@ -94,7 +94,7 @@ def parse_head(head: bytes, version: int) -> Frame:
     """Take a head apart, which ends before the empty line.
 
     Raises:
-        ConnectionException: 501, it is no head of `version`.
+        ConnectionException: 501, it is not a head of `version`.
     """
     if head.count(b"\n") > HEADERS_MAX:
         raise ConnectionException(FRAME_ERROR, f"more than {HEADERS_MAX} headers")
@@ -121,10 +121,10 @@ def parse_head(head: bytes, version: int) -> Frame:
 
 
 def content_length(frame: Frame, most: int) -> int:
-    """Return what the head says, -1 when it says nothing.
+    """Return the content-length in the head, -1 when it is missing.
 
     Raises:
-        ConnectionException: 501, it is no number, or larger than `most`.
+        ConnectionException: 501, it is not a number, or larger than `most`.
     """
     given = frame.headers.get("content-length")
     if given is None:

@@ -301,7 +301,8 @@ class StompPeer(Peer):
             self._command(frame)
         finally:
             self.units_left -= self.searched() - searched
-        if self._receipt is not None:  # else there is no answer: acknowledgements are taken while much waits
+        # Without a receipt the client gets no answer: acknowledgements are taken even while many bytes wait.
+        if self._receipt is not None:
             self.check_outbox()
 
     def _sent(self, body: bytes) -> None:
@@ -352,7 +353,7 @@ class StompPeer(Peer):
         if session is None:
             raise ConnectionException(SYNTAX_ERROR, f"{frame.command} before CONNECT")
         if self._gate.is_full():
-            self.pause(PAUSED_COMMIT)  # behind this one
+            self.pause(PAUSED_COMMIT)  # takes effect after this frame
         match frame.command:
             case "SUBSCRIBE":
                 session.subscribe(frame)
@@ -408,7 +409,7 @@ class StompPeer(Peer):
         except AmqpError as error:
             self._failed(error)
             return
-        # Neither side is to be slower than it was told: theirs is rounded up, ours down.
+        # Neither side may be slower than agreed: their interval is rounded up, ours down.
         self.heartbeat_s = -(-expects_ms // 1000)
         self.sent_heartbeat_s = owes_ms // 1000
         self.session_name = "session-" + self.broker.unique_name()
@@ -453,7 +454,7 @@ class StompPeer(Peer):
         session.confirm()
         if receipt is not None:
             log = self.broker.log
-            # What is in no open batch is in the one that is being written, or on disk.
+            # Without an open batch, the latest messages are in the batch under way, or on disk.
             batch = log.close_soon(session.sync_confirms) or int(log.batch.number) - 1
             session.write_receipt(receipt, 0, batch)
         self._is_leaving = True
@@ -546,7 +547,7 @@ def _agreed_version(frame: Frame) -> int:
     """Return the highest version that both speak.
 
     Raises:
-        ConnectionException: 540, there is none.
+        ConnectionException: 540, the versions do not overlap.
     """
     accepted = frame.get("accept-version")
     if accepted is None:

@@ -1,11 +1,11 @@
-"""The session of a STOMP connection: what it sends and is sent, its subscriptions, transactions and receipts.
+"""The session of a STOMP connection: messages in both directions, subscriptions, transactions and receipts.
 
 1. A delivery is known by the `ack` and `message-id` of its MESSAGE, SESSION@@TAG.
 2. With ``ack:client`` an answer is for all earlier deliveries of the same subscription, with ``client-individual`` for
    one. With ``auto`` nothing is answered.
-3. The receipt of a SEND comes with its confirm: when it is stored, on disk. Receipts of other frames come when what
-   they ask for is done, and durable where it is to be.
-4. What a SEND needs beside its body is kept by the bytes of its head: the same head costs a look-up.
+3. The receipt of a SEND comes with its confirm: for a stored message, when it is on disk. Receipts of other frames come
+   when their request is done, and durable if it has to be.
+4. The route and properties of a SEND are kept by the bytes of its head: the same head costs a look-up.
 5. Receipts that wait have `RECEIPTS_MAX_BYTES`, and one more; a SEND that asks for another waits with them.
 """
 
