@@ -102,7 +102,7 @@ class BackupDirectory:
         """Open a directory to read it; nobody removes anything from it meanwhile.
 
         Raises:
-                BackupError: it is not a directory of backups, or this Warren cannot read it.
+            BackupError: it is not a directory of backups, or this Warren cannot read it.
         """
         try:
             is_one = (path / MARKER).is_file()
@@ -204,7 +204,7 @@ class BackupDirectory:
         """Return a manifest.
 
         Raises:
-                BackupError: the manifest is missing, damaged, or belongs to another backup.
+            BackupError: the manifest is missing, damaged, or belongs to another backup.
         """
         path = self._manifest_path(number)
         try:

@@ -344,7 +344,7 @@ def _topic_pattern(text: str, topic: TopicPermissionPut, *, stored: bool) -> Pat
     """Compile a pattern of `topic` as it is meant for its user and vhost.
 
     Raises:
-            ValueError: the pattern is not valid.
+        ValueError: the pattern is not valid.
     """
     # Substituted values are escaped: a user called ".*" must not widen a pattern.
     text = text.replace("{username}", _escaped(topic.user)).replace("{vhost}", _escaped(topic.vhost))

@@ -695,7 +695,7 @@ class Broker:
 
         Raises:
             ValueError: the change is not valid, a pattern for instance, or its vhost or user does not exist. The text
-                        is for the caller; nothing is changed.
+                is for the caller; nothing is changed.
         """
         change = own_change(change)
         check_storable(change)

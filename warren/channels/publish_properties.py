@@ -2,7 +2,7 @@
 
     expiration   ms in digits, at most 10 years; anything else is refused
     user_id      the name of the user, or any name for an impersonator; another one is refused
-        CC, BCC      headers, arrays of further routing keys; consumers do not see those of BCC
+    CC, BCC      headers, arrays of further routing keys; consumers do not see those of BCC
 
 Source: RabbitMQ, "Extensions", "Validated User-ID", "Sender-selected Distribution", "Time-to-Live".
 """
@@ -61,7 +61,7 @@ def carbon_copies(headers: bytes) -> tuple[list[str], list[str]]:
     """Return the routing keys of CC and of BCC in an encoded headers table.
 
     Raises:
-            ChannelException: 406, one of them is not an array.
+        ChannelException: 406, one of them is not an array.
     """
     table = decode_table(headers)
     return _keys_of(table, "CC", headers), _keys_of(table, "BCC", headers)

@@ -4,7 +4,7 @@
     publish_with_care    a message with properties to act on, a route that cannot be remembered, or a transaction
       -> publish_routed    routes it, drops what is repeated; in a transaction it is kept, with its queues
     publish_buffered     what was kept: tx.commit
-        publish_wide         to very many queues, which takes several turns
+    publish_wide         to very many queues, which takes several turns
 
 1. A message that is not acceptable, or may not be published, is in no queue.
 2. basic.return for a mandatory message is written before the confirm of the same message.

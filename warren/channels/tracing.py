@@ -9,7 +9,7 @@
       node              S
       redelivered       I   of a delivery only: 0 or 1
       vhost             S
-            connection        S   peer -> local, of the publisher or consumer
+      connection        S   peer -> local, of the publisher or consumer
       channel           I
       user              S
       routed_queues     A   of a publish only: the queues that it goes to, but for the one of a direct reply-to

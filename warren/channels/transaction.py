@@ -3,7 +3,7 @@
     tx.select      the channel has a `Transaction` from now on; one with confirms has none: 406
     basic.publish  routed at once, and kept with the queues that it goes to
     basic.ack      the deliveries leave the ledger and are kept, unacked; so with basic.nack and basic.reject
-        tx.commit      `Commit`: publishes, then acknowledgements, then requeues; the answer waits for the disk,
+    tx.commit      `Commit`: publishes, then acknowledgements, then requeues; the answer waits for the disk,
                    and for the declarations of the queues
     tx.rollback    `Rollback`: publishes are forgotten, deliveries are back in the ledger, unacked
 

@@ -1,9 +1,9 @@
 """The clients of a node that does not lead, each with a connection to the leader once there is one.
 
     SHAKING   TLS with the client is being agreed on
-        WAITING   waits for a connection to the leader; nothing is read from it
+    WAITING   waits for a connection to the leader; nothing is read from it
     PASSED    its bytes go to the leader, and the leader's to it
-        LEAVING   the leader sends nothing more; the rest is sent, then the client has to end the connection
+    LEAVING   the leader sends nothing more; the rest is sent, then the client has to end the connection
 
     state     what happens                                    becomes
     SHAKING   handshake done                                  WAITING

@@ -29,7 +29,7 @@ def client_stream(plain: trio.SocketStream, context: ssl.SSLContext, uri: Broker
     """Return TLS over `plain`, before the handshake.
 
     Raises:
-            OSError, ValueError: the expected name of the server is not a valid host name.
+        OSError, ValueError: the expected name of the server is not a valid host name.
     """
     name = uri.host if uri.server_name in (None, "disable") else uri.server_name
     return TlsStream(plain, context, name)

@@ -92,7 +92,7 @@ class LakeProcess:
         """Hand over what it says, until its output ends.
 
         Raises:
-                ProcessFailed: a line is not valid, or the process has been silent for too long.
+            ProcessFailed: a line is not valid, or the process has been silent for too long.
         """
         assert self._process.stdout is not None
         rest = b""

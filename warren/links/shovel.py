@@ -4,7 +4,7 @@
 2. `Shovel.attempt` returns when src-delete-after is reached, and only then; everything else raises. What is left of
    the limit survives a lost connection, so that the limit is met exactly.
 3. A destination queue that is deleted under way ends the attempt before anything is acked: publishes to a queue are
-      mandatory. Publishes to an exchange are not: the owner of the exchange decides whether a queue is bound to it.
+   mandatory. Publishes to an exchange are not: the owner of the exchange decides whether a queue is bound to it.
 
 Source: RabbitMQ's dynamic shovels, keys and sentences of 3.10; ``src-predeclared``, ``dest-predeclared`` and the
 protocol ``local`` of later versions. AMQP 1.0 is not spoken.
