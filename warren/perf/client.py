@@ -1,10 +1,10 @@
 """One AMQP connection with one channel, blocking, for everything that is not the flat-out path.
 
-Owns the handshake, declarations and the translation of what goes wrong into one readable line.
+Owns the handshake, declarations and the translation of errors into one readable line.
 
 1. The connection has negotiated heartbeat 0 unless the caller asks for heartbeats, and then sends them: a measured
    stream never contains heartbeat frames.
-2. Bytes received beyond the awaited reply stay in `leftover`; whoever takes over the socket starts with them.
+2. Bytes received beyond the awaited reply stay in `leftover`; the next owner of the socket starts with them.
 3. Every failure is a `BrokerError` whose text names the peer and, when the broker said it, reply code and
    reply text.
 

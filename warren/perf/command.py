@@ -165,7 +165,7 @@ def perf(
     from warren.perf.workload import Run, Workload
 
     if not hasattr(select, "epoll"):
-        # What it measures with besides, /proc, is nowhere else either.
+        # Other systems also lack /proc, which the measurement needs as well.
         print("warren perf: it runs on Linux only", file=sys.stderr)
         raise typer.Exit(1)
     dialects: dict[LoadProtocol, Dialect] = {

@@ -87,7 +87,7 @@ class NumberedBatch(Batch):
     def __init__(self, messages: Sequence[bytes], *, body_at: int, queues: int) -> None:
         """``body_at`` is the offset of the body inside a message.
 
-        Raises ValueError when the messages are no whole rounds of the queues.
+        Raises ValueError when the messages are not whole rounds of the queues.
         """
         super().__init__(messages, stamp_at=body_at)
         if self.count % queues:

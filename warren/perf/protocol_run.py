@@ -91,7 +91,7 @@ class FrameConsumer(ABC):
 
     @abstractmethod
     def body_at(self, at: int, length: int) -> int:
-        """Return where the body of a delivery begins, which is as large as it is to be; -1: it is no delivery."""
+        """Return where the body of a delivery of the expected size begins; -1: it is not a delivery."""
 
     @abstractmethod
     def alike(self, at: int, length: int) -> int:

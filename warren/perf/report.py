@@ -26,7 +26,7 @@ class Reportable(Protocol):
 
 
 class LiveLine:
-    """One line on standard error that is rewritten every second; silent when that is no terminal."""
+    """One line on standard error that is rewritten every second; silent when that is not a terminal."""
 
     def __init__(self, live: Live | None) -> None:
         self._live = live

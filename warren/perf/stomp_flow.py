@@ -206,7 +206,7 @@ class Stomp(Dialect):
             return
         with self.open(address, f"{work.prefix}-cleaner") as connection:
             for index in range(work.consumers):
-                # What is there no more is said to be none; there is nothing to delete then.
+                # Subscribe again first: unsubscribing then deletes the queue of the durable subscription.
                 connection.send(frame("SUBSCRIBE", _subscription(work, index) | {"receipt": "there"}))
                 connection.answer(b"RECEIPT")
                 connection.send(frame("UNSUBSCRIBE", _subscription(work, index) | {"receipt": "gone"}))

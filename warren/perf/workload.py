@@ -1,4 +1,4 @@
-"""What is asked of the broker, the topology it needs, and the loop that drives publishers and consumers.
+"""The task for the broker, the topology it needs, and the loop that drives publishers and consumers.
 
 Owns one epoll set, all connections of a run, and the measured window: warm-up, then `duration_s` seconds (or
 a number of messages), then the rest is received and counted.
@@ -6,8 +6,8 @@ a number of messages), then the rest is received and counted.
 1. Publisher ``i`` and consumer ``i`` have a connection of their own and belong to queue ``i % queues``.
 2. The loop never waits while a publisher may send: it turns with timeout 0. It never waits longer than 20 ms.
 3. At the end every message published is accounted for: confirmed if confirms are on, received as often as the
-   exchange had to copy it. What is missing after 10 s without progress, and the delay that was asked for, is reported
-   as missing, never ignored.
+   exchange had to copy it. Messages that are missing after 10 s without progress, plus the requested delay, are
+   reported as missing, never ignored.
 4. Queues and exchange of a run are declared fresh (an old one of the same name is deleted) and deleted at the
    end, also after a failure, unless `keep` asks to leave them.
 """
@@ -450,7 +450,7 @@ class Run:
                     last = totals
 
     def _publish(self, now_ns: int) -> bool:
-        """Let publishers send what the run as a whole allows. Returns whether one could go on at once.
+        """Let publishers send what the run as a whole allows. Returns whether one could continue at once.
 
         Without a bound for the run publishers with confirms pace themselves: they send when a confirm
         arrives.

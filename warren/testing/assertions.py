@@ -1,10 +1,10 @@
-"""What a test claims of a broker: waited for, and where it does not come true, told together with what there was.
+"""The claims of a test about a broker: waited for, and on failure reported together with what was found.
 
     Assertions        the claims as methods of `Broker`; those that wait block the caller's thread
     AsyncAssertions   the same to be awaited, under asyncio and under trio: `Broker.aio`
 
 1. A claim is an `Expectation`: it looks once, and says what is wrong. Waiting is done here, for both kinds.
-2. Whoever runs the tests shows the line of the test: pytest by ``__tracebackhide__``, unittest by ``__unittest``.
+2. The test runner shows the line of the test: pytest by ``__tracebackhide__``, unittest by ``__unittest``.
 3. On an event loop nothing of `Assertions` waits: it would hold up the clients that it waits for.
 """
 
@@ -327,7 +327,7 @@ class Assertions(ABC):
 
 
 class AsyncAssertions:
-    """The claims of `Assertions`, which the event loop goes on beside."""
+    """The claims of `Assertions`, awaited while the event loop runs."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -2,19 +2,19 @@
 
     Broker.start  ->  Life: a thread with a trio loop  ->  Application, as `warren serve` runs it
 
-1. Everything of the broker happens on its loop. What a test calls is carried out there between two turns, and the
-   caller waits for it: well under a millisecond, so that asyncio tests may call it on their loop. What does wait for
-   something is named in its docstring, and refuses to wait on an event loop.
-2. The ports are the same in all lives of a broker, and nobody else's while it is down: connecting is refused then.
-3. What was committed and synced survives `stop`, `crash` and `restart`: in `data_dir`, else in this object. A crash
-   loses what was not; with a `data_dir` that is what was not written, as for a killed process.
-4. After `close` there is no thread, socket or open file of it.
+1. Everything of the broker happens on its loop. A call of a test is carried out there between two turns, and the caller
+   waits for it: well under a millisecond, so that asyncio tests may call it on their loop. Calls that really wait for
+   something say so in their docstrings, and refuse to wait on an event loop.
+2. The ports are the same in all lives of a broker, and stay reserved while it is down: connecting is refused then.
+3. Committed and synced messages survive `stop`, `crash` and `restart`: in `data_dir`, else in this object. A crash
+   loses the rest; with a `data_dir` it loses only what was not written, as for a killed process.
+4. After `close` the process has no thread, socket or open file of it.
 5. A forked child has none of its sockets: connections end for their peers when they end here.
-6. Signals, resource limits, the collector and standard output belong to whoever runs the tests.
-7. `advance` has everything due in the order in which it would have been due: what one thing leads to, such as the
-   letter of a message that expires, is done before time passes any further. Clients are not waited for.
-8. Any thread may call anything. What begins or ends a life is done by one after the other, and to the others the broker
-   is down until it serves.
+6. Signals, resource limits, the collector and standard output belong to the test runner.
+7. `advance` carries out everything due in the order of its time. The consequences of one thing, such as the dead letter
+   of a message that expires, are complete before time passes any further. Clients are not waited for.
+8. Any thread may call anything. Calls that begin or end a life run one after the other; for other calls the broker is
+   down until it serves.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ GOODBYE_S: Final = 0.25
 
 _Result = TypeVar("_Result")
 
-# Lines are for whoever asks for them: pytest does, others would have them on stderr.
+# Log lines are for those who ask for them: pytest does; without a handler they would be on stderr.
 logging.getLogger("warren").addHandler(logging.NullHandler())
 
 
@@ -87,7 +87,7 @@ class Broker(Assertions):
         )
         self._kept.publishes.drop = lambda connection: self._require_life().tear_soon(connection)
         self._life: Life | None = None
-        self._changes = threading.RLock()  # whoever begins or ends a life
+        self._changes = threading.RLock()  # held by the thread that begins or ends a life
         self.host = host
         self.port = self._kept.port
         _brokers.add(self)
@@ -467,7 +467,7 @@ class Broker(Assertions):
         """Return the connection that its client called `name`, or that comes from the peer `name`.
 
         Raises:
-            LookupError: there is none.
+            LookupError: there is no such connection.
         """
         found = [each for each in self.connections if name in (each.name, each.peer)]
         if not found:
@@ -487,7 +487,7 @@ class Broker(Assertions):
 
     @contextmanager
     def refusing_connections(self) -> Iterator[None]:
-        """Refuse new connections, as a host where nothing listens; those that are open go on."""
+        """Refuse new connections, like a host where nothing listens; open connections continue."""
         life = self._require_life()
         life.call(life.management.reactor.stop_listening)
         try:
@@ -537,7 +537,7 @@ class Broker(Assertions):
 
     @contextmanager
     def blocking_publishers(self, resource: str = "memory") -> Iterator[None]:
-        """Be short of ``memory`` or ``disk``: whoever publishes gets connection.blocked and is not read meanwhile."""
+        """Be short of ``memory`` or ``disk``: publishers get connection.blocked and are not read meanwhile."""
         self.on_loop(lambda: self.engine.set_alarm(resource, True))
         try:
             yield
@@ -563,7 +563,7 @@ _brokers: WeakSet[Broker] = WeakSet()
 def _forget_in_child() -> None:
     for broker in list(_brokers):
         broker._life = None
-        broker._changes = threading.RLock()  # whoever has the old one is not in this process
+        broker._changes = threading.RLock()  # the holder of the old one is not in this process
         broker._kept.forget()
 
 

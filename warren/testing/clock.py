@@ -1,10 +1,10 @@
 """The time of a broker under test: that of this machine, until a test moves it forward or stops it.
 
-It stands in for the two clocks of `warren.server.clock.SteadyClock`, of which both do the same:
+It stands in for the two clocks of `warren.server.clock.SteadyClock`, and both do the same:
 
-1. Time goes by as it does elsewhere, and by as much more as `advance` was told. It never goes back but by `reset`,
-   and that is for a broker that is down.
-2. While it is stopped only `advance` moves it. It goes on from there.
+1. Time passes as it does elsewhere, plus the steps of `advance`. It never goes back except by `reset`, which is for a
+   broker that is down.
+2. While it is stopped only `advance` moves it. After that it continues from there.
 
 Any thread may ask; one at a time changes it.
 """
@@ -72,10 +72,10 @@ class MovableClock:
 
 
 class _UnfollowedClock(SteadyClock):
-    """What makes one of its two clocks differ from this machine's makes the other: there is nothing to follow.
+    """A clock that follows nothing: a change of one of its two clocks changes the other as well.
 
-    Whoever looked would take for a difference that it was interrupted between the two, and an hour that is passed over
-    would be seconds too long.
+    A clock that follows compares the two. It would mistake an interruption between its two readings for a difference,
+    and an hour that is passed over would be seconds too long.
     """
 
     def follow(self) -> None:

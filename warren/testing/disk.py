@@ -4,9 +4,9 @@
 and its files, and can be full or cut off.
 
 1. After `MemoryFiles.crash` a file has the bytes and the size of its last sync, a directory the names of its last
-   sync: the harshest of the outcomes that a power cut may have.
-2. A file takes as much memory as was written to it, not what it was created with.
-3. After `Disk.cut` nothing reaches the files any more, whichever thread asks, and no handle is left open.
+   sync: the worst outcome that a power cut may have.
+2. A file takes as much memory as was written to it, not its size at creation.
+3. After `Disk.cut` no write reaches the files, from any thread, and no handle stays open.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Disk:
         self._is_cut = False
 
     def cut(self) -> None:
-        """Let nothing through any more."""
+        """Stop all access to the files."""
         with self._lock:
             self._is_cut = True
             handles, self._handles = self._handles, set()

@@ -45,7 +45,7 @@ class FaultyPublishes:
         self._drop = count
 
     def clear(self) -> None:
-        """Forget what was published, and plan nothing any more."""
+        """Forget the published messages, and cancel all planned faults."""
         self.published.clear()
         self.nacked.clear()
         self._nack = self._return = self._drop = 0
@@ -89,4 +89,4 @@ def _seen(connection: Peer, message: Message, queues: list[Receiver]) -> Publish
 
 
 def _nobody(_: Peer) -> None:
-    """There is no broker yet."""
+    """Do nothing, while the broker does not exist yet."""

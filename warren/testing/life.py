@@ -118,7 +118,7 @@ class Kept:
             self.scratch.remove()
 
     def forget(self) -> None:
-        """In a forked child: let go of all sockets, so that peers see an end when the parent ends a connection."""
+        """Close all sockets in a forked child, so that peers see an end when the parent ends a connection."""
         for sock in (*self.sockets, self._place, self.listening):
             if sock is not None:
                 sock.close()
@@ -244,7 +244,7 @@ class Life:
         self.management.reactor.listen(Listener(sock, None))
 
     def crash(self) -> None:
-        """Have nothing reach the disk any more, and end. On the loop."""
+        """Stop all writes to the disk, and end. On the loop."""
         self.disk.cut()
         if isinstance(self._kept.files, MemoryFiles):
             self._kept.files.crash()
@@ -432,7 +432,7 @@ def _nothing() -> None:
 
 
 def _let_go(place: socket.socket) -> None:
-    """Have /dev/null for every socket at the port of `place`: to whoever owns one it is as if it had been closed."""
+    """Replace every socket at the port of `place` by /dev/null: for its owner it is as if it had been closed."""
     port = place.getsockname()[1]
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in map(int, os.listdir(OPEN_DESCRIPTORS)):

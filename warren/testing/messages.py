@@ -16,9 +16,9 @@ from warren.msgstore.log.message import Message
 SHOWN_BYTES: Final = 80
 SHOWN_MAX: Final = 20
 
-# What a body is compared with: its bytes, its text, what it means as JSON, or what a function says of it.
+# The expectation for a body: its bytes, its text, its meaning as JSON, or a function that tests it.
 Body = bytes | str | dict[str, Any] | list[Any] | Callable[[bytes], bool]
-# What a name is compared with: itself, or a pattern that is searched in it.
+# The expectation for a name: the name itself, or a pattern that is searched in it.
 Text = str | re.Pattern[str]
 
 

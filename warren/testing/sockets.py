@@ -26,7 +26,7 @@ class ClientSocket(socket.socket):
     is_torn = False
 
     def tear(self, *, reset: bool) -> None:
-        """Let nothing through any more; `reset`: the peer is told so with RST, else it reads what was sent and an end.
+        """Stop all traffic; `reset`: the peer gets an RST, else it reads the bytes that were sent and an end.
 
         The reactor has to be told that the socket is ready.
         """

@@ -28,7 +28,7 @@ _HELD: Final = {"delayed": DELAYED, "parked": PARKED, "undelivered": UNDELIVERED
 
 
 class QueueView:
-    """The queue `name` of `vhost`. All but `exists` raise LookupError when there is none."""
+    """The queue `name` of `vhost`. All but `exists` raise LookupError when the queue does not exist."""
 
     def __init__(self, broker: Broker, name: str, vhost: str) -> None:
         self.name = name
@@ -90,7 +90,7 @@ class QueueView:
         return self._broker.on_loop(lambda: self._queue().purge())
 
     def cancel_consumers(self) -> int:
-        """Cancel its consumers from the broker's side, as when a queue is deleted; return how many there were.
+        """Cancel its consumers from the broker's side, as when a queue is deleted; return their number.
 
         A client that has announced ``consumer_cancel_notify`` gets basic.cancel, another one nothing.
         """
