@@ -1,15 +1,15 @@
-"""How long a leader goes on with a follower that catches up, and when one that it has given up may begin anew.
+"""How long a leader continues with a follower that catches up, and when one that it has given up may begin again.
 
-A follower that catches up has its leader hold files: those that it reads, and those that the log lets go of meanwhile.
-Their space is not free before the follower has them, or is given up:
+A follower that catches up makes its leader keep files: those that it reads, and those that the log no longer needs.
+Their space becomes free when the follower has them, or is given up:
 
-1. when it has taken nothing for `STALLED_S`, though something waits to be sent to it: its process stands still, or its
-   disk or the network hangs;
-2. when what is kept for it has become more than half of the space that is left: it is too slow for what is written,
-   and a leader without space serves nobody.
+1. when it has taken nothing for `STALLED_S`, though data waits to be sent to it: its process stands still, or its disk
+   or the network hangs;
+2. when the files kept for it take more than half of the space that is left: it is too slow for the load here, and a
+   leader without space serves nobody.
 
-One that was given up waits, connected and with its beacons answered, for `BACK_OFF_S`: doubled each time, and the least
-again when it has caught up once.
+A follower that was given up waits, connected and with its beacons answered, for `BACK_OFF_S`: doubled each time, and
+the least again when it has caught up once.
 
 No I/O and no clock: times are arguments, in seconds.
 """
@@ -26,7 +26,7 @@ class CatchingUp:
     """What a leader remembers of one node that catches up, over all of its connections."""
 
     def __init__(self) -> None:
-        self.needs_image = False  # the log here does not go on from what it has
+        self.needs_image = False  # the log here does not continue its log
         self.given_up = ""  # why, the last time
         self._back_off_s = BACK_OFF_S[0]
         self._admitted_s = float("-inf")  # given nothing before
@@ -47,7 +47,7 @@ class CatchingUp:
             self.begin(taken_bytes, now_s)
 
     def reason_to_give_up(self, kept_bytes: int, free_bytes: int, now_s: float) -> str:
-        """Return why to give it up, nothing if it may go on. `kept_bytes`: what was let go of since it began."""
+        """Return why to give it up; empty if it may continue. `kept_bytes`: files kept for it since it began."""
         if now_s - self._took_s >= STALLED_S:
             return f"it has taken nothing for {STALLED_S:g} s"
         if 2 * kept_bytes > free_bytes:

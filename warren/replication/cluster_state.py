@@ -70,7 +70,7 @@ class ClusterState:
 
 
 def read(directory: Path) -> ClusterState:
-    """Return the state of a data directory; a new incarnation where there is none.
+    """Return the state of a data directory; a new incarnation if it does not have a state yet.
 
     Raises:
         StartError: the file cannot be used.

@@ -1,13 +1,13 @@
-"""Copies of what a follower cuts off its log, since the leader never had it: kept for a while, in the quarantine.
+"""Copies of frames that a follower cuts off its log, since the leader never had them: kept for a while.
 
-    quarantine/cut-<segment>-<bytes>-<time>     the header of the segment, a hole, and what was cut off, in its place
+    quarantine/cut-<segment>-<bytes>-<time>     the header of the segment, a hole, and the cut-off frames in their place
 
-None of it was confirmed. It is kept for publishers that miss what a leader had got which was replaced. It may not fill
-a disk, however often leaders change:
+Nothing in them was confirmed. They are kept for publishers that miss messages which a replaced leader had received.
+They may not fill a disk, however often leaders change:
 
 1. All copies together have `KEPT_BYTES_MAX` at most, and a quarter of the free space. The oldest ones go first, and
-   those older than `KEPT_S`. What is larger than that is not kept.
-2. A copy that cannot be made, for want of space or since the log cannot be read, keeps nobody from following.
+   those older than `KEPT_S`. A copy larger than that is not kept.
+2. If a copy cannot be made, for lack of space or since the log cannot be read, the node follows all the same.
 3. Other files of the quarantine are copies of damaged data. Nothing here removes them.
 """
 

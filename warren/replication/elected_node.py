@@ -1,23 +1,24 @@
-"""A node of a cluster that elects its leader: what it does when its `Member` says so.
+"""A node of a cluster that elects its leader: it carries out the decisions of its `Member`.
 
     start      the data directory is opened as a follower's, whatever it was before
-    following  whom the record names, where the registry has it
+    following  the node that the record names, at the address that the registry has
     leading    from `lead` on: the same process recovers the directory and is a broker, as after a promotion by hand; it
                sends beacons, and is answered, while it recovers
-    handing    the broker stops as it does when it is told to, and its last act is to have another node lead
+    handing    the broker stops as it does when it is told to, and finally makes another node lead
     over
-    the end    `restart`: the process begins anew, in the same place, with nothing in memory
+    the end    `restart`: the process restarts, in the same place, with nothing in memory
 
 1. The driver runs beside all of that, from the start to the end. So the member hears and says everything in one order.
-2. A process leads once. What it has in memory when another one leads may never have been committed: it is given up as
-   by ``kill -9``, without a farewell to clients, who would take that for an orderly end.
-3. Clients are served while the member says so (`may_serve`). When it says that they may not be, nothing more is sent
-   to them, and nothing read of them. They are held so until it says that they may be served again, but not for longer
-   than others are silent for `GIVE_UP_S`: then the process restarts, for another node may lead that they can reach. One
-   that was told to stop ends at once.
-4. A leader that was told to stop hands over first, if another one can lead, and ends then. One that an administrator
-   has hand over starts again. One whose disk holds everybody up gives way (`give_way`): it hands over what was shipped,
-   and waits neither for its own disk nor for what has not been written yet. To clients that is the end of a process.
+2. A process leads once. Its memory may hold messages that were never committed when another node leads. So it is given
+   up as by ``kill -9``, without a farewell to clients, which would look like an orderly end.
+3. Clients are served while the member says so (`may_serve`). Otherwise nothing more is sent to them, and nothing read
+   from them. They are held so until the member allows serving again, but only until others have been silent for
+   `GIVE_UP_S`: then the process restarts, since another node that they can reach may lead. A process that was told to
+   stop ends at once.
+4. A leader that was told to stop hands over first, if another one can lead, and ends then. A leader that hands over
+   because an administrator asks for it starts again. One whose disk holds everybody up gives way (`give_way`): it hands
+   over what was shipped, and waits neither for its own disk nor for unwritten messages. To clients that is the end of a
+   process.
 5. The id of the store is in the record. A node whose directory is of another store takes no part (``etcd_record.py``).
 """
 
@@ -78,20 +79,20 @@ GIVE_UP_S: Final = 4.0
 WATCH_S: Final = 0.25
 REPEAT_S: Final = 60.0  # what is wrong is said again
 REASONS_MAX: Final = 4  # that are said at once when they come
-# So many requests in a row for each member of etcd that fail are no passing trouble.
+# This number of failed requests in a row for each member of etcd is a lasting problem.
 FAILURES: Final = 3
-# For etcd to have what an administrator asks for: a little longer than the member wants it.
+# For etcd to take an administrator's command: a little longer than the member tries.
 COMMAND_S: Final = 6.0
 COMMAND_POLL_S: Final = 0.02
-# For etcd to say where a node is: one that was not seen before, and one that most likely is where it was.
+# For etcd to tell the address of a node: one that was not seen before, and one that most likely has not moved.
 ADDRESS_S: Final = 0.5
 SEEN_S: Final = 0.2
 # How far the epoch of a recovery is beyond the last one that is known: at least the first, and less than both together.
-# Another node may have begun epochs of which nobody knows any more, or be recovered as well.
+# Other nodes may have begun epochs that are no longer known, or be recovered as well.
 EPOCHS_BEYOND: Final = 1000
 EPOCHS_APART: Final = 1 << 20
 
-# Ends this life of the node at once, and begins another one if it is to go on.
+# Ends this life of the node at once; with True, the process starts again.
 Restart = Callable[[bool], None]
 
 log = get_logger("replication")
@@ -151,7 +152,7 @@ class ElectedNode:
             self._holds = False
             return True
         if self.target is not None:
-            return False  # what is to be done then is up to the member
+            return False  # the member decides then
         is_stopping = self.leader is not None and self.leader.is_stopping
         if is_stopping or self.driver.silence_s() >= GIVE_UP_S:
             self.restart("the other nodes may have elected another leader: too few of them answer")
@@ -352,7 +353,7 @@ class ElectedNode:
         self._tell(Drained(lsn))
 
     def recover(self, *, accepts_loss: bool) -> str:
-        """Have what is here be the truth, and this node lead; return what is to be said.
+        """Make this node's data the truth, and have this node lead; return a text for the administrator.
 
         Raises:
             ClusterRefusal: not so, and why.
@@ -381,7 +382,7 @@ class ElectedNode:
         return None if entry is None else _endpoint(entry.cluster)
 
     async def _maybe_entry(self, node: str) -> NodeEntry | None:
-        """Return what is known of a node, as of now if etcd answers soon."""
+        """Return the entry of a node, the current one if etcd answers soon."""
         seen = self._registry.seen.get(node)
         entry = None if seen is None else seen.entry
         with trio.move_on_after(ADDRESS_S if seen is None else SEEN_S):
@@ -462,7 +463,7 @@ class Election:
     ) -> None:
         self._traffic = traffic or Traffic()
         self._counts = ElectionCounts(passed_s())
-        # What is wrong, by what it is about: when each of the reasons was said last.
+        # Problems by their subject: when each of the reasons was logged last.
         self._said: dict[str, dict[str, float]] = {}
         self._settings = settings
         self._registry = registry
@@ -556,9 +557,9 @@ class Election:
             log.error("another process has the name of this node", at=namesake)
 
     def _is_news(self, about: str, reason: str) -> bool:
-        """Tell whether what is wrong is to be said: when it begins or has another reason, each minute, when it is over.
+        """Tell whether to log a problem: when it begins or has another reason, each minute, and when it is over.
 
-        Which member of etcd gives the reason makes it no other one.
+        The same reason from another member of etcd is not a new one.
         """
         if not reason:
             return self._said.pop(about, None) is not None
@@ -582,7 +583,7 @@ class Election:
             rows = members.of_leader(status, assigned, seen, time.time())
         else:
             in_sync = [] if record is None else [replica.node for replica in record.in_sync]
-            # What it knows by itself is that nothing was missing when it heard of a leader last.
+            # By itself it knows only that nothing was missing when it last heard of a leader.
             is_on_record = record is not None and recorded(self.node.me) in record.in_sync
             status = status | {"in_sync": status["in_sync"] and status["connected"] and is_on_record}
             if record is not None:
@@ -638,7 +639,7 @@ class Election:
         return leader
 
     def begins_anew(self) -> bool:
-        """Tell whether this process is to go on as a follower when its broker has stopped."""
+        """Tell whether this process continues as a follower after its broker has stopped."""
         leader = self.node.leader
         return self.node.target is not None and leader is not None and not leader.is_stopping
 
@@ -666,7 +667,7 @@ def least(settings: Settings) -> int:
 def begin_anew(goes_on: bool) -> None:
     """Replace this process by a new one: same id, same arguments, no memory. All files and sockets are closed.
 
-    One that was told to stop does not go on, and ends.
+    A process that was told to stop ends instead.
     """
     standard_streams.finish()
     if not goes_on:

@@ -5,15 +5,16 @@
     noted     it has taken note; the member hears of its acks, and puts it on record when it has what is required
     member    recorded. It has every message that was ever confirmed
 
-1. A commit is complete when all have it whose acks the member requires (`require`); none is before it has said whom.
-2. The member hears that somebody is near before its acks are required, and of its acks when it has taken note: by then
-   commits wait for it, and its directory says that nothing is missing. So it is in no record before that.
-3. Whoever has taken note, or is about to, and is not required any more is disconnected: its directory is to say again
-   that something may be missing.
-4. What the member knows of the log's end is never older than the moment at which it requires somebody's acks
-   (`tell_progress` comes before `joiners`): who joins has to have everything that was confirmed without it.
+1. A commit is complete when all replicas have it whose acks the member requires (`require`). Before the first `require`
+   no commit is complete.
+2. The member hears that a replica is near before it requires its acks, and hears of the acks once the replica has taken
+   note: by then commits wait for it, and its directory says that nothing is missing. So it is not recorded before that.
+3. A replica whose acks are no longer required is disconnected if it has taken note, or is about to: its directory must
+   say again that something may be missing.
+4. The member's knowledge of the log's end is never older than the moment at which it requires a replica's acks
+   (`tell_progress` comes before `joiners`): a replica that joins must have everything that was confirmed without it.
 
-What `InSyncSet` proposes by itself is not used: there is one that decides.
+The proposals of `InSyncSet` are not used: only the member decides.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class ElectedSet(InSyncSet):
         if self._nodes is None or not super().has(lsn, synced=synced, now_s=now_s):
             return False
         if synced and not self._has_begun:
-            # What was committed first says that the epoch has begun.
+            # The first commit says that the epoch has begun.
             self._has_begun = True
             self._tell(Recovered())
         return True

@@ -1,7 +1,7 @@
-"""What a node counts of the election that it takes part in, for its metrics: since its process began.
+"""A node's counts of the elections that it takes part in, for its metrics: since its process began.
 
-    takeovers      how often another leader was recorded than the one before
-    leaderless_s   how long it has known of nobody who leads: neither itself, nor one that it is connected to
+    takeovers      how often a leader was recorded that differs from the previous one
+    leaderless_s   how long it has not known a leader: neither itself, nor one that it is connected to
 
 No I/O and no clock.
 """

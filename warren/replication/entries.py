@@ -1,7 +1,7 @@
-"""The format of what a leader ships to a follower, and of what the follower answers: entries, one behind the other.
+"""The format of the link between a leader and a follower, in both directions: entries, one after the other.
 
-Both ways a link begins with 8 bytes, the magic "WRNREP" and the version of this format, u16 = 1. What follows are
-entries. All integers are big-endian.
+In each direction a link begins with 8 bytes, the magic "WRNREP" and the version of this format, u16 = 1. Entries
+follow. All integers are big-endian.
 
     entry: a head of 12 bytes and a body
          0   4  length                of the body
@@ -14,10 +14,10 @@ entries. All integers are big-endian.
 
     from the leader
      1 SEGMENT     the header of a segment, 64 bytes: the frames that follow go into this one
-     2 FRAME       a frame of the log, head and payload, to be written behind the one before
-     3 SYNC        lsn u64: all frames below are to be synced, in one sync
+     2 FRAME       a frame of the log, head and payload, to be written after the previous one
+     3 SYNC        lsn u64: sync all frames below, in one sync
      4 CHECKPOINT  lsn u64, total_bytes u64, offset u64, then bytes of the checkpoint file from `offset` on. The pieces
-                   come in their order; with the last one the file takes the place of the one before
+                   come in their order; with the last one the file replaces the previous one
      5 UNLINK      after_lsn u64, numbers of segments u64 each: to be removed
      6 CHUNK       stream_id u64, segment u64, position u64, flags u32, then bytes of a chunk of a stream, which belong
                    to `position` of the file; position 64 begins the file.
@@ -30,7 +30,7 @@ entries. All integers are big-endian.
     11 CATALOGUE   after_lsn u64, first u64, count u32, then records, each u32 length and bytes: changes of the metadata
                    from number `first` on that the leader's SQL has. To be applied before any later entry
     12 BEACON      number u64, committed_lsn u64, time_ms u64, epoch u32: the leader is there
-    13 TRUNCATE    lsn u64, epoch u32: all frames from `lsn` on are to go, and all of later epochs. Then the follower
+    13 TRUNCATE    lsn u64, epoch u32: remove all frames from `lsn` on, and all of later epochs. Then the follower
                    says its POSITION again
     14 CAUGHT_UP   lsn u64: the follower has had all up to here, and is about to be counted as in sync
 
@@ -38,10 +38,10 @@ entries. All integers are big-endian.
                    as changes that make it, with all changes below `applied`. With the last piece it takes the place of
                    what the follower has
                    flags 0x02 MORE         the next of this kind has more of it
-    both ways, to who has said that it answers (``format_level``)
+    both ways, to a node that has said that it answers (``format_level``)
     49 WANT_BYTES  number u64, stream_id u64, segment u64, position u64, length u32: bytes of the file of a stream, with
                    stream_id 0 of a segment of the log, which the sender has found damaged
-    50 HAVE_BYTES  number u64, then the bytes that were asked for by that number; fewer, or none, where there are none
+    50 HAVE_BYTES  number u64, then the bytes that were asked for by that number; fewer, or none, where they are missing
 
     from the leader, too
     16 IMAGE       lsn u64: what follows is a whole log that ends there, to take the place of the follower's: pieces of
@@ -57,7 +57,7 @@ entries. All integers are big-endian.
                    u32, first_lsn u64: up to where its log goes, the LSN of its checkpoint, the crc of the frame that
                    ends the log, and which epochs it has. All zero: empty
     33 SEALED      flags u32, then files of streams, each stream_id u64, segment u64, file_bytes u64, crc u32 (CRC-32 of
-                   the heads of its chunks, each without its last 4 bytes); flags 0x02 MORE: the list goes on in the
+                   the heads of its chunks, each without its last 4 bytes); flags 0x02 MORE: the list continues in the
                    next entry
     34 ACK         received_lsn u64, synced_lsn u64, done u64, beacon u64, epoch u32: how far the log is written and
                    synced; how many entries of this link are carried out, durably where they change files; the
@@ -69,14 +69,14 @@ entries. All integers are big-endian.
     48 STOP        UTF-8: the sender ends the link, and why
 
 A link begins with POSITION and SEALED from the follower. The leader answers with TRUNCATE, with STOP, or with the
-entries from there on; nothing more is said about where they begin.
+entries from there on; it does not say where they begin.
 
-1. `after_lsn`: the follower has synced the log up to there before it does what cannot be taken back.
-2. A length is checked against what its kind may have before anything is kept of the body, and memory is taken only for
-   what has arrived.
-3. An entry is there whole, with the right crc, or not at all. What is wrong is an error that says what and where; no
-   entry behind it is believed.
-4. Entries have no numbers: links keep order. Both sides count them for `done`, from 1 behind the last POSITION.
+1. `after_lsn`: the follower has synced the log up to there before it does something that cannot be taken back.
+2. A length is checked against the limits of its kind before any of the body is kept, and memory is taken only for bytes
+   that have arrived.
+3. An entry is there whole, with the right crc, or not at all. The error for a wrong one says what is wrong, and where;
+   no entry after it is believed.
+4. Entries are not numbered: links keep order. Both sides count them for `done`, from 1 after the last POSITION.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ Piece = bytes | memoryview
 
 
 class EntryError(ValueError):
-    """The bytes are no entries that this version understands. Says what is wrong, and where."""
+    """This version cannot read the bytes as entries. Says what is wrong, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class _Lsn:
 
 @dataclass(frozen=True, slots=True)
 class Sync(_Lsn):
-    """All frames below are to be synced."""
+    """Sync all frames below."""
 
     KIND: ClassVar[int] = 3
 
@@ -400,7 +400,7 @@ class Beacon:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """All frames from `lsn` on are to go, and all of later epochs than `epoch`."""
+    """Remove all frames from `lsn` on, and all of later epochs than `epoch`."""
 
     KIND: ClassVar[int] = 13
     LENGTHS: ClassVar[tuple[int, int]] = (_TRUNCATE.size, _TRUNCATE.size)
@@ -581,7 +581,7 @@ class Objection:
 class WantBytes:
     """Bytes of a file that the sender has found damaged: of a segment of the log, or with a `stream_id` of a stream's.
 
-    Only to who has said that it answers (``mending``). `number` counts the questions of a link.
+    Only to a node that has said that it answers (``mending``). `number` counts the questions of a link.
     """
 
     KIND: ClassVar[int] = 49
@@ -738,7 +738,7 @@ def sealed_lists(files: Sequence[SealedFile]) -> Iterator[SealedList]:
 class Decoder:
     """Makes entries of the bytes of a link, however they are cut. `accepted`: the kinds that may come.
 
-    What has arrived of an entry is kept until the rest has. After an EntryError there is nothing more to be had.
+    An incomplete entry is kept until the rest has arrived. After an EntryError the decoder returns nothing more.
     """
 
     def __init__(self, accepted: Iterable[EntryType]) -> None:
@@ -746,7 +746,7 @@ class Decoder:
         self._buffer = b""
         self._at = 0  # what is before was taken
         self._passed = 0  # how many bytes of the link lie before the buffer
-        self._chunks: list[bytes | bytearray] = []  # what has arrived behind it
+        self._chunks: list[bytes | bytearray] = []  # bytes that have arrived after it
         self._chunks_bytes = 0
         self._begun = False  # the preamble was there
         self._error = ""
@@ -763,9 +763,9 @@ class Decoder:
         self._chunks_bytes += len(data)
 
     def _has(self, count: int) -> bool:
-        """Have so many bytes in one piece, from what comes next on; False when they have not arrived.
+        """Have so many bytes in one piece, from the next one on; False when they have not arrived.
 
-        What is large is put together once, and not each time that some of it has come.
+        Large bodies are joined once, and not each time that some bytes have come.
         """
         left = len(self._buffer) - self._at
         if left < count and left + self._chunks_bytes >= count:
@@ -781,7 +781,7 @@ class Decoder:
         """Return the next entry; None while it is not complete.
 
         Raises:
-            EntryError: the bytes are none.
+            EntryError: the bytes are not an entry.
         """
         if self._error:
             raise EntryError(self._error)
@@ -850,9 +850,9 @@ def entries_of(data: bytes, accepted: Iterable[EntryType]) -> Iterator[Entry]:
 
 
 def checksum_of(algorithm: int, piece: Piece, previous: int = 0) -> int:
-    """Return the checksum of a piece by an algorithm of the store's files. Raises ValueError: there is none of it."""
+    """Return the checksum of a piece by an algorithm of the store's files. Raises ValueError: it is unknown."""
     function: Callable[[Piece, int], int] = cast("Any", checksum_function(algorithm))
-    # Where there is no wheel, the table wants bytes.
+    # Without the wheel, the function with a table needs bytes.
     return function(bytes(piece) if function is table_crc32c else piece, previous)
 
 

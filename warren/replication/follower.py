@@ -1,22 +1,24 @@
-"""The follower: keeps the directory that its leader ships to it, answers, and is promoted when somebody says so.
+"""The follower: keeps the directory that its leader ships to it, answers, and is promoted on request.
 
     loop     connects and connects again; answers beacons, also while the disk is busy; HTTP
     thread   reads entries, carries them out, one after the other, and acknowledges (`_Worker`); while it is at the disk
              the loop reads (``intake``)
 
-1. A directory is carried on where it is. Frames that the leader never had are cut off when it says so. Nothing else is
-   removed. Committed frames are never cut off: the follower objects (OBJECTION), and the link ends. A follower
+1. A directory is continued from its own state. Frames that the leader never had are cut off when it says so. Nothing
+   else is removed. Committed frames are never cut off: the follower objects (OBJECTION), and the link ends. A follower
    acknowledges a message as synced before the leader confirms it.
-2. A standby is promoted without a word of loss if it was in sync in this life, its link ended while it was, and that
+2. A standby is promoted without `accept_loss` if it was in sync in this life, its link ended while it was, and that
    was less than `SURE_S` ago. Otherwise its leader may have confirmed more since: promoting it means to accept that.
-   When it was in sync last is known across restarts (``last_contact.py``). Nobody is promoted while the leader answers.
-3. From the beginning of a promotion on nothing is acknowledged any more. It ends the life of the follower: the same
+   The time when it was last in sync survives restarts (``last_contact.py``). While the leader answers, promotion is
+   refused.
+3. From the beginning of a promotion on, the follower acknowledges nothing. The promotion ends its life: the same
    process recovers the directory and is a leader (``node.py``).
-4. Where nodes are elected (`Election`) nobody is promoted by hand. This node follows whom the record names, compares
-   its log with that of a leader when its member has had a beacon of it answered, and says nothing more over that link
-   when the member has it stop. When the record names another leader, connecting, a link, and a pause end at once.
-5. A disk without space ends the link, with that reason: the leader goes on without this follower, which tries again.
-   A disk that fails ends the process with exit code 3, as it does a broker.
+4. Where nodes are elected (`Election`) promotion by hand is refused. This node follows the node that the record names.
+   It compares its log with that of a leader when its member has had a beacon of it answered, and says nothing more over
+   that link when the member has it stop. When the record names another leader, connecting, a link, and a pause end at
+   once.
+5. A disk without space ends the link, with that reason: the leader continues without this follower, which tries again.
+   A disk that fails ends the process with exit code 3, as it does for a broker.
 """
 
 from __future__ import annotations
@@ -104,10 +106,10 @@ T = TypeVar("T")
 
 
 class Election(Protocol):
-    """Who decides whom a node follows. What it decides it says by `Follower.answer` and the like."""
+    """Decides which node to follow. It reports its decisions by `Follower.answer` and the like."""
 
     async def leader_address(self) -> Endpoint | None:
-        """Return where the leader is by what is known; None when there is none, or this node leads."""
+        """Return the last known address of the leader; None without one, or when this node leads."""
 
     async def another_leads(self) -> None:
         """Wait until another leader is known than the one that `leader_address` was about last."""
@@ -153,7 +155,7 @@ class Follower:
         self.disk_free_min_bytes = 0
         self.over = trio.Event()  # its life as a follower
         self.is_promoted = False
-        self.failure = ""  # what the disk has done: it is not known any more what is on it
+        self.failure = ""  # the failure of the disk: its content is unknown since
         self.reason = "not connected yet"  # why it is not connected
         self.leader: Node | None = state.leader
         self.leader_committed_lsn = 0
@@ -219,10 +221,10 @@ class Follower:
         return Health(True)
 
     async def promote(self, accept_loss: bool) -> dict[str, Any]:
-        """End following and have this process go on as a leader; return what is to be said about it.
+        """End following and have this process continue as a leader; return a report of it.
 
         Raises:
-            NotPromoted: for the reason said; it follows on.
+            NotPromoted: for the stated reason; it continues to follow.
         """
         if self._election is not None:
             raise NotPromoted("the nodes of this cluster elect their leader by themselves")
@@ -394,13 +396,13 @@ class Follower:
             self._link.answer(beacon)
 
     def elected(self, epoch: int) -> None:
-        """End following, and have this process go on as the leader of `epoch`."""
+        """End following, and have this process continue as the leader of `epoch`."""
         self._elected_epoch = epoch
         self.is_promoted = True
         self.over.set()
 
     def stop_acknowledging(self) -> None:
-        """Acknowledge nothing any more: over this link nothing is said from now on."""
+        """Stop acknowledging: nothing more is said over this link."""
         if self._link is not None:
             self._link.fail("this node does not follow that leader any more")
 
@@ -416,7 +418,7 @@ class Follower:
         least, most = PAUSE_S
         pause_s = least
         while True:
-            # Whoever waits to be elected has to know soon that a process is gone, or that another one leads.
+            # A node that may be elected must notice soon that a process is gone, or that another one leads.
             is_patient = self._election is None
             try:
                 goes_on = await self._follow_once()
@@ -512,7 +514,7 @@ class Follower:
             last_contact.write(self._directory, self._contact)
 
     def _gone(self, reason: str) -> None:
-        """Say why there is no link, once for each reason."""
+        """Log why the link is missing, once for each reason."""
         self.reason = reason
         if reason != self._told:
             self._told = reason
@@ -826,7 +828,7 @@ class _Worker:
         self._store_id.put(store_id)
 
     def leave(self) -> None:
-        """The leader goes on without this follower: take note of that, behind all there is to be done."""
+        """Note, after all work read so far, that the leader continues without this follower."""
         self._has_left = True
 
     def finish(self) -> None:

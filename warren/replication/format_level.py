@@ -1,13 +1,13 @@
-"""What a node understands of links and files, as one number: each level is all of the one before, and more.
+"""The formats of links and files that a node understands, as one number: each level includes all lower ones.
 
     1    version 0.1.0
     2    answers WANT_BYTES, understands IMAGE_BYTES
-    3    reads checkpoints of minor 3, with ids of lives; to the others they are sent without. Understands OBJECTION,
+    3    reads checkpoints of minor 3, with ids of lives; other nodes get them without the ids. Understands OBJECTION,
          and answers how far its log goes (``pre_vote``)
 
-A node says its level when it proves itself, or takes a follower in; who says none has level 1. Nothing is sent to a
-node that it does not understand: so nodes of two versions go together while one after the other is upgraded. What else
-is in files, a node of level 1 reads, or may skip.
+A node says its level when it proves itself, or takes a follower in; without a level it has level 1. A node is sent only
+what it understands: so two versions work together while the nodes are upgraded one after the other. All other content
+of files can be read, or skipped, by a node of level 1.
 """
 
 from __future__ import annotations

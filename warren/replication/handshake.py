@@ -16,19 +16,19 @@
                                       was sent and received so far, this message included
 
 1. A proof covers all messages before it, both nonces among them: it can be used in no other handshake, and none of it
-   can be changed on its way. The kind of a message is covered, so a proof of one side is none of the other.
+   can be changed on its way. The kind of a message is covered, so a proof of one side does not serve as the other's.
 2. A leader proves itself before the follower says anything about its store, and a follower before the leader does: the
    id of a store keeps publishers from forging frames.
 3. `binding` ties the handshake to the TLS session around it: both sides take the certificate that the leader has shown.
-   Whoever stands in between with another certificate, valid or not, is found out.
-4. Nothing is read beyond the sizes above, and every field is checked for its type and size, before it is used. What a
-   side does not accept ends in a `Refused`, which says why in a sentence for the log of that side, and with `tell` the
-   other one is told. A peer that has not proved itself is told nothing but a version.
-5. A node with a `position` follows over this connection. With a `client` it passes one on: behind WELCOME come the
-   bytes of that client, and nothing else (``server/client_of_node.py`` has its fields).
-6. What follows the handshake is not authenticated piece by piece. Without TLS the network has to be trusted.
+   A node in between with another certificate, valid or not, is detected.
+4. Nothing is read beyond the sizes above, and every field is checked for its type and size, before it is used. A side
+   that rejects something raises a `Refused`. Its reason is a sentence for the log of that side; `tell` is sent to the
+   other one. A peer that has not proved itself is told nothing but a version.
+5. A node with a `position` follows over this connection. With a `client` it passes one on: after WELCOME come the bytes
+   of that client, and nothing else (``server/client_of_node.py`` has its fields).
+6. The bytes after the handshake are not authenticated piece by piece. Without TLS the network must be trusted.
 
-No I/O: both sides take bytes and give bytes. They are to be given up after a while by those who read and write.
+No I/O: both sides take bytes and return bytes. The code that reads and writes must limit the time of a handshake.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 
 
 class Refused(Exception):
-    """The other side is not accepted, or does not accept us. `tell`: what it is to be sent, if anything.
+    """The other side is not accepted, or does not accept us. `tell`: bytes to send to it, if any.
 
     `leads`: False when it has said that it does not lead.
     """
@@ -77,7 +77,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Who takes part: the name of the node, and the incarnation of its data directory."""
+    """One of the two sides: the name of the node, and the incarnation of its data directory."""
 
     name: str
     incarnation: bytes
@@ -97,14 +97,14 @@ class MessageReader:
         self._data += data
 
     def rest(self) -> bytes:
-        """Return, once the handshake is over, what came behind it."""
+        """Return, once the handshake is over, the bytes that came after it."""
         return bytes(self._data)
 
     def take(self) -> tuple[int, bytes] | None:
         """Return kind and bytes of the next message, None while it is incomplete.
 
         Raises:
-            Refused: what arrives is none.
+            Refused: the bytes are not a message.
         """
         data = self._data
         if not MAGIC.startswith(bytes(data[: len(MAGIC)])):
@@ -138,11 +138,11 @@ class _Side:
         self._reader.feed(data)
 
     def rest(self) -> bytes:
-        """Return, once the handshake is over, what came behind it."""
+        """Return, once the handshake is over, the bytes that came after it."""
         return self._reader.rest()
 
     def refusal(self, reason: str, *, leads: bool = True) -> bytes:
-        """Return what turns the other side away."""
+        """Return a message that turns the other side away."""
         text = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
         return self._message(REFUSAL, {"reason": text} if leads else {"reason": text, "leads": False})
 
@@ -249,7 +249,7 @@ class LeaderSide(_Side):
         """Return the answer to the follower's first message, empty while that is incomplete.
 
         Raises:
-            Refused: it is no follower, of a version that is not spoken, or this very node.
+            Refused: it is not a follower, has a version that is not spoken, or is this very node.
         """
         found = self._take(HELLO)
         if found is None:

@@ -26,7 +26,7 @@ class HeldFile:
 
 
 class HeldFiles:
-    """The files of one reader, `holder`: a word of ours, in which there is no dot, and which nobody else has."""
+    """The files of one reader, `holder`: one of our names, without a dot and unique."""
 
     def __init__(self, fs: FileSystem, holder: str, handles_max: int | None = None) -> None:
         self._fs = fs
@@ -61,12 +61,12 @@ class HeldFiles:
             self._fs.close(handle)
 
     def release(self) -> None:
-        """Hold none of them any more."""
+        """Stop holding all of them."""
         for file in list(self._files):
             self.let_go(file)
 
     def let_go(self, file: HeldFile) -> None:
-        """Do not hold this one any more."""
+        """Stop holding this one."""
         self._files.remove(file)
         with suppress(OSError):
             if file.link:

@@ -1,4 +1,4 @@
-"""Who this node is to other nodes: its secret and its certificate, from the settings."""
+"""The identity of this node for other nodes: its secret and its certificate, from the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes must have a commit before it is reported: the in-sync set of a leader, and who joins and leaves it.
+"""The in-sync set of a leader: the nodes that must have a commit before it is reported, and how they join and leave.
 
     behind    connected and catching up; nobody waits for it
     joining   has what is committed, and commits wait for it from now on. It takes note that it has caught up
@@ -6,14 +6,14 @@
     member    recorded. It has every message that was ever confirmed
     leaving   recorded, and not heard from: commits wait for it until the set without it is recorded
 
-1. A commit is complete when the leader has it and everybody in the recorded set, in the one that is being recorded, and
-   who is joining (`has`). So whatever becomes of the record, everybody in it has every complete commit.
-2. A node is in no record before it has all that is committed, and has taken note of that.
-3. The recorded set never gets smaller than `min_in_sync`. With fewer members that answer, commits wait instead.
+1. A commit is complete when the leader has it, and all nodes in the recorded set, in the set that is being recorded,
+   and among the joining ones (`has`). So whatever becomes of the record, every node in it has every complete commit.
+2. A node is not recorded before it has everything that is committed, and has taken note of that.
+3. The recorded set never gets smaller than `min_in_sync`. If fewer members answer, commits wait instead.
 4. A member leaves when its connection has ended, when nothing was heard from it for `SUSPECT_S`, or when a commit
-   waits for it and it does not get on for so long. One that comes back has to catch up first, and the sooner it has to
+   waits for it and it makes no progress for that long. A node that returns must catch up first. The sooner it has to
    leave again, the later it is let in (`BACK_OFF_S`): each time costs everybody a wait.
-5. A node is a name and an incarnation of its directory: a member that comes back with another directory is none.
+5. A node is a name and an incarnation of its directory: a member that returns with another directory is not a member.
 
 No I/O and no clock: times are arguments, in seconds. The shell writes what `proposal` returns, durably and until that
 succeeds, and then calls `recorded`.
@@ -26,7 +26,7 @@ from typing import Final
 from warren.replication.handshake import Node
 
 SUSPECT_S: Final = 1.0
-# How long a node stays out that had to leave: doubled each time, and the least again for who was a member for a while.
+# How long a node stays out that had to leave: doubled each time, and the least again after some time as a member.
 BACK_OFF_S: Final = (1.0, 60.0)
 SETTLED_S: Final = 60.0
 
@@ -74,7 +74,7 @@ class InSyncSet:
         for replica in self._replicas.values():
             replica.is_awaited = True
         self._proposed: frozenset[Node] | None = None
-        self._wanted: tuple[int, bool] | None = None  # the commit that waits: its end, and whether it is to be synced
+        self._wanted: tuple[int, bool] | None = None  # the commit that waits: its end, and whether it needs a sync
         self._wanted_s = now_s  # since when
         self._required: tuple[Replica, ...] = ()
         self._gather_required()
@@ -133,7 +133,7 @@ class InSyncSet:
     # --- who joins and leaves ---------------------------------------------------------------------------------------
 
     def joiners(self, now_s: float) -> list[Replica]:
-        """Return who begins to join now, or is back: each is to take note that it has caught up, see `noted`."""
+        """Return replicas that begin to join now, or are back: each must take note that it has caught up (`noted`)."""
         found = [replica for replica in self._replicas.values() if self._may_join(replica, now_s)]
         for replica in found:
             replica.is_joining = True
@@ -148,7 +148,7 @@ class InSyncSet:
             replica.is_joining = False
 
     def stragglers(self, now_s: float) -> list[Replica]:
-        """Return who holds up commits and is no member yet: they are to be disconnected."""
+        """Return the replicas that hold up commits and are not yet members: the caller disconnects them."""
         return [
             replica
             for replica in self._replicas.values()
@@ -156,7 +156,7 @@ class InSyncSet:
         ]
 
     def proposal(self, now_s: float) -> frozenset[Node] | None:
-        """Return the set that is to be recorded instead of `members`; None when that is right, or another is being."""
+        """Return a set to record instead of `members`; None when that is right, or a set is being recorded."""
         if self._proposed is not None:
             return None
         joining = (replica for replica in self._replicas.values() if replica.is_joining and replica.is_noted)
@@ -242,7 +242,7 @@ class InSyncSet:
     def replicas(self) -> list[Replica]:
         """Return the nodes that are known, by name: of one name the connected one, else the one that came last.
 
-        A directory that was replaced by an empty one is none that comes back, though commits may still wait for it.
+        A node with an empty new directory is not the previous one, though commits may still wait for that.
         """
         shown = {replica.node.name: replica for replica in sorted(self._replicas.values(), key=_is_connected)}
         return [shown[name] for name in sorted(shown)]

@@ -1,4 +1,4 @@
-"""An image that a follower is sent: a whole log with its checkpoint, beside those that it has until all of it is there.
+"""An image that a follower is sent: a whole log with its checkpoint, beside the old ones until it is complete.
 
     log/0000000007.image    a segment of the image
     checkpoint.image        its checkpoint: all segments are here, and synced
@@ -9,7 +9,7 @@
     -> name the segments -> checkpoint
 
 1. Nothing of the old log is touched before all of the image is on the disk. So both need space for a while.
-2. A link that ends before leaves nothing: `finish` removes what has come, and the next image begins anew.
+2. A link that ends before leaves nothing: `finish` removes the pieces so far, and the next image begins from scratch.
 3. Each step is durable before the next, and `finish` repeats those that may have been done already.
 """
 

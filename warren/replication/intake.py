@@ -1,12 +1,11 @@
-"""What comes over the link of a follower: read, made entries of, and kept until the thread carries it out.
+"""The input of a follower's link: read, decoded into entries, and kept until the thread carries them out.
 
     thread   reads by itself when it has nothing else to do: `next`
     loop     reads while the thread is at the disk, or has not begun: `maybe_read`
 
-1. One of them reads at a time, and what comes is handed out in its order.
-2. A beacon is told at once, by whoever reads it, and so is a question or an answer to one (``questions.py``): that is
-   nothing to be carried out. While the thread is at the disk it
-   waits for the loop to look, at most.
+1. One of them reads at a time, and entries are handed out in their order.
+2. A beacon is reported at once by the side that reads it, and so is a question or an answer (``questions.py``): the
+   thread does not carry these out. While the thread is at the disk they wait for the loop to look, at most.
 3. The loop reads ahead of the thread by `QUEUED_BYTES_MAX` and one read more. The thread reads when nothing is left.
 4. After the end nothing more is read, and what was read is still handed out.
 """
@@ -26,7 +25,7 @@ QUEUED_BYTES_MAX: Final = 64 << 20
 
 
 class Intake:
-    """What comes over `wire`. What it calls is called by whoever reads; `on_end` when nothing more comes."""
+    """The input from `wire`. The reading side makes the calls; `on_end` when nothing more comes."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class Intake:
         self.is_over = False
         self.reason = ""  # why it is over
         self.is_left = False  # the leader has ended the link, and said why
-        self.is_refused = False  # what has come are no entries
+        self.is_refused = False  # the input could not be decoded
         self.came_s = time.monotonic()  # when something came last
         self._wire = wire
         self._on_beacon = on_beacon
@@ -85,7 +84,7 @@ class Intake:
         return self.queued_bytes > QUEUED_BYTES_MAX
 
     def maybe_read(self) -> bool:
-        """Read what has come, unless the thread does; tell whether to go on when more comes."""
+        """Read the available input, unless the thread does; tell whether to continue when more comes."""
         if self.is_full() or not self._reading.acquire(blocking=False):
             return False
         try:
@@ -103,7 +102,7 @@ class Intake:
             self._on_end()
         self._wire.fail(reason)  # the thread may wait for input
 
-    # --- whoever reads ----------------------------------------------------------------------------------------------
+    # --- the reading side -------------------------------------------------------------------------------------------
 
     def _read(self) -> bool:
         """Take what has come; False when nothing has."""

@@ -4,8 +4,8 @@
     leader                       its name
     committed_lsn, synced_lsn    how far the leader had committed, and this node had synced
 
-1. It is written now and then, durably. What it says may be older than the truth, and is never newer.
-2. A file that cannot be read says nothing: it is not known when this node was in sync.
+1. It is written now and then, durably. Its content may be older than the truth, and is never newer.
+2. An unreadable file says nothing: it is then unknown when this node was in sync.
 """
 
 from __future__ import annotations

@@ -1,22 +1,23 @@
-"""The leader's end: accepts followers, feeds them, and lets commits pass that everybody has who has to.
+"""The leader's end: accepts followers, feeds them, and lets a commit pass once all required nodes have it.
 
     committer   shipping -> wire of each follower -> own write and sync -> the gate
     reactor     acknowledgements are read in its turns -> the gate -> confirms, in that very turn
     loop        a task for each follower: handshake, catching up, sending what the kernel did not take at once; beacons,
-                the alarm, and who joins and leaves the set
+                the alarm, and changes of the set
     thread      files that are read for catching up; the record of the set
 
-1. What decides is elsewhere and has no I/O: who proves what in ``handshake``, who must have a commit in ``in_sync``,
-   where a follower can go on in ``shipping``. What becomes of one follower is in ``link_to_follower``.
-2. A set takes effect when it is on disk. While it is being written, everybody in the old and in the new one is asked.
+1. The decisions are made elsewhere, without I/O: proofs in ``handshake``, the nodes that must have a commit in
+   ``in_sync``, the place where a follower can continue in ``shipping``. One follower is handled in
+   ``link_to_follower``.
+2. A set takes effect when it is on disk. While it is being written, all nodes in the old and in the new one are asked.
    Where nodes are elected a `Member` decides instead, and etcd has the set (``elected_set.py``).
-3. A follower that has left the set is disconnected, and told why: it has to catch up again, and takes note that it may
-   lack what was confirmed since.
+3. A follower that has left the set is disconnected, and told why: it must catch up again, and takes note that it may
+   lack messages that were confirmed since.
 4. A peer that connects has `HANDSHAKE_S` to prove that it knows the secret, unless others need its place
-   (``newcomers.py``). It is told nothing of the store meanwhile.
-5. What begins this life is synced here before anything of the log is compared with, or sent to, a follower. Otherwise
-   this node, ended and started again, would know nothing of it, and could follow the epoch before. One that was elected
-   is heard of before that, while it recovers (`listen`): those who wait for it answer its beacons.
+   (``newcomers.py``). Until then it is told nothing of the store.
+5. The beginning of this life is synced here before anything of the log is compared with, or sent to, a follower.
+   Otherwise this node, ended and started again, would know nothing of it, and could follow the previous epoch. An
+   elected leader is heard of earlier, while it recovers (`listen`): the nodes that wait for it answer its beacons.
 6. A client of a follower comes over a connection of its own, which belongs to the broker from the handshake on. While
    clients are not served none is taken: followers may have to connect first, and nothing waits in their way.
 """
@@ -495,7 +496,7 @@ class Leader:
             await trio.sleep(WATCH_S)
 
     def _decide(self) -> None:
-        """Do what follows from who is here and who is not."""
+        """Act on the nodes that are connected now, and on those that are not."""
         if self._host is None:
             return  # nothing can be committed yet
         now_s = time.monotonic()
@@ -605,7 +606,7 @@ class Leader:
         """Go through the handshake; return the follower, None for a client that one passes on.
 
         Raises:
-            Refused: who connects is no follower that is taken.
+            Refused: the peer is not a follower, or is not accepted.
             OSError: the connection, or its TLS, has failed.
         """
         wire = await accepted(sock, self.identity.accepting)

@@ -1,13 +1,13 @@
-"""What a follower knows of its leader's clock, and the time that it goes by when it leads itself.
+"""A follower's knowledge of its leader's clock, and the time that it uses when it leads itself.
 
-1. Whatever expires goes by the time of the leader. A node that takes over continues that time, as its beacons have
-   told it, and is slewed towards its own wall clock by 1 % (``server/clock.py``). So a node whose clock is hours ahead
-   expires nothing early when it takes over: a wait is wrong by a hundredth at most.
-2. Clocks that differ by less than `SKEW_MS` count as the same. A larger difference is told (`skew_ms`).
-3. A beacon may come late, behind much else. Of the last ones the one counts that was under way for the shortest time.
+1. Expiry uses the time of the leader. A node that takes over continues that time, as the beacons have told it, and is
+   slewed towards its own wall clock by 1 % (``server/clock.py``). So a node whose clock is hours ahead expires nothing
+   early when it takes over: a wait is wrong by a hundredth at most.
+2. Clocks that differ by less than `SKEW_MS` count as the same. A larger difference is reported (`skew_ms`).
+3. A beacon may come late, after much else. Of the last ones, the one with the shortest travel time counts.
 4. Beacons of another leader take the place of those of the previous one, from the first on.
 
-A node that has heard no leader in this life goes by its own wall clock.
+A node that has heard no leader in this life uses its own wall clock.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class LeaderMender:
     def mend(self, job: Errand, places: list[int]) -> bool:
         if isinstance(job, SealedRead):
             return self._mender.mend_chunk(self._store_id(), job.stream_id, job.segment, job.position, job.length)
-        # What is damaged in one frame is mended together.
+        # Places that are damaged in one frame are mended together.
         mended = [self._mender.mend_frames(number, lsn) for lsn in places if (number := self._segment_of(lsn))]
         return any(mended)
 
@@ -37,7 +37,7 @@ class LeaderMender:
         self._mender.mend_frames(number, lsn)
 
     def _segment_of(self, lsn: int) -> int:
-        """Return the number of the segment that an LSN is in, 0 when there is none."""
+        """Return the number of the segment that an LSN is in, 0 without one."""
         for name in reversed(self._fs.names(LOG)):
             number = maybe_segment_number(name)
             if number is None:

@@ -1,15 +1,15 @@
-"""The leader's end of the link to one follower: what it is given, from its proof to its end.
+"""The leader's end of the link to one follower, from the follower's proof to its end.
 
     Position, SealedList  ->  attach  ->  metadata, files  ->  what is written, as it is written  ->  gone
                           <-  Truncate                     <-  too much was written meanwhile: once more
 
-1. What a follower acknowledges counts once it is known to have the same log: before that its LSNs may be those of
+1. A follower's acknowledgements count once it is known to have the same log: before that its LSNs may be those of
    another history.
-2. A follower that catches up is given up when it stands still, or when too much is kept for it, and waits before it is
-   given anything again (``catching_up``). When more is written meanwhile than may wait in memory it says where it is
-   again, over the same link, and gets that from the files, too.
-3. Until it is fed a task reads what it says; from then on that is read in turns of the reactor.
-4. Nothing of the log is compared with it, or sent to it, before what begins the life of the leader is synced there.
+2. A follower that catches up is given up when it stands still, or when too much is kept for it. It then waits before it
+   is given anything again (``catching_up``). When more is written meanwhile than may wait in memory, it says its
+   position again, over the same link, and gets the rest from the files, too.
+3. Until it is fed a task reads its entries; from then on they are read in turns of the reactor.
+4. Nothing of the log is compared with it, or sent to it, before the beginning of the leader's life is synced there.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class LinkToFollower:
         scope.cancel()
 
     async def _lose_patience(self) -> None:
-        """Give the follower up if it is of no use to go on, until it has caught up."""
+        """Give the follower up if continuing is useless, until it has caught up."""
         while not self.replica.is_live:
             await trio.sleep(PATIENCE_S)
             if self._attachment is None:
@@ -382,7 +382,7 @@ class LinkToFollower:
         return self._attachment is not None and self._done >= self._attachment.sent
 
     def note_progress(self, now_s: float) -> None:
-        """See whether it reads what it is sent: its answers to beacons come behind that."""
+        """Check whether it reads its entries: its answers to beacons come after those."""
         if self.wire.backlog_bytes and self.wire.sent_bytes > self._sent_bytes:
             self._leader.in_sync.takes(self.replica, now_s)
         self._sent_bytes = self.wire.sent_bytes
@@ -447,7 +447,7 @@ class LinkToFollower:
     def _tell_answered(self, elected: ElectedSet, beacon: int, now_s: float) -> None:
         """Have the member know of an answer: at once of a new one, now and then of one that it knows.
 
-        It decides anew each time, and there may be an acknowledgement for every message.
+        The member decides again each time, and there may be an acknowledgement for every message.
         """
         if beacon > self._answered or now_s - self._heard_s >= HEARD_EVERY_S:
             self._answered, self._heard_s = beacon, now_s

@@ -2,14 +2,14 @@
 
     leading       the node itself, on a leader
     following     connected to its leader, with all of the log or nearly so
-    catching up   connected, and not yet sent what is written now
-    waiting       of the node itself: it follows, and is connected to nobody
+    catching up   connected, and not yet sent new messages as they are written
+    waiting       of the node itself: it follows, and is not connected to a leader
     registered    its process has told etcd that it runs, and it is not connected to this leader
     gone          neither
 
-1. Who is a member is on record: the nodes that are to have everything (`assigned`). Others have a row as long as they
+1. The record names the members: the nodes that should have everything (`assigned`). Others have a row as long as they
    are connected or registered.
-2. A leader knows of its connections, a follower only what etcd has: there `registered` counts as running, and with a
+2. A leader knows its connections, a follower only the data in etcd: there `registered` counts as running, and with a
    place in the recorded set as `following`.
 3. A node has one row, whatever directories it has had: that of the connection, else of the one that is in sync.
 

@@ -1,19 +1,19 @@
-"""Rot mended from a peer: what is damaged in a file of this node is asked of others, checked, and put in its place.
+"""Rot mended from a peer: the damaged bytes of a file of this node are requested from others, checked, and replaced.
 
-    damaged frames of a segment  ->  from the end of the intact frame before to the intact one behind
+    damaged frames of a segment  ->  from the end of the intact frame before to the next intact one
     damaged chunk of a stream    ->  the chunk
                                  ->  the same bytes of another node  ->  checked  ->  the damaged ones are kept in
                                      ``quarantine/``, the others written over them and synced, and read again
 
 1. Nothing is written that does not prove itself. Frames are of this store, each whole at its LSN, and continue the
-   chain from the frame before to the one behind. A chunk has its mark, which is of this stream, file and place, its
-   checksums hold, and it fills the place between the one before and the one behind.
-2. No intact byte is written over, and no file becomes longer. Whoever dies in the middle leaves damage where damage
-   was: what reads it next finds it, and asks again.
-3. What cannot be mended is left as it is, and reported by who has found it. When nobody has answered nobody is asked
-   for `REST_S`: who reads is not held up again and again.
-4. Sealed and current segments are the same bytes on all nodes (``shipping``). Of files of streams that is not so while
-   one of them has compacted a file: hence the mark and the places.
+   chain from the frame before to the frame after. A chunk has its mark, which is of this stream, file and place, its
+   checksums hold, and it fills the place between its neighbours.
+2. Intact bytes are never overwritten, and files never become longer. A crash in the middle leaves damage where damage
+   was: the next reader finds it, and asks again.
+3. Damage that cannot be mended stays, and its finder reports it. After a question without any answer, no question is
+   asked for `REST_S`: readers are not held up again and again.
+4. Sealed and current segments are the same bytes on all nodes (``shipping``). Files of streams may differ when one of
+   the nodes has compacted a file: hence the mark and the places.
 
 All of it blocks, and may be called in several threads.
 """
@@ -81,7 +81,7 @@ class Mender:
         self._rests_until_s = 0.0
 
     def mend_frames(self, number: int, lsn: int | None = None) -> bool:
-        """Mend the damage in a segment that `lsn` is in, all there is for None; tell whether there is none any more."""
+        """Mend the damage in a segment that `lsn` is in, all of it for None; tell whether none is left."""
         with self._lock:
             path = segment_path(number)
             found = self._maybe_segment(path)
@@ -222,7 +222,7 @@ def damaged_regions(data: bytes, base_lsn: int, checksum: Checksum, tag: bytes) 
 
 
 def _next_frame(data: bytes, at: int, base_lsn: int, checksum: Checksum, tag: bytes) -> int:
-    """Return where the next intact frame behind `at` begins, the end of the segment when there is none."""
+    """Return where the next intact frame after `at` begins; the end of the segment without one."""
     found = next_head(tag, data, at + 1)
     while found >= 0:
         if maybe_frame(checksum, tag, data, found, base_lsn + found) is not None:

@@ -1,10 +1,10 @@
-"""A follower's metadata: its SQL follows that of the leader, entry by entry, and is what a promotion begins with.
+"""A follower's metadata: its SQL follows that of the leader, entry by entry; a promotion begins with it.
 
-1. What the leader's SQL has is applied here before the entries that come behind it: the log forgets it there.
-2. A copy of everything takes the place of what is here, in one transaction, when its last piece has come.
-3. Changes that are here already are not applied again: a copy may be newer than those that come behind it.
-4. What a follower itself needs to know is in memory: users, who may read what, and which streams there are. The loop
-   looks single things up in it while the thread of the link changes it.
+1. The content of the leader's SQL is applied here before later entries: the leader's log forgets it then.
+2. A copy of everything replaces the content here, in one transaction, when its last piece has come.
+3. Known changes are not applied again: a copy may be newer than the changes that follow it.
+4. The follower's own needs are in memory: users, their rights to read, and the list of streams. The loop looks single
+   things up in it while the thread of the link changes it.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ from warren.server.settings import Settings
 from warren.server.standard_streams import OUTPUT
 from warren.server.supervision import ESSENTIAL, Supervision
 
-ANSWER_S: Final = 0.1  # for who has asked for a promotion to get the answer, over a port that is opened anew
+ANSWER_S: Final = 0.1  # for the answer to a promotion by HTTP, before its port is opened again
 
 log = get_logger("replication")
 
@@ -215,7 +215,7 @@ async def _follow(
         follower.urls = readable_at(settings, socket.getfqdn())
         ended = await _run(settings, str(endpoint), follower, plugins, _with_members, read_again)
         if isinstance(ended, Promoted):
-            # Whoever asked has been told what this may lack.
+            # The caller has been told what this may lack.
             replica.promote(force=True)
         return ended
     finally:

@@ -74,7 +74,7 @@ async def pass_on(endpoint: Endpoint, identity: Identity, me: Node, client: Clie
     """Connect a client to the leader at `endpoint`.
 
     Raises:
-        NoLeader: there is none, or it takes nobody now.
+        NoLeader: the leader is missing, or takes nobody now.
     """
     try:
         with trio.fail_after(PASSAGE_S):

@@ -43,7 +43,7 @@ log = get_logger("position_port")
 
 
 class Told(NamedTuple):
-    """Who has answered, and what; `standing` is None when it has said nothing of its log, or has another store."""
+    """The answer of a node; `standing` is None when it has said nothing of its log, or has another store."""
 
     node: Node
     standing: Standing | None

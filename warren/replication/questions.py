@@ -1,13 +1,13 @@
-"""Bytes that one node asks another one for over their link, and what it is answered.
+"""Bytes that one node requests from another one over their link, and the answers.
 
     thread that mends        loop of this node            loop and a thread of the other one
     ask: put WANT_BYTES  ->                           ->  answered: reads its file
     waits                <-  told: HAVE_BYTES         <-
 
-1. Who asks waits at most `ANSWER_S`, and not at all once the link has ended.
-2. Who is asked reads one thing at a time for a link, and drops what is asked beyond `ASKED_MAX`: no more than that is
-   in memory for it. It reads nothing but segments of its log and files of streams, at most `PIECE_BYTES` of one.
-3. What is answered proves nothing by itself: who has asked checks it.
+1. The asking thread waits at most `ANSWER_S`, and not at all once the link has ended.
+2. The answering node reads one thing at a time for a link, and drops questions beyond `ASKED_MAX`: memory holds only
+   that many. It reads only segments of its log and files of streams, at most `PIECE_BYTES` of one.
+3. An answer proves nothing by itself: the asking thread checks it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ASKED_MAX: Final = 16
 
 
 class Answering:
-    """What is asked over one link, and is answered by `put` out of the files in `fs`. On the loop."""
+    """The questions over one link, answered by `put` from the files in `fs`. On the loop."""
 
     def __init__(self, fs: FileSystem, put: Callable[[Sequence[Piece]], None]) -> None:
         self._fs = fs
@@ -100,7 +100,7 @@ class Questions:
             answer.put(bytes(entry.data))
 
     def close(self) -> None:
-        """The link has ended: nobody waits any more."""
+        """Note that the link has ended, and end all waits."""
         with self._lock:
             self._is_over = True
             for answer in self._waiting.values():

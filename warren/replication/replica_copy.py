@@ -1,8 +1,8 @@
-"""What a follower serves to readers by itself: sealed chunks, by the streams and rights that its metadata have.
+"""A follower's own service for readers: sealed chunks, by the streams and rights that its metadata have.
 
-1. What is sealed is committed (``streams.sealer`` (2)), so it is what every later leader has, however that cuts it.
+1. Sealed chunks are committed (``streams.sealer`` (2)), so every later leader has them, however it cuts its log.
 2. Metadata are those of the leader as far as they have come here: a right that was taken away, or a stream that was
-   deleted, may still be one here for as long as the follower is behind.
+   deleted, may still exist here for as long as the follower is behind.
 """
 
 from __future__ import annotations

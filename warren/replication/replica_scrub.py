@@ -1,14 +1,14 @@
-"""A follower's scrubbing: what is sealed here is read again, slowly and for ever, and what is damaged is mended.
+"""A follower's scrubbing: sealed files are read again, slowly and for ever, and damage is mended.
 
     segments of the log, but for the newest      frame by frame
     files of streams                             chunk by chunk
 
-1. It works while the follower is in sync, for then its leader has the same bytes. A pass takes a file at a time, and is
-   given up and begun anew when the follower loses its leader.
-2. What is damaged is looked at twice, with a pause between: a chunk may just be being written.
+1. It works while the follower is in sync, for then its leader has the same bytes. A pass takes a file at a time. It is
+   given up when the follower loses its leader, and a new one begins from scratch.
+2. A damaged place is checked twice, with a pause between: a chunk may just be being written.
 3. Bytes are put in place under the lock of the replica's entries, and only if no file has become another one since it
    was found damaged (`ReplicaStore.generation`).
-4. What cannot be mended is reported once, and counted (`damaged`) as long as it is so.
+4. Damage that cannot be mended is reported once, and counted (`damaged`) as long as it is there.
 """
 
 from __future__ import annotations

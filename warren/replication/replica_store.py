@@ -1,27 +1,27 @@
-"""The directory of a follower: carries out what its leader ships, entry by entry, with no engine behind it.
+"""The directory of a follower: carries out the entries that its leader ships, one by one, without an engine.
 
-    entry        what is done, each step when the one before is
-    SEGMENT      the segment before is cut behind its last frame and synced; the new one is made as ``Store`` makes it
-    FRAME        checked; written behind the one before
+    entry        the steps, each after the previous one
+    SEGMENT      the segment before is cut after its last frame and synced; the new one is made as ``Store`` makes it
+    FRAME        checked; written after the previous one
     SYNC         one sync of the segment
     CHECKPOINT   written beside the old one, checked, synced; put in its place once the log is synced up to its LSN
     UNLINK       checked against the checkpoint on disk; removed
     CHUNK        written and synced
     DROP, SWAP, UNMAKE    done once the log is synced up to `after_lsn`
-    IMAGE        a log and its checkpoint are written beside those that are here, and take their place when all is there
+    IMAGE        a log and its checkpoint are written beside those that are here, and replace them when complete
                  (``incoming_image``)
     CATALOGUE    given to `on_catalogue` once the log is synced up to `after_lsn`; CATALOGUE_COPY at once
 
-1. At any moment the directory is what a power cut of the leader could have left: `recover` finds a state in it that the
-   leader was in. What is acknowledged as synced (`synced_lsn`, `done`) is on the disk.
+1. At any moment a power cut of the leader could have left the directory as it is: `recover` finds a state in it that
+   the leader was in. Everything acknowledged as synced (`synced_lsn`, `done`) is on the disk.
 2. A frame is checked before it is written: its crc, that it continues the chain at the end of the log, that it is of
-   the segment's epoch and this store. What does not fit is refused and changes nothing: the link must end, and the next
-   one begins with `position`.
-3. Entries count only of the leader that is followed (`follow`), and only of one whose epoch is not behind the log.
+   the segment's epoch and this store. A frame that does not fit is refused and changes nothing: the link must end, and
+   the next one begins with `position`.
+3. Entries count only from the leader that is followed (`follow`), and only if its epoch is not behind the log's.
 4. Between `follow` and CAUGHT_UP a file says so, durably: ``catching-up``, with an LSN. Frames above it may say that
-   others before them are committed which never were synced here: there the first frame that is torn is the end of the
-   log, and no corruption. Below it, and without the file, a missing frame that is said to be committed is corruption.
-   A follower that is counted as in sync has no such file. It leaves only by the end of its link, since frames that are
+   others before them are committed which never were synced here: there the first torn frame is the end of the log, and
+   not corruption. Below it, and without the file, a missing frame that is said to be committed is corruption. A
+   follower that counts as in sync does not have this file. It leaves only by the end of its link, since frames that are
    made afterwards count without it.
 5. A segment goes only when the checkpoint on disk does not need it. With CAUGHT_UP all of those go: the leader may have
    removed them while this follower was away.
@@ -34,7 +34,7 @@
 
     catching-up, 20 bytes: magic "WARRNCUP", lsn u64, crc u32 (CRC-32 of what is before)
 
-One thread. It keeps a `Store` for what is not log: that one writes no frames.
+One thread. It keeps a `Store` for everything but the log: that one writes no frames.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class ReplicaStore(FailStop):
         self._read_log()
 
     def position(self) -> Position:
-        """Return where the log goes on."""
+        """Return where the log continues."""
         number = 0 if self._current is None else self._current.number
         return Position(self.store_id, number, self.received_lsn, self._checkpoint.lsn, self._crc, self._epochs())
 
@@ -231,7 +231,7 @@ class ReplicaStore(FailStop):
         return self._marker is not None
 
     def follow(self, epoch: int, store_id: bytes) -> None:
-        """Begin a link with the leader of `epoch`, behind `open`; what comes is to be caught up with, see (4).
+        """Begin a link with the leader of `epoch`, after `open`; its entries have to be caught up with, see (4).
 
         Then `position` and `sealed_files` are what the leader wants to know.
 
@@ -320,7 +320,7 @@ class ReplicaStore(FailStop):
         except StoreFailedError as error:
             self._failure = str(error)
             raise
-        # What is counted begins behind the position that was said last.
+        # The count begins after the position that was said last.
         self.done = 0 if isinstance(entry, Truncate) else self.done + 1
 
     def _carry_out(self, entry: FromLeader) -> None:
@@ -538,7 +538,7 @@ class ReplicaStore(FailStop):
         self._image = IncomingImage(self._fs, self._sync, entry.lsn)
 
     def _take_over(self, image: IncomingImage) -> None:
-        """All of it is there: go on with it, and with nothing that was here."""
+        """All of it is there: replace everything that was here by it."""
         self.generation += 1
         image.end_segment()
         self._sync_directory(LOG)
@@ -607,7 +607,7 @@ class ReplicaStore(FailStop):
             self._raise("read the log", error)
 
     def _find_end(self, headers: list[SegmentHeader], lsn: int, crc: int) -> None:
-        """Follow the chain of frames from `lsn` on to where it ends; have nothing behind that, and all of it synced."""
+        """Follow the chain of frames from `lsn` on to its end; remove everything after that, and sync all of it."""
         # The last one may be full.
         ahead = [header for header in headers if header.base_lsn + header.capacity > lsn or header is headers[-1]]
         if headers and headers[-1].base_lsn + headers[-1].capacity < lsn:
@@ -647,7 +647,7 @@ class ReplicaStore(FailStop):
         self._check_history(entry.lsn, f"the log here is to be cut at LSN {entry.lsn}")
         self._mark(entry.lsn)
         if entry.lsn == self.received_lsn and self.epoch <= entry.epoch:
-            self._sync_log(entry.lsn)  # nothing is behind it: the leader wants to know what is here
+            self._sync_log(entry.lsn)  # the log ends there already: the leader wants to know what is here
             self._read_sealed()
             return
         self._close_current()
@@ -745,7 +745,7 @@ class ReplicaStore(FailStop):
         return int.from_bytes(data[8:16], "big")
 
     def _mark(self, lsn: int) -> None:
-        """Say durably that from `lsn` on it is to be caught up, unless it says so already."""
+        """Note durably that everything from `lsn` on must be caught up with, unless that is noted already."""
         if self._marker is not None and self._marker <= lsn:
             return
         data = _MARKER_MAGIC + lsn.to_bytes(8, "big")
@@ -783,7 +783,7 @@ def sealed_file(fs: FileSystem, handle: int, stream_id: int, segment: int, file_
     at = SEGMENT_HEADER_BYTES
     while at + CHUNK_HEAD_BYTES <= file_bytes:
         data = read_exactly(fs, handle, CHUNK_HEAD_BYTES, at)
-        # Without the crc at its end: that of bytes with their own crc behind them is always the same.
+        # Without the crc at its end: the crc of bytes followed by their own crc is always the same.
         crc = zlib.crc32(data[:-4], crc)
         head = maybe_head(data)
         if head is None:

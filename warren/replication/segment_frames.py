@@ -1,4 +1,4 @@
-"""Reading the frames of a segment file one behind the other, as whoever ships or continues a log needs them."""
+"""Reading the frames of a segment file one after the other, for shipping or continuing a log."""
 
 from __future__ import annotations
 

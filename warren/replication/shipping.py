@@ -1,27 +1,26 @@
-"""What a leader ships: an entry for everything that its `Store` does to its files, and where a follower can go on from.
+"""Shipping: a leader's entry for every change that its `Store` makes to its files, and where a follower can continue.
 
     threads of the store          Shipping                         the links, one for each follower
     ShippedStore.commit ...  ->   encoded once, to every      ->   put: sends without blocking
                                   Attachment, in order
-                                  attach(position, files)     ->   catch_up: what is in the files; then go_live
+                                  attach(position, files)     ->   catch_up: the content of the files; then go_live
 
 1. `ShippedStore` is the store to its threads. Each change is shipped before it is made here, and with a frame the wish
    to sync it: the disks work at the same time.
-2. What an attachment gives out, first by `catch_up` and then live, is without a gap and without repetition what leads
-   from the follower's position to the state of the leader's files. Files of streams come before the frames by which the
-   log forgets what is in them, removals behind them. A file that is another one here takes the old one's place in one
-   step.
+2. The entries of an attachment, first from `catch_up` and then live, lead from the follower's position to the state of
+   the leader's files, without a gap and without repetition. Files of streams come before the frames by which the log
+   forgets their messages, removals after them. A file that differs from the leader's is replaced in one step.
 3. The changes of each of the three threads of the store are made under a lock of its own, and `attach` holds all three:
-   what it finds in the files is what was shipped until then, and the rest is shipped to it. It holds the files that it
-   will read (``held_files``), whatever is removed meanwhile.
-4. What the log lets go of while a follower catches up is kept for it (`retain`): else one that is given much would find
-   the log gone on without it each time. It goes when nobody is left for whom it was kept; how much space it takes is
-   counted (`kept_bytes`), together with the files of streams that a follower may still be reading.
-5. While a follower catches up, what is live waits in memory, at most `WAITING_BYTES_MAX` of it. Beyond that the
-   attachment is of no use when it has caught up with the files: the follower gets another one, with less to catch up.
-6. A follower that has what the leader never had has to cut that off (`Truncate`), at the end of the largest epoch that
-   both have. One from which the log here does not go on, since segments of it are gone, gets an image: the whole log as
-   it is, and its checkpoint. What not even that can serve gets `BulkNeededError`.
+   the files hold everything that was shipped until then, and the rest is shipped to it. It holds the files that it will
+   read (``held_files``), whatever is removed meanwhile.
+4. Files that the log removes while a follower catches up are kept for it (`retain`): otherwise, after a long catch-up,
+   the log would have moved on each time. They go when no follower needs them; their space is counted (`kept_bytes`),
+   together with the files of streams that a follower may still be reading.
+5. While a follower catches up, live entries wait in memory, at most `WAITING_BYTES_MAX` of them. Beyond that the
+   attachment is useless when it has caught up with the files: the follower gets another one, with less to catch up.
+6. A follower with frames that the leader never had must cut them off (`Truncate`), at the end of the largest epoch that
+   both have. If the log here cannot continue the follower's log, since segments of it are gone, the follower gets an
+   image: the whole log as it is, and its checkpoint. If not even that can serve, it gets `BulkNeededError`.
 
 No sockets and no time.
 """
@@ -85,7 +84,7 @@ Pieces = list[Piece]
 
 
 class BulkNeededError(StoreError):
-    """A follower cannot go on from where it is: it needs a copy of everything. Says why."""
+    """A follower cannot continue from its position: it needs a copy of everything. Says why."""
 
 
 class OtherStoreError(StoreError):
@@ -117,7 +116,7 @@ class _LetGo:
 
 
 class Attachment:
-    """What one follower is to get. `sent` counts the entries that were given out, as the follower counts `done`."""
+    """The entries for one follower. `sent` counts the entries that were given out, as the follower counts `done`."""
 
     def __init__(self, fs: FileSystem, number: int = 0) -> None:
         self.number = number  # later ones have greater numbers
@@ -128,10 +127,10 @@ class Attachment:
         self._waiting: list[tuple[Pieces, int]] = []  # and how many entries they are
         self._waiting_bytes = 0
         self._lock = Lock()
-        # What is to be read.
+        # What it must read.
         self.position = Position(bytes(16), 0, 0, 0, 0, ())  # from where on
         self.end_lsn = 0  # up to where
-        self.is_image = False  # the log does not go on from there: the follower gets all of it
+        self.is_image = False  # the log does not continue from there: the follower gets all of it
         self.image_piece: type[ImagePiece] = ImageBytes  # which it understands
         self.reads_lives = True  # likewise, checkpoints with the ids of lives
         self.files = HeldFiles(fs, f"follower{number}")
@@ -310,10 +309,10 @@ class Shipping:
             for piece in chunk_pieces(stream_id, segment, position, b"".join(pieces), is_replacement=is_replacement):
                 self.publish(piece)
 
-    # --- what else there is to be shipped ---------------------------------------------------------------------------
+    # --- other entries to ship --------------------------------------------------------------------------------------
 
     def publish(self, *entries: Entry, end_lsn: int | None = None) -> None:
-        """Ship entries, one behind the other, to all that are attached; the log ends at `end_lsn` then. Any thread."""
+        """Ship entries, one after the other, to all that are attached; the log ends at `end_lsn` then. Any thread."""
         pieces = [piece for entry in entries for piece in encoded(entry)] if self._attachments else []
         with self._lock:
             if self._is_over:
@@ -370,19 +369,19 @@ class Shipping:
         needs_image: bool = False,
         reads_lives: bool = True,
     ) -> Attachment | Truncate:
-        """Return what a follower at `position` with these sealed `files` gets, or where it is to cut its log first.
+        """Return the attachment of a follower at `position` with these sealed `files`, or where it must cut its log.
 
-        `needs_image`: the log here does not continue what the follower has, which has shown when it was read.
-        `reads_lives`: it understands checkpoints with the ids of lives. To be called when the first commit of this life
-        is done (`written_lsn`), which says that its epoch has begun.
+        `needs_image`: reading has shown that the log here does not continue the follower's log. `reads_lives`: it
+        understands checkpoints with the ids of lives. To be called when the first commit of this life is done
+        (`written_lsn`), which says that its epoch has begun.
 
         Raises:
             OtherStoreError: it is the directory of another store.
-            BulkNeededError: it cannot go on from where it is.
+            BulkNeededError: it cannot continue from its position.
             StoreError: that commit is not done yet.
             OSError: the files cannot be read.
         """
-        self._headers()  # read before anybody has to wait for it
+        self._headers()  # read before a caller must wait for it
         replaced = self._replaced
         shared = self._shared(files)
         with self.committing, self.keeping_house, self.reading:
@@ -452,7 +451,7 @@ class Shipping:
             self._let_go.append(_LetGo(self._attached, size, segment))
 
     def kept_bytes(self, attachment: Attachment) -> int:
-        """Return how much space is not free since it is kept for who catches up there."""
+        """Return how much space is taken by files that are kept for this follower."""
         with self._lock:
             return sum(each.size for each in self._let_go if each.number >= attachment.number)
 
@@ -461,12 +460,12 @@ class Shipping:
         return self._fs.free_bytes()
 
     def settle(self) -> None:
-        """Somebody has caught up, or gone: let go of what is not needed any more."""
+        """Release files that are no longer needed, after a follower has caught up or gone."""
         with self.keeping_house:
             self._release()
 
     def _release(self) -> bool:
-        """Let go of what nobody needs any more; tell whether nobody needs anything."""
+        """Release files that are no longer needed; tell whether all followers are live."""
         with self._lock:
             first = min((each.number for each in self._attachments if not each.is_live), default=None)
             released = [each for each in self._let_go if first is None or each.number < first]
@@ -524,9 +523,9 @@ class Shipping:
         return Truncate(end, common[0]) if behind or position.lsn > end else None
 
     def _end_of(self, epoch: tuple[int, int], headers: list[SegmentHeader]) -> int:
-        """Return the end of the last frame of an epoch; when that is not there any more, where the next one begins.
+        """Return the end of the last frame of an epoch; if that frame is gone, where the next epoch begins.
 
-        What a follower has up to there, and was never here, shows when the next frame does not continue it.
+        If a follower has other frames up to there, the next frame does not continue them, which shows it.
         """
         following = min((first_lsn for _, first_lsn in self._epochs.entries if first_lsn > epoch[1]), default=None)
         if following is None:

@@ -1,14 +1,13 @@
 """The bytes between a leader and a follower: a non-blocking socket, written from several threads, read on the loop.
 
-1. `put` never blocks. What the kernel does not take at once waits in order, and the task of `send` sends it.
-2. What waits is bounded by `BACKLOG_BYTES_MAX`, and by one `put` more. Beyond that the wire fails: the other side gets
-   what it misses from the files when it connects again, and no frame waits for it in memory.
-3. What waits is sent on the loop in passes of about `SEND_AT_ONCE_BYTES`, and everything else on the loop has its turn
-   between them: else who reads as fast as this side sends, and much of it, would hold up all clients.
-4. Who has much to send, and a thread to do it in, pushes it: then that thread waits for the other side, and not the
-   loop.
-5. After a failure nothing more is sent, and `receive` says that the other side is gone. Whoever puts is told nothing:
-   the committer goes on, and the task that reads finds out.
+1. `put` never blocks. Bytes that the kernel does not take at once wait in order, and the task of `send` sends them.
+2. The waiting bytes are bounded by `BACKLOG_BYTES_MAX`, and by one `put` more. Beyond that the wire fails: the other
+   side gets the missing data from the files when it connects again, and no frame waits for it in memory.
+3. Waiting bytes are sent on the loop in passes of about `SEND_AT_ONCE_BYTES`, and everything else on the loop has its
+   turn between them: otherwise a peer that reads as fast as this side sends, and much of it, would hold up all clients.
+4. A thread of its own can push much data: then that thread waits for the other side, and not the loop.
+5. After a failure nothing more is sent, and `receive` says that the other side is gone. A caller of `put` is not told:
+   the committer continues, and the task that reads finds out.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ BACKLOG_BYTES_MAX: Final = 64 << 20
 RECEIVE_BYTES: Final = 1 << 18
 SEND_AT_ONCE_BYTES: Final = 1 << 19
 PUSH_S: Final = 0.1
-# What one call of the system takes.
+# One system call takes at most this much.
 _PIECES_MAX: Final = 512
 _TLS_PIECE_BYTES: Final = 1 << 16
 
@@ -81,7 +80,7 @@ class Wire:
     def push(self, pieces: Sequence[Piece]) -> bool:
         """Send `pieces`, and wait until they are with the kernel; tell whether they are. Not on the loop.
 
-        What is not sent after `PUSH_S` waits as that of `put` does; push nothing to go on waiting.
+        Bytes that are not sent after `PUSH_S` wait like those of `put`; push an empty sequence to wait longer.
         """
         self._is_pushed = True
         try:
@@ -159,7 +158,7 @@ class Wire:
         poll.poll()
 
     def close(self) -> None:
-        """End it. What waits is not sent any more."""
+        """Close it. Waiting bytes are not sent."""
         with self._lock:
             self._fail("closed")
         trio.lowlevel.notify_closing(self._sock)
@@ -203,7 +202,7 @@ class Wire:
         self._backlog.clear()
         self.backlog_bytes = 0
         with suppress(OSError):
-            # Who waits for input learns of it.
+            # A caller that waits for input learns of it.
             self._sock.shutdown(socket.SHUT_RDWR)
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._wake)
