@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Final
 
@@ -42,6 +43,7 @@ from warren.server.network.web_rules import FRAME_UNITS, WebRules, WebSocketEnd
 PATH: Final = "/ws"
 HEAD_BYTES_MAX: Final = 8192
 _HEAD_END: Final = b"\r\n\r\n"
+_EMPTY_KEY: Final = re.compile(rb"(?im)^sec-websocket-key:[ \t]*\r?$")
 _BINARY: Final = 0x82  # the whole of a message
 _TEXT: Final = 0x81
 
@@ -127,6 +129,8 @@ class WebSocket:
             self._reject(handshake, 404, f"WebSockets are at {PATH} here")
         elif headers.keys() & {b"transfer-encoding", b"content-length"}:
             self._reject(handshake, 400, "a request with a body")
+        elif _EMPTY_KEY.search(head) is not None:
+            self._reject(handshake, 400, "an empty Sec-WebSocket-Key")
         elif b"origin" in headers and not self._rules.admits(headers[b"origin"], request.host, self._address):
             text = "pages of this origin may not connect: they are listed in the setting ws_origins"
             self._reject(handshake, 403, text)

@@ -98,6 +98,7 @@ def test_no_extension_is_agreed_on() -> None:
         (request(Sec_WebSocket_Key=""), 400, "Key"),
         (request(Upgrade=""), 426, "WebSocket"),
         (request(Connection="keep-alive"), 426, "WebSocket"),
+        (request(Sec_WebSocket_Key=" "), 400, "Key"),
         (request(Host=""), 400, ""),
         (request(Host="xn--" + "a" * 70), 400, "ASCII"),
         (request(Origin="https://evil.example.org"), 403, "ws_origins"),
