@@ -1,6 +1,6 @@
 """A client of AMQP 1.0 without loop and socket, on the `Engine`: performatives in and out, taken apart by hand.
 
-What is between a client and the broker is encoded by the broker's own codec, which has tests against other codecs.
+The broker's own codec, which has tests against other codecs, encodes everything between client and broker.
 """
 
 from __future__ import annotations

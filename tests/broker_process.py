@@ -49,10 +49,10 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
 
 
 def _stands_still(pid: int) -> bool:
-    """Tell whether no thread does anything any more.
+    """Tell whether all threads have stopped.
 
-    SIGSTOP reaches one of them when that has a processor, and until then the others go on. From then on they stop, too;
-    one that waits for a disk (D) when that has answered.
+    SIGSTOP reaches one thread when that has a processor; until then the others continue. After that they stop, too. A
+    thread that waits for a disk (D) stops when the disk has answered.
     """
     stats = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
     states = {stat.rpartition(")")[2].split()[0] for stat in stats}
@@ -180,7 +180,7 @@ class WarrenProcess:
             return 0
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the process a signal. After SIGSTOP it does nothing any more when this returns."""
+        """Send the process a signal. After SIGSTOP the process has stopped when this returns."""
         assert self._process is not None
         self._process.send_signal(number)
         if number is signal.SIGSTOP:

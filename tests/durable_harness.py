@@ -1,8 +1,8 @@
-"""The engine on a simulated disk, and started anew on it: the real store, log and recovery, in one thread.
+"""The engine on a simulated disk, and restarted on it: the real store, log and recovery, in one thread.
 
-1. What the catalogue remembers is what the log had when `settle` was called last; what it does not have it gets at the
-   next start, as with SQL.
-2. Nothing lingers into the log by itself: what nobody waits for is written by `write`, or lost with the process.
+1. The catalogue has the contents of the log at the last call of `settle`; it gets the rest at the next start, as with
+   SQL.
+2. Nothing reaches the log by itself: frames that no client waits for are written by `write`, or lost with the process.
 3. A read that the disk does not allow is repeated with each run, or given up.
 """
 
@@ -98,7 +98,7 @@ class DiskStore(MemoryStore):
 
 
 class DurableHarness(Harness):
-    """A broker on `fs`. Begin with an empty one; go on with `restart`."""
+    """A broker on `fs`. Begin with an empty one; continue with `restart`."""
 
     def __init__(
         self,

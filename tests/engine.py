@@ -173,7 +173,7 @@ class Engine:
         self.settle()
 
     def start_over(self) -> None:
-        """Forget every client, exchange, queue and message; the process goes on."""
+        """Forget every client, exchange, queue and message; the process continues."""
         for client in list(self.clients.values()):
             client.stalled = False
             self.hang_up(client)

@@ -1,7 +1,7 @@
 """The engine without loop and socket: a broker of given limits, and clients that are frames in and frames out.
 
 1. Nothing is random and no clock runs: entropy counts, time is moved by hand, turns are run until the broker rests.
-2. A `Client` sees what a peer would see and nothing else; whoever looks into the broker says so.
+2. A `Client` sees only what a peer would see; tests that look into the broker do so explicitly.
 3. Frames are built by ``warren.amqp.codec`` and split by hand, contents put together strictly: a header, then bodies
    that add up to its size, on one channel, with nothing between.
 
@@ -54,13 +54,13 @@ class Refusal(NamedTuple):
     scope: str
     code: int
     text: str
-    method: type[Any] | tuple[int, int] | None  # the failing method, its ids when there is none such; None: 0 and 0
+    method: type[Any] | tuple[int, int] | None  # the failing method, its ids if it is unknown; None: 0 and 0
 
 
 def content_frames(
     channel: int, body: bytes, properties: dict[str, Any] | None = None, frame_max_bytes: int = 131072
 ) -> bytes:
-    """Encode a content header and the body frames behind it."""
+    """Encode a content header and the body frames after it."""
     room = frame_max_bytes - m.FRAME_OVERHEAD_BYTES
     frames = [frame(m.FRAME_HEADER, channel, content_header(properties or {}, len(body)))]
     frames += [frame(m.FRAME_BODY, channel, body[at : at + room]) for at in range(0, len(body), room)]
@@ -180,7 +180,7 @@ class Harness(Engine):
 
 
 class Client:
-    """One connection. What it receives waits in order until it is taken, by `take` or by what expects something."""
+    """One connection. Received frames wait in order until `take`, or a method that expects one, takes them."""
 
     def __init__(
         self,

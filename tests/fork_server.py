@@ -1,12 +1,12 @@
 """Starts brokers by forking a process that has imported everything: a start costs a fifth of the processor's time.
 
-Owns that process, one for each process of tests, made with the first start and ended with its maker, and how its
-children are watched: they are not ours, so `subprocess` cannot. Knows nothing of brokers but what they import.
+Owns that process, one for each process of tests, made with the first start and ended with its maker. Also watches its
+children: they are not ours, so `subprocess` cannot. Knows only the imports of brokers.
 
-What is the same as with ``python -m warren``: the arguments, the environment, the working directory, the umask, output,
-signals, and how it ends. What is not: the command line in /proc, the limits of resources, which are those that the
-server was started with, the seed of hashes, and what a password costs (`cheap_passwords.py`). Who starts a program in
-front of it, or wants another environment for the interpreter, gets no fork: see `fork`.
+The same as with ``python -m warren``: the arguments, the environment, the working directory, the umask, output,
+signals, and its end. Different: the command line in /proc, the limits of resources (those of the server's start), the
+seed of hashes, and the cost of a password (`cheap_passwords.py`). A start with a program in front of it, or with
+another environment for the interpreter, does not fork: see `fork`.
 
 One socket takes requests: a datagram of JSON (arguments, environment, working directory, umask) with three descriptors,
 which are stdout, stderr and the socket of this one child. On that come two lines: the number of the process, and how it
@@ -178,7 +178,7 @@ def import_all() -> list[ModuleType]:
 
 
 def make_passwords_cheap() -> None:
-    """Do as the tests do; beside brokers there are no modules of tests to be imported."""
+    """Make passwords cheap, as the tests do, but keep modules of tests off the import path of brokers."""
     sys.path.insert(0, str(Path(__file__).parent))
     import cheap_passwords
 
@@ -187,7 +187,7 @@ def make_passwords_cheap() -> None:
 
 
 def serve_forks(requests: socket.socket) -> None:
-    """Fork a child for each request, and tell how each ended, until nobody can ask any more. Children return."""
+    """Fork a child for each request, and report how each ended, until the last client has closed. Children return."""
     children: dict[int, socket.socket] = {}
     woken, wakes = socket.socketpair()
     for end in (woken, wakes):
@@ -231,7 +231,7 @@ def _tell_of_the_ended(children: dict[int, socket.socket]) -> None:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        with children.pop(pid) as control, contextlib.suppress(OSError):  # whoever asked may be gone
+        with children.pop(pid) as control, contextlib.suppress(OSError):  # the client may be gone
             control.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 

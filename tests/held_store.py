@@ -21,7 +21,7 @@ HELD_IN = Envelope("an exchange", "a key")
 
 
 class Lane(HeldMessages):
-    """Notes what it lets go of, by their bodies."""
+    """A lane that records the bodies of the messages that it releases."""
 
     def __init__(self, log: MessageLog) -> None:
         super().__init__(log)
@@ -46,7 +46,7 @@ class Lane(HeldMessages):
 
 
 class Disk(MemoryDisk):
-    """A disk whose jobs can be carried out one at a time; `lost`: places that give nothing any more."""
+    """A disk whose jobs can be carried out one at a time; `lost`: places that can no longer be read."""
 
     def __init__(self, log: MessageLog) -> None:
         super().__init__(log)
@@ -58,11 +58,11 @@ class Disk(MemoryDisk):
         return super().run()
 
     def commit_one(self) -> bool:
-        """Carry out the commit that was asked for; False when there is none."""
+        """Carry out the requested commit; False without one."""
         return self._only(bool(self.log.commit_jobs), reads=False)
 
     def read_one(self) -> bool:
-        """Carry out the first read that was asked for; False when there is none."""
+        """Carry out the first requested read; False without one."""
         jobs = self.log.read_jobs
         if not jobs:
             return False
@@ -122,7 +122,7 @@ class HeldStore:
         return build_message(HELD_IN, b"\x00\x00", body, 4096, persistent)
 
     def begin_storing(self) -> None:
-        """Have an index, if there is none."""
+        """Give the lane an index, if it does not have one."""
         if self.lane.index is None:
             index = self.log.new_index(QUEUE_ID, "/", "q", DELAYED, not self.stores)
             self.lane.begin_storing(index)
@@ -222,7 +222,7 @@ class HeldStore:
         return listed
 
     def take(self, numbers: list[int], purpose: int) -> int:
-        """Take messages out; return how many there were."""
+        """Take messages out; return their number."""
         told: list[int] = []
         self.lane.take(numbers, purpose, told.append)
         self.rest()
@@ -243,7 +243,7 @@ class HeldStore:
         self.rest()
 
     def restart(self, *, scan: bool = True) -> None:
-        """Die, and bring back what is written: from the last checkpoint, if there is one, and the frames behind it.
+        """Die, and restart from disk: from the last checkpoint, if it exists, and the frames after it.
 
         `scan`: until all deadlines are known.
         """

@@ -1,4 +1,4 @@
-"""A journal of the metadata and the log that it is stored in, on a disk in memory; there is no broker."""
+"""A journal of the metadata and the log that stores it, on a disk in memory, without a broker."""
 
 from __future__ import annotations
 

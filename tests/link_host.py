@@ -179,10 +179,10 @@ class LinksThread:
         return trio.from_thread.run_sync(function, *arguments, trio_token=self._token)
 
     def shovel(self, name: str) -> dict[str, Json]:
-        """Return the status of a shovel; empty when there is none."""
+        """Return the status of a shovel; empty without one."""
         return next((one for one in self.do(self.supervisor.shovels) if one["name"] == name), {})
 
     def federation_link(self, name: str) -> dict[str, Json]:
-        """Return the status of the first link of the exchange or queue of that name; empty when there is none."""
+        """Return the status of the first link of the exchange or queue of that name; empty without one."""
         links = self.do(self.supervisor.federation_links)
         return next((one for one in links if name in (one.get("exchange"), one.get("queue"))), {})

@@ -22,7 +22,7 @@ class MqttSocket:
         self._sock.sendall(data)
 
     def take(self) -> Packet:
-        """Return the next packet; EOFError when there is none."""
+        """Return the next packet; EOFError without one."""
         while (first := maybe_first_packet(self._received)) is None:
             data = self._sock.recv(65536)
             if not data:

@@ -1,4 +1,4 @@
-"""Who the peer of a test is, and the content header that it sends."""
+"""The identity of a test's peer, and the content header that it sends."""
 
 from __future__ import annotations
 

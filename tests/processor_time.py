@@ -1,12 +1,12 @@
-"""A plugin of pytest: how much of the processors each test took, with all processes that it started.
+"""A plugin of pytest: the processor time of each test, with all processes that it started.
 
-It is a property of the test in JUnit's XML, ``processor_s``, from which `scripts/test` prints the dearest tests: time
-on the clock says how busy the machine was, and nothing about a test that waits.
+It is a property of the test in JUnit's XML, ``processor_s``, from which `scripts/test` prints the most expensive tests.
+Wall-clock time depends on the load of the machine, and says nothing about a test that waits.
 
-What is counted of a test is what the process of tests and all its descendants have taken since the test before it.
-Brokers are children of the fork server, and so of the process of tests. What a fixture that several tests share takes
-is with the test that runs then. A process that ends and is waited for by nobody, as some of Chromium's, takes what it
-had along: the sum is then too small, of one test even negative.
+A test is charged with the time of the test process and all its descendants since the previous test. Brokers are
+descendants too, through the fork server. The time of a shared fixture counts for the test that runs then. The time of a
+process that ends without a parent waiting for it, as some of Chromium's, is lost. The sum is then too small, and for
+one test it may be negative.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessorTime:
-    """What was taken since it was asked the last time."""
+    """The time taken since the last query."""
 
     def __init__(self) -> None:
         self._before_s = taken_s(os.getpid())

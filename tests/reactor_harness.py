@@ -32,9 +32,9 @@ LOGIN = PROTOCOL_HEADER + b"".join(
 
 
 class Peer:
-    """A socket and its other end: what the broker reads is in `inbox`, what it sent in `received`.
+    """A socket and its other end: `inbox` has the bytes for the broker, `received` those that it sent.
 
-    What is watched is a descriptor of its own, which is readable while there is something to read.
+    The reactor watches a separate descriptor, which is readable while the inbox has bytes.
     """
 
     def __init__(self, greeting: bytes = LOGIN) -> None:

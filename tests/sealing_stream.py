@@ -114,7 +114,7 @@ class Sealing:
         self.harness.settle()
 
     def seal_once(self, count: int) -> None:
-        """Have one chunk of `count` messages sealed, and none behind it."""
+        """Have one chunk of `count` messages sealed, and none after it."""
         run = self.harness.store.run
 
         def run_with_one_seal() -> bool:

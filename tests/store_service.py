@@ -60,7 +60,7 @@ class FakeFiles:
         self.before_gates.remove(gate)
 
     def held(self) -> int:
-        """Return how many threads wait until the test lets them go on."""
+        """Return the number of threads that wait until the test releases them."""
         return sum(not gate.is_set() for gate in self.before_gates)
 
     def _do(self, kind: str, what: str) -> None:

@@ -96,7 +96,7 @@ class StoredLog:
         return seal(self.disk.checkpoint, self.log.checksum, 0)
 
     def restarted(self, checkpoint: bytes | None = None) -> MessageLog:
-        """Return what a restart makes of a checkpoint and all frames behind it; of all frames without one."""
+        """Return the log that a restart makes of a checkpoint and all frames after it, or of all frames without one."""
         log = memory_log(page_entries=int(self.log.page_entries))
         start = 0
         if checkpoint is not None:

@@ -103,13 +103,13 @@ class TlsPeer:
         return b"".join(made)
 
     def renegotiation(self) -> bytes:
-        """Return the wish to negotiate anew, of a server and with TLS 1.2."""
+        """Return a server's request to renegotiate, with TLS 1.2."""
         assert self._openssl.SSL_renegotiate(self._tls) == 1
         self._openssl.SSL_do_handshake(self._tls)
         return self._made()
 
     def heard(self, received: bytes) -> tuple[bytes, bytes]:
-        """Return what `received` says, and what is to be sent for that."""
+        """Return the data in `received`, and the bytes to send for it."""
         self._openssl.BIO_write(self._incoming, received, len(received))
         buffer = ctypes.create_string_buffer(_READ_BYTES)
         said = b""

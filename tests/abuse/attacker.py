@@ -49,7 +49,7 @@ def publish_frames(
 
 
 def _piece(source: Iterator[bytes]) -> bytes:
-    """Take parts until they are worth a call of the system; empty when there are none."""
+    """Join parts until they are worth a system call; empty at the end."""
     parts = []
     size = 0
     for part in source:

@@ -1,10 +1,10 @@
 """What hostile peers do: single inputs, each of which is valid and cheap to send, and bounded in count and time.
 
 ``python -m abuse.attacks NAME AMQP_PORT HTTP_PORT AMQPS_PORT HTTPS_PORT``, in tests/, makes one of them, in a process
-of its own so that it takes no turn from the innocent client that is measured beside it. ``mallory`` has no tag and may
-do everything in vhost ``abuse``; ``mallet`` is a policymaker there; some attacks log in as nobody.
+of its own, so that it does not slow down the innocent client that is measured beside it. ``mallory`` has no tag and may
+do everything in vhost ``abuse``; ``mallet`` is a policymaker there; some attacks do not log in.
 
-An attack that is refused (a close, a 4xx, a hang-up) has been answered well. What has to hold is in `test_attacks`.
+An attack that is refused (a close, a 4xx, a hang-up) has been answered well. `test_attacks` lists the requirements.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BODY_BYTES = 32 << 20  # the most that a request may have
 DEADLINE_S = 60.0
 # Repetition ends by itself, whatever the broker does.
 LOAD_S = float(os.environ.get("WARREN_TEST_ABUSE_LOAD_S", "4"))
-# Handshakes of HTTPS go by turns of addresses: whoever has the attacker's address waits behind the attacker.
+# HTTPS handshakes take turns by address: a client at the attacker's address would wait behind the attacker.
 ELSEWHERE = ("127.0.0.2", 0)
 
 
@@ -469,7 +469,7 @@ def exclusive_queues(ports: Ports) -> None:
 
 @attack
 def expiries_with_dead_letters(ports: Ports) -> None:
-    """500,000 messages that expire in the same moment, and go on to another queue."""
+    """500,000 messages that expire in the same moment, and become dead letters in another queue."""
     client = hostile(ports)
     expiring: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 3_000}
     client.pump([queue("dead", {"x-max-length": 1_000}), queue("expiring", expiring)])

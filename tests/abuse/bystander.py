@@ -29,8 +29,8 @@ QUEUE = "bystander"
 class Bystander:
     """Runs in three threads inside its ``with`` block.
 
-    `worst_s` holds the longest wait for each of ``confirm``, ``login`` and ``health``, `count` how many there were,
-    `failures` what went wrong. Nothing may.
+    `worst_s` holds the longest wait for each of ``confirm``, ``login`` and ``health``, `count` the number of waits, and
+    `failures` the errors, which must stay empty.
     """
 
     def __init__(self, process: WarrenProcess) -> None:

@@ -1,8 +1,8 @@
 """Random requests to every route of the management API, well formed, with extreme values in every place.
 
 The operations and the shapes of their bodies are those of the OpenAPI document that the broker serves. Users are an
-administrator, who keeps away from users and vhosts, and a policymaker. What has to hold: no request is answered with
-500, and none kills the process. 503 says what is unavailable, and is an answer.
+administrator, who does not touch users and vhosts, and a policymaker. The requirement: a request never gets a 500 and
+never kills the process. A 503, which says what is unavailable, is allowed.
 
 ``python -m abuse.requests --seed S --requests N``, in tests/, starts a broker for them.
 """
@@ -77,7 +77,7 @@ class Requests:
         api = self._admin
         for queue, kind in (("q", "classic"), ("q1", "stream")):
             place = f"/queues/{VHOST}/{queue}"
-            # What a request has paused or filled begins anew.
+            # Make queues again that a request has paused or filled.
             api.ask("DELETE", place)
             api.ask("PUT", place, {"durable": True, "arguments": {"x-queue-type": kind}})
         api.ask("PUT", f"/exchanges/{VHOST}/e", {"type": "topic"})

@@ -67,7 +67,7 @@ def peak_bytes(process: WarrenProcess) -> int:
 
 
 def forget_peak(process: WarrenProcess) -> None:
-    """Have `peak_bytes` begin anew."""
+    """Reset `peak_bytes`."""
     Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
 
@@ -90,7 +90,7 @@ def run(process: WarrenProcess, name: str) -> Outcome:
         "the attackers to be gone",
         REST_DEADLINE_S,
     )
-    # What is left of the attack goes with its vhost.
+    # The remains of the attack go with its vhost.
     api.delete(f"/vhosts/{VHOST}")
     api.ask("DELETE", f"/queues/%2F/{QUEUE}/contents")
     api.close()

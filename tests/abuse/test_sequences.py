@@ -23,7 +23,7 @@ def test_extreme_values_in_every_method_leave_the_engine_whole_and_as_small_as_b
     sequences = Sequences(seed)
     sequences.run(METHODS)
     sequences.check_memory()
-    # Whoever is refused at the door tests the door only.
+    # Clients that are refused at login would test only the login.
     assert sequences.counts["methods"] > 20 * sequences.counts["connections"]
     for code in (403, 404, 405, 406):
         assert sequences.counts[f"channel.close {code}"] > 0

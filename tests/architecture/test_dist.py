@@ -297,7 +297,7 @@ def test_the_unit_starts_the_broker_as_its_command_is() -> None:
 
 
 def test_the_unit_waits_for_the_clock_to_be_set_where_something_waits_for_that() -> None:
-    """As systemd.special(7) says: whoever needs the time is ordered behind the target, and does not pull it in."""
+    """As systemd.special(7) says: a unit that needs the time is ordered after the target, and does not pull it in."""
     assert "time-sync.target" in unit("After")[0].split()
     assert "time-sync.target" not in unit("Wants")[0].split()
 

@@ -1,4 +1,4 @@
-"""What a user may set or meet has a line in the documentation, and what the documentation names is there."""
+"""All settings and messages for users have a line in the documentation, and all names in it exist."""
 
 from __future__ import annotations
 

@@ -36,19 +36,19 @@ ARROWS: dict[str, set[str]] = {
     "gateway": {"amqp", "server"},
     "perf": {"amqp", "amqp10"},  # codecs only
     "testing": {"amqp", "msgstore/log", "msgstore/files", "queues", "vhosts", "channels", "server"},  # on top
-    "backup": set(),  # what a directory of backups is, for who writes one and who reads it
+    "backup": set(),  # the format of a backup directory, for its writers and readers
     "ctl": {"amqp", "backup"},
     "links": {"amqp"},
     "cluster": set(),  # it decides for any store
     "mgmt_plugin/http": {"amqp", "server"},
     "mgmt_plugin": {"amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "server"}
     | {"msgstore/files"},  # the data port reads sealed chunks where they lie
-    "spark_bridge": set(),  # it runs where there is no broker
+    "spark_bridge": set(),  # it runs without a broker
     "lake": {"spark_bridge"},  # likewise: it reads through the same client
 }
 ENGINE = ("amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "amqp10", "mqtt", "stomp")
 PROTOCOLS = ("amqp10", "mqtt", "stomp")
-# Who may cross, and why.
+# The allowed crossings, with their reasons.
 EXCEPTIONS = {
     ("server/commands.py", "perf"),  # `warren perf` is a command like any other
     ("server/cli.py", "ctl"),  # and so is `warren ctl`, which is to start fast
@@ -58,7 +58,7 @@ EXCEPTIONS = {
     # The links themselves know AMQP only; these two connect them to the broker.
     *(("links/broker_host.py", package) for package in ("exchanges", "queues", "vhosts", "server")),
     ("links/plugin.py", "server"),
-    # What a table may be is said once, for a file and for a parameter; what follows is a process of its own.
+    # One module validates tables, for a file and for a parameter. The follower is a process of its own.
     ("links/lake_host.py", "lake"),
     *(("links/lake_host.py", package) for package in ("server", "vhosts")),
     ("links/client_tls.py", "server"),  # which files are read, and in which threads, is one rule for the process
@@ -136,7 +136,7 @@ def modules(package: str) -> list[Path]:
 
 
 def package_of(path: str) -> str:
-    """Return the key of `ARROWS` for the path of a module or package; its first folder when there is none."""
+    """Return the key of `ARROWS` for the path of a module or package; its first folder without a key."""
     parts = path.removesuffix(".py").split("/")
     known = ["/".join(parts[:length]) for length in (2, 1)]
     return next((name for name in known if name in ARROWS), parts[0])
@@ -206,7 +206,7 @@ def test_only_who_puts_a_broker_together_imports_a_plugin() -> None:
             target = module.split(".")[1:2]
             if target and target[0].endswith(("_plugin", "_bridge")) and target[0] != path.relative_to(ROOT).parts[0]:
                 importers.add(relative(path))
-    # What follows queues into tables is no part of a broker either, and reads as the bridge does.
+    # The follower of queues into tables does not belong to a broker either; it reads as the bridge does.
     assert {name for name in importers if not name.startswith("lake/")} == {"__main__.py", "testing/life.py"}
 
 

@@ -21,7 +21,7 @@ CHOOSE = {
     "server/network/readiness.py",
     "server/process_memory.py",
     "server/regular_files.py",
-    # Who is on the same machine reads files instead of asking a broker: elsewhere nobody is found to be.
+    # A client on the same machine reads files instead of asking the broker. Other systems never recognise one.
     "mgmt_plugin/resources/data_port.py",
     "spark_bridge/local_files.py",
 }

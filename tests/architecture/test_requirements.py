@@ -1,6 +1,6 @@
-"""What is installed is what the repository names: exact versions, with the hashes of their files.
+"""The installed packages are those that the repository names: exact versions, with the hashes of their files.
 
-`scripts/lock` makes requirements/*.txt from what pyproject.toml asks for; who changes one has to run it.
+`scripts/lock` makes requirements/*.txt from pyproject.toml; run it after each change there.
 """
 
 from __future__ import annotations

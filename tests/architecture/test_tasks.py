@@ -32,7 +32,7 @@ ARGUED = {
     ("links/amqp_client.py", "start", "self._beat"): "the heartbeats of a link's connection",
     ("links/federation.py", "move", "attempt"): "one of the two things that a federation link does",
     ("links/transfer.py", "run", "guarded"): "what a link does besides forwarding",
-    # Around one process of tables: what they raise is the end of that, and `keep` has the tables begin anew.
+    # Around one process of tables: an exception in them ends that process, and `keep` restarts the tables.
     ("links/lake_jobs.py", "_in_process", "process.listen_to_errors"): "reads what the process says",
     ("links/lake_jobs.py", "_in_process", "until_it_ends"): "talks to the process, until it is ended",
     ("mgmt_plugin/plugin.py", "serve_locally", "serve_http"): "a listener whose failure is that of the kept task",
@@ -68,7 +68,7 @@ ARGUED = {
     ): "the thread of a connection to a leader: its error ends it",
     ("mgmt_plugin/http/forwarding.py", "begin", "self._send_body"): "a part of one request, whose failure it is",
     ("gateway/clients.py", "end_all", "Thread"): "it waits for the last clients to hang up, and nobody waits for it",
-    # The five hands of a member: a fault of one of them is a fault of ours, and the process begins anew.
+    # The five hands of a member: a fault in one of them is a fault in ours, and the process restarts.
     **{
         ("cluster/driver.py", "run", f"self.{hand}"): "ends the driver, and with it the process"
         for hand in ("_read", "_write", "_ask", "_watch", "_wake")
@@ -165,7 +165,7 @@ def test_a_task_without_a_supervisor_is_found(tmp_path: Path) -> None:
 
 
 def test_calls_that_block_have_the_threads_of_their_purpose() -> None:
-    """Trio's own are for resolving names, of which there is no end when a name server does not answer."""
+    """Trio's own threads resolve names, which never ends when a name server does not answer."""
     users = []
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -6,7 +6,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 
 def reject_all(channel: BlockingChannel, queue: str, *, requeue: bool) -> None:
-    """Reject what is in the queue until nothing is delivered any more."""
+    """Reject the messages of the queue until it delivers nothing."""
     while (method := channel.basic_get(queue)[0]) is not None:
         assert method.delivery_tag is not None
         channel.basic_reject(method.delivery_tag, requeue)

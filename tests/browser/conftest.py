@@ -4,7 +4,7 @@
 2. Every page is watched: an error of a script, a breach of the content security policy or a dialog of a script fails
    the test, whatever else it claims.
 3. `ui` is one page that starts over for each test; `own_ui` and `open_ui` are for what changes more than the page.
-4. Playwright keeps an event loop running in its process, where tests with loops of their own cannot run any more:
+4. Playwright keeps an event loop running in its process, where tests with loops of their own can no longer run:
    `scripts/test` runs this folder on its own.
 5. The first login is made through the page by `test_login.py`; all other tests begin with its session.
 """

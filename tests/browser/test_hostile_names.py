@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from .conftest import Connect
 from .ui import Ui
 
-# What has to be at the beginning is; what may be anywhere is together, since a page costs seconds for each of them.
+# Texts that must stand at the beginning do; the others are together, because each name costs seconds of a page.
 NAMES = [
     "<img src=x onerror=alert(1)>\"><script>alert(1)</script>'${alert(1)} {{x}} `y`",
     "javascript:alert(1)//a/b//c?d=e&f#g;h 100%25%zz%",

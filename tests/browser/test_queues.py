@@ -266,7 +266,7 @@ def test_a_list_of_queues_shows_how_long_each_was_lately(ui: Ui, api: Api, amqp:
     ui.visit("queues", vhost=vhost)
     expect(ui.row("growing").get_by_role("img")).to_have_accessible_name("0 to 4 messages")
     expect(ui.row("still").get_by_role("img")).to_have_accessible_name("0 messages all the time")
-    # Who does not look at them does not have them asked for.
+    # The page does not ask for hidden trends.
     ui.main.locator("summary", has_text="Columns").click()
     with ui.page.expect_request(lambda request: "/api/queues" in request.url and "lengths_age" not in request.url):
         ui.page.get_by_label("Trend").uncheck()

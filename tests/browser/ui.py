@@ -155,7 +155,7 @@ class Ui:
         expect(self.page.locator(".notice").filter(has_text=text).first).to_be_visible()
 
     def refresh(self) -> None:
-        """Fetch what the page shows anew."""
+        """Fetch the contents of the page again."""
         self.page.get_by_role("button", name="Refresh now").click()
 
     def argument(self, at: int, key: str, kind: str, value: str, within: Locator | None = None) -> None:

@@ -14,7 +14,7 @@ CLUSTER_VARIABLE = "WARREN_TEST_CLUSTER"
 
 
 def is_asked_for() -> bool:
-    """Tell whether the clients are to be those of a follower."""
+    """Tell whether the clients should connect to a follower."""
     return os.environ.get(CLUSTER_VARIABLE, "") not in ("", "0")
 
 
@@ -35,7 +35,7 @@ def follower_of_cluster(directory: Path) -> Iterator[WarrenProcess]:
 
 
 def _node(directory: Path, name: str, flags: dict[str, str], secret: Path) -> WarrenProcess:
-    # What a follower listens on is asked for by name: it opens the same ports again when it leads.
+    # A follower's ports are chosen explicitly: it opens the same ports again when it leads.
     ports = {listener: f"127.0.0.1:{free_port()}" for listener in ("amqp", "http")}
     return WarrenProcess(
         directory / name, ports | flags | {"cluster-secret-file": str(secret)}, {"node_name": f"rabbit@{name}"}

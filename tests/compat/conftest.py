@@ -1,9 +1,9 @@
-"""Fixtures of the compatibility suite: the broker under test, connections, and names nobody else uses.
+"""Fixtures of the compatibility suite: the broker under test, connections, and unique names.
 
 1. `channel` lives on one shared connection without heartbeats; tests that lose a connection use `connect`.
 2. Queues and exchanges carry names from `names`, which deletes them afterwards: all clients share vhost "/".
 3. An answer that never comes ends the test, not the session: every test has an alarm, and after an alarm the shared
-   connection is opened anew.
+   connection is reopened.
 """
 
 from __future__ import annotations

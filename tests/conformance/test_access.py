@@ -1,4 +1,4 @@
-"""Who may do what: every operation with the permissions it needs, live changes, topic permissions."""
+"""Permissions: every operation with the permissions it needs, live changes, topic permissions."""
 
 from __future__ import annotations
 

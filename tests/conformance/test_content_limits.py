@@ -1,4 +1,4 @@
-"""What a peer of bad will must not achieve: memory is bounded, whatever it announces or nests."""
+"""Limits for hostile peers: memory is bounded, whatever a peer announces or nests."""
 
 from __future__ import annotations
 

@@ -338,7 +338,7 @@ def test_published_deaths_cut_no_circle(client: Client, harness: Harness) -> Non
 
 Q = {"queue": "q", "reason": "rejected"}
 R = {"queue": "r", "reason": "expired"}
-# What a client publishes as x-death, and what it is after the next rejection in q: without times, exchanges and keys.
+# x-death as a client publishes it, and after the next rejection in q: without times, exchanges and keys.
 PUBLISHED_DEATHS: dict[str, tuple[object, list[object]]] = {
     "nothing": ([], [Q | {"count": 1}]),
     "a dead letter": ([Q | {"count": 7}, R | {"count": 2}], [Q | {"count": 8}, R | {"count": 2}]),

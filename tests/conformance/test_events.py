@@ -1,4 +1,4 @@
-"""The event exchange. What is expected of names, types and texts is what RabbitMQ 3.10.8 sent for the same commands."""
+"""The event exchange. Expected names, types and texts are those that RabbitMQ 3.10.8 sent for the same commands."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def test_retention_of_what_is_out() -> None:
     deliveries = client.deliveries()
     put_policy(harness, max_length_bytes=0)
     ack(client, *deliveries)
-    # What it had in memory it gets.
+    # It gets the messages that it had in memory.
     assert offsets(client) == list(range(5, 10))
     leave(client, tag)
     join(client)

@@ -1,4 +1,4 @@
-"""What a peer of bad will must not achieve: how many things there are is bounded, and what an unknown one may send."""
+"""Limits for hostile peers: the number of objects, and the input before login."""
 
 from __future__ import annotations
 

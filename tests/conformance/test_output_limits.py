@@ -1,4 +1,4 @@
-"""What a peer of bad will must not achieve by not taking what is sent to it."""
+"""Limits for hostile peers that do not take the output that is sent to them."""
 
 from __future__ import annotations
 

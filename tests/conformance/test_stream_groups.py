@@ -1,4 +1,4 @@
-"""Consumer groups of streams: where they begin, and who is served."""
+"""Consumer groups of streams: where they begin, and which consumer is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: what is kept, through crashes and beside other queues, and what retention lets go."""
+"""Streams: which messages are kept, through crashes and beside other queues, and which retention drops."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def test_the_last_page_stays(count: int, limit: dict[str, Any], clean: bool) -> 
     fill(client, count)
     for _ in range(3):
         harness, client = restarted(harness, clean=clean)
-        put_policy(harness, queue_leader_locator="balanced")  # all rules are looked at anew
+        put_policy(harness, queue_leader_locator="balanced")  # all rules are checked again
         harness.pass_time(7200)
         left = everything(client)
         assert left == numbers(count, first=left[0][0])

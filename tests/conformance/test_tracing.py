@@ -1,4 +1,4 @@
-"""The firehose. What is expected of names and types is what RabbitMQ 3.10.8 sent for the same commands."""
+"""The firehose. Expected names and types are those that RabbitMQ 3.10.8 sent for the same commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A valid client of AMQP 1.0, as frames: scenes that together use every performative, filter and kind of section.
 
-A scene is a list of frames on one session, with handles of its own, that a correct broker accepts. The numbers in flow
-and disposition that depend on what was received are put in by who sends them.
+A scene is a list of frames on one session, with handles of its own, that a correct broker accepts. The sender fills in
+the numbers in flow and disposition that depend on received frames.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """What a client of AMQP 1.0 may see of a correct broker: every frame is whole and typed, and fits to those before it.
 
 1. Protocol headers, SASL, `open` and everything else come in that order; after `close`, or a login that is refused,
-   nothing comes.
-2. A frame is no larger than its peer takes, and its fields are of the types that the specification gives them; those
+   nothing follows.
+2. A frame is not larger than its peer takes, and its fields are of the types that the specification gives them; those
    that are mandatory are there.
-3. A session, a link and a delivery are spoken of between their beginning and their end, and begun once.
+3. A session, a link and a delivery are mentioned only between their beginning and their end, and begun once.
 4. Deliveries of a session are numbered without gaps; the transfers of one are not mixed with others of the session;
-   what they carry is whole sections, in their order.
+   they carry whole sections, in order.
 5. An error has a condition of the specification, and not amqp:internal-error, which would be our fault.
 """
 
@@ -90,7 +90,7 @@ class ServerSession:
         self.transfers = 0
         self.counts: dict[int, int] = {}  # deliveries by handle
         self.unsettled: list[int] = []  # ids of deliveries that it might say something of
-        self.cut: tuple[int, bytes] | None = None  # handle and payload of a delivery that goes on
+        self.cut: tuple[int, bytes] | None = None  # handle and payload of a delivery that continues
 
 
 class Amqp10Transcript:

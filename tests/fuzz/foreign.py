@@ -1,6 +1,6 @@
 """Messages of clients of 0-9-1, with headers that mean something to other protocols and are not as those would be.
 
-Whoever consumes them over another protocol is sent them in its own form, whatever is in them.
+Consumers of another protocol get them in the form of that protocol, whatever they contain.
 """
 
 from __future__ import annotations

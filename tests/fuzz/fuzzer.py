@@ -1,12 +1,12 @@
 """Random clients that break their frames, several at a time, against one broker that must outlive them all.
 
-What is asked of the broker, for every client and every byte:
+The requirements, for every client and every byte:
 
 1. No exception leaves the engine, and it comes to rest.
 2. What the clients receive obeys the transcript of their protocol: normal output, or a proper close.
-3. A client that is gone leaves nothing: no consumer, exclusive queue, unacked message, no byte of a body.
+3. A client that is gone leaves nothing behind: consumers, exclusive queues, unacked messages and bytes of bodies go.
 4. Memory is flat: between batches, with all topology deleted, the process is as small as after the first.
-5. Others go on: one that publishes to itself after each batch gets what it has published.
+5. Other clients continue: one that publishes to itself after each batch gets its messages.
 
 Everything is drawn from the seed. A batch begins with an empty vhost and a generator of its own, so that
 ``python -m fuzz --protocol P --seed S --first B``, in tests/, plays batch B again.
@@ -278,7 +278,7 @@ class Fuzzer:
         engine.settle()
 
     def _calm_down(self) -> None:
-        """Take back what was disturbed: nobody has to wait any more, and the user may do everything again."""
+        """Take back what was disturbed: clients no longer wait, and the user has all permissions again."""
         self.engine.broker.set_alarm("memory", False)
         self.engine.broker.administer(PermissionPut(USER, "/", ".*", ".*", ".*"))
         self.engine.settle()

@@ -1,7 +1,7 @@
 """One client on its way through frames of its protocol, some of which it breaks; the fuzzer plays several of them.
 
-A protocol derives from `RandomPeer`, and adds what is sent next, what may be received, and how a client goes on when it
-was refused something. Everything is drawn from the generator that is handed in.
+A protocol derives from `RandomPeer`, and adds the next frames to send, the frames that may be received, and how a
+client continues after a refusal. Everything is drawn from the generator that is handed in.
 """
 
 from __future__ import annotations

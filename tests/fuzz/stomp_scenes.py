@@ -1,7 +1,7 @@
 """A valid client of STOMP, as frames: scenes that together use every command, destination and option.
 
-A scene is a list of frames that a correct broker accepts, with a number that makes its names its own. The ids of what
-was delivered are put into ACK and NACK by who sends them.
+A scene is a list of frames that a correct broker accepts, with a number that makes its names its own. The sender puts
+the ids of deliveries into ACK and NACK.
 """
 
 from __future__ import annotations

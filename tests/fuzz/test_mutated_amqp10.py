@@ -1,6 +1,6 @@
 """Broken frames of AMQP 1.0; ``make fuzz`` is the long run (WARREN_TEST_FUZZ_FRAMES: how many mutated frames).
 
-What has to hold is in `fuzzer`, what a client may be sent in `amqp10_transcript`.
+`fuzzer` lists the requirements, `amqp10_transcript` the frames that a client may be sent.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Broken MQTT packets, several clients at a time, against one broker (WARREN_TEST_FUZZ_FRAMES: how many).
 
 1. No exception leaves the engine, and it comes to rest.
-2. What a client receives are whole packets of the kinds that a broker sends; after an error nothing but the end.
-3. A client that is gone leaves nothing but the sessions that it asked for, and of these as much as it may.
-4. Others go on: one that publishes to itself after each batch gets what it has published.
+2. A client receives whole packets of the kinds that a broker sends; after an error only the end.
+3. A client that is gone leaves only the sessions that it asked for, within their limits.
+4. Other clients continue: one that publishes to itself after each batch gets its messages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Broken frames of STOMP; ``make fuzz`` is the long run (WARREN_TEST_FUZZ_FRAMES: how many mutated frames).
 
-What has to hold is in `fuzzer`, what a client may be sent in `stomp_transcript`.
+`fuzzer` lists the requirements, `stomp_transcript` the frames that a client may be sent.
 """
 
 from __future__ import annotations

@@ -309,8 +309,7 @@ class Comparison:
             self._on_channel(a, call, Expected([got]))
 
     def _some_tag(self, channel: Channel, b: int) -> int | None:
-        """Choose a tag, mostly an outstanding one; None: nothing is outstanding, and the choice is not to be refused
-        now."""
+        """Choose a tag, mostly an outstanding one; None: nothing is outstanding, and no refusal is wanted now."""
         tags = sorted(channel.unacked)
         if b % 32 == 0:
             return 0 if b % 64 else channel.tags + b % 3

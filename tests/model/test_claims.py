@@ -1,5 +1,4 @@
-"""Random queues, drained while clients use them and the broker stops or dies, against a plain record of each message's
-place.
+"""Random queues, drained while clients use them and the broker stops or dies, against a record of all places.
 
 Each message that was stored is in exactly one place: the queue, at a client, claimed, or acknowledged. A claimed
 message keeps the number of its claim, whatever happens, until it is acknowledged or given back. A run is played again

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
 COPIED: Final = ("warren", "tests", "pyproject.toml")
-# Not from the environment of whoever runs this: how long random tests are, and that they are on the source.
+# Not from the caller's environment: the lengths of random tests, and the choice of the source to test.
 LENGTHS: Final = {"BROWSE_RUNS": 8, "CLAIMS_RUNS": 5, "DEDUP_LIVES": 4, "DRAINS_RUNS": 4, "FAIRNESS_RUNS": 8}
 LENGTHS_OF_MORE: Final = {"GROUP_LIVES": 3, "RULE_RUNS": 8, "SNAPSHOTS_RUNS": 4, "SUPER_STREAM_LIVES": 6}
 

@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Recorder:
-    """Looks at the marks that a test has left behind it."""
+    """Reads the marks that a test has left."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -74,8 +74,8 @@ class Reached:
     def by(self, path: str, statement: int, names: tuple[str, ...]) -> list[Case]:
         """Return the tests that reach the statement.
 
-        What is in no function is reached on import, as some functions are: then they are the tests of its module and
-        of whatever uses the names that the statement gives.
+        A statement outside functions runs on import, and so do some functions. Then the result is the tests of its
+        module and of all users of the names that the statement defines.
         """
         found = self._by(1 << (self._first[path] + statement)) if statement >= 0 else []
         if found:

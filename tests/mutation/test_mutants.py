@@ -1,4 +1,4 @@
-"""What is broken, and what is left alone; and that a statement which was reached is found by its number."""
+"""Which statements are broken and which are left alone; and a reached statement is found by its number."""
 
 from __future__ import annotations
 

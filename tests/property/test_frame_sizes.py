@@ -1,7 +1,8 @@
 """Whatever clients do, no frame of the log is larger than it may be, and a batch of several frames counts as a whole.
 
 ``memory_store.check_frame`` looks at every frame that is written here and in all other tests with such a disk. The
-limit is 64 MiB in a broker and some hundred bytes here. What is stored is compared with what a start finds.
+limit is 64 MiB in a broker and some hundred bytes here. The tests compare the stored messages with those that a start
+finds.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class History:
         self.written += [next(NUMBERS) for _ in range(number)]
 
     def lose(self, number: int) -> None:
-        """What was written last and not synced is lost; another life begins."""
+        """Lose the last `number` unsynced entries, and begin another life."""
         del self.written[max(0, len(self.written) - number) :]
         self.start()
 

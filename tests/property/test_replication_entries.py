@@ -1,4 +1,4 @@
-"""What a leader ships comes out as it went in, however the network cuts it; wrong bytes are named, never believed."""
+"""A leader's entries come out as they went in, however the network cuts them; wrong bytes are reported."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from step_counts import step_counter
 step_counter.install()
 
 from step_counts.cases.case import SIZE, Case  # noqa: E402
-from step_counts.meter import Measured, Meter  # noqa: E402 - the engine is to be imported with the hook
+from step_counts.meter import Measured, Meter  # noqa: E402 - the engine must be imported with the hook
 from step_counts.method_cases import CASES  # noqa: E402
 
 

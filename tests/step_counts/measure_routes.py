@@ -13,7 +13,7 @@ from step_counts import step_counter
 
 step_counter.install()
 
-import trio  # noqa: E402 - the broker is to be imported with the hook
+import trio  # noqa: E402 - the broker must be imported with the hook
 from engine_harness import basic_consume, publish_frames, queue_declare  # noqa: E402
 
 from step_counts.route_cases import CASES, SIZE, Case  # noqa: E402

@@ -18,7 +18,7 @@ from warren.queues import delivery, delivery_timeout, expiry, length_limit, long
 from warren.vhosts import dead_lettering
 
 TURNS_MAX = 200000
-# What a turn does of long work is set so low that a few hundred things take several turns.
+# The limits of long work in a turn, set so low that a few hundred steps take several turns.
 TURN_STEPS = 100
 OWN_BYTES = 32 << 10
 AT_ONCE_STEPS = 10

@@ -1,12 +1,13 @@
-"""What each route of the management API is asked, and how its work may grow with the number n of what there is.
+"""A request for each route of the management API, and how its work may grow with the number n of objects.
 
-`ONE`: about one object; neither a stretch of it nor all of it grows with the number of others. `SOUGHT`: the same, but
-each other one costs a few steps, to be compared. `LISTED`: all of it grows with n, a stretch at most by a few steps for
-each thing: references are gathered at once, and described in pieces.
-`LINEAR`: a stretch grows with n, for the reason that the case gives. Nothing grows faster.
+`ONE`: about one object; neither one stretch nor the whole grows with the number of others. `SOUGHT`: the same, but each
+other one costs a few steps for a comparison. `LISTED`: the whole grows with n, a stretch at most by a few steps for
+each object: references are gathered at once, and described in pieces. `LINEAR`: a stretch grows with n, for the reason
+that the case gives. Nothing grows faster.
 
-The cases of one broker are asked in the order of the table, so that what one makes the next one can show or delete.
-`{n}` in a target stands for how many there are of everything, `{snapshot}` and `"{epoch}"` for what an answer said.
+The cases of one broker are asked in the order of the table, so that a case can show or delete the objects of an earlier
+one. `{n}` in a target stands for the number of objects of each kind, `{snapshot}` and `"{epoch}"` for values from an
+answer.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ async def _at_once(purpose: str, work: Callable[..., Any], *args: Any, abandon: 
         Count.eighths = mark
 
 
-# Tasks that are ready at the same time go on in the order in which they began.
+# Tasks that are ready at the same time run in the order in which they began.
 setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)  # noqa: B010
 trio._core._run._r.seed(0)
 setattr(threads, "in_thread", _at_once)  # noqa: B010 - before it is imported by name
@@ -142,7 +142,7 @@ class Stretches(trio.abc.Instrument):
 
 
 class FakeLinks:
-    """So many shovels, federation links and tables."""
+    """`count` shovels, federation links and tables."""
 
     def __init__(self, count: int) -> None:
         runs = {"vhost": "/", "status": "running", "state": "running"}

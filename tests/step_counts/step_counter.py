@@ -8,9 +8,9 @@ A module is loaded from its source, with calls put into its syntax tree. One ste
     bytes
 
 1. The same input gives the same number, on every machine and every version of Python that runs the source.
-2. What is counted is what the source says, so a compiled package is measured too: by its source.
-3. Not counted: dict and set look-ups (one step of whoever does them), and what the runtime does by itself (memory,
-   hash tables that grow). What frees much at once has to be found another way.
+2. The counts come from the source, so a compiled package is measured too: by its source.
+3. Not counted: dict and set look-ups (part of the step that does them), and the work of the runtime itself (memory,
+   hash tables that grow). Code that frees much at once has to be found another way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""No request makes a stretch of work long: what each route costs with n and with 2n of what there is, in steps.
+"""No request makes a stretch of work long: the cost of each route with n and with 2n objects, in steps.
 
 The API runs from its source, with its steps counted, in a process of its own (`step_counts.measure_routes`).
-What a route may cost is said in `route_cases`.
+`route_cases` gives the limits of routes.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def read_page(path: Path) -> Page:
     page = Page()
     text = path.read_text()
     blocks = list(_BLOCK.finditer(text))
-    # A comment in a program is no heading.
+    # A comment in a program is not a heading.
     headings = [
         heading.start()
         for heading in _HEADING.finditer(text)

@@ -192,7 +192,7 @@ def test_two_queues_of_one_worker_are_served_in_turn(worker: Worker, gate: Path,
     journal = tmp_path / "journal"
     names = ["one", "other"]
     queues = {name: f"{worker.namespace}.{name}" for name in names}
-    # So many that nothing of the two queues has room in the prefetch before both have a consumer.
+    # Enough tasks that neither queue has room in the prefetch before both have a consumer.
     full = PROCESSES[1] * 4
     blocking = [worker.task("wait_for").delay(str(gate)) for _ in range(full)]
     wait_until(lambda: len(worker.ask("active")) + len(worker.ask("reserved")) >= full, "a full prefetch")

@@ -1,6 +1,6 @@
 """Delayed messages: on delayed message exchanges, which RabbitMQ has as a plugin, and of any queue, which Warren has.
 
-What is delayed and what is not is told by the order in which it comes, never by a clock.
+The tests tell delayed messages by the order of arrival, never by a clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..broker import Broker
 from ..conftest import Names
 from .dialogue import Connect, Inbox, channel_closed_with, get, round_trip
 
-# What is published behind a message has to be there before its time: the test may stand still for so long.
+# A later publish has to arrive before the end of a message's delay: the test may stand still for that long.
 SHORT_MS = 500
 LONG_MS = 1500
 YEAR_MS = 31_536_000_000

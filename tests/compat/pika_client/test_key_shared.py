@@ -85,7 +85,7 @@ def test_workers_come_and_go_and_every_customer_is_served_in_order(
     done: dict[str, list[int]] = defaultdict(list)
 
     def work(inbox: Inbox, count: int, *, dies: bool) -> None:
-        """Answer `count` messages; then leave, with what else was delivered unanswered, or go on."""
+        """Answer `count` messages; then leave, with the other deliveries unanswered, or continue."""
         served = inbox.wait_for(count)[:count]
         for delivery in served:
             customer, _, number = delivery.body.decode().partition("-")

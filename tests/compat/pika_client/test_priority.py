@@ -1,7 +1,7 @@
 """Priority queues: higher levels leave first, each in order; what prefetch, requeueing, limits and expiry do to that.
 
 1. Levels are 0 to x-max-priority. No priority is 0; one above the maximum counts as the maximum and stays as it is.
-2. Priority orders what is ready. What a consumer has already been sent is not overtaken.
+2. Priority orders ready messages. It does not overtake deliveries that a consumer has already been sent.
 """
 
 from __future__ import annotations

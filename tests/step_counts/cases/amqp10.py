@@ -71,7 +71,7 @@ def disposition(n: int, state: int, *, settled: bool = True, fields: list[Any] |
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
-# What is answered one by one is listed at once: a step for each.
+# The broker lists single answers at once: a step for each.
 
 
 @case(None, BOUNDED)
