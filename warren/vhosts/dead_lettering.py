@@ -1,29 +1,29 @@
-"""Takes the dead letters of a vhost from the queue that a message has left to those that get it.
+"""Takes the dead letters of a vhost from the queue that a message has left to the queues that get them.
 
-A letter that comes to a full queue pushes another one out, or is refused and goes on from there: one publish can lead
-to as many letters as there are ways through the queues. So they wait in line, and are placed one after the other.
+A letter that comes to a full queue pushes another one out, or is refused and dead-lettered in turn: one publish can
+lead to as many letters as there are ways through the queues. So letters wait in line, and are placed one by one.
 
-1. Letters are placed in the order in which their messages died, never within another one's placing. As many as a turn
-   has steps for (``queues.long_work``) are placed where the first one died, the others in later turns: one at least in
-   a turn, of which `TARGETS_AT_ONCE` queues get it.
-2. A message keeps its place in the log until its letter is placed: both are in the same batch, whenever that is, and
-   after a crash it is in one place. What a queue refused, and dead-letters without having had it, keeps the place that
-   its letter came from. Only if such letters go on in later turns may a crash leave both the old place and some of the
-   new ones.
+1. Letters are placed in the order in which their messages died, never within the placing of another one. As many as
+   fit into the steps of a turn (``queues.long_work``) are placed where the first one died, the others in later turns.
+   Each turn places at least one letter, in at most `TARGETS_AT_ONCE` queues.
+2. A message keeps its place in the log until its letter is placed: both changes are in the same batch, so after a crash
+   the message is in one place. A message that a queue refused and dead-letters without having had it keeps the place
+   that its letter came from. Only if such letters continue in later turns may a crash leave both the old place and some
+   of the new ones.
 3. One death leads to at most `LETTERS_MAX` letters before a client rejects or publishes one of them; those of the first
    death are all sent, whatever their number. Further ones are dropped. The copies share the count while they are in
-   memory; what was read from disk begins anew.
-4. What died in `DEATHS_MAX` queues without a client's doing is dropped: x-death has no room for many more, and
-   `dead_letter.is_cycle` could not see the circle.
+   memory; for messages read from disk the count begins again.
+4. A message that died in `DEATHS_MAX` queues without a client's doing is dropped: x-death has no room for many more,
+   and `dead_letter.is_cycle` could not see the circle.
 5. A letter to very many queues goes to them over several turns, in one frame of the log, which is held open; the next
    one waits. The queues are those of its route when its turn came; one that is deleted meanwhile takes nothing.
-6. A vhost in whose line there is too much is crowded: its own publishers wait, those of others do not. From
-   `LINE_FULL` letters on what letters lead to is dropped, unless its queue dead-letters at least once. What is to
-   expire, or is too much in a queue, stays there meanwhile (`must_wait`), and is not handed out.
+6. A vhost with too much in its line is crowded: its own publishers wait, those of others do not. From `LINE_FULL`
+   letters on, letters caused by other letters are dropped, unless their queue dead-letters at least once. Messages
+   that should expire, or are too many for a queue, stay there meanwhile (`must_wait`), and are not delivered.
 7. Letters wait for the disk and for space on it, as everything does that the broker writes by itself
    (``msgstore.log.own_writes``); one that holds the batch open does not.
 
-What a letter looks like is ``queues.dead_letter``'s.
+The contents of a letter are the business of ``queues.dead_letter``.
 """
 
 from __future__ import annotations
@@ -49,31 +49,31 @@ if TYPE_CHECKING:
 
 LETTERS_MAX: Final = 1024
 DEATHS_MAX: Final = 256
-# Of `long_work`: what it takes to make a letter, and to give it to a queue.
+# Steps of `long_work`: to make a letter, and to give it to a queue.
 LETTER_STEPS: Final = 40
 TARGET_STEPS: Final = 10
-# So many queues are found in a step, whether they get it or not.
+# This many queues are found in a step, whether they get the letter or not.
 ROUTED_PER_STEP: Final = 4
 # To more queues than these a letter goes in parts.
 TARGETS_AT_ONCE: Final = 1024
-# From so many bytes in line on the publishers of the vhost wait, until half of them are left.
+# With this many bytes in line the publishers of the vhost wait, until half of them are left.
 LINE_MAX_BYTES: Final = 1 << 25
-# From so many letters on one that another one led to is dropped: nobody who could wait has caused it. They are counted
-# and not weighed, for copies share their body.
+# With this many letters in line, a letter that another one led to is dropped: no publisher that could wait has caused
+# it. Letters are counted and not weighed, for copies share their body.
 LINE_FULL: Final = 1 << 16
-# Of a waiting letter beside the message, for the sum of all that wait: its x-death will have one entry more.
+# The cost of a waiting letter beside its message, in the sum of all that wait: its x-death will have one entry more.
 _OVERHEAD_BYTES: Final = 2048
 
 
 class LettersInLine:
-    """What waits to be placed in all vhosts of a broker, and how many letters were dropped for (3), (4) and (6).
+    """The letters that wait to be placed in all vhosts of a broker, and how many were dropped for (3), (4) and (6).
 
-    ``eased``: publishers of some vhost need not wait any longer; whoever resumes them sets it back.
+    ``eased``: publishers of some vhost need not wait any longer; the code that resumes them resets it.
     """
 
     def __init__(self) -> None:
         self.waiting: i64 = 0
-        self.waiting_bytes: i64 = 0  # what the messages take in memory, and what they cost beside
+        self.waiting_bytes: i64 = 0  # of the messages in memory, and their cost beside that
         self.dropped: i64 = 0
         self.eased: bool = False
         self.full: i64 = LINE_FULL
@@ -90,20 +90,20 @@ class _Waiting:
         self.place: i64 = place
         self.reason = reason
         self.time_s: i64 = time_s
-        self.rules = queue.rules  # others may hold when its turn comes
-        self.cause = cause  # whose place in the log it keeps
+        self.rules = queue.rules  # the queue may have others when its turn comes
+        self.cause = cause  # the message whose place in the log it keeps
         self.unplaced: i64 = 1  # itself, and those that keep its place
 
 
 class _UnderWay:
-    """The letter whose turn it is: routed, with `queues` that are to have it, and what has come of it so far."""
+    """The letter whose turn it is: routed to `queues`, and how far it has been placed."""
 
     def __init__(self, waiting: _Waiting, letter: DeadLetter, queues: list[Receiver], taken: bool) -> None:
         self.waiting = waiting
         self.letter = letter
         self.queues = queues
-        self.taken: bool = taken  # nobody has refused it, and somebody has it, or will
-        # Later letters of the same death are not as many.
+        self.taken: bool = taken  # no queue has refused it, and at least one queue or exchange has it, or will
+        # Later letters of the same death go to fewer queues.
         self.in_parts: bool = len(queues) > TARGETS_AT_ONCE and letter.message.envelope.letters is None
         self.takers: list[str] = []
         self.next: int = 0
@@ -119,12 +119,12 @@ class DeadLettering(Job):
         self._line: deque[_Waiting] = deque()
         self._waiting_bytes: i64 = 0
         self._placing: bool = False
-        self._begun: bool = False  # the broker goes on with it
-        self._cause: _Waiting | None = None  # of what is refused now
+        self._begun: bool = False  # the broker will continue it
+        self._cause: _Waiting | None = None  # of the message that is being refused now
         self._targets: i64 = 0  # of the letter that was sent last
         self._under_way: _UnderWay | None = None
         self._beginning: bool = False  # a letter has been posted just now
-        self._timers: dict[Timer, None] = {}  # of queues in which more is to die when the line is shorter
+        self._timers: dict[Timer, None] = {}  # of queues in which more messages die when the line is shorter
 
     def post(self, queue: Queue, message: Message, place: i64, reason: str) -> None:
         """Place the letter of a message that has left `place` of `queue`, when its turn comes; settle it then.
@@ -147,7 +147,7 @@ class DeadLettering(Job):
         self._begin()
 
     def _count(self, message: Message, change: i64) -> None:
-        """Count a message that comes into the line, or leaves it: `change` is 1 or -1."""
+        """Count a message that comes into the line (`change` is 1), or leaves it (-1)."""
         size: i64 = change * (message.memory_bytes + _OVERHEAD_BYTES)
         self._waiting_bytes += size
         in_line = self.in_line
@@ -166,19 +166,19 @@ class DeadLettering(Job):
             vhost.is_crowded = True
 
     def must_wait(self, timer: Timer) -> bool:
-        """Tell whether so much is in line that what is to die stays where it is; `timer` is due when that is over."""
+        """Tell whether the line is too long for more messages to die; `timer` is due when that is over."""
         if not self._vhost.is_crowded:
             return False
         self._timers[timer] = None
         return True
 
     def send(self, queue: Queue, message: Message, reason: str) -> Message | None:
-        """Place the letter of a message that died in `queue` at once; return it unless everybody took it."""
+        """Place the letter of a message that died in `queue` at once; return it unless all its queues took it."""
         letter = self._letter(queue, message, reason, self._vhost.log.now_ms // 1000, queue.rules)
         return None if self._send_alone(letter, False) else letter.message
 
     def send_again(self, letter: Message) -> bool:
-        """Send a letter to those that have not taken it; tell whether there is nobody left."""
+        """Send a letter to the queues that have not taken it; tell whether all have it now."""
         return self._send_alone(sent_again(letter), True)
 
     def need(self) -> i64:
@@ -210,7 +210,7 @@ class DeadLettering(Job):
         return True
 
     def close(self) -> None:
-        """The vhost is deleted, and all queues with it."""
+        """Drop the line: the vhost is deleted, and all queues with it."""
         self._timers = {}
         for waiting in self._line:
             self._count(waiting.message, -1)
@@ -238,7 +238,7 @@ class DeadLettering(Job):
         return _UnderWay(waiting, letter, queues, taken)
 
     def _place(self, under_way: _UnderWay, steps: Steps, may_exceed: bool) -> bool:
-        """Place a letter, and settle the message if nothing else keeps its place; False when some is left to be done.
+        """Place a letter, and settle the message if nothing else keeps its place; False when work is left.
 
         `may_exceed`: it may take more steps than are left.
         """
@@ -257,7 +257,7 @@ class DeadLettering(Job):
             steps.left -= TARGET_STEPS * self._targets
             steps.wrote(letter.message.memory_bytes)
         keeper = waiting.queue.keeper
-        if keeper is not None:  # else it was deleted meanwhile, and nobody would send the letter again
+        if keeper is not None:  # else it was deleted meanwhile, and the letter would not be sent again
             keeper.lanes.letter_sent(None if under_way.taken else letter.message)
         cause = self._cause
         if cause is not None:
@@ -312,7 +312,7 @@ class DeadLettering(Job):
         return letter
 
     def _send_alone(self, letter: DeadLetter, again: bool) -> bool:
-        """Send a letter out of turn, and go on with those that it leads to."""
+        """Send a letter out of turn, and then the letters that it leads to."""
         self._placing = True
         try:
             taken = self._send(letter, again)
@@ -322,12 +322,12 @@ class DeadLettering(Job):
         return taken
 
     def _send(self, letter: DeadLetter, again: bool) -> bool:
-        """Route a letter and give it to whoever is to have it; False when nobody is, or somebody refused it."""
+        """Route a letter and give it to its queues; False when nothing takes it, or a queue refused it."""
         queues, taken = self._route(letter)
         return self._give(letter, queues, taken, again)
 
     def _route(self, letter: DeadLetter) -> tuple[list[Receiver], bool]:
-        """Return the queues that a letter goes to, and whether somebody is to have it, or nobody any more."""
+        """Return the queues that a letter goes to; and whether it counts as taken: also if held, or dropped for (4)."""
         vhost = self._vhost
         message = letter.message
         exchange = vhost.exchanges.get(message.envelope.exchange)
@@ -340,7 +340,7 @@ class DeadLettering(Job):
         return queues, held or len(queues) > 0
 
     def _give(self, letter: DeadLetter, queues: list[Receiver], taken: bool, again: bool) -> bool:
-        """Give a letter to its queues, `taken`: somebody is to have it; False when one refused it, or nobody is."""
+        """Give a letter to its queues. Return `taken`, but False when a queue refused it."""
         message = letter.message
         targets: list[Receiver] = []
         had_by = message.envelope.taken_by or []

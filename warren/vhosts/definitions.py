@@ -1,4 +1,4 @@
-"""Definitions as they are given by whoever administers: JSON objects in, refusals in RabbitMQ's words out.
+"""Definitions from an administrator: JSON objects in, refusals in RabbitMQ's words out.
 
 RabbitMQ shows a refused value as Erlang writes it, and scripts look for its texts: `erlang_term` writes it so.
 """
@@ -14,10 +14,10 @@ _DOUBLE_MAX: Final = 1.7976931348623157e308
 
 
 def parse_definition(text: str) -> dict[str, object]:
-    """Return the JSON object that `text` is.
+    """Return the JSON object in `text`.
 
     Raises:
-        ValueError: it is none.
+            ValueError: it is not a JSON object.
     """
     parsed = parse_json(text)
     if not isinstance(parsed, dict):
@@ -26,13 +26,13 @@ def parse_definition(text: str) -> dict[str, object]:
 
 
 def parse_json(text: str, *, stored: bool = False) -> object:
-    """Return what the JSON `text` says.
+    """Return the value of the JSON `text`.
 
-    A fraction beyond what a double holds is refused: shown again it would be no JSON. One that an earlier version has
-    `stored` is the largest double instead.
+    A fraction beyond the range of a double is refused: written out again it would not be JSON. One that an earlier
+    version has `stored` becomes the largest double instead.
 
     Raises:
-        ValueError: it is no JSON.
+            ValueError: it is not JSON.
     """
     try:
         parsed: object = json.loads(text, parse_constant=_no_number, parse_float=_nearest_double if stored else _double)
@@ -42,7 +42,7 @@ def parse_json(text: str, *, stored: bool = False) -> object:
 
 
 def is_integer(value: object) -> bool:
-    """Tell whether a JSON value is a whole number; true and false are none."""
+    """Tell whether a JSON value is a whole number; true and false are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

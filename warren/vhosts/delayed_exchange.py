@@ -1,10 +1,10 @@
-"""What a delayed message exchange holds, and when it is routed.
+"""The messages that a delayed message exchange holds, and when they are routed.
 
-1. A message is held once, whatever the bindings are then, and routed when it is due, by the bindings that there are
-   then: with its routing key and the keys of CC and BCC. What matches nothing then is gone.
-2. Stored is what is persistent, when the exchange is durable. The store knows it by the name of the exchange, in a lane
-   of its own (`queues.lanes`).
-3. Deleting the exchange drops what it holds.
+1. A message is held once, whatever the bindings are then. It is routed when it is due, by the bindings of that time,
+   with its routing key and the keys of CC and BCC. A message that matches nothing then is gone.
+2. Persistent messages are stored when the exchange is durable. The store knows them by the name of the exchange, in a
+   lane of its own (`queues.lanes`).
+3. Deleting the exchange drops the messages that it holds.
 4. While a message is held its header has the keys of BCC again: envelopes are stored without them.
 """
 
@@ -48,7 +48,7 @@ class DelayedExchange(Timer):
         self._publish: Callable[[Exchange, Message], None] | None = publish
 
     def hold(self, message: Message) -> None:
-        """Hold `message` until its ``due_ms``. Whoever else has it holds it until then too."""
+        """Hold `message` until its ``due_ms``. All holders of the message hold it until then."""
         until_ms: i64 = message.due_ms
         blind_copies = message.envelope.blind_copies
         kept = message if blind_copies is None else with_header(message, _BLIND_COPIES, blind_copies)
@@ -68,12 +68,12 @@ class DelayedExchange(Timer):
         self.held.begin_storing(index)
 
     def restore(self, index: QueueIndex, *, clean: bool) -> None:
-        """Take over what recovery found; after an unclean stop any of it may have been routed before."""
+        """Take over the messages that recovery found; after an unclean stop any of them may have been routed before."""
         self.held.restore(index, clean=clean)
         self.plan()
 
     def released(self, message: Message) -> None:
-        """A message is due."""
+        """Publish a message that is due."""
         headers = headers_of(message.header_payload())
         copies = decode_table(headers).get(_BLIND_COPIES) if b"\x03BCC" in headers else None
         if isinstance(copies, list):
@@ -88,27 +88,27 @@ class DelayedExchange(Timer):
         self.plan()
 
     def plan(self) -> None:
-        """Set the timer for the earliest."""
+        """Set the timer for the earliest message."""
         at_ms: i64 = self.held.first_ms()
         if at_ms < NEVER and self._publish is not None:
             self._timers.at(at_ms, self)
 
     def page_out(self) -> None:
-        """Memory is short."""
+        """Move messages out of memory, which is short."""
         if self.held.needs_index():
             self._begin_storing()
         self.held.page_out()
 
     def close(self) -> None:
-        """The exchange is deleted."""
+        """Release everything: the exchange is deleted."""
         self.held.close()
         self._timers.cancel(self)
-        # The vhost has us and we had the vhost: nothing must be left for the cyclic collector.
+        # The vhost and this refer to each other: do not leave them to the cyclic collector.
         self._publish = None
 
 
 class ExchangeLane(HeldMessages):
-    """What the exchange holds."""
+    """The messages that the exchange holds."""
 
     def __init__(self, log: MessageLog, owner: DelayedExchange) -> None:
         super().__init__(log)

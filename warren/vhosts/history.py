@@ -1,15 +1,15 @@
 """Binds to exchanges that remember messages: the queue gets those first, the oldest first (``queues.long_work``).
 
-1. The queue is bound when it has all of them. What is published meanwhile is remembered, so it is brought as well: the
-   consumers of the queue see everything from the oldest message on in the order in which the exchange had it, without
-   gaps, and nothing twice.
-2. Until then there is no binding: it cannot be unbound, nobody is told of it, a restart knows nothing of it. The
-   exchange is in use all the same: it is not deleted as unused, nor because its last binding has gone.
-3. A bind that is under way already is not begun again: who asks for the same waits until the first is done.
-4. When the queue or the exchange goes, so does the bind, as if it had been done right before. What the queue has, it
-   keeps.
-5. Whoever publishes pays for the binds that wait for the message, as for queues; they take it over their share. So
-   nobody can publish faster than they follow.
+1. The queue is bound when it has the whole history. The exchange also remembers messages that are published meanwhile,
+   so these are brought as well. The consumers of the queue see everything from the oldest message on, in the order in
+   which the exchange had it, without gaps, and nothing twice.
+2. Until then the binding does not exist: it cannot be unbound, watchers are not told, and a restart forgets it. Still
+   the exchange is in use: it is not deleted as unused, nor because its last binding has gone.
+3. A bind that is under way is not begun again: a second request for the same bind waits until the first is done.
+4. When the queue or the exchange goes, so does the bind, as if it had been done right before. The queue keeps the
+   messages that it has.
+5. A publish pays for the binds that wait for its message, as for queues; these binds may exceed their share. So
+   publishers cannot be faster than the binds follow.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 MESSAGE_STEPS: Final = 2
 KEPT_STEPS: Final = 4  # where the queue has rules
-# What all binds to an exchange may bring of what has been published since their last turn, over their share: as many
-# messages as a turn has units of work.
+# How many messages that were published since their last turn all binds to an exchange may bring beyond their share: as
+# many as a turn has units of work.
 PAID_MAX: Final = 16384
 
 
 def history_of(source: Exchange) -> RecentHistoryExchange | None:
-    """Return the exchange that remembers messages for queues that are bound to `source`; None: there is none."""
+    """Return the exchange that remembers messages for queues bound to `source`; None: nothing remembers."""
     remembering = source.inner if isinstance(source, DelayedMessageExchange) else source
     return remembering if isinstance(remembering, RecentHistoryExchange) else None
 
@@ -71,7 +71,7 @@ def maybe_history_bind(
     by: str,
     done: Callable[[int], None],
 ) -> HistoryBind | None:
-    """Return what binds `destination` to `source`; None: nothing is to be brought to it, `VirtualHost.bind` does.
+    """Return the job that binds `destination` to `source`; None: `VirtualHost.bind` does it alone.
 
     Raises:
         ChannelException: 406, the exchange type refuses the binding.
@@ -86,7 +86,7 @@ def maybe_history_bind(
 
 
 class HistoryBind(Job):
-    """Brings `queue` what `history` remembers, and binds it to `source` then. `done` gets the ticket to wait for."""
+    """Brings `queue` the messages of `history`, and then binds it to `source`. `done` gets the ticket to wait for."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class HistoryBind(Job):
         self.is_done: bool = False
         self._begun: bool = False
         self._next = Remembered()  # of the chain
-        self._seen: i64 = 0  # how many the exchange had remembered when this was last gone on with
+        self._seen: i64 = 0  # the number of messages the exchange had remembered at the last step
 
     def need(self) -> i64:
         return ADDS
@@ -140,7 +140,7 @@ class HistoryBind(Job):
         return True
 
     def _is_wanted(self) -> bool:
-        """Tell whether both ends are there, and not bound: another bind may have been done meanwhile."""
+        """Tell whether both ends still exist, and are not bound: another bind may have been done meanwhile."""
         return not (self._source.deleted or self._queue.deleted or self._binding in self._source.bindings)
 
     def _bring(self, steps: Steps) -> bool:
@@ -166,7 +166,7 @@ class HistoryBind(Job):
         return True
 
     def _release(self, steps: Steps) -> bool:
-        """Let go of what nobody else may have any more: all that has not been brought."""
+        """Release messages that only this bind may still hold: all that it has not brought."""
         following = self._next.following
         while following is not None:
             if steps.left <= 0:

@@ -1,8 +1,8 @@
-"""Sessions of clients that outlive their connections: which there are, until when, and what they owe and are owed.
+"""Sessions of clients that outlive their connections: which exist, until when, and their messages under way.
 
-A protocol whose clients come back derives from `KeptSessions`. What is subscribed to is in queues and their bindings.
-The rest is here, in records of the vhost (`vhosts.records`): each is in the frame of the log of what it was stored
-with.
+A protocol whose clients resume sessions derives from `KeptSessions`. The subscriptions are queues and their bindings.
+The rest is here, in records of the vhost (`vhosts.records`). Each record is in one frame of the log with the change it
+was stored with.
 
     record                     value
     "session:" NAME            expiry in s (4), notes of the protocol
@@ -11,16 +11,16 @@ with.
     "session-out:" ID NAME     (nothing)    ID: a packet id of ours
 
 1. A session that ends with its connection has no record, and is here while it is connected.
-2. ``received`` are the packet ids of messages that have been taken over and may be sent again: exactly once is that
-   they are not taken over again. ``released`` are those of messages that the client has, and may not be told again.
-   Those received in an earlier life of the broker are ``earlier`` as well: after the restore of a backup the client may
-   be further, and use the packet id for another message. That one is taken over: it is sent for the first time, or has
-   another crc.
-3. One that nobody has come back to ends its expiry after the connection, or after the start of the broker, whatever is
-   later. A will that waits goes out at its time, or at the end of the session, whatever is earlier; after a restart
-   that was too long at once.
-4. Sessions, packet ids and wills of a vhost are bounded (`SESSIONS_MAX`, `IDS_MAX`, `WILL_BYTES_MAX`), and no user
-   takes all of them (`vhosts.user_shares`). A session belongs to the user who has connected last.
+2. ``received`` are the packet ids of messages that were taken over and may be sent again: exactly once means that they
+   are not taken over again. ``released`` are those of messages that the client has, and may not be told again. Those
+   received in an earlier life of the broker are ``earlier`` as well. After the restore of a backup the client may be
+   further, and use the packet id for another message. That message is taken over: it is sent for the first time, or
+   has another crc.
+3. A session that its client does not resume ends its expiry after the connection, or after the start of the broker,
+   whichever is later. A waiting will is published at its time, or at the end of the session, whichever is earlier;
+   after a restart that took too long, at once.
+4. Sessions, packet ids and wills of a vhost are bounded (`SESSIONS_MAX`, `IDS_MAX`, `WILL_BYTES_MAX`), and one user
+   cannot take all of them (`vhosts.user_shares`). A session belongs to the user who has connected last.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class KeptSession(Timer):
         self.received: dict[int, None] = _NONE
         self.earlier: dict[int, int] = _NO_CRCS  # those of an earlier life, with the crc of the message; -1: not known
         self.released: dict[int, None] = _NONE
-        self.will = b""  # b"": none waits
+        self.will = b""  # b"": no will waits
         self.will_ms: i64 = NEVER
         self.ends_ms: i64 = NEVER
         self.stored: bytes | None = None  # the value of its record
@@ -69,12 +69,12 @@ class KeptSession(Timer):
             owner.time_has_come(self, now_ms)
 
 
-_NONE: Final[dict[int, None]] = {}  # for all that have none: never changed
+_NONE: Final[dict[int, None]] = {}  # shared by all sessions without ids: never changed
 _NO_CRCS: Final[dict[int, int]] = {}  # likewise
 
 
 class KeptSessions:
-    """Those of one vhost, by name; made when the records have been read."""
+    """The sessions of one vhost, by name; made when the records have been read."""
 
     def __init__(self, records: VhostRecords, log: MessageLog, timers: TimerQueue) -> None:
         self.sessions: dict[str, KeptSession] = {}
@@ -88,26 +88,26 @@ class KeptSessions:
 
     @property
     def ids(self) -> int:
-        """How many packet ids are remembered."""
+        """The number of packet ids that are remembered."""
         return self.id_shares.total
 
     @property
     def will_bytes(self) -> int:
-        """What the wills that wait take."""
+        """The size of the wills that wait."""
         return self.will_shares.total
 
     # --- what a protocol overrides ----------------------------------------------------------------------------------
 
     def user_of(self, notes: bytes) -> str:
-        """Return whose session it is that has these notes."""
+        """Return the user of the session that has these notes."""
         return ""
 
     def publish_will(self, session: KeptSession, will: bytes) -> None:
-        """The time of a will has come."""
+        """Publish a will whose time has come."""
         raise AssertionError("overridden")
 
     def session_over(self, session: KeptSession) -> None:
-        """Nobody has come back: let go of what the session has elsewhere. It is taken out afterwards."""
+        """Release what the session has elsewhere: its client did not resume it. It is removed afterwards."""
         raise AssertionError("overridden")
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class KeptSessions:
         return name in self.sessions or self.session_shares.allows(user, 1)
 
     def take_up(self, name: str, user: str) -> KeptSession:
-        """Return the session called `name`, whose client is connected from now on: what there was, or a new one."""
+        """Return the session called `name`, an existing one or a new one; its client is connected from now on."""
         session = self.sessions.get(name)
         if session is None:
             session = KeptSession(self, name)
@@ -196,7 +196,7 @@ class KeptSessions:
         return True
 
     def leave(self, session: KeptSession) -> None:
-        """The client of a session that outlives its connection has gone."""
+        """Note that the client has gone; its session outlives the connection."""
         if session.owner is None:
             return
         session.is_connected = False
@@ -204,7 +204,7 @@ class KeptSessions:
         self._set_timer(session)
 
     def end_away(self, name: str) -> bool:
-        """End the session called `name`, as an administrator asks; False when there is none, or its client is here."""
+        """End the session called `name` for an administrator; False if it does not exist or its client is connected."""
         session = self.sessions.get(name)
         if session is None or session.is_connected:
             return False
@@ -213,7 +213,7 @@ class KeptSessions:
         return True
 
     def end(self, session: KeptSession) -> None:
-        """The session is over: nothing is left of it. A will that waits goes out."""
+        """Remove the session and everything of it. A waiting will is published."""
         if session.owner is None:
             return
         will = self.take_will(session)
@@ -240,7 +240,7 @@ class KeptSessions:
         session.stored = None
 
     def close(self) -> None:
-        """Let go of everything: the vhost is deleted."""
+        """Release everything: the vhost is deleted."""
         for session in self.sessions.values():
             self._timers.cancel(session)
             session.owner = None
@@ -267,7 +267,7 @@ class KeptSessions:
         self._set_timer(session)
 
     def delay_will(self, session: KeptSession, will: bytes, due_ms: i64) -> bool:
-        """Have a will wait; False when too much waits already. The session outlives its connection."""
+        """Have a will wait; False when too many bytes wait already. The session outlives its connection."""
         if session.stored is None or not self.will_shares.allows(session.user, len(will)):
             return False
         self.will_shares.add(session.user, len(will))
@@ -278,7 +278,7 @@ class KeptSessions:
         return True
 
     def take_will(self, session: KeptSession) -> bytes:
-        """Return the will that waits, which does so no longer; b"": none did."""
+        """Take the waiting will out and return it; b"": no will waits."""
         will = session.will
         if will:
             session.will = b""
@@ -322,7 +322,7 @@ class KeptSessions:
         return known is not None and (is_first or known not in (-1, crc))
 
     def forget_received(self, session: KeptSession, packet_id: int) -> bool:
-        """The client does not send it again; False when it is not one of those."""
+        """Forget an id that the client does not send again; False when it is not one of those received."""
         if packet_id not in session.received:
             return False
         if packet_id in session.earlier:
@@ -342,7 +342,7 @@ class KeptSessions:
             self._records.store(_record(_OUT, packet_id, session.name), b"")
 
     def complete(self, session: KeptSession, packet_id: int) -> bool:
-        """The client has forgotten a message, too; False when it is not one of those."""
+        """Forget an id that the client has forgotten, too; False when it is not one of those released."""
         if packet_id not in session.released:
             return False
         del session.released[packet_id]

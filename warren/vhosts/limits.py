@@ -1,11 +1,11 @@
-"""What a vhost and a user may have open at once, as an administrator has said.
+"""Limits of a vhost and of a user, set by an administrator.
 
     of a vhost   max-connections, max-queues
     of a user    max-connections, max-channels
 
-1. 0 means none at all, a negative number or no limit at all as many as one likes.
-2. A limit holds from the next connection, channel or queue on; what is there stays.
-3. A limit has 64 bits. One that an earlier version has stored, and that has more, counts as the nearest that has.
+1. 0 allows nothing; a negative number, or a missing limit, allows any number.
+2. A limit applies from the next connection, channel or queue on; existing ones stay.
+3. A limit has 64 bits. A larger one that an earlier version has stored counts as the nearest of 64 bits.
 
 Source: RabbitMQ, "Virtual host limits" and "Per-user resource limits".
 """
@@ -25,7 +25,7 @@ USER_LIMITS: Final = (MAX_CONNECTIONS, MAX_CHANNELS)
 
 
 def is_reached(limits: dict[str, int], key: str, count: int) -> bool:
-    """Tell whether with `count` of them there may not be one more."""
+    """Tell whether with `count` of them one more is refused."""
     limit = limits.get(key, -1)
     return 0 <= limit <= count
 

@@ -4,13 +4,13 @@
 
 1. Tickets count appended changes from 1, in each life of the process; a change is durable when ``committed_ticket`` has
    reached its ticket. A reply that promises durability waits for that.
-2. A change goes into the open batch when it is appended. So it is in one frame with whatever else is stored in the same
-   call of the engine: the messages that a deleted queue had go with its declaration, or neither does.
-3. While the journal is held changes gather, all of them, since later ones may need earlier ones; and no file goes that
-   one of them may have made superfluous. At its release they go into one frame. If they are many, that takes several
-   turns, with the batch held open (``message_log``).
-4. What is stored in a queue that was declared meanwhile is in an earlier frame than the declaration. Nobody is told of
-   it before both are durable (`channels.confirms`); a crash in between leaves messages of a queue that nobody knows.
+2. A change goes into the open batch when it is appended. So it is in one frame with everything else stored in the same
+   call of the engine: the messages of a deleted queue go with its declaration, or both stay.
+3. While the journal is held all changes gather, since later ones may need earlier ones. Meanwhile no file is removed
+   that one of them may have made superfluous. At its release they go into one frame. Many changes take several turns,
+   with the batch held open (``message_log``).
+4. A queue that was declared meanwhile may store messages in an earlier frame than its declaration. Clients are not told
+   of either before both are durable (`channels.confirms`). A crash in between leaves messages of an unknown queue.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from warren.queues.long_work import Job, LongWork, Steps
 from warren.vhosts.metadata import MetadataChange
 from warren.vhosts.metadata_lane import MetadataLane
 
-# To encode a change and give it a row.
+# The steps to encode a change and give it a row.
 CHANGE_STEPS: Final = 16
 
 
 class Journal:
-    """What whoever changes metadata needs. This one remembers nothing: of a vhost that is restored, or is deleted."""
+    """Remembers changes of metadata. This one remembers nothing: for a vhost that is being restored or deleted."""
 
     def __init__(self) -> None:
         self.last_ticket: int = 0
@@ -43,7 +43,7 @@ class Journal:
 
 
 class MetadataJournal(Journal):
-    """The journal of a broker. ``on_durable`` is called when more changes are; set once by the shell."""
+    """The journal of a broker. The shell sets ``on_durable`` once; it is called when more changes are durable."""
 
     def __init__(self, log: MessageLog, work: LongWork) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class MetadataJournal(Journal):
         self.log = log
         self._work = work
         self._put_ticket: int = 0  # of the latest change that has a batch
-        self._batch: _ChangesInBatch | None = None  # what the open one has, or an earlier one
+        self._batch: _ChangesInBatch | None = None  # of the open batch, or of an earlier one
         self._gathered: deque[MetadataChange] = deque()
         self._holds: int = 0
         self._is_putting: bool = False
@@ -68,12 +68,12 @@ class MetadataJournal(Journal):
         return self.last_ticket
 
     def hold(self) -> None:
-        """Gather what is appended until `release`: it is one frame of the log then (3)."""
+        """Gather appended changes until `release`, which puts them into one frame of the log (3)."""
         self._holds += 1
         self.log.removals.hold()
 
     def release(self) -> None:
-        """Have what gathered stored, once everybody who held the journal has released it."""
+        """Store the gathered changes, once every holder of the journal has released it."""
         self._holds -= 1
         self._put_gathered()
 
@@ -91,7 +91,7 @@ class MetadataJournal(Journal):
         self._put(self._gathered.popleft())
 
     def gathered_put(self) -> None:
-        """All are stored that had gathered at the release."""
+        """Note that all changes are stored that had gathered at the release."""
         self._is_putting = False
         self._put_gathered()
 
@@ -108,7 +108,7 @@ class MetadataJournal(Journal):
         batch.end = number + 1
 
     def stored(self, batch: _ChangesInBatch) -> None:
-        """The changes of a batch are on disk, and all before."""
+        """Note that the changes of a batch, and all earlier ones, are on disk."""
         if batch.ticket > self.committed_ticket:
             self.committed_ticket = batch.ticket
         self.lane.durable = batch.end

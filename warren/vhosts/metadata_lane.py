@@ -3,18 +3,18 @@
     append -> a record in the open batch -> written and synced -> read -> applied to SQL -> settled
 
     record of the lane `METADATA`, whose number is that of the change: a JSON object in UTF-8
-        v         1; a larger one is refused
-        change    what it is, by the name of its class in ``vhosts.metadata``
+                v         1; a larger one is refused
+                change    the kind of change: the name of its class in ``vhosts.metadata``
         ...       its fields: text, numbers and truth values as in JSON, several texts as an array, bytes as
                   hexadecimal digits. One that is missing has the default of its class.
 
-1. Numbers count the changes of a store without end, over all its lives. SQL remembers below which one it has all of
-   them (`applied`); a change that it has is settled, so what is live is what SQL lacks.
-2. Only what is durable is read, so SQL is never ahead of the log.
-3. Of a change that waits there is an entry in the index in memory, 16 bytes. It is read from the log when SQL is to
-   have it, however long that has been away.
-4. A number below the end that has no record is a change that is lost. Who reads is told, and decides.
-5. A damaged record stays, though SQL has what comes after it: only an operator gives it up.
+1. Numbers count the changes of a store without end, over all its lives. SQL remembers up to which number it has all of
+   them (`applied`). A change that SQL has is settled, so the live records are those that SQL lacks.
+2. Only durable records are read, so SQL is never ahead of the log.
+3. A waiting change has an entry of 16 bytes in the index in memory. It is read from the log when SQL is ready for it,
+   however long SQL has been away.
+4. A number below the end without a record is a lost change. The reader is told, and decides.
+5. A damaged record stays, though SQL has later changes: only an operator gives it up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from warren.queues.record_lane import RecordLane
 from warren.vhosts.metadata import MetadataChange
 
 VERSION: Final = 1
-# So many changes, or so many bytes of them, are read at a time at most.
+# At most this many changes, or this many bytes of them, are read at a time.
 READ_MAX: Final = 512
 READ_BYTES_MAX: Final = 1 << 20
 
@@ -55,7 +55,7 @@ def decode_change(body: bytes) -> MetadataChange:
     """Return the change of a record.
 
     Raises:
-        ValueError: another version has written it, or nobody.
+            ValueError: it was written by another version, or is not a change.
     """
     record: dict[str, Any] = json.loads(body)
     version = record.pop("v", None)
@@ -94,13 +94,13 @@ class MetadataLane(RecordLane):
         return int(number)
 
     def begin(self, applied: int) -> None:
-        """Begin at a start, where SQL has all below `applied` and recovery may have found others."""
+        """Begin at a start, where SQL has all changes below `applied` and recovery may have found others."""
         for index in self.log.indexes.values():
             if index.lane == METADATA:
                 index.owner = self
                 self.index = index
                 self.next_number = index.next_number
-        # What SQL has was durable in this log once. A copy of the log that is older goes on behind that.
+        # The changes in SQL were durable in this log once. An older copy of the log continues after them.
         if applied > self.next_number:
             self.next_number = applied
         self.durable = self.next_number
@@ -116,19 +116,19 @@ class MetadataLane(RecordLane):
                 _AppliedRead(self, self.log, found, numbers).begin()
 
     def drop_applied(self, numbers: list[int], messages: list[Message | None]) -> None:
-        """Forget records that SQL has since an earlier life; those that are damaged stay."""
+        """Forget records that SQL has had since an earlier life; damaged ones stay."""
         for number, message in zip(numbers, messages, strict=True):
             if message is not None:
                 self.drop(number)
 
     def is_behind(self) -> bool:
-        """Tell whether something is durable that SQL does not have."""
+        """Tell whether SQL lacks a durable change."""
         return self.applied < self.durable
 
     def read(self, done: Callable[[int, list[bytes | None]], None]) -> None:
-        """Read the next changes that SQL is to have; `done` gets the number of the first, and their records.
+        """Read the next changes for SQL; `done` gets the number of the first, and their records.
 
-        None is one that is damaged, or was lost before. The caller settles the turn.
+        None stands for a record that is damaged, or was lost before. The caller settles the turn.
         """
         end: i64 = self.applied + READ_MAX
         if end > self.durable:
@@ -141,7 +141,7 @@ class MetadataLane(RecordLane):
         _ChangesRead(self.log, index, numbers, done).begin()
 
     def applied_to(self, end: int) -> None:
-        """SQL has all changes below `end`. The caller settles the turn."""
+        """Settle all changes below `end`, which SQL has. The caller settles the turn."""
         index = self.index
         if index is not None:
             self.log.batch.settle_range(index, self.applied, end)
@@ -149,7 +149,7 @@ class MetadataLane(RecordLane):
 
 
 class _AppliedRead(Fetch):
-    """Reads what SQL has, and the log has not forgotten: to tell what of it is damaged."""
+    """Reads changes that SQL has and the log has not forgotten, to tell which are damaged."""
 
     def __init__(self, lane: MetadataLane, log: MessageLog, index: QueueIndex, numbers: list[int]) -> None:
         super().__init__(log, index, numbers, READ_BYTES_MAX)

@@ -1,14 +1,14 @@
-"""Runtime parameters: what an administrator sets for parts of the broker that the engine does not know.
+"""Runtime parameters: settings by an administrator for parts of the broker that the engine does not know.
 
 A parameter belongs to a vhost and to a component, ``shovel`` for instance, whose validator says what its value may be.
 A global parameter belongs to the broker; the engine reads one of them, `CLUSTER_NAME`.
 
-1. A book holds JSON, and a parameter of a vhost was valid when it was set. One that the catalogue remembers is taken as
-   it is: validators come with the parts of the broker that they are for, and those may be missing now, or stricter than
-   those of the version that set it. Whose parameter it is looks at it again, and says so when it cannot use it.
-2. Listeners are told what has changed, once it has: neither what was set to what it is, nor what is restored. A deleted
-   vhost clears its parameters one by one.
-3. The limits of a vhost and operator policies are set as parameters, too; `own_change` says as what they are kept.
+1. A book holds JSON, and a parameter of a vhost was valid when it was set. A parameter from the catalogue is taken
+   unchecked: validators come with the parts of the broker that they are for, and those may be missing now, or stricter
+   than in the version that set it. The part that uses it checks it again, and reports when it cannot use it.
+2. Listeners are told of a change after it was made. They are not told of a parameter set to its current value, nor of a
+   restored one. A deleted vhost clears its parameters one by one.
+3. The limits of a vhost and operator policies are set as parameters, too; `own_change` says how they are kept.
 
 Source: RabbitMQ, "Parameters and Policies", and 3.10.8 for texts.
 """
@@ -40,17 +40,17 @@ VHOST_LIMITS_NAME: Final = "limits"
 OPERATOR_POLICY_COMPONENT: Final = "operator_policy"
 
 ParameterChange = ParameterPut | ParameterDelete | GlobalParameterPut | GlobalParameterDelete
-# Gets vhost, name, the value read from JSON, and who sets it, ``""`` for the broker itself; returns why it is not
-# valid, a line each, or nothing.
+# Gets vhost, name, the value read from JSON, and the user who sets it, ``""`` for the broker itself. Returns why the
+# value is not valid, one reason per line, or nothing.
 Validator = Callable[[str, str, object, str], list[str]]
 Listener = Callable[[ParameterChange], None]
 
 
 class Parameter:
-    """A parameter, or a global one, of vhost ``""`` and component ``""``. `value` is what the JSON `text` says.
+    """A parameter, or a global one, of vhost ``""`` and component ``""``. `value` is the decoded JSON `text`.
 
     Raises:
-        ValueError: it is no JSON.
+            ValueError: it is not JSON.
     """
 
     def __init__(self, put: ParameterPut | GlobalParameterPut, *, stored: bool = False) -> None:
@@ -70,9 +70,9 @@ class Parameter:
 
 
 class ParameterBook:
-    """All parameters. Who owns a component adds its validator, who wants to hear of changes a listener.
+    """All parameters. The owner of a component adds its validator; code that follows changes adds a listener.
 
-    A listener is called in the middle of a change: it may look at the book, but change nothing before the turn is over.
+    A listener is called in the middle of a change: it may look at the book, but must not change anything in this turn.
     """
 
     def __init__(self) -> None:
@@ -109,8 +109,8 @@ class ParameterBook:
         """Make `change`, which `by` asked for. Return whether anything is different now.
 
         Raises:
-            ValueError: the value is no JSON, its component is unknown or refuses it; the text has a line for each
-                reason. Nothing is changed.
+                ValueError: the value is not JSON, its component is unknown or refuses it; the text has a line for each
+                    reason. Nothing is changed.
         """
         if isinstance(change, ParameterPut | GlobalParameterPut):
             return self._put(self.checked(change, by))
@@ -133,10 +133,10 @@ class ParameterBook:
         return parameter
 
     def restore(self, change: ParameterPut | GlobalParameterPut) -> None:
-        """Take what the catalogue remembers.
+        """Take a parameter from the catalogue.
 
         Raises:
-            ValueError: the value is no JSON.
+                ValueError: the value is not JSON.
         """
         self._put(Parameter(change, stored=True))
 
@@ -150,7 +150,7 @@ class ParameterBook:
         return not parameter.is_same(self._old(parameter))
 
     def forget_vhost(self, vhost: str) -> list[ParameterDelete]:
-        """Drop the parameters of a deleted vhost and return what that comes to."""
+        """Drop the parameters of a deleted vhost and return these changes."""
         gone = [ParameterDelete(vhost, each.component, each.name) for each in self.parameters(vhost)]
         for change in gone:
             self.apply(change)
@@ -184,7 +184,7 @@ class ParameterBook:
 
 
 def own_change(change: MetadataChange) -> MetadataChange:
-    """Return `change`, or as what it is kept if it is a parameter that is not kept as one (3).
+    """Return `change` in the form that is kept: as it is, unless it is a parameter that is kept as something else (3).
 
     Raises:
         ValueError: it cannot be set as a parameter.
@@ -233,7 +233,7 @@ def _operator_policy(change: ParameterPut) -> PolicyPut:
 
 
 def _check_value(value: object, levels: int) -> None:
-    """Refuse what not everybody could be told: half of a surrogate pair, or more than `levels` levels."""
+    """Refuse a value that some readers cannot take: half of a surrogate pair, or more than `levels` levels."""
     if levels < 0:
         raise ValueError("a definition is nested too deeply")
     if isinstance(value, str) and not value.isascii():

@@ -1,12 +1,12 @@
 """Patterns of permissions and policies: RE2, searched for in names.
 
-1. Answering takes time linear in the name and in the `size` of the pattern, and the size is bounded: the longest name
-   takes about a millisecond, and what RE2 keeps in memory for it is `MEMORY_BYTES` at most in each direction. Whoever
-   has names searched pays the `steps` of it.
+1. A search takes time linear in the name and in the `size` of the pattern, and the size is bounded. The longest name
+   takes about a millisecond, and RE2 keeps at most `MEMORY_BYTES` in memory for it in each direction. The caller pays
+   the `steps` of a search.
 2. ``""`` matches nothing, as in RabbitMQ's permissions.
-3. ``^(?!A)B``, which RE2 lacks and which is how everybody excludes names (``^(?!amq\\.).*``), means: B from the start
-   of the name, unless A matches there. It is put together from two searches; any other look-around is refused.
-4. What was stored by an earlier version is kept, larger ones too.
+3. ``^(?!A)B`` is the usual way to exclude names (``^(?!amq\\.).*``), but RE2 does not support it. It means: B from the
+   start of the name, unless A matches there. It is put together from two searches; any other look-around is refused.
+4. Patterns that an earlier version stored are kept, larger ones too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATTERN_MAX_BYTES: Final = 1024
 MEMORY_BYTES: Final = 64 << 10  # of an RE2, of which two thirds are for its program: 2,730 instructions
 STORED_MEMORY_BYTES: Final = 8 << 20
 SEARCH_STEPS: Final = 2
-# An instruction takes up to 8 ns for each character, while RE2 meets names that are not like those before.
+# An instruction takes up to 8 ns for each character, while RE2 meets names that differ from earlier ones.
 SIZE_PER_STEP_SHIFT: Final = 7
 
 
@@ -73,12 +73,12 @@ class Pattern:
 
 
 def _compile(text: str, shown: str, memory_bytes: int, ignores_case: bool) -> Any:
-    # Imported when a pattern needs it: 3 MB that most brokers with "everything" and "nothing" save.
+    # Imported only when a pattern needs it: 3 MB that brokers save if they only have "everything" and "nothing".
     import re2
 
     options = re2.Options()
     options.log_errors = False
-    options.never_capture = True  # or whatever matches is searched once more, for its groups and ten times as slowly
+    options.never_capture = True  # or each match is searched once more, for its groups and ten times as slowly
     options.max_mem = memory_bytes
     options.case_sensitive = not ignores_case
     try:
@@ -90,7 +90,7 @@ def _compile(text: str, shown: str, memory_bytes: int, ignores_case: bool) -> An
 
 
 def _end_of_group(text: str, start: int) -> int:
-    """Return the place behind the group that opens at `start`, or -1 when it does not end."""
+    """Return the place after the group that opens at `start`, or -1 when it does not end."""
     depth = 0
     at = start
     while at < len(text):
@@ -122,7 +122,7 @@ def _has_alternatives(text: str, start: int) -> bool:
 
 
 def _next_place(text: str, at: int) -> int:
-    """Return the place behind the character, quoted text or character class at `at`."""
+    """Return the place after the character, quoted text or character class at `at`."""
     if text[at] == "\\":
         if text[at : at + 2] == "\\Q":
             end = text.find("\\E", at)
@@ -134,7 +134,7 @@ def _next_place(text: str, at: int) -> int:
     if text[at : at + 1] == "^":
         at += 1
     if text[at : at + 1] == "]":
-        at += 1  # first in its class it stands for itself
+        at += 1  # the first character of its class stands for itself
     while at < len(text) and text[at] != "]":
         if text[at] == "\\":
             at += 1

@@ -1,16 +1,15 @@
 """The policies of a vhost: settings for all queues and exchanges whose names match a pattern.
 
-1. An entity has at most one policy, and a queue at most one operator policy: of those that apply to it the one with the
-   highest priority, and of these the first by name.
-2. A policy applies to an entity of the kind it is for whose name its pattern is found in, unless it has a key that the
-   type of the queue does not support. Operator policies apply to queues only. No policy applies to claim queues
-   (`queues.claims`), whatever its pattern.
-3. A book holds valid policies only. What is valid is decided here for the keys, in ``queues.effective_policy`` for
-   their values.
-4. All patterns of a book together are bounded in size, since a declaration may try every one of them; a change that
-   makes them no larger is always taken, and so is what is stored.
-5. The default exchange has no alternate. No policy gives one to the broker's own exchanges: a policy for all exchanges
-   is not meant for traces and events that nobody asked for.
+1. An entity has at most one policy, and a queue at most one operator policy: among those that apply to it the one with
+   the highest priority, and among equal priorities the first by name.
+2. A policy applies to entities of its kind in whose name its pattern is found, unless it has a key that the type of
+   the queue does not support. Operator policies apply to queues only. Policies do not apply to claim queues
+   (`queues.claims`), whatever their pattern.
+3. A book holds valid policies only. Their keys are checked here, their values in ``queues.effective_policy``.
+4. All patterns of a book together are bounded in size, since a declaration may try every one of them. A change that
+   makes them no larger is always taken, and so are stored policies.
+5. The default exchange has no alternate. Policies do not give one to the broker's own exchanges: a policy for all
+   exchanges is not meant for traces and events.
 
 Which setting holds where both policies and an argument have one is decided in ``queues.effective_policy``.
 
@@ -33,10 +32,10 @@ from warren.vhosts.pattern import Pattern
 
 APPLY_TO: Final = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 PRIORITY_MAX: Final = (1 << 63) - 1
-# Of the patterns of a vhost, in instructions of RE2, and one more for each policy: the longest name takes 20 ms then.
+# Of the patterns of a vhost, in instructions of RE2, plus one for each policy: then the longest name takes 20 ms.
 SIZE_MAX: Final = 10_000
 BROKERS_OWN: Final = "amq.rabbitmq."
-# So many unknown keys of a definition are compared with the known ones, unless they are longer; and what is alike.
+# This many unknown keys of a definition are compared with the known ones; longer keys are not. And the least likeness.
 HINTS_TRIED: Final = 3
 HINT_CHARACTERS: Final = 64
 HINT_LIKENESS: Final = 0.75
@@ -57,9 +56,9 @@ _TARGETS: Final = {
 }
 _QUEUE_TYPES: Final = {"classic": _CLASSIC, "quorum": _QUORUM, "stream": _STREAMS}
 
-# Keys that no argument of our queues stands behind, with the queue types that support them, and the argument rows whose
-# policies have others than the arguments. Exchanges are not asked. There is no mirroring; its keys are kept so that
-# definitions can be taken over.
+# Policy keys that do not correspond to an argument of our queues, with the queue types that support them, and keys
+# whose policies apply to other types than the arguments. Exchanges are not asked. Queues are not mirrored; the keys of
+# mirroring are kept so that definitions can be taken over.
 _SUPPORT: Final = {
     ALTERNATE_EXCHANGE: _QUEUES,
     "federation-upstream": _CLASSIC | _QUORUM,
@@ -79,7 +78,7 @@ _SUPPORT: Final = {
     "stream-filter-size-bytes": _STREAMS,
     "target-group-size": _QUORUM,
 }
-# The ways to name upstreams, of which a policy has one, and what RabbitMQ calls their values.
+# The ways to name upstreams, of which a policy has one, and RabbitMQ's names for their values.
 _FEDERATION: Final = {
     "federation-upstream": "name",
     "federation-upstream-set": "set name",
@@ -103,7 +102,7 @@ OPERATOR_KEYS: Final = (
 
 
 class Policy(PolicySettings):
-    """A policy, read and compiled. `stored`: the catalogue remembers it.
+    """A policy, read and compiled. `stored`: it comes from the catalogue.
 
     Raises:
         ValueError: it is not valid; the text is RabbitMQ's, with a line for each reason.
@@ -139,7 +138,7 @@ class Policy(PolicySettings):
 
     @property
     def size(self) -> i64:
-        """What it is of the size of all."""
+        """Its share of the size of all policies."""
         return 1 + self.pattern.size
 
     def is_for(self, target: int) -> bool:
@@ -152,9 +151,9 @@ class Policy(PolicySettings):
 
 
 class PolicyBook:
-    """The policies of one vhost by name, and which of them apply to what.
+    """The policies of one vhost by name; finds those that apply to an entity.
 
-    ``searched``: how many steps looking for them has taken so far, for whoever asks to pay the difference.
+    ``searched``: how many steps these searches have taken so far; a caller pays for the difference.
     """
 
     def __init__(self) -> None:
@@ -167,7 +166,7 @@ class PolicyBook:
         self._operators_ordered: list[Policy] = []
 
     def put(self, change: PolicyPut, *, stored: bool = False) -> bool:
-        """Add a policy, or replace the one of its name; False: it is there just so. `stored`: in the catalogue, too.
+        """Add a policy, or replace the one of its name; False: it is the same. `stored`: it is in the catalogue, too.
 
         Raises:
             ValueError: it is not valid. Nothing is changed.
@@ -192,7 +191,7 @@ class PolicyBook:
         return True
 
     def delete(self, name: str, *, operator: bool) -> bool:
-        """Remove the policy, or operator policy, called `name`; False: there is none."""
+        """Remove the policy, or operator policy, called `name`; False: it does not exist."""
         policy = (self.operator_policies if operator else self.policies).pop(name, None)
         if policy is None:
             return False
@@ -219,11 +218,11 @@ class PolicyBook:
         return self._first(self._operators_ordered, _QUEUE_TYPES[queue_type], name)
 
     def of_queue(self, name: str, queue_type: str = "classic") -> EffectivePolicy:
-        """Return what applies to the queue called `name`, which is ``classic``, ``quorum`` or ``stream``."""
+        """Return the policies of the queue called `name`, which is ``classic``, ``quorum`` or ``stream``."""
         return _together(self.maybe_policy("queue", name, queue_type), self.maybe_operator_policy(name, queue_type))
 
     def of_exchange(self, name: str) -> EffectivePolicy:
-        """Return what applies to the exchange called `name`."""
+        """Return the policies of the exchange called `name`."""
         return _together(self.maybe_policy("exchange", name), None)
 
     def _first(self, ordered: list[Policy], target: int, name: str) -> Policy | None:
@@ -245,7 +244,7 @@ class PolicyBook:
 
 
 def alternate_of(exchange: Exchange, policies: EffectivePolicy) -> str:
-    """Return the alternate of `exchange`, of its argument or of what applies to it; ``""``: it has none."""
+    """Return the alternate of `exchange`, by its argument or by a policy; ``""``: it has none."""
     table = exchange.table
     if ALTERNATE_EXCHANGE in table:
         alternate = table[ALTERNATE_EXCHANGE]
@@ -269,7 +268,7 @@ def _descending(policy: Policy) -> int:
 
 
 def _definition_error(definition: dict[str, object], operator: bool, stored: bool) -> str:
-    """Return why no policy may have `definition`, or ``""``. Wrong values come first, as in RabbitMQ."""
+    """Return why a policy cannot have `definition`, or ``""``. Wrong values come first, as in RabbitMQ."""
     if not definition:
         return "no policy provided"
     unknown: dict[str, object] = {}
@@ -288,8 +287,8 @@ def _definition_error(definition: dict[str, object], operator: bool, stored: boo
 
 
 def _hint(unknown: dict[str, object], operator: bool) -> str:
-    """Return what was probably meant by the first of `unknown` that looks like a key: ``""`` when none does."""
-    from difflib import get_close_matches  # for who misspells something, and nobody else
+    """Return the key that was probably meant by the first of `unknown` that looks like one; ``""`` when none does."""
+    from difflib import get_close_matches  # needed only after a misspelling
 
     known = list(OPERATOR_KEYS) if operator else [key for key in [*_SUPPORT, *BY_KEY] if _support(key)]
     for key in list(unknown)[:HINTS_TRIED]:
@@ -303,7 +302,7 @@ def _hint(unknown: dict[str, object], operator: bool) -> str:
 
 
 def _support(key: str) -> int:
-    """Return the queue types that support `key`, 0 when there is no such key."""
+    """Return the queue types that support `key`, 0 for an unknown key."""
     if key in _SUPPORT:
         return _SUPPORT[key]
     row = BY_KEY.get(key)

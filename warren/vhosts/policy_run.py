@@ -1,10 +1,10 @@
-"""The queues and exchanges of a vhost follow other policies than before, one after the other (`queues.long_work`).
+"""Lets the queues and exchanges of a vhost follow changed policies, one after the other (`queues.long_work`).
 
-1. Whoever has not been reached yet still follows the old ones, as if nobody had come to it. Whoever is reached follows
-   what holds then, and those who watch are told once, however many changes that comes from.
-2. A vhost has one run. A change that comes while it is under way makes it go round once more; the changes hold nothing
-   but themselves, of each policy the latest.
-3. What is declared one at a time follows its policies at once, and whoever declares it pays for finding them.
+1. A queue or exchange that has not been reached yet follows the old policies, as if they had not changed. One that is
+   reached follows the policies of that moment, and watchers are told once, even if several changes lead to it.
+2. A vhost has one run. A change that comes while it is under way makes it go round once more. Only the changes are
+   remembered meanwhile, of each policy the latest.
+3. A queue or exchange that is declared alone follows its policies at once, and its declarer pays for finding them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from warren.vhosts.metadata import PolicyDelete, PolicyPut
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
 
-POLICY_STEPS: Final = 8  # for one queue or exchange that is to follow another policy, besides finding it
+POLICY_STEPS: Final = 8  # for one queue or exchange that gets another policy, besides finding it
 
 
 class PolicyChange:
@@ -34,7 +34,7 @@ class PolicyChange:
 
 
 class PolicyRun(Job):
-    """What the policies of `vhost` say comes to hold for everything there is."""
+    """Has everything in `vhost` follow the policies that it has now."""
 
     def __init__(self, vhost: VirtualHost) -> None:
         self._vhost = vhost
@@ -42,17 +42,17 @@ class PolicyRun(Job):
         self._queues: list[Queue] = []
         self._next: int = 0
         self._is_under_way: bool = False
-        # By whether it is an operator policy, and its name: those that this round is for, and those since it began.
+        # By kind (operator policy or not) and name: the changes of this round, and those since it began.
         self._rounds: dict[tuple[bool, str], PolicyChange] = {}
         self._later: dict[tuple[bool, str], PolicyChange] = {}
 
     def is_to_begin(self, change: PolicyPut | PolicyDelete, by: str) -> bool:
-        """Have everybody follow `change`, once more if that is under way; True when the caller has to begin."""
+        """Have everything follow `change`, in another round if one is under way; True when the caller has to begin."""
         self._later[(change.operator, change.name)] = PolicyChange(change, by)
         return not self._is_under_way
 
     def abandon(self) -> None:
-        """The vhost is deleted: nobody follows anything any more."""
+        """Stop following: the vhost is deleted."""
         self._exchanges = []
         self._queues = []
         self._next = 0
@@ -114,9 +114,9 @@ class PolicyRun(Job):
 
 
 class FirstPolicies(Job):
-    """Queues that were declared many at a time, by `VirtualHost.declare_queue` without their policies, follow them.
+    """Has queues follow their policies that `VirtualHost.declare_queue` has declared without, many at a time.
 
-    Who has not been reached yet follows none.
+    A queue that has not been reached yet follows no policy.
     """
 
     def __init__(self, vhost: VirtualHost, names: list[str]) -> None:

@@ -1,11 +1,12 @@
-"""What the broker remembers for a vhost across restarts, besides its topology: small values by name.
+"""Values that the broker remembers for a vhost across restarts, besides its topology: small, and known by name.
 
-Whoever needs something remembered in the same frame of the log as what it publishes, stores it here in the same turn:
-after a crash both are there, or neither. The commits of staged messages are (`server.staging.commit_notes`).
+A caller that must remember a value in the same frame of the log as its messages stores it here in the same turn: after
+a crash both are there, or neither. The commits of staged messages are an example (`server.staging.commit_notes`).
 
 1. A name has one value; storing another one replaces the record in its place.
 2. Nothing may be stored or forgotten before `is_restoring` is False.
-3. No client can see, change or remove what is here, and no policy applies to it; it goes with the vhost.
+3. Clients can neither see nor change nor remove these values, and policies do not apply to them. They go with their
+   vhost.
 
     record of the lane `VHOST_RECORDS`
          0   8  serial number        the larger one is the newer, should damage leave two records of a name
@@ -44,16 +45,16 @@ class VhostRecords(RecordLane):
         return len(self._records)
 
     def maybe_value(self, name: str) -> bytes | None:
-        """Return what is remembered under `name`; None: nothing."""
+        """Return the value remembered under `name`; None: there is nothing."""
         record = self._records.get(name)
         return None if record is None else record.value
 
     def values(self, prefix: str) -> list[tuple[str, bytes]]:
-        """Return names that begin with `prefix`, and what is remembered under them."""
+        """Return the names that begin with `prefix`, with their values."""
         return [(name, record.value) for name, record in self._records.items() if name.startswith(prefix)]
 
     def store(self, name: str, value: bytes) -> None:
-        """Remember `value` under `name`, whatever was there before. The caller settles the turn."""
+        """Remember `value` under `name`, in place of an earlier value. The caller settles the turn."""
         assert not self.is_restoring
         record = self._records.get(name)
         number: i64 = 0
@@ -74,7 +75,7 @@ class VhostRecords(RecordLane):
         self.put(number, head + raw_name + value, 0)
 
     def forget(self, name: str) -> bool:
-        """Forget what is remembered under `name`; False when that is nothing. The caller settles the turn."""
+        """Forget the value under `name`; False when there is nothing. The caller settles the turn."""
         assert not self.is_restoring
         record = self._records.pop(name, None)
         if record is None:
@@ -90,7 +91,7 @@ class VhostRecords(RecordLane):
         self._found.append((serial, int(number), body[10:name_end].decode(), body[name_end:]))
 
     def all_found(self) -> None:
-        """Everything was read: the newest record of each name counts."""
+        """Keep the newest record of each name: everything was read."""
         found = self._found
         self._found = []
         found.sort(reverse=True)
@@ -110,7 +111,7 @@ class VhostRecords(RecordLane):
             free -= 1
 
     def close(self) -> None:
-        """Let go of everything: the vhost is deleted."""
+        """Release everything: the vhost is deleted."""
         super().close()
         self._records.clear()
         self._free = []

@@ -1,10 +1,10 @@
-"""Retained messages: the last of each topic of a vhost, for whoever subscribes later (MQTT 5.0, section 3.3.1.3).
+"""Retained messages: the last of each topic of a vhost, for later subscribers (MQTT 5.0, section 3.3.1.3).
 
-1. What is retained is a record of the vhost (`vhosts.records`): it is in the frame of the log of what it was published
-   with, and survives what that survives.
-2. There are `TOPICS_MAX` at most, with `BYTES_MAX` of all topics, properties and bodies, and no user takes all of that
-   (`vhosts.user_shares`). What is retained counts for the user who published it.
-3. A message that has expired is not found, and goes when it is.
+1. A retained message is a record of the vhost (`vhosts.records`): it is in one frame of the log with the messages it
+   was published with, and survives as they do.
+2. There are at most `TOPICS_MAX`, with `BYTES_MAX` of all topics, properties and bodies, and one user cannot take all
+   of that (`vhosts.user_shares`). A retained message counts for the user who published it.
+3. An expired message is not found, and is removed when it is looked up.
 
     record "retained:" TOPIC
          0   8  published, in ms since the epoch
@@ -31,7 +31,7 @@ _HAS_USER: Final = 0x80000000
 
 
 class Retained:
-    """What is retained for a topic. `user`: who published it."""
+    """The retained message of a topic. `user`: its publisher."""
 
     def __init__(self, user: str, published_ms: int, expires_ms: int, properties: bytes, body: bytes) -> None:
         self.user = user
@@ -42,19 +42,19 @@ class Retained:
 
 
 class TopicLevel:
-    """A level of the trie of topics with something retained."""
+    """A level of the trie of topics with retained messages."""
 
     def __init__(self) -> None:
         self.below: dict[str, TopicLevel] = {}
         self.topic: str | None = None
 
     def is_empty(self) -> bool:
-        """Tell whether no topic ends here, and none goes through."""
+        """Tell whether no topic ends here or goes through here."""
         return self.topic is None and not self.below
 
 
 class RetainedMessages:
-    """Those of one vhost; made when the records have been read."""
+    """The retained messages of one vhost; made when the records have been read."""
 
     def __init__(self, records: VhostRecords) -> None:
         self._records = records
@@ -67,12 +67,12 @@ class RetainedMessages:
 
     @property
     def count(self) -> int:
-        """For how many topics something is retained."""
+        """The number of topics with a retained message."""
         return self.topic_shares.total
 
     @property
     def bytes(self) -> int:
-        """How many bytes that takes."""
+        """The size of all retained messages."""
         return self.byte_shares.total
 
     def _count(self, user: str, topics: int, size: int) -> None:
@@ -90,7 +90,7 @@ class RetainedMessages:
         level.topic = topic
 
     def put(self, topic: str, retained: Retained) -> bool:
-        """Retain something for `topic`, in place of what was; False: there is too much already."""
+        """Retain a message for `topic`, in place of an earlier one; False: there is too much already."""
         name = _PREFIX + topic
         user = retained.user.encode()[:255]
         value = (
@@ -123,7 +123,7 @@ class RetainedMessages:
         return True
 
     def remove(self, topic: str) -> bool:
-        """Retain nothing for `topic` any more; False: nothing was."""
+        """Remove the retained message of `topic`; False: there was nothing."""
         name = _PREFIX + topic
         old = self._records.maybe_value(name)
         if old is None:
@@ -142,7 +142,7 @@ class RetainedMessages:
         return True
 
     def maybe(self, topic: str, now_ms: i64) -> Retained | None:
-        """Return what is retained for `topic` and has not expired."""
+        """Return the retained message of `topic`, unless it has expired."""
         value = self._records.maybe_value(_PREFIX + topic)
         if value is None:
             return None
@@ -176,11 +176,11 @@ class RetainedSearch:
 
     def __init__(self, retained: RetainedMessages, filter_: str) -> None:
         self._words = filter_.split("/")
-        # Levels to be looked at, each with how many words of the filter led there.
+        # Levels still to look at, each with how many words of the filter led there.
         self._left: list[tuple[list[TopicLevel], int]] = [([retained.root], 0)]
 
     def is_over(self) -> bool:
-        """Tell whether everything was looked at."""
+        """Tell whether all levels were looked at."""
         return not self._left
 
     def next(self) -> str | None:

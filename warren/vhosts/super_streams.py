@@ -5,21 +5,21 @@
     stream NAME-KEY    bound with the binding key KEY, ``0`` to ``N-1`` unless others are given
     each binding       has ``x-stream-partition-order``: 0, 1, ...
 
-This is RabbitMQ's topology, made of ordinary exchanges, queues and bindings: whatever makes them makes a super stream,
-and they are stored, exported and deleted like others.
+This is RabbitMQ's topology, made of ordinary exchanges, queues and bindings. A client that declares these makes a super
+stream, and they are stored, exported and deleted like others.
 
     exchange.declare with    makes also
     x-super-stream: N        the partitions ``0`` to ``N-1``; of both types (Warren's own)
     x-super-stream: [KEYS]   a partition for each of these texts; of type ``direct`` (Warren's own)
 
 1. A declaration that makes partitions is carried out whole or refused, and its changes are appended to the journal in
-   one go: all of them are committed, or none. Streams that are there already, and equivalent, become the partitions.
-2. The exchange is then the same as a client of RabbitMQ would have declared: ``x-super-stream`` is true, and the
-   arguments of streams, which its partitions have, are not among its own.
-3. Declared again, a super stream has to have as many partitions, with the same binding keys and arguments; nothing is
-   made then.
-4. The order of partitions is that of ``x-stream-partition-order``, those without come last, in the order of binding. A
-   stream counts once, at its first place.
+   one go: all of them are committed, or none. Equivalent streams that exist already become the partitions.
+2. The exchange is then the same as a client of RabbitMQ would have declared: ``x-super-stream`` is true. Arguments for
+   streams go to its partitions, and are not among its own.
+3. A super stream that is declared again must have as many partitions, with the same binding keys and arguments; then
+   nothing is made.
+4. The order of partitions is that of ``x-stream-partition-order``. Those without it come last, in the order of binding.
+   A stream counts once, at its first place.
 
 Sources: RabbitMQ, "Super Streams"; the plugin ``rabbitmq_stream`` of 4.x.
 """
@@ -58,7 +58,7 @@ PARTITION_ORDER: Final = "x-stream-partition-order"
 PARTITIONS_MAX: Final = 1_000
 DIRECT: Final = "direct"
 _UNORDERED: Final = 1 << 62
-# Of exchanges themselves, which drop repetitions before they route.
+# Arguments of exchanges themselves, which drop repetitions before they route.
 _OF_EXCHANGES: Final = ("message-deduplication", "deduplication-header", "cache-size", "cache-ttl")
 STREAM_ARGUMENTS: Final = tuple([row.name for row in ARGUMENTS if row.fits(STREAM) and row.key not in _OF_EXCHANGES])
 
@@ -81,7 +81,7 @@ def partition_bindings(exchange: Exchange) -> list[Binding]:
 
 
 def maybe_order(binding: Binding) -> int | None:
-    """Return the place among the partitions that `binding` asks for; None: it does not say."""
+    """Return the place among the partitions that `binding` asks for; None: it does not ask for one."""
     if binding.arguments == EMPTY_TABLE:
         return None
     order = binding.table.get(PARTITION_ORDER)
@@ -89,7 +89,7 @@ def maybe_order(binding: Binding) -> int | None:
 
 
 def partitions(exchange: Exchange) -> list[Stream]:
-    """Return the partitions of `exchange`, in order; none if it is no super stream."""
+    """Return the partitions of `exchange`, in order; an empty list if it is not a super stream."""
     if not exchange.is_super_stream:
         return []
     streams: list[Stream] = []
@@ -101,7 +101,7 @@ def partitions(exchange: Exchange) -> list[Stream]:
 
 
 def partition_places(exchange: Exchange) -> dict[Destination, int]:
-    """Return the place of each partition of `exchange`, from 0; of whatever else is bound to it, -1."""
+    """Return the place of each partition of `exchange`, from 0; -1 for other destinations bound to it."""
     places = exchange.partition_places
     if places is None:
         places = dict.fromkeys(exchange.by_destination, -1)
@@ -112,7 +112,7 @@ def partition_places(exchange: Exchange) -> dict[Destination, int]:
 
 
 def partitions_of(vhost: VirtualHost, name: str) -> list[str] | None:
-    """Return the names of the partitions of the super stream called `name`, in order; None: there is none."""
+    """Return the names of the partitions of the super stream called `name`, in order; None: it does not exist."""
     exchange = vhost.exchanges.get(name)
     if exchange is None or not exchange.is_super_stream:
         return None
@@ -123,11 +123,11 @@ def _place(entry: tuple[int, int, Binding]) -> tuple[int, int]:
     return entry[0], entry[1]
 
 
-# --- what is to be there ------------------------------------------------------------------------------------------
+# --- declaring ----------------------------------------------------------------------------------------------------
 
 
 class SuperStreamDeclaration:
-    """A declaration of an exchange that is to make partitions: one of the exchange itself, and one of each of them."""
+    """A declaration of an exchange with partitions: one of the exchange itself, and one of each partition."""
 
     def __init__(self, exchange: ExchangeDeclaration, keys: list[str], stream_arguments: bytes) -> None:
         self.exchange = exchange
@@ -147,10 +147,10 @@ class SuperStreamDeclaration:
 
 
 def maybe_super_stream(declaration: ExchangeDeclaration, vhost_name: str) -> SuperStreamDeclaration | None:
-    """Return what a declaration of an exchange asks for besides the exchange; None: nothing.
+    """Return the super stream that a declaration of an exchange asks for; None: it asks for an exchange only.
 
     Raises:
-        ChannelException: 406, it asks for partitions that cannot be.
+            ChannelException: 406, it asks for impossible partitions.
     """
     arguments: bytes = declaration.arguments
     type_name: str = declaration.type
@@ -185,7 +185,7 @@ def maybe_super_stream(declaration: ExchangeDeclaration, vhost_name: str) -> Sup
 
 
 def _keys_of(value: object, type_name: str) -> list[str] | None:
-    """Return the binding keys that the value of ``x-super-stream`` asks for; None when it asks for the impossible."""
+    """Return the binding keys that the value of ``x-super-stream`` asks for; None when they are impossible."""
     if isinstance(value, list):
         keys = [key for key in value if isinstance(key, str) and 0 < len(key.encode()) <= NAME_MAX_BYTES]
         possible = type_name == DIRECT and 0 < len(keys) <= PARTITIONS_MAX
@@ -196,7 +196,7 @@ def _keys_of(value: object, type_name: str) -> list[str] | None:
 
 
 def check_declaration(vhost: VirtualHost, wanted: SuperStreamDeclaration) -> None:
-    """Refuse a declaration that cannot be carried out whole, or that differs from what is there (3).
+    """Refuse a declaration that cannot be carried out whole, or that differs from existing parts (3).
 
     Raises:
         ChannelException: 406; 405, a queue of that name belongs to a connection.
@@ -224,7 +224,7 @@ def check_declaration(vhost: VirtualHost, wanted: SuperStreamDeclaration) -> Non
 
 
 def declare_super_stream(vhost: VirtualHost, wanted: SuperStreamDeclaration, by: str) -> int:
-    """Make what `wanted` says, unless it is there. Return the ticket to wait for; everything is in one batch.
+    """Make the super stream `wanted`, unless it exists. Return the ticket to wait for; everything is in one batch.
 
     The caller has the partitions follow their policies, by `FirstPolicies`.
 
@@ -254,7 +254,7 @@ def _inequivalent(wanted: SuperStreamDeclaration, vhost_name: str, current: list
 
 
 def _shown(keys: list[str]) -> str:
-    """Return how many there are when a number asks for these keys, else the keys."""
+    """Return the number of keys when a number asks for just these, else the keys."""
     return str(len(keys)) if keys == [str(number) for number in range(len(keys))] else ",".join(keys)
 
 

@@ -1,7 +1,7 @@
-"""Who is told what comes and goes in a vhost: `channels.events`, which tells the event exchange, and whoever joins it.
+"""Listeners for changes of a vhost: `channels.events`, which tells the event exchange, and others that join it.
 
-`by` is the user whose doing it was, `INTERNAL_USER` where it was nobody's: what goes along with something else, with
-its last consumer or with its connection.
+`by` is the user who made the change. It is `INTERNAL_USER` for a change without a user: a queue that goes with its last
+consumer or with its connection, for instance.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 INTERNAL_USER: Final = "rmq-internal"  # as RabbitMQ calls it
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # those that connect vhosts with other brokers are not compiled
+@mypyc_attr(allow_interpreted_subclasses=True)  # watchers that connect vhosts with other brokers are not compiled
 class TopologyWatcher:
-    """Listens to one vhost or several. This one does not care: what a vhost has until it is given another.
+    """Listens to one vhost or several. This one ignores everything: a vhost has it until it gets another.
 
-    It is called in the middle of a change, and so may look at what it is given, but change nothing before the turn is
-    over.
+    It is called in the middle of a change: it may look at the arguments, but must not change anything in this turn.
     """
 
     def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
@@ -54,13 +53,13 @@ class TopologyWatcher:
         """`consumer` is going; its channel is still its owner."""
 
     def policies_changed(self, vhost: str) -> None:
-        """Other policies or operator policies than before may apply to what there is in `vhost`."""
+        """Other policies or operator policies than before may apply in `vhost`."""
 
     def queue_policy_changed(self, queue: Queue, change: PolicyPut | PolicyDelete, by: str) -> None:
         """`queue` follows another policy, or operator policy, than before, because of `change`."""
 
     def vhost_deleted(self, vhost: str) -> None:
-        """`vhost` is gone with everything in it, of which nothing is told one by one but `queue_let_go`."""
+        """`vhost` is gone with everything in it; its parts are not told one by one, except by `queue_let_go`."""
 
     def queue_let_go(self, queue: Queue) -> None:
         """`queue` of a vhost that was deleted is closed next, maybe turns after `vhost_deleted`."""

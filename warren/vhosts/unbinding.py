@@ -1,11 +1,11 @@
-"""The bindings of a queue or exchange that has been deleted: they go by and by (``queues.long_work``).
+"""Removes the bindings of a queue or exchange that has been deleted, step by step (``queues.long_work``).
 
-1. What has been deleted is out of its directory, and ``deleted``: nothing is routed to it, whatever bindings it has
-   still. Who declares its name again gets another destination, with bindings of its own.
-2. The catalogue drops the bindings together with either end, at once: nothing is journalled here but the end of an
-   auto-delete exchange that has lost its last binding.
-3. Exchanges that go because others have gone are one behind the other, not one within the other: their chain may be
-   as long as there are exchanges.
+1. A deleted queue or exchange is out of its directory, and ``deleted``: nothing is routed to it, whatever bindings it
+   still has. A new declaration of its name makes another destination, with bindings of its own.
+2. The catalogue drops the bindings together with either end, at once. Only the end of an auto-delete exchange that has
+   lost its last binding is journalled here.
+3. Exchanges that go because others have gone are handled one after the other, not one within the other: their chain
+   may be as long as there are exchanges.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BINDING_STEPS: Final = 2
 
 
 class Unbinding(Job):
-    """Takes the bindings of `gone` away, those from it and then those to it, as the doing of `by`."""
+    """Removes the bindings of `gone`, those from it and then those to it, in the name of `by`."""
 
     def __init__(self, vhost: VirtualHost, gone: Destination, by: str) -> None:
         self._vhost = vhost
@@ -116,7 +116,7 @@ class Unbinding(Job):
 
 
 def _forget(gone: Destination, steps: Steps) -> bool:
-    """Let go of the messages that an exchange remembers."""
+    """Release the messages that an exchange remembers."""
     history = history_of(gone) if isinstance(gone, Exchange) else None
     while history is not None and history.count > 0:
         if steps.left <= 0:

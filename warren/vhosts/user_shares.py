@@ -1,7 +1,7 @@
-"""How much of something that a vhost has for all its users each of them may take.
+"""The share that each user of a vhost may take of something limited.
 
-A user may have `SHARE` times as much as is free. So one user alone gets three quarters, whoever comes next three
-quarters of the rest, and something is left for every other one. Nothing is reserved for users who want nothing.
+A user may have `SHARE` times as much as is free. So one user alone gets three quarters, the next one three quarters of
+the rest, and something is left for every other user. Nothing is reserved for users who want nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SHARE: Final = 3
 
 
 class UserShares:
-    """What users have of `most`."""
+    """The shares of users in `most`."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -20,11 +20,11 @@ class UserShares:
         self._used: dict[str, int] = {}
 
     def used(self, user: str) -> int:
-        """Return what `user` has."""
+        """Return the amount that `user` has."""
         return self._used.get(user, 0)
 
     def allows(self, user: str, amount: int) -> bool:
-        """Tell whether `user` may have so much more."""
+        """Tell whether `user` may have `amount` more."""
         free = self.most - self.total
         return amount <= free and self._used.get(user, 0) + amount <= SHARE * free
 
@@ -38,6 +38,6 @@ class UserShares:
             del self._used[user]
 
     def check_invariants(self) -> None:
-        """Assert that the parts are the whole. For tests."""
+        """Assert that the parts add up to the whole. For tests."""
         assert self.total == sum(self._used.values())
         assert all(used > 0 for used in self._used.values())

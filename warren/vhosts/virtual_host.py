@@ -1,15 +1,15 @@
 """A virtual host: the exchanges, queues and bindings of one namespace, and how they come and go.
 
 1. `topology_version` changes whenever a routing decision made before may be wrong now.
-2. Everything durable that comes or goes is in the journal; the ticket of the last change is what a reply waits for.
+2. Every durable thing that comes or goes is in the journal; a reply waits for the ticket of the last change.
 3. A binding is durable when both of its ends are; it goes with either end. An exclusive queue is never durable.
 4. An auto-delete exchange goes with its last outgoing binding, an auto-delete queue with its last consumer; both
    only after having had one.
-5. In a vhost with a default queue type a queue that may be of that type, and names none, is declared as if it had named
-   that one. A queue that was declared without a type, when there was no default, can be declared so again.
+5. In a vhost with a default queue type, a queue that names no type is declared as if it had named the default, if it
+   may be of that type. A queue that was declared without a type before there was a default can be declared so again.
 
-Whether a user may do these things is decided before, in ``channels``, where the consumers of a queue that is gone are
-told, too.
+``channels`` decides whether a user may do these things, before they come here. It also tells the consumers of a queue
+that is gone.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ PREDECLARED: Final = (
 EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
 EVENT_VHOST: Final = "/"
 QUEUE_TYPE: Final = "x-queue-type"
-# What a vhost may have as its default, and which type that is; ``""``: none, a queue without a type is classic.
+# The values for a default queue type of a vhost, with the type; ``""``: no default, a queue without a type is classic.
 DEFAULT_QUEUE_TYPES: Final = {"": "", "undefined": "", "classic": CLASSIC, "quorum": QUORUM, "stream": STREAM}
 
 
@@ -112,26 +112,26 @@ class VirtualHost(QueueHost):
         self.topology_version: i64 = 1
         self.exchanges: dict[str, Exchange] = {}
         self.seen_keys: dict[str, SeenKeys] = {}  # of the exchanges that drop repetitions
-        self.delayed: dict[str, DelayedExchange] = {}  # what delayed message exchanges hold
+        self.delayed: dict[str, DelayedExchange] = {}  # the messages that delayed message exchanges hold
         self.queues: dict[str, Queue] = {}
-        self.claims_of: dict[str, dict[str, ClaimQueue]] = {}  # the claims of drains, by the queue that they are of
+        self.claims_of: dict[str, dict[str, ClaimQueue]] = {}  # the claims of drains, by the queue they belong to
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
         self.records = VhostRecords(log, record.name)
         self._retained: RetainedMessages | None = None  # until somebody asks
-        self.kept_sessions: KeptSessions | None = None  # made by the protocol that has such
+        self.kept_sessions: KeptSessions | None = None  # made by the protocol that has such sessions
         self.histories = Histories()
-        # Who has bindings to this destination. Those of one exchange only, as most are, share a set.
+        # The exchanges with bindings to this destination. Destinations of one exchange only, as most are, share a set.
         self._incoming: dict[Destination, set[Exchange]] = {}
         self._alone: dict[Exchange, set[Exchange]] = {}
         self._journal = journal
         self._runnable = runnable
         self._seed = seed
-        self.expired_queues: list[Queue] = []  # to be deleted by the broker, which knows who has to be told
-        self.overdue: list[tuple[DeliveryLedger, int, int]] = []  # tags of what was not answered in time, and the time
-        # They have us and we have them, until nothing is left (`taken_apart`).
+        self.expired_queues: list[Queue] = []  # the broker deletes them: it knows whom to tell
+        self.overdue: list[tuple[DeliveryLedger, int, int]] = []  # tags of messages not answered in time, and the time
+        # They refer to us and we to them, until nothing is left (`taken_apart`).
         self._letters: DeadLettering | None = DeadLettering(self)
         self._policy_run: PolicyRun | None = PolicyRun(self)
-        self.is_crowded: bool = False  # too many dead letters wait to be placed: who publishes here waits
+        self.is_crowded: bool = False  # too many dead letters wait to be placed: publishers here wait
         self._restored_id: int = 0
         self._restoring: bool = False
         self.policies = PolicyBook()
@@ -191,16 +191,16 @@ class VirtualHost(QueueHost):
         return self._sorted_queues
 
     def has_sorted_queues(self) -> bool:
-        """Tell whether nothing has to be sorted for that."""
+        """Tell whether they are sorted already."""
         return self._sorted_version == self.topology_version
 
     def keep_sorted(self, queues: list[Queue], version: int) -> None:
-        """Take the queues of a version of the topology, sorted by somebody who gives way meanwhile."""
+        """Keep the sorted queues of a version of the topology; the sorting yielded to others meanwhile."""
         self._sorted_version = version
         self._sorted_queues = queues
 
     def retained(self) -> RetainedMessages:
-        """Return the retained messages of its topics."""
+        """Return the retained messages of the vhost's topics."""
         found = self._retained
         if found is None:
             found = RetainedMessages(self.records)
@@ -238,7 +238,7 @@ class VirtualHost(QueueHost):
         return -1
 
     def partitions_moved(self, exchange: Exchange, gone: list[Destination]) -> None:
-        """Have the groups of the partitions of `exchange` follow a change of its bindings, those of `gone` too."""
+        """Have the groups of the partitions of `exchange` follow a change of its bindings, and those of `gone` too."""
         if not exchange.is_super_stream:
             return
         exchange.partition_places = None
@@ -268,13 +268,13 @@ class VirtualHost(QueueHost):
         return queues
 
     def is_cacheable(self, exchange: Exchange) -> bool:
-        """Tell whether routing from `exchange` depends on the routing key alone, and nobody looks at each message."""
+        """Tell whether routing from `exchange` depends on the routing key alone, and messages are not inspected."""
         if self.tracing:
             return False
         return exchange.name == DEFAULT_EXCHANGE or is_cacheable_route(exchange, self.exchanges)
 
     def has_claims(self) -> bool:
-        """Tell whether a message is on its way to very many queues that others may be a repetition of."""
+        """Tell whether a message on its way to very many queues may make others repetitions."""
         return any(seen.has_claims() for seen in self.seen_keys.values())
 
     # --- exchanges ------------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ class VirtualHost(QueueHost):
         return self._journal.append(ExchangePut.of(self.name, declaration))
 
     def delete_exchange(self, exchange: Exchange, by: str = INTERNAL_USER) -> int:
-        """Delete `exchange` with all bindings from and to it, which go by and by. Return the ticket to wait for."""
+        """Delete `exchange` with all bindings from and to it, removed later. Return the ticket to wait for."""
         if self.exchanges.get(exchange.name) is not exchange:
             return 0
         ticket = self.take_exchange_out(exchange, by)
@@ -348,8 +348,8 @@ class VirtualHost(QueueHost):
     ) -> int:
         """Create the queue, or check that the one there is equivalent. Return the ticket to wait for.
 
-        `connection` is the one that declares, to which an exclusive queue belongs. Without `follows_policies` the
-        caller has a new queue follow them, by `FirstPolicies`.
+        `connection` is the declaring one, which owns an exclusive queue. Without `follows_policies` the caller has a
+        new queue follow its policies, by `FirstPolicies`.
 
         Raises:
             ChannelException: 405, owned by another connection or exclusiveness differs; 406, bad or inequivalent.
@@ -401,7 +401,7 @@ class VirtualHost(QueueHost):
         return ticket
 
     def _with_default_type(self, queue: Queue | None, declaration: QueueDeclaration) -> QueueDeclaration:
-        """Return the declaration of `queue`, or of a new one, with the type that it left to us (5)."""
+        """Return the declaration of `queue`, or of a new one, with the type that the client left out (5)."""
         arguments: bytes = declaration.arguments
         default = DEFAULT_QUEUE_TYPES.get(self.record.default_queue_type, "")
         if default == "" or find_tag(arguments, QUEUE_TYPE):
@@ -426,7 +426,7 @@ class VirtualHost(QueueHost):
         return int(queue.ticket)
 
     def take_queue_out(self, queue: Queue) -> int:
-        """Delete `queue`; the caller sees to its consumers and its bindings. Return the ticket to wait for."""
+        """Delete `queue`; the caller takes care of its consumers and its bindings. Return the ticket to wait for."""
         del self.queues[queue.name]
         if isinstance(queue, ClaimQueue):
             claims = self.claims_of[queue.source_name]
@@ -448,12 +448,12 @@ class VirtualHost(QueueHost):
         return queue
 
     def close_reply_queue(self, queue: Queue) -> None:
-        """Delete it; replies that come later vanish."""
+        """Delete the queue; later replies are dropped."""
         self.reply_queues.pop(queue.name, None)
         queue.close()
 
     def end_subscriber(self, subscriber: Receiver) -> None:
-        """Route nothing to a subscriber without a queue any more; its bindings go by and by."""
+        """Route nothing more to a subscriber without a queue; its bindings are removed later."""
         subscriber.deleted = True
         self.topology_version += 1
         self.work.begin(Unbinding(self, subscriber, INTERNAL_USER))
@@ -470,9 +470,9 @@ class VirtualHost(QueueHost):
         *,
         is_last: bool = True,
     ) -> int:
-        """Bind, once. Return the ticket to wait for. Not `is_last`: others follow that partitions have to follow too.
+        """Bind, once. Return the ticket to wait for. Not `is_last`: more bindings follow before partitions have to.
 
-        A queue has what `source` remembers before, or never gets it (`vhosts.history`).
+        A queue gets earlier messages that `source` remembers before this, or never (`vhosts.history`).
 
         Raises:
             ChannelException: 406, the exchange type refuses the binding.
@@ -500,7 +500,7 @@ class VirtualHost(QueueHost):
         )
 
     def _add_binding(self, binding: Binding) -> bool:
-        """Have the source of `binding` pass on what matches; return False if an identical one was there."""
+        """Have the source of `binding` pass matching messages on; return False if an identical binding existed."""
         source = binding.source
         if not source.bind(binding):
             return False
@@ -515,7 +515,7 @@ class VirtualHost(QueueHost):
         return True
 
     def _alone_of(self, source: Exchange) -> set[Exchange]:
-        """Return the set of nobody but `source`, which is the same one each time while it is there."""
+        """Return the set of only `source`, which is the same one each time while it exists."""
         found = self._alone.get(source)
         if found is None:
             found = {source}
@@ -581,13 +581,13 @@ class VirtualHost(QueueHost):
     # --- policies ---------------------------------------------------------------------------------------------------
 
     def follow_policies(self, change: PolicyPut | PolicyDelete, by: str) -> None:
-        """Let what `policies` says now hold for everything there is, by and by: `by` has made `change`."""
+        """Have everything follow the policies that `policies` has now, step by step: `by` has made `change`."""
         run = self._policy_run
         if run is not None and run.is_to_begin(change, by):
             self.work.begin(run)
 
     def restore_policy(self, change: PolicyPut) -> None:
-        """Have a policy again that the catalogue remembers; what is there already follows it.
+        """Restore a policy from the catalogue; existing queues and exchanges follow it.
 
         Raises:
             ValueError: it is not valid.
@@ -600,28 +600,28 @@ class VirtualHost(QueueHost):
                     self.follow_policies_of_exchange(exchange)
 
     def follow_policies_of_exchange(self, exchange: Exchange) -> None:
-        """Let what `policies` says now hold for `exchange`; routes that are remembered may be wrong then."""
+        """Have `exchange` follow the policies that `policies` has now; cached routes may be wrong then."""
         policies = self.policies.of_exchange(exchange.name)
         exchange.policy = policies.policy_name()
         exchange.alternate = alternate_of(exchange, policies)
 
     def follow_policies_of_queue(self, queue: Queue) -> None:
-        """Let what `policies` says now hold for `queue`."""
+        """Have `queue` follow the policies that `policies` has now."""
         queue.apply_rules(self._take_policies(queue))
 
     def abandon(self) -> None:
-        """The vhost is deleted: whatever ends in it from now on is nothing to the catalogue."""
+        """Stop journalling: the vhost is deleted, and changes in it no longer matter to the catalogue."""
         self._journal = Journal()
         if self._policy_run is not None:
             self._policy_run.abandon()
 
     def taken_apart(self) -> None:
-        """Nothing is left in it: only the cyclic collector would free what still leads back to it, and some never."""
+        """Break the remaining references: the vhost is empty, and otherwise only the cyclic collector could free it."""
         self._letters = None
         self._policy_run = None
 
     def _take_policies(self, queue: Queue) -> QueueRules:
-        """Find the policies of a queue; return what they and its arguments come to."""
+        """Find the policies of a queue; return its rules by them and its arguments."""
         parsed = queue.parsed
         assert parsed is not None
         queue.policies = self.policies.of_queue(queue.name, parsed.queue_type)
@@ -630,7 +630,7 @@ class VirtualHost(QueueHost):
     # --- dead letters and time ------------------------------------------------------------------------------------
 
     def post_letter(self, queue: Queue, message: Message, place: i64, reason: str) -> None:
-        # Of a queue that goes later than the vhost, with its connection, letters have nowhere to go.
+        # A queue that goes later than the vhost, with its connection, has nowhere to send letters.
         if self._letters is not None:
             self._letters.post(queue, message, place, reason)
 
@@ -658,7 +658,7 @@ class VirtualHost(QueueHost):
         queues = self._route_content(exchange, keys, content, message)
         if content.holders is None:
             return queues, False
-        held = message.copy()  # the queues have it with another time
+        held = message.copy()  # the queues get it with another time
         held.due_ms = content.due_ms
         negate_delay(held)
         for holder in content.holders:
@@ -690,7 +690,7 @@ class VirtualHost(QueueHost):
             queue.accept(message, BROKER)
 
     def publish_copy(self, message: Message, exchange: Exchange, routing_key: str) -> tuple[int, bool]:
-        """Publish `message` once more, as an operator asked, with its properties and without any time of its own.
+        """Publish `message` once more, as an operator asked, with its properties but without its own time.
 
         Returns how many queues and exchanges took it, and whether one of them refused it.
         """
@@ -714,10 +714,10 @@ class VirtualHost(QueueHost):
         return len(queues) + held, is_refused
 
     def publish_remembered(self, queue: Queue, message: Message) -> None:
-        """Hand `queue` a message that was published before it was bound, unless it is to be held.
+        """Hand `queue` a message that was published before it was bound, or have the message held until it is due.
 
-        A dead letter of `queue` itself it does not get, as it would not if it were bound: else a queue that drops what
-        it gets, and whose dead letters are remembered, would never have all.
+        The queue does not get its own dead letters, as it would not if it were bound: else a queue that drops its
+        messages, and whose dead letters are remembered, would never have all.
         """
         if is_letter_of(message, queue.name):
             return
@@ -739,7 +739,7 @@ class VirtualHost(QueueHost):
     # --- start ----------------------------------------------------------------------------------------------------
 
     def restore(self, change: ExchangePut | QueuePut | BindingPut) -> None:
-        """Apply what the catalogue remembers, without journalling it again.
+        """Apply a record of the catalogue, without journalling it again.
 
         Raises:
             ChannelException: the catalogue holds something that this version refuses.
@@ -793,7 +793,7 @@ class VirtualHost(QueueHost):
 
 
 def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:
-    """Return the exchanges that a new vhost of this name has, the default exchange first."""
+    """Return the exchanges of a new vhost of this name, the default exchange first."""
     wanted = [ExchangeDeclaration(DEFAULT_EXCHANGE, "direct", durable=True), *PREDECLARED]
     if vhost_name == EVENT_VHOST:
         wanted.append(ExchangeDeclaration(EVENT_EXCHANGE, "topic", durable=True, internal=True))
