@@ -60,7 +60,7 @@ def decode_shortstr(data: bytes, pos: i64, end: i64) -> str:
     """Decode the short string at `pos`.
 
     Raises:
-        ConnectionException: 502, it ends behind `end`; 501, it is not UTF-8.
+        ConnectionException: 502, it ends after `end`; 501, it is not UTF-8.
     """
     if pos >= end or pos + 1 + i64(data[pos]) > end:
         raise ConnectionException(SYNTAX_ERROR, "a short string exceeds its frame")

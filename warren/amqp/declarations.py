@@ -23,7 +23,7 @@ from warren.amqp.field_table import EMPTY_TABLE
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDeclaration:
-    """An exchange as somebody wants it, or as it is."""
+    """An exchange as a client wants it, or as it is."""
 
     name: str
     type: str
@@ -62,7 +62,7 @@ class ExchangeDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class QueueDeclaration:
-    """A queue as somebody wants it, or as it is. Its type is in its arguments."""
+    """A queue as a client wants it, or as it is. Its type is in its arguments."""
 
     name: str
     _: KW_ONLY

@@ -299,7 +299,7 @@ def value_end(data: bytes, pos: i64) -> i64:
 def flat_table_end(data: bytes, pos: i64, end: i64) -> i64:
     """Return where the table at `pos` ends if it is as most are: ASCII keys, no nesting, not long; else -1.
 
-    What this does not accept may be valid all the same, or not: `TableWalker` has the verdict.
+    A rejected table may still be valid, or not: `TableWalker` has the verdict.
     """
     if end - pos < 4:
         return -1

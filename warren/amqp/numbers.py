@@ -30,7 +30,7 @@ def is_number(value: object) -> bool:
 
 def is_long(value: object) -> bool:
     """Tell whether a value is a whole number of 64 bits; true and false do not count."""
-    # In this order: compiled, what has been found to be an int is one from then on, and true would be 1.
+    # In this order: compiled code keeps a value as an int once it was found to be one, and true would be 1.
     return is_number(value) and isinstance(value, int)
 
 

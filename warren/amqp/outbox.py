@@ -25,7 +25,7 @@ CHUNK_MIN_BYTES: Final = 8192
 SOFT_LIMIT_BYTES: Final = 1 << 20
 # A writer that grew beyond this is given back instead of reused, so that an idle connection holds no buffer.
 REUSE_MAX_BYTES: Final = 2048
-_RESTING: Final = BytesWriter()  # of all connections that are idle; nobody writes to it
+_RESTING: Final = BytesWriter()  # of all idle connections; never written to
 
 
 # So much, or a piece more, is handed out at a time when more waits than twice that or some is still to be made.
@@ -56,7 +56,7 @@ class Outbox:
         self.sent_bytes: i64 = 0
         self.sent_writes: i64 = 0  # how often the socket took some
         self._chunks: list[bytes] = []  # an empty one stands for the next of the supplies
-        self._chunks_bytes: i64 = 0  # what supplies are still to make counts
+        self._chunks_bytes: i64 = 0  # bytes that supplies still have to make count
         self._supplies: list[Supply] | None = None  # from the first on
         self.failure: Exception | None = None  # of ours, met while something was written for this peer
         self._queued: bool = False
@@ -81,14 +81,14 @@ class Outbox:
         self.writer.write(data)
 
     def write_chunk(self, data: bytes) -> None:
-        """Append `data` without copying it, behind everything written so far."""
+        """Append `data` without copying it, after everything written so far."""
         self._keep_writer()
         self._chunks.append(data)
         self._chunks_bytes += len(data)
         self.check_limit()
 
     def write_supply(self, supply: Supply) -> None:
-        """Append what `supply` will make, behind everything written so far."""
+        """Append the bytes that `supply` will make, after everything written so far."""
         self._keep_writer()
         self._chunks.append(b"")
         if self._supplies is None:
@@ -119,7 +119,7 @@ class Outbox:
         self.writable = False
 
     def waiting_bytes(self) -> i64:
-        """Return how much the peer has still to take."""
+        """Return the number of bytes that the peer has not taken yet."""
         return self._chunks_bytes + len(self.writer) + self.in_flight_bytes
 
     def check_limit(self) -> None:

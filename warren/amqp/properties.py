@@ -226,7 +226,7 @@ class BasicProperties:
         self.cluster_id: str | None = None
 
     def encode(self) -> bytes:
-        """Return flag word and property list, ready to stand behind the body size in a content header."""
+        """Return flag word and property list, ready to follow the body size in a content header."""
         flags = 0
         parts: list[bytes] = []
         strings_before = ((CONTENT_TYPE, self.content_type), (CONTENT_ENCODING, self.content_encoding))

@@ -1,10 +1,10 @@
-"""Encoded publishes that lie one behind the other, as clients stage them: checked before anybody stores them.
+"""Encoded publishes, one after the other, as clients stage them: checked before they are stored.
 
     publish      method frame of basic.publish, content header frame, body frames; all on channel 1
 
 1. What `scan_publishes` accepts has nothing wrong with its framing: only what depends on the broker, such as an
    exchange that there is not, or on who publishes can still be refused when it is published.
-2. A message is never cut: a scan ends behind one.
+2. A message is never cut: a scan ends after a whole message.
 
 The form is stricter than that of a client's connection: a ticket and flags of 0, no empty body frames.
 """
@@ -39,7 +39,7 @@ _ARGUMENT_BYTES_MIN: Final = 5  # a ticket, two empty names, the flags
 
 
 class PublishScan:
-    """Where a scan has come, and what it has found: how many messages, to which exchanges."""
+    """The position of a scan, and its results: how many messages, to which exchanges."""
 
     def __init__(self, body_bytes_max: i64) -> None:
         self.body_bytes_max: i64 = body_bytes_max
@@ -50,9 +50,9 @@ class PublishScan:
 
 
 def scan_publishes(scan: PublishScan, data: bytes, most_bytes: i64, most_messages: i64) -> i64:
-    """Go on in `data` from ``scan.pos`` over so many bytes and messages, at least one message; return how many.
+    """Continue in `data` from ``scan.pos``, by the given bytes and messages at most; return the number of messages.
 
-    0: nothing is left.
+    At least one message is taken, whatever its size; 0: nothing is left.
 
     Raises:
         ConnectionException: 501 or 502, it is malformed. ChannelException: 406, a body is larger than allowed.
@@ -75,7 +75,7 @@ def scan_publishes(scan: PublishScan, data: bytes, most_bytes: i64, most_message
 def _publish_end(scan: PublishScan, data: bytes, pos: i64, end: i64) -> i64:
     """Check the publish at `pos` and return where it ends."""
     header: i64 = _frame_end(data, pos, end, FRAME_METHOD)
-    arguments: i64 = pos + (FRAME_HEAD_BYTES + 4)  # behind the id
+    arguments: i64 = pos + (FRAME_HEAD_BYTES + 4)  # after the id
     if header - arguments - 1 < _ARGUMENT_BYTES_MIN or read_i32_be(data, pos + FRAME_HEAD_BYTES) != BASIC_PUBLISH:
         raise ConnectionException(SYNTAX_ERROR, f"byte {int(pos)}: expected basic.publish")
     raw = data[arguments : header - 1]
@@ -102,7 +102,7 @@ def _publish_end(scan: PublishScan, data: bytes, pos: i64, end: i64) -> i64:
 
 
 def _frame_end(data: bytes, pos: i64, end: i64, frame_type: i64) -> i64:
-    """Return where the frame at `pos`, which has to be of that type, ends."""
+    """Return the end of the frame at `pos`, which has to be of that type."""
     if end - pos < FRAME_OVERHEAD_BYTES:
         raise ConnectionException(FRAME_ERROR, f"byte {int(pos)}: a frame that is cut off")
     size: i64 = i64(read_i32_be(data, pos + 3)) & 0xFFFFFFFF

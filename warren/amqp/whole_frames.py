@@ -1,4 +1,4 @@
-"""Where whole frames end in a stream of them, without looking into any: for who passes the bytes of others on.
+"""The end of the whole frames in a stream, without parsing them: for code that passes on the bytes of others.
 
     frame
          0   1  type        1 method, 2 header, 3 body, 8 heartbeat

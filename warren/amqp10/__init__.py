@@ -3,7 +3,7 @@
     peer            a connection, and its states            session         links, windows and credit
     values          types: bytes to values and back         links           a link of either kind
     performatives   frames                                  attaching       what a client asks for with an attach
-    addresses       what an address means                   source          where a receiver begins, and what it wants
+    addresses       the meaning of an address                source          where a receiver begins, and what it wants
     conversion      messages of 0-9-1 and back              filters, selectors, expressions    which messages
     originals       what 0-9-1 cannot say                   ledger, dispositions    deliveries and their outcomes
     management      the node `/management`

@@ -35,7 +35,7 @@ def unquoted(segment: str) -> str:
     """Return the name that `segment` stands for.
 
     Raises:
-        LinkError: it stands for none.
+        LinkError: it is not a valid segment.
     """
     if "%" in segment:
         parts = segment.split("%")
@@ -91,7 +91,7 @@ def queue_address(queue: str) -> str:
 
 
 def maybe_queue_of(address: str) -> str | None:
-    """Return the queue that `address` names, None: it names none."""
+    """Return the queue that `address` names, None: it does not name a queue."""
     if not address.startswith(_QUEUES):
         return None
     try:

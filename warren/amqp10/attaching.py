@@ -97,7 +97,7 @@ def _write_attach(session: Amqp10Session, values: list[object]) -> None:
     """Write our side of a link.
 
     Raises:
-        SessionError: its peer takes no frame as large as that.
+        SessionError: its peer does not take such a large frame.
     """
     data = frame(session.channel, ATTACH, values)
     most = int(session.peer.peer_frame_bytes)
@@ -203,7 +203,7 @@ def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arg
         raise LinkError(INVALID_FIELD, "a source without an address")
     else:
         queue = source_of(address)
-        session.authorize(READ, "queue", queue)  # before anything is said of what it is
+        session.authorize(READ, "queue", queue)  # before the error texts reveal anything about the queue
         wanted = Wanted(source, fields)
         filters = wanted.applied
         found_queue = session.vhost.queues.get(queue)
@@ -234,14 +234,14 @@ def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arg
 
 
 def _symbols(value: object) -> list[object]:
-    """Return what a list of capabilities has: one may stand alone."""
+    """Return the entries of a list of capabilities; a single one may stand alone."""
     if isinstance(value, Array):
         return list(value.elements)
     return value if isinstance(value, list) else [value]
 
 
 def _await_replies(session: Amqp10Session, link: SendingLink, settled: bool) -> str:
-    """Have the client get what is sent to a queue that goes with the link, and keeps nothing: direct reply-to.
+    """Send the client the messages of a queue that goes with the link and stores nothing: direct reply-to.
 
     Raises:
         LinkError: the client wants to answer deliveries, and such a queue does not wait for answers.

@@ -73,7 +73,7 @@ PROPERTY_COUNT: Final = 13  # fields of the section `properties`
 ENCODED_TYPE: Final = "amqp-1.0"
 TRANSIENT: Final = 1
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
-_TTL_MAX_MS: Final = 4_000_000_000  # the largest that a queue knows; longer is as good as none
+_TTL_MAX_MS: Final = 4_000_000_000  # the largest that a queue knows; a longer time means no limit
 _MESSAGE_ID: Final = "x-message-id"
 _CORRELATION_ID: Final = "x-correlation-id"
 _TO: Final = "x-amqp10-to"
@@ -92,7 +92,7 @@ _OWN: Final = frozenset(
         *(ORIGINAL_SECTIONS, ORIGINAL_BODY, ORIGINAL_FOOTER),
     )
 )
-# Annotations that the broker sets, and takes from nobody.
+# Annotations that the broker sets; it ignores them from clients.
 OURS: Final = frozenset(("x-exchange", "x-routing-key", "x-opt-deaths", "x-death", "x-stream-offset"))
 # Headers with more routing keys: an application property of the same name has another meaning, and could be refused.
 _ROUTED_BY: Final = frozenset(("CC", "BCC"))
@@ -393,7 +393,7 @@ def _to_field(value: object) -> object:
 
 
 def header_section(found: BasicProperties, ttl_ms: int | None, *, first: bool, delivery_count: int) -> bytes:
-    """Return the section `header`. `first`: nobody has had the message before."""
+    """Return the section `header`. `first`: the message has not been delivered before."""
     fields: list[object] = [
         found.delivery_mode == PERSISTENT,
         None if found.priority is None else UByte(found.priority),
@@ -407,7 +407,7 @@ def header_section(found: BasicProperties, ttl_ms: int | None, *, first: bool, d
 
 
 def delivery_count_of(found: BasicProperties) -> int:
-    """Return how many deliveries of a stored message have failed, as its queue has counted them."""
+    """Return the number of failed deliveries of a stored message, as its queue has counted them."""
     headers = found.headers
     if headers is None or DELIVERY_COUNT.encode() not in headers:
         return 0
@@ -464,7 +464,7 @@ def bare_sections(fields: list[object], application: dict[object, object]) -> by
 
 
 def property_fields(found: BasicProperties, headers: Table) -> list[object]:
-    """Return the fields of the section `properties` of a stored message, None for what is not there."""
+    """Return the fields of the section `properties` of a stored message, None for missing ones."""
     created = headers.get(_CREATED_MS)
     if not isinstance(created, int) and found.timestamp is not None:
         created = min(found.timestamp, _TIMESTAMP_MAX // 1000) * 1000
@@ -482,7 +482,7 @@ def property_fields(found: BasicProperties, headers: Table) -> list[object]:
         _from_identifier(found.correlation_id, headers.get(_CORRELATION_ID)),
         _maybe_symbol(found.content_type),
         _maybe_symbol(found.content_encoding),
-        # As numbers: a timestamp of 0-9-1, which somebody else may have put there, can be larger.
+        # As numbers: a timestamp of 0-9-1, which another client may have set, can be larger.
         Timestamp(expiry) if isinstance(expiry, int) and expiry <= _TIMESTAMP_MAX else None,
         Timestamp(created) if isinstance(created, int) and created <= _TIMESTAMP_MAX else None,
         found.app_id,
@@ -554,7 +554,7 @@ def _deaths(value: object) -> object:
 
 
 def data_head(size: i64) -> bytes:
-    """Return what stands before the bytes of a data section."""
+    """Return the bytes before the content of a data section."""
     out = BytesWriter()
     out.write(b"\x00\x53\x75")
     write_binary_head(out, size)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
 
 DRAIN_STEPS: Final = 4
-# Of a header that gets annotations: what an outcome may add to it comes on top.
+# Limit for a header that gets annotations: those of an outcome come on top.
 ANNOTATED_MAX_BYTES: Final = 16_384
 LINK_STEPS: Final = 8
 
@@ -241,13 +241,13 @@ class DispositionRun(Job):
 
 
 class LinkEnd(Job):
-    """A link on which deliveries went out ends: its consumer is gone; what was not answered goes back."""
+    """A link with deliveries ends: its consumer is gone; unanswered deliveries are requeued."""
 
     def __init__(self, session: Amqp10Session, link: SendingLink, consumer: Consumer, answer: bytes) -> None:
         self._session = session
         self._link = link
         self._consumer = consumer
-        self._tags: list[int] | None = None  # of what its peer has not answered
+        self._tags: list[int] | None = None  # of deliveries that its peer has not answered
         self._next: int = 0
         self._answer = answer
         self._returning = Returning(session.ledger)

@@ -49,7 +49,7 @@ def same(left: object, right: object) -> bool:
 
 
 def _order(left: object, right: object) -> int:
-    """Return -1, 0 or 1 as `left` is before, at or behind `right`; 2: they have no order."""
+    """Return -1, 0 or 1 as `left` is before, at or after `right`; 2: they have no order."""
     if isinstance(left, int | float) and isinstance(right, int | float):
         if isinstance(left, bool) or isinstance(right, bool):
             return 2
@@ -91,7 +91,7 @@ def _computed_whole(sign: str, left: int, right: int) -> object:
         return None
     if sign == "/":
         return left / right
-    rest = abs(left) % abs(right)  # of the sign of what is divided
+    rest = abs(left) % abs(right)  # has the sign of the dividend
     return -rest if left < 0 else rest
 
 
@@ -146,7 +146,7 @@ class Property(Expression):
 
 
 class ApplicationProperty(Expression):
-    """What the publisher has called `name`."""
+    """The property that the publisher has called `name`."""
 
     def __init__(self, name: str) -> None:
         self._name = name

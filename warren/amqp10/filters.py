@@ -50,7 +50,7 @@ SQL_FILTER: Final = "amqp:sql-filter"
 _CODES: Final[dict[int, str]] = {0x173: PROPERTIES_FILTER, 0x174: APPLICATION_FILTER, 0x120: SQL_FILTER}
 _RABBITMQ: Final = "rabbitmq:stream-"
 _NAMES: Final = frozenset((PROPERTIES_FILTER, APPLICATION_FILTER, SQL_FILTER))
-# What attach says that the node can.
+# The capabilities of the node that attach lists.
 CAPABILITIES: Final = ("AMQP_FILTEX_PROP_V1_0", "AMQP_FILTEX_SQL_V1_0")
 
 _PLACES: Final[dict[str, int]] = {name: at for at, name in enumerate(PROPERTY_NAMES)}
@@ -63,7 +63,7 @@ _SUFFIX: Final = 3
 
 
 def kind_of(name: object, given: object) -> str:
-    """Return what a filter is: what its descriptor says, if that is known, else its name."""
+    """Return the kind of a filter: its descriptor, if that is known, else its name."""
     if isinstance(given, Described):
         descriptor = given.descriptor
         if isinstance(descriptor, str) and (descriptor in _NAMES or descriptor.startswith(_RABBITMQ)):
@@ -127,7 +127,7 @@ class Expressions(Selection):
         self._application: list[tuple[str, Reference]] = []
         self._selector: Selector | None = None
         self._uses_time: bool = False
-        # What was decided last, and for which properties.
+        # The last decision, and its properties.
         self._properties = b""
         self._is_met: bool = False
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from warren.amqp10.peer import Amqp10Peer
     from warren.amqp10.session import Amqp10Session
 
-# What a transfer has before its payload: with `more` a byte more.
+# The bytes of a transfer before its payload: with `more` one byte more.
 WHOLE_BYTES: Final = 29
 PART_BYTES: Final = 30
 # A body of this size is read where it lies, and not joined. It has to take several transfers.
@@ -132,7 +132,7 @@ class Transfers(Supply):
 
 
 class Amqp10Ledger(DeliveryLedger):
-    """The deliveries of one session. `window`: how many transfers its peer takes."""
+    """The deliveries of one session. `window`: the number of transfers that its peer takes."""
 
     def __init__(self, peer: Amqp10Peer, number: i64, channel: int, window: i64, unacked_max: i64) -> None:
         super().__init__(number, peer.turns, 0, unacked_max)
@@ -254,7 +254,7 @@ class Amqp10Ledger(DeliveryLedger):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Send of what is held as much as the window allows."""
+        """Send held bytes, as many as the window allows."""
         held = self._held
         if held is not None:
             frames: i64 = held.frames_left

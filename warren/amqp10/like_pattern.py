@@ -22,7 +22,7 @@ FIND_STEP: Final = 64
 
 
 def invalid_condition(why: str) -> LinkError:
-    """Return what says that a condition cannot be taken."""
+    """Return the error for an invalid condition."""
     return LinkError(INVALID_FIELD, f"the SQL filter is invalid: {why}")
 
 
@@ -85,7 +85,7 @@ class Pattern:
     def steps(self, size: i64) -> i64:
         """Return what a text of `size` characters costs at most.
 
-        Parts are looked for one behind the other: each character of the text is looked at for one of them.
+        Parts are searched one after the other: each character of the text is looked at for one of them.
         """
         return self._own + size * self._weight
 

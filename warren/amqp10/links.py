@@ -19,7 +19,7 @@ CREDIT_STEP: Final = LINK_CREDIT // 4
 
 
 class Link:
-    """What both kinds have."""
+    """The state of both kinds of links."""
 
     def __init__(self, name: str, handle: int) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class ReceivingLink(Link):
         self.delivery_count: i64 = delivery_count
         self.credit: i64 = 0
         self.unconfirmed: i64 = 0
-        self.kept: dict[bytes, PreparedPublish] = {}  # by what stands before the body
+        self.kept: dict[bytes, PreparedPublish] = {}  # by the bytes before the body
         self.kept_settled: dict[bytes, PreparedPublish] = {}
         # Of a delivery that comes in several transfers.
         self.pieces: list[bytes] = []

@@ -113,7 +113,7 @@ class Management:
 
     def __init__(self, session: Amqp10Session) -> None:
         self._session = session
-        self._under_way: deque[tuple[Request, str]] = deque()  # what waits for its command; with the status then
+        self._under_way: deque[tuple[Request, str]] = deque()  # waits for its command, then has the status
 
     def request(self, link: str, sections: bytes) -> None:
         """Take a request, which came on the link of that name.
@@ -193,7 +193,7 @@ class Management:
         if request.method == "PUT":
             body = request.table()
             arguments = _table(body, "arguments")
-            # RabbitMQ 4 has durable queues where a client does not say.
+            # RabbitMQ 4 makes durable queues if a client does not choose.
             durable = _flag(body, "durable", absent=True)
             existed = name in session.vhost.queues
             declare = m.QueueDeclare(
@@ -274,7 +274,7 @@ class Management:
         key = _parameter(given, "key")
         encoded = EMPTY_TABLE
         if given.get("args"):
-            # One with arguments is named by what stands for them in the list.
+            # A binding with arguments is named by their key in the list.
             wanted = _marked(given["args"])
             for binding in self._matching(given):
                 if binding.arguments == wanted:
@@ -341,7 +341,7 @@ class Management:
 
 
 def _mark(binding: Binding) -> str:
-    """Return what stands for the arguments of a binding in its path, empty without any."""
+    """Return the key for the arguments of a binding in its path, empty without any."""
     return "" if binding.arguments == EMPTY_TABLE else binding.arguments.hex()
 
 

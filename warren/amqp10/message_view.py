@@ -1,6 +1,6 @@
-"""What a client of AMQP 1.0 would be shown of a stored message: priority, properties and application properties.
+"""A stored message as a client of AMQP 1.0 would see it: priority, properties and application properties.
 
-Filters look at it. Properties are decoded once, headers when somebody asks for what may be among them, and only then.
+Filters look at it. Properties are decoded once, headers only when a filter asks for a value that may be there.
 ``steps`` counts what the looking costs: see `STEPS_MAX`.
 """
 
@@ -40,7 +40,7 @@ CORRELATION_ID: Final = 5
 ABSOLUTE_EXPIRY_TIME: Final = 8
 CREATION_TIME: Final = 9
 GROUP_SEQUENCE: Final = 11
-# Of a message that has none.
+# Of a message without headers.
 DEFAULT_PRIORITY: Final = 4
 
 

@@ -53,7 +53,7 @@ SECTIONS_MAX_BYTES: Final = 16_384
 LAYOUT_MAX_BYTES: Final = 4_096
 
 _MESSAGE_ANNOTATIONS: Final = 0x72
-# Behind the sections before a body, for what is unusual about that. No section begins with it.
+# After the sections before a body, this byte begins the layout of an unusual body. No section begins with it.
 _MARK: Final = b"\xff"
 
 
@@ -164,7 +164,7 @@ def _encoded(annotations: dict[object, object]) -> list[bytes]:
 
 
 class Shown:
-    """A stored message as a client of AMQP 1.0 is shown it: what was sent, or what comes of its properties."""
+    """A stored message as a client of AMQP 1.0 sees it: as it was sent, or as converted from its properties."""
 
     def __init__(self, found: BasicProperties) -> None:
         self._found = found
@@ -172,7 +172,7 @@ class Shown:
         self._original = _maybe_original(found, self.headers)
 
     def fields(self) -> list[object]:
-        """Return the fields of the section `properties`, None for what is not there."""
+        """Return the fields of the section `properties`, None for missing ones."""
         original = self._original
         return property_fields(self._found, self.headers) if original is None else original.fields
 
@@ -194,7 +194,7 @@ class Shown:
         return encode(Described(ULong(_MESSAGE_ANNOTATIONS), annotations)) + bare
 
     def _annotations(self, original: Sections) -> dict[object, object]:
-        """Return the annotations that were sent, unless somebody has changed them since, and those added since."""
+        """Return the annotations that were sent, unless a client has changed them since, and those added since."""
         if self._found.type == ENCODED_TYPE:
             original.properties.type = ENCODED_TYPE  # in the place of an x-basic-type, which is as it was
         now = annotations_of(self._found, self.headers)
@@ -225,7 +225,7 @@ def _maybe_original(found: BasicProperties, headers: Table) -> Sections | None:
         if (name in original.application or not is_annotation(name)) and not _is_same(headers.get(name), value):
             return None
     for name, value in headers.items():
-        # A property that somebody has added since.
+        # A property that a client has added since.
         shows = not isinstance(value, list | dict) and not is_annotation(name) and not is_hidden(name)
         if shows and name not in original.headers:
             return None
@@ -233,7 +233,7 @@ def _maybe_original(found: BasicProperties, headers: Table) -> Sections | None:
 
 
 def _said(found: BasicProperties) -> list[object]:
-    """Return what the section `properties` can say of a message, besides headers."""
+    """Return the fields that the section `properties` can hold, besides headers."""
     return [
         *(found.message_id, found.user_id, found.reply_to, found.correlation_id),
         *(found.content_type, found.content_encoding, found.timestamp, found.app_id),

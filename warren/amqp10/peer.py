@@ -97,7 +97,7 @@ PIECE_BYTES: Final = 16384
 CHANNEL_MAX: Final = 63
 VHOST_PREFIX: Final = "vhost:"
 DEFAULT_VHOST: Final = "/"
-# Whom somebody without a name is, as in RabbitMQ; from elsewhere than this machine he may not log in.
+# The user of a client without a name, as in RabbitMQ; this user may log in from this machine only.
 ANONYMOUS: Final = "guest"
 IDLE_MIN_MS: Final = 1000
 IDLE_MAX_MS: Final = 86_400_000
@@ -118,7 +118,7 @@ class Amqp10Peer(Peer):
     ) -> None:
         super().__init__(broker, key, peer, local, address, certificate_user, PROTOCOL, NEXT_STATES)
         self.channel_max = min(CHANNEL_MAX + 1, broker.limits.channel_max)
-        self.peer_frame_bytes: i64 = FRAME_MIN_MAX_BYTES  # what the client takes
+        self.peer_frame_bytes: i64 = FRAME_MIN_MAX_BYTES  # the frame size that the client takes
         self._limit: i64 = EARLY_BYTES  # of frames that it sends
         self._head = Head()
         self._is_deaf: bool = False  # framing is lost: later bytes make no sense
@@ -426,7 +426,7 @@ class Amqp10Peer(Peer):
         vhost = str(hostname[len(VHOST_PREFIX) :]) if hostname.startswith(VHOST_PREFIX) else DEFAULT_VHOST
         enter_vhost(self, vhost)
         self._limit = limits.frame_max_bytes
-        # A client says after how long without a word it gives up; it is sent one in half of that.
+        # The client tells us after how much silence it gives up; we send something in half of that time.
         self.sent_heartbeat_s = min(idle_ms, IDLE_MAX_MS) // 1000
         self.heartbeat_s = limits.heartbeat_s
         self.silent_intervals = 1.0
@@ -516,7 +516,7 @@ class Amqp10Peer(Peer):
                     session.tick_drains()
 
     def respond_when_durable(self, session: Amqp10Session, link: str, payload: bytes, ticket: int, batch: int) -> None:
-        """Send a response of management behind all earlier ones, once what it tells of is on disk."""
+        """Send a response of management after all earlier ones, once its changes are on disk."""
         if not self._responses and self._is_durable(ticket, batch):
             session.respond(link, payload)
             return

@@ -45,7 +45,7 @@ SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 FRAME_HEAD_BYTES: Final = 8
 FRAME_AMQP: Final = 0
 FRAME_SASL: Final = 1
-FRAME_MIN_MAX_BYTES: Final = 512  # what everybody has to take
+FRAME_MIN_MAX_BYTES: Final = 512  # every peer has to take this size
 
 OPEN: Final = 0x10
 BEGIN: Final = 0x11
@@ -109,7 +109,7 @@ _NAMES: Final = {
 
 
 def code_of(descriptor: object) -> int:
-    """Return the number of a descriptor, which may be its name; -1: none that is known."""
+    """Return the number of a descriptor, which may be its name; -1: unknown."""
     if isinstance(descriptor, ULong):
         return int(descriptor)
     if isinstance(descriptor, str):
@@ -290,7 +290,7 @@ class Transfer:
         self.payload: i64 = 0  # where it begins
 
     def read(self, data: bytes, pos: i64, end: i64) -> None:
-        """Take what is behind the descriptor.
+        """Take the fields after the descriptor.
 
         Raises:
             Amqp10Error: it is malformed.
@@ -324,7 +324,7 @@ class Disposition:
         self._state_end: i64 = 0
 
     def read(self, data: bytes, pos: i64, end: i64) -> None:
-        """Take what is behind the descriptor.
+        """Take the fields after the descriptor.
 
         Raises:
             Amqp10Error: it is malformed.
@@ -361,7 +361,7 @@ class Flow:
         self.echo: bool = False
 
     def read(self, data: bytes, pos: i64, end: i64) -> None:
-        """Take what is behind the descriptor.
+        """Take the fields after the descriptor.
 
         Raises:
             Amqp10Error: it is malformed.
@@ -381,9 +381,9 @@ class Flow:
 
 
 class Arguments:
-    """The fields of any other performative, or of a described list: by place, each with the type that it has to be of.
+    """The fields of any other performative, or of a described list: by place, each with the type that it must have.
 
-    `what` is said of what is wrong.
+    `what` names it in error texts.
     """
 
     def __init__(self, what: str, values: list[object]) -> None:
@@ -391,7 +391,7 @@ class Arguments:
         self._values = values
 
     def any(self, at: int) -> object:
-        """Return what is there, None: nothing."""
+        """Return the field, None: it is missing."""
         return self._values[at] if at < len(self._values) else None
 
     def text(self, at: int) -> str | None:
@@ -460,7 +460,7 @@ def maybe_described(what: str, value: object) -> tuple[int, Arguments] | None:
 
 
 def described(code: int, values: list[object]) -> Described:
-    """Return a described list; what it ends with that is not there is left out."""
+    """Return a described list; missing fields at its end are left out."""
     kept = len(values)
     while kept and values[kept - 1] is None:
         kept -= 1
@@ -490,7 +490,7 @@ def framed(channel: int, content: bytes, frame_type: int = FRAME_AMQP) -> bytes:
 
 
 def error_value(condition: str, description: str, info: dict[object, object] | None = None) -> Described:
-    """Return an error. What says it fits into the smallest frame, even with a long name in it."""
+    """Return an error. Its text fits into the smallest frame, even with a long name in it."""
     raw = description.encode("utf-8", "replace")
     if len(raw) > ERROR_TEXT_BYTES:
         description = raw[:ERROR_TEXT_BYTES].decode("utf-8", "ignore")
@@ -538,7 +538,7 @@ def write_flow(
     available: i64,
     drain: bool,
 ) -> None:
-    """Write a flow of a session, and of a link unless `handle` is -1; of `available` -1 says nothing."""
+    """Write a flow of a session, and of a link unless `handle` is -1; `available` -1: left out."""
     fields = BytesWriter()
     write_uint(fields, next_incoming_id)
     write_uint(fields, incoming_window)
@@ -567,7 +567,7 @@ def write_flow(
 
 
 def write_binary_head(out: BytesWriter, size: i64) -> None:
-    """Write what stands before `size` bytes of a binary."""
+    """Write the prefix of a binary of `size` bytes."""
     if size < 256:
         out.append(BINARY_8)
         out.append(u8(size))

@@ -54,7 +54,7 @@ TOKENS_MAX: Final = 200
 DEPTH_MAX: Final = 32
 PARTS_MAX: Final = 200
 
-# What a token is. A word is reserved, or an identifier.
+# The kinds of a token. A word is reserved, or an identifier.
 _NUMBER: Final = "number"
 _TEXT: Final = "text"
 _BINARY: Final = "binary"
@@ -90,10 +90,10 @@ class Selector:
 
 
 def selector_of(text: str) -> Selector:
-    """Return the condition that `text` says.
+    """Return the condition in `text`.
 
     Raises:
-        LinkError: it says none, or a too long one.
+        LinkError: it is not a valid condition, or too long.
     """
     if len(text) > LENGTH_MAX:
         raise invalid_condition(f"it has {len(text)} characters, and {LENGTH_MAX} are allowed")
@@ -368,7 +368,7 @@ def _number(token: _Token) -> object:
     text = token.text
     if text.isdigit():
         whole = int(text) if len(text) < 40 else INT_MAX + 2
-        # One more than the largest: behind a minus it is the smallest.
+        # One more than the largest: after a minus it is the smallest.
         if whole > INT_MAX + 1:
             raise invalid_condition(f"{token.shown()} has no room in 64 bits")
         return whole

@@ -85,7 +85,7 @@ HEAD_KEPT_BYTES: Final = 1024
 HEAD_BYTES: Final = 262144
 # Pieces of a delivery smaller than this are joined as they come.
 PIECE_BYTES: Final = 16384
-# What has begun to come while publishers of large messages wait, as of a channel.
+# Limit for incomplete contents while publishers of large messages wait, as for a channel.
 STOPPED_MAX_BYTES: Final = 1 << 20
 
 
@@ -105,7 +105,7 @@ class Amqp10Session(Session):
         self._body = Body()
         self._next_incoming_id: i64 = next_incoming_id
         self._kept_count: i64 = 0  # heads that its links keep
-        self._window: i64 = WINDOW  # how many transfers its peer may send
+        self._window: i64 = WINDOW  # the number of transfers that its peer may send
         self._outcomes: Outcomes | None = None
         self._ticket: int = 0  # of the latest change that this session has made
         self._management: Management | None = None
@@ -123,7 +123,7 @@ class Amqp10Session(Session):
         """Carry out a command of `topology`.
 
         Raises:
-            AmqpError: whatever its rules say; 406, topology may not grow while memory is short.
+            AmqpError: as the method's rules say; 406, topology may not grow while memory is short.
         """
         broker = self.connection.broker
         if broker.has_alarm("memory") and not self.connection.has_growth_left(self, command):
@@ -266,7 +266,9 @@ class Amqp10Session(Session):
                 raise
             self.fail_link(link, error)
         except Amqp10Error as error:
-            self.fail_link(link, LinkError(error.condition, error.explanation))  # a message is malformed, no frame
+            self.fail_link(
+                link, LinkError(error.condition, error.explanation)
+            )  # the message is malformed, not the frame
         if self._window <= WINDOW_STEP:
             self._write_flow()
 
@@ -416,7 +418,7 @@ class Amqp10Session(Session):
                 link.forget_heads()
         self._kept_count = 0
 
-    # --- what the client says of deliveries -------------------------------------------------------------------------
+    # --- the client's answers to deliveries -------------------------------------------------------------------------
 
     def disposition(self, data: bytes, pos: i64, end: i64) -> None:
         """Take a disposition.
@@ -506,7 +508,7 @@ class Amqp10Session(Session):
         transfers = self.transfers
         if flow.incoming_window < 0:
             raise SessionError(INVALID_FIELD, "a flow without a window")
-        # What its peer has not seen yet of what we have sent is still to come out of its window.
+        # Transfers that we have sent and the peer has not seen yet are subtracted from its window.
         begun: i64 = flow.next_incoming_id if flow.next_incoming_id >= 0 else i64(0)
         under_way: i64 = (transfers.next_outgoing_id - begun) & U32
         if transfers.widen(max(flow.incoming_window - under_way, i64(0))):
@@ -578,7 +580,7 @@ class Amqp10Session(Session):
         link.place = _place_of(consumer)
 
     def drained(self, link: SendingLink) -> None:
-        """What credit is left is used up."""
+        """The remaining credit is used up."""
         link.is_draining = False
         link.grant(link.limit, 0)
         self._write_sending_flow(link, drain=True)
@@ -684,7 +686,7 @@ class Amqp10Session(Session):
             self._answer_requests(wanted)
 
     def waiting_responses(self) -> int:
-        """Return how many responses wait for credit."""
+        """Return the number of responses that wait for credit."""
         return sum([len(link.responses) for link in self.links.values() if isinstance(link, SendingLink)])
 
     def waiting_response_bytes(self) -> int:
@@ -726,7 +728,7 @@ def _has_seen_all(consumer: Consumer) -> bool:
 
 
 def _place_of(consumer: Consumer) -> i64:
-    """Return how far a consumer has come in a stream or queue: it may be far without a message that it wants."""
+    """Return the position of a consumer in a stream or queue: it may be far along without a matching message."""
     queue = consumer.queue
     search = consumer.search
     if search is not None:

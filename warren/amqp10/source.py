@@ -1,4 +1,4 @@
-"""What the source of a receiver asks for: which messages, where a stream begins, with which priority.
+"""The request of a source of a receiver: which messages, where a stream begins, with which priority.
 
 filter of a source                      becomes
 rabbitmq:stream-offset-spec             the argument x-stream-offset of a consumer

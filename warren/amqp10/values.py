@@ -478,7 +478,7 @@ def _is_int(value: object) -> bool:
 
 
 def write_value(out: BytesWriter, value: object) -> None:
-    """Encode `value` behind what is in `out`."""
+    """Encode `value` and append it to `out`."""
     if value is None:
         out.append(NULL)
     elif isinstance(value, bool):

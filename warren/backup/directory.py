@@ -38,7 +38,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _PART: Final = ".part"
 # What a directory may have that becomes one of backups; the marker: somebody began to make it one.
 _NOBODYS: Final = frozenset({MARKER, "lost+found"})
-# What a data directory may have.
+# Files that a data directory may have.
 _NAME: Final = re.compile(
     r"catalogue\.db"
     r"|messages/(checkpoint|log/[0-9]{10}|streams/[0-9]{10}-[0-9]{20})"
@@ -82,7 +82,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """What `BackupDirectory.clear` has removed, by number, and what is wrong with manifests that are there still."""
+    """The backups that `BackupDirectory.clear` has removed, by number, and errors in the remaining manifests."""
 
     removed: list[int]
     faults: list[str]
@@ -99,7 +99,7 @@ class BackupDirectory:
 
     @classmethod
     def reading(cls, path: Path) -> Self:
-        """Open a directory to read it; nobody removes anything from it meanwhile.
+        """Open a directory to read it; nothing is removed from it meanwhile.
 
         Raises:
             BackupError: it is not a directory of backups, or this Warren cannot read it.
@@ -117,7 +117,7 @@ class BackupDirectory:
         """Open a directory to write a backup of the store `store_id` into; make it if it is missing or empty.
 
         Raises:
-            BackupError: it is somebody else's, or in use, or cannot be written.
+            BackupError: it belongs to another store, is in use, or cannot be written.
         """
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ class BackupDirectory:
 
     @classmethod
     def _locked(cls, path: Path, flags: int, how: int, new_store_id: str | None = None) -> Self:
-        """Lock the directory; `new_store_id`: whose it becomes if it is nobody's yet."""
+        """Lock the directory; `new_store_id`: the store that takes it over if it does not belong to one yet."""
         if new_store_id is not None:
             flags |= os.O_CREAT
         try:
@@ -254,7 +254,7 @@ class BackupDirectory:
             raise BackupError(f"{path} is damaged: it is {file.name}")
 
     def fault(self, file: StoredFile, *, whole: bool) -> str:
-        """Return what is wrong with a file, nothing if it is all right; `whole`: all of it is read."""
+        """Return the error in a file, ``""`` without one; `whole`: read all of it."""
         try:
             if whole:
                 for _ in self.read(file):
@@ -357,7 +357,7 @@ class BackupDirectory:
 def check(
     directory: BackupDirectory, files: Iterable[StoredFile], pace: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Read files and compare them with what they should be; `pace` is told how much was read.
+    """Read files and compare them with their manifest; `pace` is told how much was read.
 
     Raises:
         BackupError: one is missing or damaged.
@@ -368,7 +368,7 @@ def check(
 
 
 def _is_unmarked(path: Path) -> bool:
-    """Tell whether nobody's marker is there, or an empty one. Raises OSError."""
+    """Tell whether the marker is missing or empty. Raises OSError."""
     try:
         return not (path / MARKER).stat().st_size
     except FileNotFoundError:

@@ -60,7 +60,7 @@ class Answers:
         return memoryview(data)[:end]
 
     def last_word(self, text: str) -> bytes:
-        """Return a connection.close that tells the client `text`, or nothing where none can be put."""
+        """Return a connection.close that tells the client `text`, or ``b""`` where it cannot be inserted."""
         if self.is_over or self._missing or not self._is_open:
             return b""
         return farewell(text)

@@ -60,7 +60,7 @@ ACCEPTS_PER_TURN: Final = 32
 ACCEPT_PAUSE_S: Final = 0.02
 HANDSHAKE_BUDGET_S: Final = 0.001
 YIELD_EVERY_S: Final = 0.002
-# A leader whose machine is gone says nothing: the kernel asks it from time to time.
+# A leader whose machine is gone does not answer: the kernel probes it from time to time.
 _FIRST_AFTER: Final = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"  # the latter on macOS
 KEEPALIVE: Final = ((getattr(socket, _FIRST_AFTER), 3), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3))
 
@@ -107,13 +107,13 @@ class Clients:
         self._clock = clock
         self._selector = open_selector()
         self._listeners: dict[int, Listener] = {}
-        self._resting: dict[int, float] = {}  # listeners that accept nothing until then
+        self._resting: dict[int, float] = {}  # listeners that do not accept until then
         self._clients: dict[int, Client] = {}  # by the descriptors of their ends
 
     # --- what can be seen -------------------------------------------------------------------------------------------
 
     def count(self, *states: str) -> int:
-        """Return how many clients are in one of these states."""
+        """Return the number of clients in one of these states."""
         return sum(client.state in states for client in self._all())
 
     def _all(self) -> list[Client]:
@@ -145,7 +145,7 @@ class Clients:
     def tick(self, leader_node: object, silent_s: float = 0.0) -> None:
         """Let time pass. About twice a second.
 
-        `leader_node` is who leads as far as is known, None when nobody does. Nothing was heard of it for `silent_s`.
+        `leader_node` is the known leader, None without one. Nothing was heard of it for `silent_s`.
         """
         now_s = self._clock()
         for fd, until_s in list(self._resting.items()):
@@ -235,7 +235,7 @@ class Clients:
             self._handshakes.make_due(end.fd)
             self._watch(end, 0)
         elif client.state == WAITING:
-            self._close(client)  # nothing but its end is watched
+            self._close(client)  # only its end is watched
         elif end.interest & READABLE:
             self._read(client, end)
         elif mask & ERROR:
@@ -258,7 +258,7 @@ class Clients:
             self._ended(client, end)
             return
         if client.state == LEAVING:
-            return  # nobody is there who would want it
+            return  # it cannot be passed on: the leader is gone
         self.passed_bytes += len(data)
         leader = client.leader
         assert leader is not None
@@ -303,7 +303,7 @@ class Clients:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _ended(self, client: Client, end: End) -> None:
-        """One end says nothing more."""
+        """One end sends nothing more."""
         end.has_ended = True
         self._watch(end, end.interest & ~READABLE)
         if end is not client.end:
@@ -347,7 +347,7 @@ class Clients:
         end = client.end
         try:
             if waited:
-                end.receive()  # what it has said and nobody has read would have the kernel destroy what we say
+                end.receive()  # unread bytes from it would make the kernel destroy the bytes that we send
             if word:
                 end.offer(word)
         except OSError:

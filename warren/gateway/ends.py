@@ -26,8 +26,8 @@ class End:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.fd = sock.fileno()
-        self.interest = 0  # what it is watched for
-        self.has_ended = False  # the peer says nothing more
+        self.interest = 0  # the events it is watched for
+        self.has_ended = False  # the peer sends nothing more
         self.is_hung_up = False  # nothing can be sent to it either; it is not watched
         self._waiting: deque[memoryview] = deque()
 
@@ -77,7 +77,7 @@ class End:
         return True
 
     def finish(self) -> None:
-        """Say that nothing more comes. Raises OSError."""
+        """Tell the peer that nothing more comes. Raises OSError."""
         self.sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from warren.server.supervision import ESSENTIAL
 # How many are being connected to the leader at a time: it takes few of them (`replication.newcomers`).
 CONNECTING_MAX: Final = 4
 RETRY_S: Final = 0.2
-# Without a leader for so long, new clients are told at once: nobody is elected where this node is.
+# After this time without a leader, new clients are told at once: this node's side elects no leader.
 ALONE_S: Final = 6.0
 
 
@@ -33,7 +33,7 @@ class GatewayPlugin:
         """Do nothing."""
 
     async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
-        """Do nothing: a leader has clients of its own."""
+        """Do nothing: a leader serves its own clients."""
         task_status.started(())
 
     async def follow(self, following: Following, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
