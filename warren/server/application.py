@@ -5,14 +5,13 @@ Start:    lock the data directory; open the catalogue; recover the message store
           wait until they are durable; read what decides on publishes; listen; say where; serve.
 Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, have the catalogue catch up if it can be
           reached, wait a moment for the peers, write the checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The
-          same signal again ends at once. A leader that hands over stops in the same way, and has another one lead then.
+          same signal again ends at once. A leader that hands over stops in the same way; then another node leads.
 Failure:  when the message store fails, all sockets are closed and the exit code is 3.
 Tasks:    reactor, ticker, time keeper, memory watch, freed memory, catalogue writer, message store, plugins, signals,
           and one short task per login, all of them supervised (`supervision`): only the message store's failure ends
           the process. Plugins start tasks of their own under the same supervision, and open the listeners of HTTP.
-Process:  signals, the service manager, resource limits, the watch over its memory, the cyclic collector and what is
-          printed are the business of `serve`, which has the process to itself. `warren.testing` runs an `Application`
-          in a thread instead.
+Process:  `serve` has the process to itself: it handles signals, the service manager, resource limits, the watch over
+          memory, the cyclic collector and printing. `warren.testing` runs an `Application` in a thread instead.
 Threads:  those of the message store; and of trio, for logins and commits of the catalogue.
 """
 
@@ -88,12 +87,12 @@ from warren.stomp.peer import StompPeer
 from warren.vhosts.metadata import UserPut
 from warren.vhosts.topology_watcher import INTERNAL_USER
 
-NODE: Final = "rabbit"  # as who announces itself as RabbitMQ is called
+NODE: Final = "rabbit"  # RabbitMQ's default node name
 STOP_DEADLINE_S: Final = 10.0
-# For peers to answer connection.close. A blocking client that nobody calls at the moment never does.
+# Time for peers to answer connection.close. A blocking client that is not called at the moment never does.
 CLOSE_GRACE_S: Final = 3.0
-HAND_OVER_GRACE_S: Final = 0.25  # where another node waits to serve them
-# For the catalogue to catch up; what it does not have is in the log.
+HAND_OVER_GRACE_S: Final = 0.25  # if another node waits to serve them
+# Time for the catalogue to catch up; the log has the rest.
 CATCH_UP_S: Final = 3.0
 # Time left after the deadline to close files and to end the interpreter.
 STOP_GRACE_S: Final = 2.0
@@ -103,7 +102,7 @@ PERMISSION_CHECK_S: Final = 0.02
 CLOCK_CHECK_S: Final = 1.0
 MEMORY_CHECK_MIN_S: Final = 0.01
 MEMORY_SHORT_CHECK_S: Final = 0.2  # until the alarm is over
-# What publishers can send at most.
+# The most that publishers can send.
 FILL_BYTES_PER_S: Final = 2 << 30
 # An alarm ends this far below the watermark, so that it does not flap.
 MEMORY_CLEAR_SHARE: Final = 0.95
@@ -113,16 +112,16 @@ COLLECT_S: Final = 60.0
 SWITCH_INTERVAL_S: Final = 0.0005
 # The protocols, by the name of the setting with the address. `WAYS` has the endings that such a name may have.
 PROTOCOLS: Final[dict[str, PeerMaker]] = {"amqp": Connection, "mqtt": MqttPeer, "stomp": StompPeer}
-# Over WebSockets: its names there, whether a client may name none, and whether it is text. Some name none:
-# the first stomp.js, CloudAMQP's client for browsers.
+# Over WebSockets: the subprotocol names, whether a client may name none, and whether it is text. Some clients name
+# none: the first stomp.js, CloudAMQP's client for browsers.
 WEB_SUBPROTOCOLS: Final[dict[str, tuple[tuple[str, ...], bool, bool]]] = {
     "amqp": (("amqp",), True, False),
     "mqtt": (("mqtt", "mqttv3.1"), False, False),
     "stomp": (("v12.stomp", "v11.stomp", "v10.stomp"), True, True),
 }
-_REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches who listens on all addresses
-# Signals that end a process which does not mind them, and that nobody sends a broker on purpose. Not every system has
-# the last two.
+_REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches a listener on all addresses
+# Signals that end a process which ignores them, and that are never sent to a broker on purpose. Some systems lack the
+# last two.
 STRAY_SIGNALS: Final[tuple[signal.Signals, ...]] = tuple(
     getattr(signal, name)
     for name in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR")
@@ -140,7 +139,7 @@ async def serve(
     `read_again` returns the settings as they are later, for SIGHUP; it raises SettingsError.
 
     Raises:
-        StartError: something outside the program stands in the way, said in one line.
+        StartError: something outside the program prevents it, said in one line.
     """
     for number in STRAY_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -158,10 +157,10 @@ async def serve_locked(
 ) -> int:
     """Do what `serve` does, in a data directory that the caller has locked; with followers when `replication` is given.
 
-    `epoch`: the one that begins, if not the next one. `store_id`: of a store that does not exist yet, 16 bytes.
+    `epoch`: the epoch that begins, if not the next one. `store_id`: 16 bytes, for a store that does not exist yet.
 
     Raises:
-        StartError: as there.
+        StartError: as for `serve`.
     """
     # SQLAlchemy is a third of all imports. A program with its own catalogue does not need it.
     from warren.server import histories, store_versions
@@ -228,7 +227,7 @@ async def _obey(
         elif number in STRAY_SIGNALS:
             log.warning("signal ignored", signal=signal.Signals(number).name)
         else:
-            # Whatever hangs: when the process has not ended by then, it says where and is gone.
+            # If the process hangs past this time, it writes where, and ends.
             faulthandler.dump_traceback_later(STOP_DEADLINE_S + STOP_GRACE_S, exit=True)
             manager.stopping()
             application.stop()
@@ -253,7 +252,7 @@ def _serving(settings: Settings, application: Application, manager: ServiceManag
 
 
 def _first_user(settings: Settings) -> str:
-    """Return who may log in to a new broker; a password that somebody has chosen is not shown."""
+    """Return the first user of a new broker; a password that an operator has chosen is not shown."""
     user = settings.default_user
     everybody_knows = settings.origins.get("default_pass", DEFAULT_ORIGIN) == DEFAULT_ORIGIN
     password = f"password {settings.default_pass}" if everybody_knows else "with the password of default_pass"
@@ -391,7 +390,7 @@ class Application:
         return self._messages
 
     def places(self) -> list[str]:
-        """Return where it listens, as URLs without a path."""
+        """Return the addresses of the listeners, as URLs without a path."""
         opened = self._management.listening
         return sorted(f"{each.protocol}://{Endpoint(each.host, each.port)}" for each in opened)
 
@@ -429,7 +428,7 @@ class Application:
                 nursery.start_soon(tasks.keep, "time keeper", self._keep_time, ESSENTIAL)
                 if self._span_export is not None:
                     nursery.start_soon(tasks.keep, "span export", self._span_export.run)
-                # That this process has begun is on disk before it delivers anything, unless there is no space.
+                # Unless there is no space, the disk shows that this process has begun before it delivers anything.
                 with trio.move_on_after(BEGIN_WITHIN_S):
                     await self._messages.deleted()
                 await self._messages.restored(self._broker.is_restoring)
@@ -480,7 +479,7 @@ class Application:
     # --- start ------------------------------------------------------------------------------------------------------
 
     async def _restore(self) -> int:
-        """Bring the engine to what the catalogue remembers; return how many things that were."""
+        """Bring the engine to the state in the catalogue; return the number of restored objects."""
         count = 0
         for change in self._catalogue.load():
             try:
@@ -508,7 +507,7 @@ class Application:
                     queue.restore(index, self._recovery.clean)
                 if count % RESTORED_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
-        # The newest first: of two with one name the older is of something whose declaration was lost in a crash.
+        # The newest first: of two with one name, the declaration of the older one was lost in a crash.
         for queue_id, index in sorted(orphans.items(), reverse=True):
             if index.lane and self._broker.restore_lane(index, self._recovery.clean):
                 del orphans[queue_id]
@@ -533,7 +532,7 @@ class Application:
         path = self._settings.load_definitions
         if path is None:
             return
-        # Imported by those who use it only: it brings msgspec.
+        # Imported only when needed: it brings msgspec.
         from warren.server.definitions.at_start import load_definitions
 
         skip = self._settings.definitions_skip_if_unchanged
@@ -552,7 +551,7 @@ class Application:
             log.warning("whether links are held is not durable yet; the next start looks again", with_links=with_links)
 
     def _listen(self) -> list[Listener]:
-        """Open the sockets of all protocols, on which nothing is accepted yet."""
+        """Open the sockets of all protocols; they do not accept yet."""
         opened: list[Listener] = []
         admit = Origins(self._settings.ws_origins, f"{self._settings.http_hosts},{socket.gethostname()}").admit
         for name, protocol in PROTOCOLS.items():
@@ -574,7 +573,7 @@ class Application:
         return self._tls.context
 
     async def _permission_to_serve(self) -> None:
-        """Wait until clients may be served, or this process is to stop; from then on each turn asks."""
+        """Wait until clients may be served, or this process should stop; from then on each turn asks."""
         replication = self._replication
         if replication is None:
             return
@@ -643,13 +642,13 @@ class Application:
             now_s = time.monotonic()
             self._clock.follow()
             self._reactor.tick(now_s)
-            # Cycles come from tracebacks and libraries only: rarely enough to wait for a quiet moment.
+            # Only tracebacks and libraries make cycles: rarely enough to wait for a quiet moment.
             if now_s - last_collect_s > COLLECT_S and not self._broker.has_work():
                 last_collect_s = now_s
                 collect_lately()
 
     async def _keep_time(self) -> None:
-        """Have the engine do what is due: expire, release, delete."""
+        """Let the engine do what is due: expire, release, delete."""
         timers = self._broker.timers
         while True:
             self._sooner = trio.Event()
@@ -660,12 +659,12 @@ class Application:
                 self._settle()
                 await trio.lowlevel.checkpoint()
                 continue
-            # Not longer, for this time may go a little faster than trio's.
+            # Not longer, for this clock may be a little faster than trio's.
             with trio.move_on_after(min((next_ms - now_ms) / 1000, CLOCK_CHECK_S) if next_ms < NEVER else math.inf):
                 await self._sooner.wait()
 
     async def watch_memory(self) -> None:
-        """Block publishers, and have messages moved to disk, while this process takes too much. For ever."""
+        """Block publishers, and move messages to disk, while this process takes too much. For ever."""
         total = total_memory_bytes()
         limit = self._settings.limits.memory_high_watermark.limit_bytes(total)
         pager = Pager(self._broker, min(self._settings.store.paging_watermark.limit_bytes(total), limit // 2))
@@ -690,7 +689,7 @@ class Application:
                 pause_s = min(pause_s, PAGING_CHECK_S)
 
     async def return_freed_memory(self) -> None:
-        """Give memory back to the system that nobody uses. For ever."""
+        """Return unused memory to the system. For ever."""
         broker = self._broker
         await return_freed_memory(
             lambda: broker.has_alarm("memory") or broker.log.under_pressure, lambda: int(broker.log.resident_bytes)
@@ -742,7 +741,7 @@ class Application:
         self._settle()
 
     async def _stop(self) -> None:
-        """Drain, as long as that may take."""
+        """Drain, however long that takes."""
         self._management.stopping = True
         log.info("stopping", connections=self._reactor.connection_count())
         with trio.move_on_after(STOP_DEADLINE_S), self._drain_scope:
@@ -768,7 +767,7 @@ class Application:
         if replication is not None:
             await replication.hand_over()
         if self._span_export is not None:
-            await self._span_export.finish()  # at last: nobody waits for it
+            await self._span_export.finish()  # last: no other task waits for it
 
     # --- what the parts call ----------------------------------------------------------------------------------------
 
@@ -833,7 +832,7 @@ class Application:
         return maybe_user_of_certificate(certificate, self._settings.tls.cert_login_from)
 
     def _crashed(self, error: BaseException) -> None:
-        with contextlib.suppress(MemoryError):  # what is wrong is mended even when nothing can be said
+        with contextlib.suppress(MemoryError):  # the repair must continue even without memory to report it
             log.error("internal error, the connection is closed", exception=error)
 
     def _engine_settled(self) -> None:
@@ -860,7 +859,7 @@ class Application:
             self._logins_under_way += 1
             self._nursery.start_soon(self.tasks.once, "login", self._login, request)
         if recalled:
-            self._wake()  # to send what they are told, all in one turn
+            self._wake()  # to send all the answers in one turn
 
 
 def _engine_limits(settings: Settings, clients_max: int) -> Limits:
@@ -883,7 +882,7 @@ def _engine_limits(settings: Settings, clients_max: int) -> Limits:
     limits.bindings_per_exchange_max = given.bindings_per_exchange_max
     limits.outbox_soft_bytes = given.outbox_bytes
     limits.mqtt_qos0_outbox_bytes = given.mqtt_qos0_outbox_bytes
-    # Unfinished messages may take a quarter of what there is, and always one of the largest.
+    # Unfinished messages may take a quarter of the memory, and always one of the largest.
     watermark_bytes = given.memory_high_watermark.limit_bytes(total_memory_bytes())
     limits.inbound_max_bytes = max(given.max_message_bytes, min(limits.inbound_max_bytes, watermark_bytes // 4))
     return limits

@@ -1,7 +1,7 @@
-"""Beats: when what an idle broker does again and again is done, all of it together.
+"""Do the repeated work of an idle broker together, in beats.
 
-To wake up takes an idle process longer than most of what it then does. Tasks that sleep each for a time of their own
-wake it up one by one; those that sleep until a beat do so once.
+Waking up takes an idle process longer than most of the work that follows. Tasks that each sleep for their own time wake
+it one by one; tasks that sleep until a beat wake it once.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ BEAT_S: Final = 0.5
 
 
 def beat_after(period_s: float = BEAT_S) -> float:
-    """Return when trio's clock shows a multiple of `period_s` next, which is `BEAT_S` times a power of two."""
+    """Return when trio's clock reaches the next multiple of `period_s`, which is `BEAT_S` times a power of two."""
     return (trio.current_time() // period_s + 1) * period_s
 
 
 async def next_beat(period_s: float = BEAT_S) -> None:
-    """Sleep until then."""
+    """Sleep until the next beat."""
     await trio.sleep_until(beat_after(period_s))

@@ -1,11 +1,11 @@
-"""Where the `warren` command begins.
+"""Start the `warren` command.
 
 1. `warren serve` imports only what it serves with: reading its options with typer would cost the broker 8 MB for its
    whole life and a quarter of a second of its start. Every other command goes to `warren.server.commands`, and so does
    a `serve` whose options are not plainly right. That module also explains mistakes.
 2. An error that a person can fix (a setting, a port, a directory) is one line on stderr. Mistakes in the settings are
    one line each. The exit code is 2 for settings, 1 for the rest. A traceback always means a fault of ours.
-3. The command refuses to run with assertions off: they are what stops the broker before it loses messages.
+3. The command refuses to run with assertions off: they stop the broker before it loses messages.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class OtherCommand(NamedTuple):
 
 
 def main(make_plugins: Callable[[], Sequence[Plugin]] = tuple, others: Sequence[OtherCommand] = ()) -> None:
-    """Run the command line of this process and exit. `make_plugins` imports and makes what runs beside the broker."""
+    """Run the command line of this process and exit. `make_plugins` imports and makes the plugins beside the broker."""
     standard_streams.open_missing()
     if sys.flags.optimize:
         _fail("Python must not run with -O or PYTHONOPTIMIZE: Warren relies on its assertions", 2)
     if sys.argv[1:2] == ["ctl"]:
-        # Nothing of a broker runs here: what serves one is not imported either.
+        # These commands do not run a broker, so the modules of one are not imported.
         from warren.ctl.command_table import main as ctl
 
         sys.exit(ctl(sys.argv[2:]))
@@ -116,7 +116,7 @@ def run_broker(settings: Settings, plugins: Sequence[Plugin], read_again: Callab
 
 
 def _tell_fault(kind: type[BaseException], fault: BaseException, traceback: TracebackType | None) -> None:
-    """Write the traceback of a fault of ours, which ends the process: without waiting for stderr."""
+    """Write the traceback of a fault of ours, which ends the process, without waiting for stderr."""
     import traceback as tracebacks
 
     standard_streams.ERRORS.put("".join(tracebacks.format_exception(kind, fault, traceback)))
@@ -124,7 +124,7 @@ def _tell_fault(kind: type[BaseException], fault: BaseException, traceback: Trac
 
 
 def _maybe_start_error(group: BaseExceptionGroup[BaseException]) -> StartError | None:
-    """Return the reason when a group holds nothing but start errors: anything else must be seen whole."""
+    """Return the reason if a group holds only start errors: any other group must be shown completely."""
     matching, rest = group.split(StartError)
     if matching is None or rest is not None:
         return None

@@ -51,10 +51,10 @@ class ClientOfNode:
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any], node: str = "") -> ClientOfNode:
-        """Return who is described by the node of that name.
+        """Return the client that the node of that name describes.
 
         Raises:
-            ValueError: nobody is, and why.
+            ValueError: the description is not valid, for the reason said.
         """
         peer, local, user = _text(table, "peer"), _text(table, "local"), table.get("user")
         is_tls, protocol = table.get("is_tls"), table.get("protocol")

@@ -28,7 +28,7 @@ log = get_logger("clock")
 
 
 def passed_ns() -> int:
-    """Return a time in ns that only passes, also while the machine sleeps."""
+    """Return a time in ns that never goes back, and also advances while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
@@ -43,7 +43,7 @@ class SteadyClock:
     ) -> None:
         self._wall_ns = wall_ns
         self._steady_ns = steady_ns
-        # Where it was, when, and by how much faster it goes; replaced as a whole.
+        # The time at a moment, that moment on `steady_ns`, and the change of speed since; replaced as a whole.
         self._line = (wall_ns() if start_ns is None else start_ns, steady_ns(), 0)
         self._is_off = False
 

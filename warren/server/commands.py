@@ -1,7 +1,7 @@
 """The commands of `warren`, their options and help. Only started from `warren.server.cli`.
 
-Typer reads options with pydantic and draws with rich: fine for a person who waits for an answer, too heavy
-for a process that stays. `serve` is here for its help and for the mistakes in its options.
+Typer reads options with pydantic and draws with rich: fine for a person who waits for an answer, too heavy for a
+lasting process. `serve` is here for its help and for the mistakes in its options.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def show_config(
         table.add_row(Text(key), Text(value, overflow="fold"), Text(origin, overflow="fold"))
     console = Console()
     if not console.is_terminal:
-        # A pipe has no width: a line for each setting.
+        # A pipe does not have a width: write a line for each setting.
         console.width = max(80, Console(width=1_000_000).measure(table).maximum)
     console.print(table)
 
@@ -318,7 +318,7 @@ def perf_command(context: typer.Context) -> None:
 
 
 def add_to_help(others: Sequence[OtherCommand]) -> None:
-    """Have `warren --help` name commands that are run without coming here."""
+    """Make `warren --help` name commands that run without this module."""
     for other in others:
         app.command(other.name, help=other.help, add_help_option=False)(lambda: None)
 

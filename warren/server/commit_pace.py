@@ -21,16 +21,16 @@ SYNCS: Final = 4
 BATCH_BYTES_MIN: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 32 << 20
 
-# A commit of fewer bytes tells how long a sync takes, one of more how long the bytes take; in between neither.
+# A commit of fewer bytes shows the time of a sync, one of more the time of the bytes; one in between shows neither.
 _SMALL_BYTES: Final = 16 << 10
 _LARGE_BYTES: Final = 256 << 10
-# The shortest of the small ones counts, as others may have had to wait; it is forgotten by and by.
+# The shortest of the small ones counts, as others may have had to wait; it is forgotten gradually.
 _FORGET: Final = 1.01
 _WEIGHT: Final = 0.5
 
 
 class CommitPace:
-    """What commits have taken, and `batch_bytes`, how large the next ones may be."""
+    """The durations of commits, and `batch_bytes`, the largest size of the next ones."""
 
     def __init__(self) -> None:
         self.batch_bytes = int(BATCH_BYTES)
@@ -38,7 +38,7 @@ class CommitPace:
         self._byte_s = 0.0
 
     def note(self, size: int, seconds: float, *, synced: bool) -> None:
-        """A batch of `size` bytes was written in so many seconds, and `synced` in them."""
+        """Note that a batch of `size` bytes took `seconds` to write, including the sync if `synced`."""
         if size < _SMALL_BYTES:
             if not synced:
                 return

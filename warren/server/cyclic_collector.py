@@ -20,18 +20,18 @@ _NEVER: Final = 1 << 30
 
 
 def pause_collector() -> None:
-    """Look at nothing until `bound_collector`, once what the imports left has gone."""
+    """Collect the garbage of the imports, then collect nothing until `bound_collector`."""
     gc.collect()
     gc.disable()
 
 
 def bound_collector() -> None:
-    """From now on look at what has come lately, and at what there is already never again."""
+    """From now on collect only among new containers, never again among existing ones."""
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, _NEVER)
     gc.enable()
 
 
 def collect_lately() -> None:
-    """Look at what has come lately, whose cycles would stay for as long as nothing else comes."""
+    """Collect among new containers: their cycles would stay as long as no others are made."""
     gc.collect(1)

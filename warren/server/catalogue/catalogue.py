@@ -1,4 +1,4 @@
-"""The durable metadata in SQL, from vhosts and users to queues and bindings, a row each.
+"""Store the durable metadata in SQL, from vhosts and users to queues and bindings, a row each.
 
 The tables follow the message log, where a change is durable first (`vhosts.metadata_lane`). For the log of an id,
 ``warren_applied`` has the number below which the tables have all its changes, and how far it was synced then.
@@ -61,7 +61,7 @@ _NUMBER_MAX: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a message log has come: how many changes of the metadata are in it, and up to which LSN it is synced."""
+    """The position of a message log: how many changes of the metadata it has, and up to which LSN it is synced."""
 
     changes: int
     lsn: int
@@ -103,7 +103,7 @@ class Catalogue:
         return cls(database, last_ordinal, (first_user, first_password) if first_contents else None)
 
     def applied(self, store_id: bytes) -> int:
-        """Return the number below which all changes of the log `store_id` are here; 0: it is another one's.
+        """Return the number below which all changes of the log `store_id` are here; 0 for an unknown log.
 
         Raises CatalogueError when the store cannot be read.
         """
@@ -115,7 +115,7 @@ class Catalogue:
             raise CatalogueError(f"metadata store: {error}") from None
 
     def positions(self) -> dict[bytes, Position]:
-        """Return how far message stores had come as far as is known here, by their ids.
+        """Return the last known positions of message stores, by their ids.
 
         Raises CatalogueError when the store cannot be read.
         """
@@ -135,7 +135,7 @@ class Catalogue:
         }
 
     def queue_count(self) -> int:
-        """Return how many durable queues there are. Raises CatalogueError when the store cannot be read."""
+        """Return the number of durable queues. Raises CatalogueError when the store cannot be read."""
         try:
             with self._database.transaction() as transaction:
                 ((count,),) = transaction.rows(f"SELECT count(*) FROM {QUEUES.name}")
@@ -167,10 +167,10 @@ class Catalogue:
             raise CatalogueError(f"metadata store: {error}") from None
 
     def commit(self, changes: Sequence[MetadataChange], store_id: bytes = b"", applied: int = 0, lsn: int = 0) -> None:
-        """Make `changes` durable, in their order, all or none.
+        """Make either all of `changes` durable or none, in their order.
 
-        With a `store_id` they are all of that log that were not here and are below `applied`. `lsn`: up to where that
-        log is synced; 0: it is not known.
+        With a `store_id` they are all of that log that were missing here and are below `applied`. `lsn`: up to where
+        that log is synced; 0: unknown.
 
         Raises CatalogueError when the database does not answer or refuses: whether the changes are stored is
         then unknown, and committing them again is right (2). Raises ValueError for text no database can store
@@ -195,7 +195,7 @@ class Catalogue:
             raise CatalogueError(f"metadata store: {error}") from error
 
     def copy_to(self, path: Path, store_id: bytes) -> None:
-        """Write all that is here into a new file of SQLite, which a broker can open; nobody may commit meanwhile.
+        """Write all contents into a new SQLite file, which a broker can open; do not commit meanwhile.
 
         Raises CatalogueError when that is not possible.
         """
@@ -208,7 +208,7 @@ class Catalogue:
             raise CatalogueError(f"the metadata store cannot be copied to {path}: {error}") from None
 
     def replace(self, changes: Sequence[MetadataChange], store_id: bytes, applied: int) -> None:
-        """Have what `changes` make take the place of all there is, all or none; with the number, as `commit`.
+        """Replace all contents by those of `changes`, completely or not at all; with the number, as `commit`.
 
         Raises CatalogueError and ValueError as `commit` does.
         """
@@ -216,11 +216,11 @@ class Catalogue:
         self._carry_out([*forgotten, *self._plan(changes)], store_id, applied)
 
     def interrupt(self) -> None:
-        """Have the call fail that is under way in another thread, if one is."""
+        """Make the call fail that is under way in another thread, if any."""
         self._database.interrupt()
 
     def close(self) -> None:
-        """Close the connection and give the store free."""
+        """Close the connection and release the store."""
         self._database.close()
 
     def _plan(self, changes: Sequence[MetadataChange]) -> list[tuple[str, list[RowValues]]]:

@@ -1,7 +1,7 @@
 """Keep the catalogue in a PostgreSQL database, through SQLAlchemy and psycopg.
 
 1. A commit is durable when it returns, whatever the database is set to.
-2. One broker at a time has the database: it holds an advisory lock as long as its connection lives.
+2. One broker at a time uses the database: it holds an advisory lock as long as its connection lives.
 3. A server that vanishes silently is noticed within seconds. The next transaction connects again.
 4. The broker waits for a lock of another program for `_LOCK_WAIT_MS` at most. A table that is locked longer, to alter
    or to rewrite it, counts as a database that refuses. The broker says so, and can still end.
@@ -39,10 +39,10 @@ _CONNECTION: Final = {
 
 
 class PostgreSQL:
-    """The database that `url` names; connected to with the first transaction.
+    """The database that `url` names; the first transaction connects to it.
 
     Raises:
-        CatalogueError: it names none, or the driver is not installed.
+        CatalogueError: the URL names no database, or the driver is not installed.
     """
 
     kind = "postgresql"
@@ -60,8 +60,8 @@ class PostgreSQL:
             )
         self.shown = parsed.render_as_string(hide_password=True)
         try:
-            # Parameters are password hashes and names: they stay out of error texts. One connection, and the lock (2)
-            # is its.
+            # Parameters are password hashes and names: keep them out of error texts. One connection, which holds the
+            # lock (2).
             self._engine = create_engine(
                 parsed, hide_parameters=True, pool_size=1, max_overflow=0, connect_args=_CONNECTION
             )
@@ -83,7 +83,7 @@ class PostgreSQL:
             self._used = None
 
     def interrupt(self) -> None:
-        """See `Database.interrupt`. The connection is lost: a server that hangs hears no request to cancel."""
+        """See `Database.interrupt`. The connection is lost: a server that hangs does not hear a request to cancel."""
         used = self._used
         if used is not None:
             with (
@@ -137,7 +137,7 @@ def _check_and_lock(cursor: Any) -> None:
     cursor.execute("SHOW synchronous_commit")
     if cursor.fetchone() == ("off",):
         cursor.execute("SET synchronous_commit = on")
-    # See (4). It covers the moment in which the server has not yet noticed that a killed broker is gone.
+    # See (4). This covers the moment in which the server has not yet noticed that a killed broker is gone.
     cursor.execute(f"SET lock_timeout = {_LOCK_WAIT_MS}")
     try:
         cursor.execute(f"SELECT pg_advisory_lock({_ADVISORY_LOCK})")

@@ -1,8 +1,8 @@
-"""The schema of the durable metadata: its versions, and how the tables of an older one become those of this one.
+"""Migrate the tables of the durable metadata from older schema versions to the current one.
 
-Schema versions: 1, the first; 2, queues have a `queue_id`, under which their messages are in the message store;
-3, limits of vhosts and users, and policies; 4, parameters, and vhosts that are protected from deletion; 5, what is
-applied.
+Schema versions: 1, the first; 2, queues have a `queue_id`, under which their messages are in the message store; 3,
+limits of vhosts and users, and policies; 4, parameters, and vhosts that are protected from deletion; 5, the applied
+position.
 
 A migration names tables and columns itself: those in `tables` are the newest, not the ones it meets.
 """
@@ -20,7 +20,7 @@ from warren.server.logs import get_logger
 log = get_logger("catalogue")
 
 SCHEMA_VERSION: Final = 5
-# The global parameter that says which file of definitions was imported last, and, in a new store, that none was yet.
+# The global parameter with the file of definitions that was imported last. A new store says with it: none yet.
 DEFINITIONS_HASH: Final = "internal_definitions_hash"
 _UNFILLED: Final = '""'
 
@@ -40,7 +40,7 @@ def maybe_version(transaction: Transaction) -> int | None:
 
 
 def prepare_schema(transaction: Transaction) -> None:
-    """Make the tables, or bring those of an older version to this one. Raises CatalogueError for a newer one."""
+    """Make the tables, or migrate those of an older version. Raises CatalogueError for a newer one."""
     version = maybe_version(transaction)
     if version is None:
         transaction.execute(f"CREATE TABLE {SCHEMA} (version INTEGER NOT NULL)")
@@ -74,7 +74,7 @@ def _value(transaction: Transaction, statement: str) -> object:
 
 
 def _number_queues(transaction: Transaction) -> None:
-    """Lead from version 1 to 2: give the queues the ids 1, 2, 3 ... in the order of vhost and name."""
+    """Migrate from version 1 to 2: give the queues the ids 1, 2, 3 ... in the order of vhost and name."""
     _add_column(transaction, "warren_queues", "queue_id", BIGINT, "0")
     ordered = list(transaction.rows("SELECT vhost, name FROM warren_queues ORDER BY vhost, name"))
     if ordered:
@@ -85,7 +85,7 @@ def _number_queues(transaction: Transaction) -> None:
 
 
 def _add_limits_and_policies(transaction: Transaction) -> None:
-    """Lead from version 2 to 3: three tables more, empty."""
+    """Migrate from version 2 to 3: three additional tables, empty."""
     name = type_in(transaction.kind, NAME)
     for table, column in (("warren_vhost_limits", "vhost"), ("warren_user_limits", "user_name")):
         transaction.execute(
@@ -99,7 +99,7 @@ def _add_limits_and_policies(transaction: Transaction) -> None:
 
 
 def _add_parameters_and_protection(transaction: Transaction) -> None:
-    """Lead from version 3 to 4: two tables more, empty, and no vhost is protected."""
+    """Migrate from version 3 to 4: two additional tables, empty; vhosts are not protected."""
     name = type_in(transaction.kind, NAME)
     _add_column(transaction, "warren_vhosts", "protected_from_deletion", "BOOLEAN", "FALSE")
     transaction.execute(
@@ -112,7 +112,7 @@ def _add_parameters_and_protection(transaction: Transaction) -> None:
 
 
 def _add_applied(transaction: Transaction) -> None:
-    """Lead from version 4 to 5: a table more, empty, since no change was in a log before."""
+    """Migrate from version 4 to 5: an additional table, empty, since earlier changes were not in a log."""
     transaction.execute(
         f"CREATE TABLE warren_applied (store_id {type_in(transaction.kind, BYTES)} NOT NULL, changes BIGINT NOT NULL, "
         "PRIMARY KEY (store_id))"
@@ -120,10 +120,10 @@ def _add_applied(transaction: Transaction) -> None:
 
 
 def _add_column(transaction: Transaction, table: str, column: str, type_: str, value: str) -> None:
-    """Add a column that may not be null and is `value` in the rows there are."""
+    """Add a column that may not be null and is `value` in existing rows."""
     transaction.execute(f"ALTER TABLE {table} ADD COLUMN {column} {type_} NOT NULL DEFAULT {value}")
     if transaction.kind == "postgresql":
-        # SQLite cannot take a default back; there it stays, unused, since every insert names the column.
+        # SQLite cannot remove a default again; there it stays, unused, since every insert names the column.
         transaction.execute(f"ALTER TABLE {table} ALTER COLUMN {column} DROP DEFAULT")
 
 
@@ -137,6 +137,6 @@ MIGRATIONS: Final[list[Callable[[Transaction], None]]] = [
 
 
 def is_unfilled(transaction: Transaction) -> bool:
-    """Tell whether this store is new, or what was to fill it did not come; not: whether it was emptied since."""
+    """Tell whether this store never got its first contents; a store that was emptied later does not count."""
     select = "SELECT value FROM warren_global_parameters WHERE name = :name"
     return list(transaction.rows(select, {"name": DEFINITIONS_HASH})) == [(_UNFILLED,)]

@@ -1,10 +1,10 @@
-"""A file of SQLite as database of the catalogue: opened, synced with every commit, copied.
+"""Use a SQLite file as the database of the catalogue: open it, sync it with every commit, copy it.
 
-1. The file and those that SQLite puts beside it belong to their owner only.
+1. Only their owner can access the file and those that SQLite puts beside it.
 2. A commit is on the disk when it returns: in WAL mode only ``synchronous = FULL`` does that.
-3. A copy is one file, and whole. It has what is in the file, page by page, with any damage: `check` finds that.
-4. It is locked as long as it is open (``flock``, of which SQLite's own locks know nothing): two brokers with one file
-   would each forget what the other has applied. Others may read it.
+3. A copy is one whole file. It has the contents of the file, page by page, with any damage: `check` finds that.
+4. The file is locked as long as it is open (``flock``, which SQLite's own locks ignore): two brokers with one file
+   would each forget what the other has applied. Other programs may read it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SqliteFile:
 
     def __init__(self, path: Path, shown: str) -> None:
         self.shown = shown
-        self._path = Path(os.path.realpath(path))  # a link to nowhere is to name a private file, too
+        self._path = Path(os.path.realpath(path))  # a link to a missing file should also name a private file
         _create_private(self._path)
         self._locked = _locked(self._path)
         try:
@@ -41,7 +41,8 @@ class SqliteFile:
             raise DatabaseError(_one_line(error)) from None
 
     def _connected(self) -> sqlite3.Connection:
-        # isolation_level None: the driver begins nothing by itself, so schema changes are transactional too.
+        # isolation_level None: the driver does not begin transactions by itself, so schema changes are transactional
+        # too.
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -63,16 +64,16 @@ class SqliteFile:
                 yield SqliteTransaction(connection)
                 connection.execute("COMMIT")
             except BaseException:
-                with suppress(sqlite3.Error):  # it may have undone it by itself
+                with suppress(sqlite3.Error):  # SQLite may have undone it already
                     connection.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
             raise DatabaseError(_one_line(error)) from error
-        except OverflowError as error:  # a number that is more than SQLite has
+        except OverflowError as error:  # a number too large for SQLite
             raise DatabaseError(str(error)) from error
 
     def copy_to(self, path: Path) -> None:
-        """Write all that is in it into a new file. Raises DatabaseError."""
+        """Write all contents into a new file. Raises DatabaseError."""
         _create_private(path)
         try:
             with closing(sqlite3.connect(path)) as copy:
@@ -125,7 +126,7 @@ class SqliteTransaction:
 
 
 def check(path: Path) -> None:
-    """Look at all of a copy, whatever that takes: a second for about 100,000 bindings. Nothing else does (3).
+    """Check all of a copy, however long that takes: a second for about 100,000 bindings. Nothing else does (3).
 
     Raises:
         DatabaseError: it is damaged.
@@ -151,7 +152,7 @@ def _create_private(path: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """Return a descriptor that locks the file, which is there and may be written, until it is closed."""
+    """Return a descriptor that locks the file, which exists and is writable, until it is closed."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -162,7 +163,7 @@ def _locked(path: Path) -> int:
         os.close(fd)
         raise DatabaseError("another broker has it open") from None
     except OSError:
-        pass  # a file system without such locks: the data directory's lock guards what is there
+        pass  # a file system without such locks: the lock of the data directory protects the file
     return fd
 
 

@@ -17,7 +17,7 @@ def sqlite_url(path: Path) -> str:
 
 
 def path_of(url: str) -> Path:
-    """Return the absolute path of the file that `url` names. Raises ValueError when it names none."""
+    """Return the absolute path of the file that `url` names. Raises ValueError if it does not name one."""
     quoted = url.removeprefix(_BEFORE_PATH)
     if quoted == url or not quoted:
         raise ValueError("an SQLite URL needs a file (sqlite:////path/to/file)")

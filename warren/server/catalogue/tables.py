@@ -1,4 +1,4 @@
-"""The tables of the durable metadata: their columns, and what a change of the metadata is in rows and statements.
+"""Define the tables of the durable metadata: their columns, and the rows and statements for each change.
 
     warren_schema             version
     warren_vhosts             name | description, tags, default_queue_type, protected_from_deletion
@@ -23,8 +23,8 @@
 3. A put is an upsert, and deleting a missing row does nothing. A delete takes along what its documentation says
    (`warren.vhosts.metadata`). The tables have no foreign keys: a row that refers to a missing one loads, and the engine
    judges it.
-4. Statements are those that both databases understand, with parameters by name (``:name``), as are most types. Where
-   they differ, `Table.create` has the words of each.
+4. Statements and most types are those that both databases understand, with parameters by name (``:name``). Where they
+   differ, `Table.create` has the form for each.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from warren.vhosts.metadata import (
 RowValues = dict[str, object]
 Row = tuple[Any, ...]
 
-# Types of columns. The C collation orders by byte and spares the tables every change of the system's locale data.
+# Types of columns. The C collation orders by byte, so that new locale data of the system does not affect the tables.
 NAME: Final = "name"
 TEXT: Final = "TEXT"
 BOOLEAN: Final = "BOOLEAN"
@@ -80,15 +80,15 @@ _IN_WORDS_OF: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def type_in(database: str, type_: str) -> str:
-    """Return a type of columns in the words of ``sqlite`` or ``postgresql``."""
+    """Return a type of columns as ``sqlite`` or ``postgresql`` names it."""
     return _IN_WORDS_OF[database].get(type_, type_)
 
 
 class Table:
     """A table: its columns with their types, those of the key first, and the statements about it.
 
-    `index` has the columns of one more index, and the end of its name. `kept`: columns of which a put of a row that is
-    there leaves what it has; `unread`: those that loading does without.
+    `index` has the columns of an additional index, and the end of its name. `kept`: columns whose value a put of an
+    existing row keeps; `unread`: columns that loading does not need.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Table:
         self.clear: Final = f"DELETE FROM {name}"
 
     def create(self, database: str) -> list[str]:
-        """Return the statements that make it, in the words of ``sqlite`` or ``postgresql``."""
+        """Return the statements that make it, for ``sqlite`` or ``postgresql``."""
         columns = [f"{name} {type_in(database, type_)} NOT NULL" for name, type_ in self._columns.items()]
         if self.key:
             columns.append(f"PRIMARY KEY ({', '.join(self.key)})")
@@ -170,8 +170,8 @@ QUEUES = Table(
     {"vhost": NAME, "name": NAME},
     {"auto_delete": BOOLEAN, "arguments": BYTES, "queue_id": BIGINT},
 )
-# Arguments belong to the identity of a binding but are too long for an index of PostgreSQL: their digest stands in.
-# Hash exchanges number their destinations in the order in which they were bound: one made again keeps its place.
+# Arguments belong to the identity of a binding but are too long for an index of PostgreSQL: the index has their digest.
+# Hash exchanges number their destinations in the order of binding: a binding made again keeps its place.
 BINDINGS = Table(
     "warren_bindings",
     {
@@ -188,7 +188,7 @@ BINDINGS = Table(
     unread=frozenset({"arguments_digest", "ordinal"}),
     order=("ordinal",),
 )
-# What stands behind the id of a store in the row that says up to which LSN its log was known to be synced.
+# Follows the id of a store in the row with the LSN up to which its log was known to be synced.
 LSN: Final = b"lsn"
 APPLIED = Table("warren_applied", {"store_id": BYTES}, {"changes": BIGINT})
 
@@ -404,7 +404,7 @@ def _binding_put(row: Row) -> BindingPut:
     return BindingPut(vhost, source, destination, destination_type, routing_key.decode(), arguments)
 
 
-# Each after what it refers to, with what makes a put of a row. SQLite has numbers for booleans.
+# In dependency order, each with the function that makes a put of a row. SQLite has numbers for booleans.
 LOADING_ORDER: Final[tuple[tuple[Table, Callable[[Row], MetadataChange]], ...]] = (
     (VHOSTS, _vhost_put),
     (USERS, _user_put),
@@ -419,5 +419,5 @@ LOADING_ORDER: Final[tuple[tuple[Table, Callable[[Row], MetadataChange]], ...]] 
     (QUEUES, _queue_put),
     (BINDINGS, _binding_put),
 )
-# With what is there beside the contents: which version the tables have, and what is applied.
+# With the tables beside the contents: the schema version, and the applied positions.
 TABLES: Final = (*(table for table, _ in LOADING_ORDER), APPLIED)

@@ -51,7 +51,7 @@ from warren.vhosts.virtual_host import standard_exchanges
 GATHER_S: Final = 0.1
 # The approximate number of changes for each transaction at a start.
 AT_ONCE: Final = 10_000
-# How soon after a start SQL learns how far the log is synced, and how often from then on.
+# How soon after a start SQL gets the position up to which the log is synced, and how often after that.
 POSITION_FIRST_S: Final = 1.0
 POSITION_EVERY_S: Final = 60.0
 _RETRY_FIRST_S: Final = 0.1
@@ -61,7 +61,7 @@ _Result = TypeVar("_Result")
 
 
 def _nobody(_first: int, _bodies: Sequence[bytes | None]) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 log = get_logger("catalogue")
@@ -77,7 +77,7 @@ class Store(Protocol):
         """Make `changes` durable, all or none, with the number and the LSN. Raises CatalogueError."""
 
     def load(self) -> Iterator[MetadataChange]:
-        """Yield what is here. Raises CatalogueError."""
+        """Yield the contents. Raises CatalogueError."""
 
 
 class InThread(Protocol):
@@ -89,8 +89,8 @@ class InThread(Protocol):
 class CatalogueWriter:
     """Applies the changes of `journal` to `store`.
 
-    `settle` lets the engine finish its turn, `in_thread` makes the call of `store`, which blocks.
-    `on_applied` is told of records that SQL has, before the log forgets them: the number of the first, and they.
+    `settle` lets the engine finish its turn, `in_thread` makes the blocking calls of `store`.
+    `on_applied` gets records that SQL has, before the log forgets them: the number of the first one, and the records.
     `healthy` is False while the store refuses; `reason` then says why.
     """
 
@@ -117,12 +117,12 @@ class CatalogueWriter:
         self._applying = trio.Lock()
         self._clock_s = clock_s
         self._lag = Lag()
-        self._told_lsn = 0  # up to where SQL knows that the log is synced
+        self._told_lsn = 0  # up to where the log is synced, as SQL knows it
 
     # --- at a start -------------------------------------------------------------------------------------------------
 
     def catch_up(self, carry_out: Callable[[], None]) -> None:
-        """Apply what recovery found in the log and SQL does not have; `carry_out` has the log's reads done at once.
+        """Apply what recovery found in the log and SQL lacks; `carry_out` does the reads of the log at once.
 
         Raises:
             StartError: SQL cannot be read or written, or a newer Warren has written the changes.
@@ -148,7 +148,7 @@ class CatalogueWriter:
     # --- from then on -----------------------------------------------------------------------------------------------
 
     def note_durable(self) -> None:
-        """More changes may be durable."""
+        """Note that more changes may be durable."""
         self._lag.came(int(self._lane.durable), self._clock_s())
         self._progress.set()
         self._progress = trio.Event()
@@ -173,7 +173,7 @@ class CatalogueWriter:
                     await self._hurried.wait()
 
     def waiting(self) -> int:
-        """Return how many changes are durable that SQL does not have."""
+        """Return the number of durable changes that SQL lacks."""
         return int(self._lane.durable - self._lane.applied)
 
     def behind_s(self) -> float:
@@ -182,12 +182,12 @@ class CatalogueWriter:
 
     @asynccontextmanager
     async def standing_still(self) -> AsyncIterator[None]:
-        """Have nothing applied in the block: what SQL has, and what the log has forgotten of it, stays the same."""
+        """Stop applying in the block: the contents of SQL, and the log's record of them, stay the same."""
         async with self._applying:
             yield
 
     async def copy(self) -> tuple[int, list[MetadataChange]]:
-        """Return all that SQL has, and the number below which all changes are in it. Nothing is applied meanwhile.
+        """Return the contents of SQL, and the number below which they have all changes; apply nothing meanwhile.
 
         Raises:
             CatalogueError: it cannot be read.
@@ -212,7 +212,7 @@ class CatalogueWriter:
         return self._has_all()
 
     async def keep_position(self) -> None:
-        """Have SQL know how far the log is synced, though nothing changes. For ever."""
+        """Tell SQL up to where the log is synced, though nothing changes. For ever."""
         pause_s = POSITION_FIRST_S
         while True:
             await trio.sleep(pause_s)
@@ -252,7 +252,7 @@ class CatalogueWriter:
         return pieces[0]
 
     def _begin_read(self, carry_out: Callable[[], None], then: Callable[[], None]) -> list[_Piece]:
-        """Have the next piece read by `carry_out`; it is in the list when `then` is called."""
+        """Request the next piece, which `carry_out` reads; it is in the list when `then` is called."""
         pieces: list[_Piece] = []
 
         def take(first: int, bodies: list[bytes | None]) -> None:
@@ -264,7 +264,7 @@ class CatalogueWriter:
         return pieces
 
     def _apply(self, piece: _Piece) -> int:
-        """Apply what can be, in a thread from `run`, and return how many changes that are."""
+        """Apply the changes that can be applied, in a thread from `run`, and return their number."""
         if piece.changes is None:
             piece.changes = self._sieve.sift(piece.first, piece.bodies)
         self._commit_to(piece.changes, piece.end)
@@ -308,7 +308,7 @@ class _Sieve:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._referred: _Referred | None = None  # nothing was ever lost
+        self._referred: _Referred | None = None  # None: nothing was ever lost
         self._lost: list[int] = []
         self._left_out: list[MetadataChange] = []
 
@@ -317,7 +317,7 @@ class _Sieve:
 
         Raises:
             ValueError: a newer Warren has written one.
-            CatalogueError: the store cannot be read; to be called again.
+            CatalogueError: the store cannot be read; call again.
         """
         changes: list[MetadataChange] = []
         if None in bodies and self._referred is None:
@@ -334,7 +334,7 @@ class _Sieve:
         return changes
 
     def tell(self) -> None:
-        """Say what is lost, if anything is."""
+        """Report lost changes, if there are any."""
         lost, self._lost = self._lost, []
         left_out, self._left_out = self._left_out, []
         if lost:
@@ -349,7 +349,7 @@ class _Sieve:
 
 
 class _Referred:
-    """What there is that changes may refer to; at first what is in `stored`."""
+    """The existing objects that changes may refer to; at first those in `stored`."""
 
     def __init__(self, stored: Iterator[MetadataChange]) -> None:
         self._vhosts: set[str] = set()
@@ -359,7 +359,7 @@ class _Referred:
             self.admits(change)
 
     def admits(self, change: MetadataChange) -> bool:
-        """Note what `change` makes or deletes; False when it needs something that is not there."""
+        """Note what `change` makes or deletes; False when it needs a missing object."""
         if not self._has_what_it_needs(change):
             return False
         match change:
@@ -381,7 +381,7 @@ class _Referred:
 
     def _has_what_it_needs(self, change: MetadataChange) -> bool:
         if not type(change).__name__.endswith("Put"):
-            return True  # to delete what is not there does no harm
+            return True  # deleting a missing object does no harm
         if isinstance(change, BindingPut):
             ends = {(change.vhost, "exchange", change.source)}
             return (ends | {(change.vhost, change.destination_type, change.destination)}) <= self._ends

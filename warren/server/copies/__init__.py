@@ -1,1 +1,1 @@
-"""Copies of what a broker has: of everything, for backups and followers, and of one queue."""
+"""Copy a broker: all of it, for backups and followers, or the messages of one queue."""

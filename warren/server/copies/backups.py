@@ -40,11 +40,11 @@ class Refused(Exception):
 
 
 class Busy(Refused):
-    """There is one already."""
+    """Another backup exists already."""
 
 
 class DiskLow(Refused):
-    """There is no space for what would be held."""
+    """There is no space for a backup."""
 
 
 class Gone(Exception):
@@ -73,7 +73,7 @@ class Backups:
         self._current: Backup | None = None
 
     def current(self) -> Backup | None:
-        """Return the one that there is."""
+        """Return the current backup."""
         return self._current
 
     def maybe_find(self, identifier: str) -> Backup | None:
@@ -85,7 +85,7 @@ class Backups:
         return found
 
     def begin(self, user: str, nursery: trio.Nursery) -> Backup:
-        """Begin one; `Backup.over` says when it is ready, or has failed.
+        """Begin a backup; `Backup.over` tells when it is ready, or has failed.
 
         Raises:
             Refused: `Busy`, `DiskLow`.
@@ -100,7 +100,7 @@ class Backups:
         return backup
 
     def end(self, backup: Backup) -> None:
-        """Let go of what is held."""
+        """Release the image of a backup."""
         backup.scope.cancel()
 
     async def read(self, backup: Backup, file: ImageFile, offset: int, length: int) -> tuple[bytes, int]:
@@ -116,7 +116,7 @@ class Backups:
         return data, zlib.crc32(data)
 
     async def _hold(self, backup: Backup) -> None:
-        """Make the image, and hold it until somebody ends that."""
+        """Make the image, and hold it until the backup ends."""
         images = self._management.images
         try:
             with backup.scope:

@@ -50,7 +50,7 @@ from warren.server.threads import CATALOGUE, IMAGES
 
 DIRECTORY: Final = "images"
 CATALOGUE_FILE: Final = "catalogue.db"
-# How long the log and SQL may take until the image begins to be made.
+# How long the log and SQL may take before the image begins to be made.
 BEGIN_WITHIN_S: Final = 20.0
 
 log = get_logger("images")
@@ -61,7 +61,7 @@ class ImageError(Exception):
 
 
 class Metadata(Protocol):
-    """What is needed of a catalogue."""
+    """The part of a catalogue that images need."""
 
     def copy_to(self, path: Path, store_id: bytes, /) -> None:
         """Write all of it into a new file of SQLite. Raises CatalogueError."""
@@ -69,7 +69,7 @@ class Metadata(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """A file of an image: its `name` in the data directory, its `size`, what tells it from others of that name."""
+    """A file of an image: its `name` in the data directory, its `size`, and what tells it from others of that name."""
 
     name: str
     size: int
@@ -78,7 +78,7 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image. `taken_ms`: the time of its position, since the Unix epoch; `size`: how many bytes all files have."""
+    """An image. `taken_ms`: the time of its position, since the Unix epoch; `size`: the bytes of all files together."""
 
     holder: str
     position: LogPosition
@@ -113,10 +113,10 @@ class Images:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     async def take(self, holder: str) -> Image:
-        """Make an image for `holder`, a word of ours, who has none yet and is to `release` it.
+        """Make an image for `holder`, a word of ours without an image yet; call `release` afterwards.
 
         Raises:
-            ImageError: that is not possible; nothing is held.
+            ImageError: that is not possible; no image is held.
         """
         directory = self._directory / holder
         is_made = False
@@ -148,7 +148,7 @@ class Images:
                 await self.release(holder)
 
     async def release(self, holder: str) -> None:
-        """Remove the image of `holder`, or what there is of one."""
+        """Remove the image of `holder`, even an incomplete one."""
         self._messages.unpin(holder)
         with trio.CancelScope(shield=True):
             await self._in_thread(IMAGES, partial(shutil.rmtree, self._directory / holder, ignore_errors=True))
@@ -169,7 +169,7 @@ class Images:
 
     def _link_stages(self, directory: Path) -> None:
         """Link the parts of stages that are not linked yet. Raises OSError."""
-        # Imported by those who have a backup made only: it brings msgspec.
+        # Imported only for backups: it brings msgspec.
         from warren.server.staging import stage_files
 
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ class Images:
 
 
 def _check_metadata(copy: Path) -> None:
-    from warren.server.catalogue import sqlite_file  # with it comes SQLite, which a broker in memory does without
+    from warren.server.catalogue import sqlite_file  # imports SQLite, which a broker in memory does without
 
     try:
         sqlite_file.check(copy)

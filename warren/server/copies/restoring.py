@@ -1,15 +1,15 @@
-"""Restoring a backup: its files into an empty data directory, checked while they are copied, then tried out.
+"""Restore a backup: copy its files into an empty data directory, check them meanwhile, then try them out.
 
     empty -> marked as unfinished -> files, each compared with its checksum -> cut (`until`) -> metadata elsewhere
           -> the log is recovered and the metadata are read as a start would do it -> links are held
           -> the mark is removed
 
-1. No broker starts on a directory that is marked (``data_dir.UNFINISHED_RESTORE``): half a restore never serves.
+1. A broker does not start on a marked directory (``data_dir.UNFINISHED_RESTORE``): half a restore never serves.
 2. An error names the file that it is about. The directory stays marked; the operator has to empty it.
 3. With `until` the messages are those of an earlier place of the log. The metadata are not older than that, and at most
-   as new as the backup: what was declared since may be there, empty, and what was deleted since may be missing.
-4. Shovels, federation links and tables of the directory do not run until somebody releases them (``links_mark.py``):
-   the broker that the backup is of may run, and they are its own.
+   as new as the backup. Queues declared since may exist, empty, and queues deleted since may be missing.
+4. Shovels, federation links and tables of the directory do not run until an operator releases them (``links_mark.py``):
+   the broker that the backup is from may still run, and they belong to it.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def restore(
 ) -> Iterator[Line]:
     """Restore a backup into `data_dir`, which is empty or missing; yield notes, problems and a summary.
 
-    `database`: the URL of an empty database that the metadata go into, instead of the directory. `with_links`: links
-    run from the first start on.
+    `database`: the URL of an empty database for the metadata, instead of the directory. `with_links`: links run from
+    the first start on.
 
     Raises:
         BackupError: the backup is damaged. RestoreError, StartError: it cannot be restored here.
@@ -216,10 +216,10 @@ def _belongs(until: Until) -> Callable[[Any], bool]:
 
 @contextmanager
 def _empty_database(url: str) -> Iterator[Catalogue]:
-    """Hold the database that the metadata go into.
+    """Hold the database for the metadata.
 
     Raises:
-        RestoreError: something is in it. CatalogueError: it cannot be used.
+        RestoreError: it is not empty. CatalogueError: it cannot be used.
     """
     from warren.server.catalogue.catalogue import Catalogue
     from warren.server.catalogue.schema import DEFINITIONS_HASH
@@ -233,9 +233,9 @@ def _empty_database(url: str) -> Iterator[Catalogue]:
 
 
 def _restore_metadata(copy: Path, database: Catalogue | None, manifest: Manifest, changes: int) -> None:
-    """Read the metadata as a start would; with a `database` bring them there, and remove them from the directory.
+    """Read the metadata as a start would; with a `database` move them there, out of the directory.
 
-    `changes`: how many the log has. They may have more, of a log that was cut: the next one continues there.
+    `changes`: their number in the log. The metadata may have more, of a log that was cut: the next one continues there.
 
     Raises:
         RestoreError: a broker would not start with them. CatalogueError: the database cannot be written.

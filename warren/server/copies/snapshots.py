@@ -6,7 +6,7 @@
 2. A snapshot has the messages that were ready when it began, except those that a consumer takes before the copy reaches
    them. Later messages are not in it. With `unacked` the messages that clients have, or had then, come first, flagged
    as redelivered.
-3. A message that returns to its queue meanwhile may be in it or not, and never twice.
+3. A message that returns to its queue meanwhile may or may not be in the snapshot, but never twice.
 4. A file lives until its time is over, at most until the broker stops. A start removes the files of a killed process.
    Ids are never reused: with an id from before a restart, a client cannot read by mistake a snapshot that somebody else
    has made since.
@@ -48,7 +48,7 @@ DIRECTORY: Final = "snapshots"
 MAKING_QUOTA: Final = Quota(total=4, of_user=2)
 KEPT_QUOTA: Final = Quota(total=100, of_user=50)
 LOOK_MESSAGES: Final = 512
-# Of what clients have a list is made in one go, of references.
+# A list of references to unacked messages is made in one go.
 UNACKED_MAX: Final = 1_000_000
 UNACKED_AT_ONCE: Final = 1024  # are sorted, and added
 
@@ -68,11 +68,11 @@ class DiskLow(SnapshotError):
 
 
 class Busy(SnapshotError):
-    """Others are being made."""
+    """Other snapshots are being made."""
 
 
 class TooMany(SnapshotError):
-    """There are too many, or too much would be in it."""
+    """There are too many snapshots, or this one would be too large."""
 
 
 class QueueGone(SnapshotError):
@@ -80,7 +80,7 @@ class QueueGone(SnapshotError):
 
 
 class SnapshotChunk(NamedTuple):
-    """The rows from `first` up to `end`: where in the file, in how many bytes, and with how many when uncompressed."""
+    """The rows from `first` up to `end`: place and bytes in the file, and bytes when uncompressed."""
 
     first: int
     end: int
@@ -91,7 +91,7 @@ class SnapshotChunk(NamedTuple):
 
 @dataclass(slots=True)
 class Snapshot:
-    """One snapshot. `queue_id` is what its maker knows the queue by."""
+    """One snapshot. `queue_id` identifies the queue for the caller that begins it."""
 
     id: str
     vhost: str
@@ -145,7 +145,7 @@ class Snapshots:
     def begin(
         self, queue: Queue, queue_id: str, user: str, ttl_s: float, nursery: trio.Nursery, *, unacked: bool
     ) -> Snapshot:
-        """Begin a snapshot of `queue`; `Snapshot.over` says when it is made, or has failed.
+        """Begin a snapshot of `queue`; `Snapshot.over` tells when it is made, or has failed.
 
         Raises:
             SnapshotError: `Busy`, `TooMany`, `DiskLow`.
@@ -178,20 +178,20 @@ class Snapshots:
         )
         self._snapshots[snapshot.id] = snapshot
         self._changed.set()
-        # Both in this turn: what a client has now is not among what is ready.
+        # Both in this turn: a message is either unacked or ready.
         had = self._unacked(queue) if unacked else []
         once = self._management.tasks.once
         nursery.start_soon(once, "snapshot", self._make, snapshot, queue, mark_of(queue), had)
         return snapshot
 
     def delete(self, snapshot: Snapshot) -> None:
-        """Forget a snapshot, and its file."""
+        """Forget a snapshot, and delete its file."""
         snapshot.scope.cancel()
         if self._snapshots.pop(snapshot.id, None) is not None:
             _unlink(snapshot.path)
 
     def _unacked(self, queue: Queue) -> list[Delivery]:
-        """Return what clients have of `queue`."""
+        """Return the deliveries of `queue` that clients have not acknowledged."""
         found: list[Delivery] = []
         for connection in self._management.broker.connections.values():
             if connection.vhost_name == queue.vhost_name:
@@ -233,7 +233,7 @@ class Snapshots:
     # --- time -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Remove what an earlier process has left, and files whose time is over, until cancelled; then all."""
+        """Remove files of an earlier process, and files whose time is over, until cancelled; then all files."""
         try:
             await in_thread(SNAPSHOTS, _empty, self._directory)
             while True:
@@ -271,7 +271,7 @@ class _Maker:
         """Write it.
 
         Raises:
-            SnapshotError, OSError: it cannot be.
+            SnapshotError, OSError: it cannot be written.
         """
         self._file = await in_thread(SNAPSHOTS, _create, self._snapshot.path)
         try:
@@ -288,7 +288,7 @@ class _Maker:
             os.close(self._file)
 
     async def _add_unacked(self) -> None:
-        """Add what clients had, by place."""
+        """Add the messages that clients had, by place."""
         runs: list[list[tuple[int, Message]]] = []
         for start in range(0, len(self._had), UNACKED_AT_ONCE):
             deliveries = self._had[start : start + UNACKED_AT_ONCE]
@@ -304,7 +304,7 @@ class _Maker:
                 await trio.lowlevel.checkpoint()
 
     async def _look(self, cursor: Cursor) -> list[Seen]:
-        """Return what comes next."""
+        """Return the next messages."""
         found: list[list[Seen]] = []
         done = trio.Event()
 
@@ -317,7 +317,7 @@ class _Maker:
         await done.wait()
         await trio.lowlevel.checkpoint()
         if not cursor.ended and cursor.number >= self._ends[cursor.lane]:
-            # What comes next in this lane came later, and there may be no end of it.
+            # The next messages in this lane came later, and may never end.
             cursor.next_lane(self._queue.ready.lane_count())
         return found[0]
 
@@ -340,7 +340,7 @@ class _Maker:
         return ColumnsWriter(counted=self._queue.counts_deliveries())
 
     async def _write(self) -> None:
-        """Write what has gathered as a chunk."""
+        """Write the gathered rows as a chunk."""
         snapshot = self._snapshot
         if self._writer.count == 0:
             return
