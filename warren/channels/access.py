@@ -39,7 +39,7 @@ CONFIGURE: Final = 0
 WRITE: Final = 1
 READ: Final = 2
 ACTIONS: Final = ("configure", "write", "read")
-# What the remembered answers of one principal may take, and one of them besides the name.
+# Limits for the remembered answers of one principal, and for one of them besides the name.
 ANSWERS_BYTES_MAX: Final = 1 << 20
 ANSWER_BYTES: Final = 250
 IMPERSONATOR: Final = "impersonator"
@@ -50,7 +50,7 @@ AccessChange = UserPut | UserDelete | PermissionPut | PermissionDelete | TopicPe
 class Principal:
     """A user in a vhost, shared by all connections that logged in so. `memory` counts what its ``routes`` take.
 
-    ``searched``: how many steps its patterns have taken so far; the connection that asks pays for the difference.
+    ``searched``: the steps that its patterns have taken so far; the connection that asks pays for the difference.
     """
 
     def __init__(self, user: UserPut, vhost: str, memory: RouteMemory) -> None:
@@ -66,7 +66,7 @@ class Principal:
         self._answers_bytes: i64 = 0
 
     def grant(self, permission: PermissionPut | None, topics: list[TopicPermissionPut], user: UserPut) -> None:
-        """Set what the catalogue says now."""
+        """Set the current values of the catalogue."""
         self.user = user
         self.allowed = permission is not None
         self._patterns = []
@@ -151,7 +151,7 @@ class Principal:
 
 
 class Usage:
-    """What a user has open, and the limits of that."""
+    """The open connections and channels of a user, and their limits."""
 
     def __init__(self) -> None:
         self.connections: int = 0
@@ -160,7 +160,7 @@ class Usage:
 
 
 class Rights:
-    """What there is of one user: `vhosts` with a permission, topic permissions by key, principals by vhost."""
+    """The entries of one user: `vhosts` with a permission, topic permissions by key, principals by vhost."""
 
     def __init__(self) -> None:
         self.vhosts: dict[str, None] = {}
@@ -171,7 +171,7 @@ class Rights:
 class AccessControl:
     """All users and permissions, and the principals that are logged in with them.
 
-    What changes for a user is looked up by the user: it does not take longer the more others there are.
+    Changes for a user are looked up by the user: the number of other users does not matter.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -210,7 +210,7 @@ class AccessControl:
         return [] if rights is None else [rights.topics[key] for key in sorted(rights.topics)]
 
     def internal_principal(self, vhost: str) -> Principal | None:
-        """Return the broker itself in `vhost`, for what it does with connections of its own: it may do everything."""
+        """Return the broker itself in `vhost`, for connections of its own: it may do everything."""
         principal = Principal(UserPut(INTERNAL_USER, "", "", (IMPERSONATOR,)), vhost, self.routes)
         principal.grant(PermissionPut(INTERNAL_USER, vhost, ".*", ".*", ".*"), [], principal.user)
         return principal

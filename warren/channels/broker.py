@@ -85,12 +85,12 @@ PeerMaker = Callable[["Broker", int, str, str, str, str | None], Peer]
 # Clients tell by it that this is a RabbitMQ.
 NODE_NAME: Final = "rabbit@localhost"
 LETTERS_NOTE_EVERY_S: Final = 60.0
-# For so many ticks nothing is short before it is said: it comes and goes.
+# A shortage is reported as over only after this many ticks without one: it comes and goes.
 SHORT_TICKS: Final = 10
 
 
 class Limits:
-    """What peers may ask for. Counts and bytes; the defaults are the settings' defaults."""
+    """Limits for peers. Counts and bytes; the defaults are the settings' defaults."""
 
     def __init__(self) -> None:
         self.frame_max_bytes: int = 131072
@@ -108,7 +108,7 @@ class Limits:
         self.exchanges_per_vhost_max: int = 100000
         self.bindings_per_exchange_max: int = 500000
         self.binding_bytes_per_exchange_max: int = 1 << 26  # of the arguments of all bindings
-        self.arguments_max_bytes: int = 131072  # of one declaration or binding: what a frame of the usual size holds
+        self.arguments_max_bytes: int = 131072  # of one declaration or binding: fits a frame of the usual size
         self.outbox_soft_bytes: int = 1 << 20
         self.outbox_hard_bytes: int = 1 << 25
         self.mqtt_qos0_outbox_bytes: int = 1 << 22
@@ -159,13 +159,13 @@ class Broker:
         self.watchers = TopologyWatchers()  # of all vhosts
         self.watchers.add(self.events)
         self.parameters = ParameterBook()
-        self.node = NODE_NAME  # what this node is called; set by the shell
+        self.node = NODE_NAME  # the name of this node; set by the shell
         self.cluster = ""  # and the cluster, where several nodes lead in turn; set by the shell
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[int, Peer] = {}
         self.rounds = Rounds()  # of these, when time passes
         self._connections_of: dict[str, dict[Peer, None]] = {}  # by user
-        # Of protocols whose clients have a name of their own, by vhost and name: one at a time.
+        # The clients of protocols with client names, by vhost and name: one at a time.
         self.named_clients: dict[tuple[str, str], Peer] = {}
         # Other protocols spoken on the port of AMQP 0-9-1, by the first 8 bytes; set by the shell.
         self.other_protocols: dict[bytes, PeerMaker] = {}
@@ -197,7 +197,7 @@ class Broker:
     # --- life of a connection ---------------------------------------------------------------------------------------
 
     def connect(self, peer: str, local: str, address: str, certificate_user: str | None) -> Connection:
-        """Create the state of an accepted connection. `certificate_user`: who the verified TLS certificate names."""
+        """Create the state of an accepted connection. `certificate_user`: named by the verified TLS certificate."""
         connection = Connection(self, self._new_key(), peer, local, address, certificate_user)
         self.connections[connection.key] = connection
         self.rounds.hurry(connection.key)
@@ -263,7 +263,7 @@ class Broker:
                 del self._connections_of[connection.user_name]
 
     def unique_name(self) -> str:
-        """Return 22 characters that nobody can guess."""
+        """Return 22 characters that cannot be guessed."""
         return base64.urlsafe_b64encode(self._entropy()).decode().rstrip("=")
 
     def note(self, level: str, event: str, fields: dict[str, object]) -> None:
@@ -284,7 +284,7 @@ class Broker:
         """
         served = self.shared.served
         if served:
-            # Before the queues: who waits for its turn may be the one that has priority there.
+            # Before the queues: a consumer that waits for its turn may be the one that has priority there.
             lines = served[:]
             served.clear()
             begun: i64 = 0
@@ -318,7 +318,7 @@ class Broker:
         done: i64 = log.done_batch
         log.close_if_due()
         if log.done_batch != done:
-            self._open_gates()  # nothing was left to write
+            self._open_gates()  # all has been written
         if self.shared.inbound.is_short:
             self._close_largest()
         if self.letters_in_line.eased:
@@ -382,7 +382,7 @@ class Broker:
             self.note("warning", "dead_letters.dropped", {"count": dropped})
 
     def _close_largest(self) -> None:
-        """Close who holds most of what is received in part, while that is more than we can keep."""
+        """Close the connection that holds most of the partly received contents, while they are too much to keep."""
         inbound = self.shared.inbound
         while True:
             largest = inbound.maybe_largest()
@@ -445,7 +445,7 @@ class Broker:
         return True
 
     def is_restoring(self) -> bool:
-        """Tell whether something has still to be read from disk that decides on publishes: none may come before."""
+        """Tell whether data that publishes depend on must still be read from disk: until then they have to wait."""
         self._restoring = [seen for seen in self._restoring if seen.is_restoring()]
         if self._restoring:
             return True
@@ -582,7 +582,7 @@ class Broker:
         return sums
 
     def size_buckets(self, totals: MessageCounts) -> list[int]:
-        """Return how many bodies of all published had at most so many bytes, for each of `SIZE_BOUNDS`; then all.
+        """Return the number of published bodies up to each size of `SIZE_BOUNDS`; then that of all.
 
         `totals` are those of the broker; their sum is its ``published_bytes``.
         """
@@ -591,7 +591,7 @@ class Broker:
     # --- faults on purpose, for tests of clients --------------------------------------------------------------------
 
     def judge_publishes(self, judge: Callable[[Session, Message, list[Receiver]], int]) -> None:
-        """Have `judge` say what becomes of every publish (`shared.TAKE` and so on). Before the first connection."""
+        """Have `judge` decide every publish (`shared.TAKE` and so on). Call this before the first connection."""
         self.shared.judge = judge
 
     def hold_confirms(self, *, held: bool) -> None:

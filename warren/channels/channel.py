@@ -2,7 +2,7 @@
 
 1. A failed method closes the channel and nothing else: its unacked messages are back in their queues, in order and
    marked redelivered, its consumers are gone, before the channel.close is written.
-2. A channel has confirms or transactions or neither; what it has it keeps to its end.
+2. A channel has confirms or transactions or neither, and keeps its choice to its end.
 3. A delivery is answered once: its tag leaves the ledger with basic.ack, basic.nack or basic.reject, in a transaction
    before the commit.
 
@@ -57,7 +57,7 @@ class Channel(FastChannel):
         self.ledger.write_content(message)
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """Write basic.cancel to a client that understands it, behind the replies that wait for the disk."""
+        """Write basic.cancel to a client that understands it, after the replies that wait for the disk."""
         if self._sender.consumer_cancel_notify:
             self._sender.send_method(int(self.number), m.BasicCancel(consumer.tag, True), 0)
 
@@ -79,7 +79,7 @@ class Channel(FastChannel):
         """Handle a method other than exchange.* and queue.*.
 
         Raises:
-            AmqpError: whatever the method's rules say.
+            AmqpError: as the method's rules say.
         """
         match method:
             case m.BasicAck():

@@ -19,7 +19,7 @@ from warren.channels.confirms import Confirms, PendingConfirms
 
 
 class ChannelConfirms(Confirms):
-    """Those of channel `number`, written to `outbox`."""
+    """The confirms of channel `number`, written to `outbox`."""
 
     def __init__(self, pending: PendingConfirms, outbox: Outbox, number: i64, *, syncs: bool) -> None:
         super().__init__(pending, syncs=syncs)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Share:
-    """What would come to one queue."""
+    """The messages that one queue would get."""
 
     def __init__(self) -> None:
         self.messages: i64 = 0
@@ -33,9 +33,9 @@ class _Share:
 
 
 class CommitCheck:
-    """`unroutable`: how many of the publishes nobody would get. `full_queue`: one that would refuse some, None: none.
+    """The check of one batch. `mandatory`: do not publish unroutable ones. `is_promised`: queues keep room until `end`.
 
-    `mandatory`: unroutable ones are not to be published. `is_promised`: queues are to keep room until `end`.
+    `unroutable`: the number of publishes that no queue would get. `full_queue`: one that would refuse some, or None.
     """
 
     def __init__(self, *, mandatory: bool) -> None:
@@ -64,7 +64,7 @@ class CommitCheck:
         return self.full_queue is None and not (self._mandatory and self.unroutable > 0)
 
     def end(self) -> None:
-        """Nothing more comes: what is left of the promises is void."""
+        """The batch is done: void the remaining promises."""
         asked = self._asked
         if asked is not None and self.is_promised:
             for queue in asked[: int(self._next_asked)]:

@@ -44,7 +44,7 @@ class PendingConfirms:
         self.journal = journal
         self.due: list[Confirms] = []
         self.undeclared: list[Confirms] = []  # they wait for a declaration that was held back
-        self.is_held: bool = False  # on purpose, by a test of a client: nothing is confirmed
+        self.is_held: bool = False  # on purpose, by a test of a client: do not confirm
         self.held: list[Confirms] = []  # they wait for the end of that
 
     def end_turn(self) -> None:
@@ -64,7 +64,7 @@ class PendingConfirms:
                 confirms.batch_done(self.log.done_batch)
 
     def hold(self, *, held: bool) -> None:
-        """Confirm nothing, or confirm again, with those that were due meanwhile."""
+        """Stop confirms, or confirm again, including those that were due meanwhile."""
         self.is_held = held
         if not held:
             waiting = self.held
@@ -86,15 +86,15 @@ class Mark:
 
 
 class Confirms(BatchWaiter):
-    """Those of one session. `syncs`: a confirm of what is stored means that it is synced, not just written."""
+    """The confirms of one session. `syncs`: a confirm of a stored message means that it is synced, not just written."""
 
     def __init__(self, pending: PendingConfirms, *, syncs: bool) -> None:
-        self.published: i64 = 0  # how many, and the number of the latest
-        self.confirmed: i64 = 0  # how many of them were confirmed
+        self.published: i64 = 0  # their number, and the number of the latest
+        self.confirmed: i64 = 0  # the number of confirmed ones
         self._confirmed_to: i64 = 0
         self._accepted: i64 = 0
         self._refused_below: i64 = 0  # how many were refused that the next confirmation covers, whatever it names
-        self._refused: list[int] = []  # refused behind something that is not confirmed yet
+        self._refused: list[int] = []  # refused, after a publish that is not confirmed yet
         self._marks: list[Mark] = []
         self._is_due: bool = False
         self._is_closed: bool = False
@@ -174,7 +174,7 @@ class Confirms(BatchWaiter):
         self._confirm_up_to(confirmable if marks else self._accepted)
 
     def unanswered_count(self) -> int:
-        """Return how many publishes have been neither confirmed nor refused yet."""
+        """Return the number of publishes that have been neither confirmed nor refused yet."""
         refused: i64 = self._refused_below + len(self._refused)
         return int(self.published - self._confirmed_to - refused)
 
@@ -196,7 +196,7 @@ class Confirms(BatchWaiter):
         self.write_confirmed(number, count)
 
     def _take_refused(self, number: i64) -> i64:
-        """Return how many of the publishes up to `number`, and not confirmed before, were refused."""
+        """Return the number of refused publishes up to `number`, and not confirmed before."""
         refused = self._refused
         below: i64 = 0
         while below < len(refused) and refused[below] < number:
@@ -212,7 +212,7 @@ class Confirms(BatchWaiter):
     # --- what a protocol overrides ----------------------------------------------------------------------------------
 
     def write_confirmed(self, up_to: i64, count: i64) -> None:
-        """Tell the peer that what was published up to number `up_to`, `count` numbers more than before, is safe."""
+        """Tell the peer that the publishes up to number `up_to`, `count` numbers more than before, are safe."""
         raise AssertionError("overridden")
 
     def write_refused(self, number: i64) -> None:

@@ -141,7 +141,7 @@ class Connection(FastConnection):
             what = "content header for class 60" if channel.state == EXPECT_HEADER else "content body"
             kind = "content header" if channel.state == EXPECT_HEADER else "content body"
             text = f"expected {what}, got non {kind} frame instead"
-            self.at_method = BASIC_PUBLISH  # what failed is the publish that was under way
+            self.at_method = BASIC_PUBLISH  # the error belongs to the publish under way
             raise ConnectionException(UNEXPECTED_FRAME, text)
         method = decode_method(data, start, end)
         if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes and not _settles(method):
@@ -277,7 +277,7 @@ class Connection(FastConnection):
             if self.state == CLOSING:
                 self.pause(PAUSED_WORK)
         elif isinstance(method, m.ConnectionUpdateSecret):
-            # Passwords are checked once, at login; what a new secret can change is checked with every operation.
+            # Passwords are checked once, at login; rights that a new secret can change, with every operation.
             self.send_event(0, m.ConnectionUpdateSecretOk())
         elif isinstance(method, m.ConnectionCloseOk):
             pass
@@ -287,7 +287,7 @@ class Connection(FastConnection):
         return True
 
     def other_frame(self, frame_type: i64, number: i64, size: i64) -> None:
-        """A heartbeat is nothing but received bytes; other types do not exist."""
+        """A heartbeat counts only as received bytes; other types do not exist."""
         if frame_type != FRAME_HEARTBEAT:
             text = f"type {int(frame_type)}, {int(size)} octets: unknown_frame"
             raise ConnectionException(FRAME_ERROR, text)
@@ -297,11 +297,11 @@ class Connection(FastConnection):
     # --- out ------------------------------------------------------------------------------------------------------
 
     def send_event(self, number: int, method: Any) -> None:
-        """Send a method that waits for nothing."""
+        """Send a method that need not wait."""
         self.outbox.write(method_frame(number, method))
 
     def send_method(self, number: int, method: Any, ticket: int, batch: int = 0) -> None:
-        """Send a reply behind all earlier ones, once the metadata change `ticket` and the log's `batch` are on disk."""
+        """Send a reply after all earlier ones, once the metadata change `ticket` and the log's `batch` are on disk."""
         self.write_when_durable(method_frame(number, method), ticket, batch)
 
     def write_heartbeat(self) -> None:
@@ -353,7 +353,7 @@ class Connection(FastConnection):
         self.handshake = None
         self.carry = b""
         self.carry_from = 0
-        self.cut_channel = None  # it has us: nothing must be left for the cyclic collector
+        self.cut_channel = None  # it refers to us: do not leave a cycle for the cyclic collector
         self.cut_missing = 0
 
     def _closing_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> None:

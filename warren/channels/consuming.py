@@ -141,7 +141,7 @@ def _remove(channel: Session, consumer: Consumer) -> None:
         if queue is channel.reply_queue:
             channel.reply_queue = None
         return
-    channel.connection.broker.watchers.consumer_deleted(consumer)  # it says of which channel
+    channel.connection.broker.watchers.consumer_deleted(consumer)  # it names its channel
     consumer.owner = None
     _leave_queue(channel, consumer)
 

@@ -1,4 +1,4 @@
-"""The exchange ``amq.control``: what AMQP 0-9-1 has no method for, said with basic.publish, which every client has.
+"""The exchange ``amq.control``: commands that AMQP 0-9-1 has no method for, as basic.publish, which every client has.
 
     routing key    headers
     touch          delivery-tag    give a delivery its visibility timeout again
@@ -8,7 +8,7 @@
 
 1. It acts on the deliveries of the channel that publishes, on no other's, and so needs no permission.
 2. It acts at once and is confirmed like any publish. The message goes nowhere: nothing can be bound to the exchange.
-3. A broker that has it says so in its capabilities: ``amq.control``.
+3. A broker that has it lists the capability ``amq.control``.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class DirectConnection(Connection):
     def __init__(self, broker: Broker, key: int, principal: Principal, vhost: VirtualHost) -> None:
         super().__init__(broker, key, PEER, PEER, "", None)
         self.is_direct = True
-        # Of its own list: it is never in the way of those who flush sockets.
+        # With a list of its own: it does not delay the flushing of sockets.
         self.outbox = Outbox(key, broker.direct_outboxes, broker.limits.outbox_soft_bytes)
         self.turns = Turns(self.outbox, broker.shared.served)
         self.user_name = principal.user.name

@@ -1,4 +1,4 @@
-"""What peers have sent of a first packet that is not whole, before they have logged in.
+"""Input from peers before their login: incomplete first packets.
 
 1. Up to `FREE_BYTES` of a peer are not counted: each may have so many.
 2. All others together hold at most `EARLY_MAX_BYTES`. Above, the peer that began first is dropped: one that sends its
@@ -20,11 +20,11 @@ REASON: Final = "too much is held for packets received in part before a login"
 
 
 class EarlyInput:
-    """That of all connections."""
+    """The early input of all connections."""
 
     def __init__(self) -> None:
         self.held_bytes: i64 = 0
-        self._peers: dict[Peer, int] = {}  # what each holds, the first to begin first
+        self._peers: dict[Peer, int] = {}  # the bytes of each, the oldest first
 
     def hold(self, peer: Peer, size: i64) -> None:
         """Note that `peer` holds `size` now; others, or it, may be dropped for that."""

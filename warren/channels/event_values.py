@@ -20,7 +20,7 @@ from warren.channels.own_messages import cut_short
 from warren.vhosts.definitions import erlang_term
 
 TERMS_MAX_BYTES: Final = 32768  # of the arguments shown in one event
-SMALL_MAX_CHARACTERS: Final = 1024  # of a text, where an event has to be made smaller
+SMALL_MAX_CHARACTERS: Final = 1024  # of a text, if an event has to be made smaller
 
 # --- terms ------------------------------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class Events(TopologyWatcher):
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._life_s: int = 0  # what tells the pids of this life of the broker from those of others
+        self._life_s: int = 0  # distinguishes the pids of this run of the broker from those of others
 
     def is_watched(self) -> bool:
         """Tell whether anybody could get an event."""
@@ -402,7 +402,7 @@ class Events(TopologyWatcher):
             yield from self.describe(change, by)
 
     def vhost_gone(self, vhost: VirtualHost, cleared: list[ParameterDelete], by: str) -> Iterator[Event]:
-        """Yield the events of a vhost that has gone, and of what an administrator had set for it."""
+        """Yield the events of a deleted vhost, and of an administrator's settings for it."""
         name = vhost.name
         yield "vhost.deleted", {BY: by, "name": name}
         for parameter in cleared:
@@ -443,7 +443,7 @@ class Events(TopologyWatcher):
                 return []
         except ValueError:
             return []  # it will be refused
-        # RabbitMQ 3.10 says parameter.set, without a value, when a global one is cleared.
+        # RabbitMQ 3.10 sends parameter.set, without a value, when a global one is cleared.
         match change:
             case ParameterPut():
                 value = parameter_value(parse_json(change.value))
@@ -563,7 +563,7 @@ def _topic_permission(change: TopicPermissionPut, by: str) -> Table:
 def _lost_topic_permission(change: TopicPermissionDelete, by: str) -> Table:
     headers: Table = {BY: by, "vhost": change.vhost, "user": change.user}
     if change.exchange:
-        # RabbitMQ 3.10 says permission.deleted then, as if the user had lost the whole vhost.
+        # RabbitMQ 3.10 sends permission.deleted then, as if the user had lost the whole vhost.
         headers["exchange"] = change.exchange
     return headers
 

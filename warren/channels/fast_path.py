@@ -88,8 +88,8 @@ class FastConnection(Peer):
         self.frame_limit_bytes: i64 = 0  # largest payload we accept
         self.cut_channel: FastChannel | None = None  # whose large body frame is being received
         self.cut_size: i64 = 0  # its payload
-        self.cut_missing: i64 = 0  # what is still to come of it, 0: no frame is cut
-        self.carry: bytes = b""  # the beginning of a frame, or everything behind a pause
+        self.cut_missing: i64 = 0  # the bytes of it that are missing, 0: no frame is cut
+        self.carry: bytes = b""  # the beginning of a frame, or everything after a pause
         self.carry_from: i64 = 0  # where in it the walk continues: the rest of a turn is not copied
         # Where the walk stands, for the handler of an error raised in it.
         self.at_channel: i64 = 0
@@ -147,7 +147,7 @@ class FastConnection(Peer):
         self._walk_from(rest, pos)
 
     def _missing(self, carry: bytes) -> i64:
-        """Return how many bytes the first frame in `carry` lacks; not positive: none, or its header does."""
+        """Return the number of bytes that the first frame in `carry` lacks; not positive: none, or its header does."""
         if len(carry) < FRAME_HEAD_BYTES:
             return 0
         return FRAME_OVERHEAD_BYTES + (i64(read_i32_be(carry, 3)) & 0xFFFFFFFF) - len(carry)
@@ -307,7 +307,7 @@ class FastConnection(Peer):
         return pos
 
     def _content_in_one_piece(self, channel: FastChannel, data: bytes, start: i64, end: i64) -> i64:
-        """Take header and single body frame lying at `start`; return the position behind, or -1 if they do not.
+        """Take header and single body frame lying at `start`; return the position after them, or -1 if they do not.
 
         Anything unusual is left to the frame by frame way, which also names the errors.
         """

@@ -42,7 +42,7 @@ from warren.channels.shared import PAUSED_LOGIN
 if TYPE_CHECKING:
     from warren.channels.connection import Connection
 
-# Of AMQP 0-9, which can be taken for 0-9-1.
+# From AMQP 0-9, which can be taken for 0-9-1.
 PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 
 FRAME_MAX_BYTES: Final = 8192  # payload and frame overhead, before tune-ok
@@ -87,7 +87,7 @@ def start_method(external: bool, cluster_name: str) -> m.ConnectionStart:
 
 
 def what_came_instead(data: bytes) -> str:
-    """Name, for the log, what a peer sent instead of a protocol header that we speak."""
+    """Name, for the log, the bytes of a peer that are not a protocol header that we speak."""
     if data[:4] in (b"GET ", b"POST", b"HEAD", b"PUT "):
         return "an HTTP request on the AMQP port"
     if data[:1] == b"\x16":

@@ -1,13 +1,13 @@
-"""Whether a peer is still there: what it sends and takes, and the heartbeats that it is owed (specification 4.2.7).
+"""Whether a peer is still there: its traffic in both directions, and the heartbeats we owe it (specification 4.2.7).
 
 1. A peer from which nothing came for twice the agreed interval, or as many as its protocol says, is gone. Any bytes
-   will do. While we do not read, its silence says nothing.
-2. It is sent a heartbeat when it was sent nothing for half the interval.
-3. A peer that takes nothing of what waits for it is stuck, whether it sends heartbeats or not.
+   will do. While we do not read, its silence does not count.
+2. It gets a heartbeat when we sent it nothing for half the interval.
+3. A peer that takes none of its waiting bytes is stuck, whether it sends heartbeats or not.
 4. Time that passes between two ticks counts up to half of the time allowed, for (1) and (3): what could not be read or
    taken because we were stopped, or the machine was, is before the next tick.
 
-Time is an argument. The connection says what was sent and received, and acts on the answers.
+Time is an argument. The connection reports the bytes sent and received, and acts on the answers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Heartbeats:
     def __init__(self, now_s: float) -> None:
         self._received_bytes: i64 = 0
         self._sent_bytes: i64 = 0
-        self._silent_s: float = 0.0  # how long nothing was received
-        self._quiet_s: float = now_s  # since when nothing was sent
-        self._stuck_s: float = 0.0  # how long the peer has taken nothing of what waits for it
+        self._silent_s: float = 0.0  # time without received bytes
+        self._quiet_s: float = now_s  # time of the last sent bytes
+        self._stuck_s: float = 0.0  # time in which the peer has taken none of its waiting bytes
         self._ticked_s: float = now_s
 
     def tick(
@@ -58,11 +58,11 @@ class Heartbeats:
         self._ticked_s = now_s
 
     def is_stuck(self, send_timeout_s: float) -> bool:
-        """Tell whether the peer has taken nothing of what waits for it in `send_timeout_s`; 0: no limit."""
+        """Tell whether the peer has taken none of its waiting bytes in `send_timeout_s`; 0: no limit."""
         return send_timeout_s > 0 and self._stuck_s >= send_timeout_s
 
     def is_gone(self, silence_timeout_s: float) -> bool:
-        """Tell whether nothing has come for longer than that; 0: no limit."""
+        """Tell whether the silence lasts longer than that; 0: no limit."""
         return silence_timeout_s > 0 and self._silent_s > silence_timeout_s
 
     def is_due(self, interval_s: int) -> bool:

@@ -38,10 +38,10 @@ class Inbound:
         self.connections: dict[Peer, None] = {}  # that hold something
         self.waiting: dict[Peer, None] = {}  # those that are not read, the next to have the floor first
         self.floor: Peer | None = None
-        self._floor_received: i64 = 0  # what it had sent at the latest tick
+        self._floor_received: i64 = 0  # the bytes it had sent at the latest tick
         self._grown_s: dict[Session, float] = {}  # when each content grew, in that order
         self._ticked_s: float = -1.0  # the latest tick, -1: no tick yet
-        self._now_s: float = 0.0  # what has passed since the first one, as far as it counts
+        self._now_s: float = 0.0  # the time since the first tick, as far as it counts
 
     def hold(self, channel: Session, size: i64) -> None:
         """Count `size` more bytes of the content that `channel` is receiving; its connection may have to wait."""
@@ -60,7 +60,7 @@ class Inbound:
             self._make_wait(connection)
 
     def _grew(self, channel: Session) -> None:
-        """Put `channel` behind all whose contents grew before now."""
+        """Put `channel` after all whose contents grew before now."""
         channel.grown_s = self._now_s
         del self._grown_s[channel]
         self._grown_s[channel] = self._now_s
@@ -122,7 +122,7 @@ class Inbound:
             return
 
     def maybe_largest(self) -> Peer | None:
-        """Return the connection that holds most when so much is held that it has to be closed, else None."""
+        """Return the connection that holds most when it has to be closed to free memory, else None."""
         if self.held_bytes <= 2 * self.max_bytes:
             return None
         largest: Peer | None = None
@@ -140,7 +140,7 @@ class Inbound:
         floor = self.floor
         if floor is not None and self.waiting:
             if floor.received_bytes - self._floor_received < FLOOR_MIN_BYTES:
-                # It is read on. If it has something to send after all, it waits behind the others.
+                # Its connection is read again. If it sends something after all, it waits after the others.
                 self._pass_floor()
             else:
                 self._floor_received = floor.received_bytes

@@ -48,7 +48,7 @@ KEPT_STEPS: Final = 4  # for a message whose queue has rules: it gets new header
 
 
 class ConnectionJobs(Job):
-    """The jobs of one connection, one behind the other. It exists while there are any."""
+    """The jobs of one connection, one after the other. It exists while there are any."""
 
     def __init__(self, connection: Peer, job: Job) -> None:
         self._connection = connection
@@ -103,7 +103,7 @@ class Returning:
         delay_ms: int = -1,
         rewritten: bool = False,
     ) -> None:
-        """Requeue or drop `delivery`, which is out of the ledger. What that leads to takes steps, too.
+        """Requeue or drop `delivery`, which is out of the ledger. The consequences take steps, too.
 
         `rewritten`: its message was stored again.
         """
@@ -345,7 +345,7 @@ class QueueEnd(Job):
 
 
 class ForcedClose(Job):
-    """Connections that we close for `reason`. Those that are not closed yet are as they were."""
+    """Connections that we close for `reason`. Those that are not closed yet are unchanged."""
 
     def __init__(self, connections: list[Peer], reason: str) -> None:
         self._connections = connections
@@ -453,7 +453,7 @@ class VhostEnd(Job):
         return True
 
     def _unbind(self, exchange: Exchange, steps: Steps) -> bool:
-        """Take the bindings from `exchange` away, and tell nobody: with its queues they would stay for ever."""
+        """Remove the bindings from `exchange` without events: with its queues they would stay for ever."""
         if steps.left <= 0:
             return False
         steps.left -= 1

@@ -53,7 +53,7 @@ class LoginRequest:
         connection.login_accepted()
 
     def refuse(self) -> None:
-        """The shell's answer: the peer is nobody we know."""
+        """The shell's answer: the user is unknown."""
         connection = self.connection
         if not connection.is_checking_login():
             return

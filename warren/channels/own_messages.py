@@ -36,7 +36,7 @@ class OwnMessage:
 
 
 class OwnMessages:
-    """What the broker is going to publish at the end of the turn."""
+    """The messages that the broker publishes at the end of the turn."""
 
     def __init__(self) -> None:
         self._waiting: list[OwnMessage] = []
@@ -49,7 +49,7 @@ class OwnMessages:
         self._waiting.append(OwnMessage(vhost, message))
 
     def publish(self) -> None:
-        """Publish what waits. What that adds, traces of deliveries, waits for the next call."""
+        """Publish the waiting messages. Messages that this adds, traces of deliveries, wait for the next call."""
         if not self._waiting:
             return
         waiting = self._waiting

@@ -1,4 +1,4 @@
-"""A peer: what every protocol knows of one client, whatever its bytes say.
+"""A peer: the state of one client that all protocols share.
 
 It has a user in a vhost, an outbox, pauses, replies that wait for the log, jobs, heartbeats, exclusive queues and
 sessions (`channels.session`). A protocol derives from it, and adds how bytes become commands and how an end is told:
@@ -7,7 +7,7 @@ sessions (`channels.session`). A protocol derives from it, and adds how bytes be
     login_accepted, _refused     the shell's answer to the `LoginRequest` on `Broker.logins`
     close_session, session_ended a session fails, or is asked to end: it is told when everything is back
     answer_close                 everything that the peer asked to end has ended
-    send_close, write_heartbeat  the last words, and what is sent so that the peer knows that we live
+    send_close, write_heartbeat  the last words, and the sign of life for the peer
     forget_input                 it has ended
     tell_blocked, tell_unblocked for a protocol that has words for that
 
@@ -73,7 +73,7 @@ INBOUND_REASON: Final = "too much is held for messages received in part"
 NO_LIMIT_S: Final = 1e12
 
 
-# Of connections that have none: never changed.
+# For connections without any: never changed.
 _NO_TABLE: Final[Table] = {}
 _NO_QUEUES: Final[dict[str, Queue]] = {}
 
@@ -101,7 +101,7 @@ class Peer:
         self.channels: dict[int, Session] = {}  # its sessions, by number
         self.running: bool = False  # open, and neither side is closing
         self.paused: i64 = 0
-        self.inbound_bytes: i64 = 0  # what its unfinished contents hold
+        self.inbound_bytes: i64 = 0  # the bytes of its unfinished contents
         self.received_bytes: i64 = 0
         self.units_left: i64 = FEED_UNITS_MAX  # of the work that this call of `feed` may do
         self.broker = broker
@@ -115,27 +115,27 @@ class Peer:
         self.user_name = ""
         self.vhost_name = ""
         self.name = ""
-        self.stated_properties = _NO_TABLE  # what it has said of itself
+        self.stated_properties = _NO_TABLE  # the properties that it has stated
         self.mechanism = ""
         self.frame_max_bytes: int = broker.limits.frame_max_bytes
         self.channel_max: int = broker.limits.channel_max
         self.heartbeat_s: int = 0  # how often it has promised to send something; 0: never
         self.silent_intervals: float = 2.0  # after so many of these without a word it is gone
         self.sent_heartbeat_s: int = 0  # how often we promised to send it something; 0: never
-        self.received_reads: i64 = 0  # how often the socket had something
+        self.received_reads: i64 = 0  # the number of reads from the socket
         self.connected_at_s: float = broker.now_s
         self.connected_at_ms: int = broker.now_ms()
         self.is_tls: bool = False  # set by the shell
         self.is_web: bool = False  # over a WebSocket; set by the shell
         self.node_name: str = ""  # of the node that it is connected to; empty: this one, which leads
-        self.is_internal: bool = False  # from inside this process; what its login says is checked by the shell
+        self.is_internal: bool = False  # from inside this process; the shell checks the user that its login names
         self.is_direct: bool = False  # without a socket, see `channels.direct`
         self.channels_opened: int = 0  # ever
         self.wants_blocked: bool = False
         self.told_blocked: bool = False
         self.exclusive_queues = _NO_QUEUES
         self.is_known: bool = False  # has begun to log in
-        self.is_unreachable: bool = False  # it has ended, and nothing more can be told to its peer
+        self.is_unreachable: bool = False  # it has ended, and its peer can no longer be told anything
         self._next_states = next_states
         self._usage: Usage | None = None  # of the user, from `opened` to the end
         self._work: ConnectionJobs | None = None
@@ -254,7 +254,7 @@ class Peer:
         self.broker.rounds.hurry(self.key)
 
     def searched(self) -> i64:
-        """Return how many steps the patterns of permissions and policies have taken so far."""
+        """Return the number of steps that the patterns of permissions and policies have taken so far."""
         principal = self.fast_principal
         vhost = self.fast_vhost
         return 0 if principal is None or vhost is None else principal.searched + vhost.policies.searched
@@ -262,7 +262,7 @@ class Peer:
     # --- out, and what waits ----------------------------------------------------------------------------------------
 
     def write_when_durable(self, data: bytes, ticket: int, batch: int) -> None:
-        """Send a reply behind all earlier ones, once the metadata change `ticket` and the log's `batch` are on disk."""
+        """Send a reply after all earlier ones, once the metadata change `ticket` and the log's `batch` are on disk."""
         broker = self.broker
         gate = self._gate
         if gate.is_shut() or ticket > broker.journal.committed_ticket or batch > broker.log.done_batch:
@@ -316,7 +316,7 @@ class Peer:
                 self.broker.resumed.append(self)
 
     def begin(self, job: Job) -> None:
-        """Do `job`, in this turn as far as that goes; until it is done nothing more is read from the peer."""
+        """Do `job`, in this turn as far as possible; until it is done the peer is not read."""
         work = self._work
         if work is None:
             work = ConnectionJobs(self, job)
@@ -368,7 +368,7 @@ class Peer:
         """Tell whether topology may grow by `method` although memory is short; else wait until it is not."""
         if self.has_growth_left(channel, method):
             return True
-        if self.is_direct:  # somebody waits for an answer over HTTP
+        if self.is_direct:  # a caller waits for an answer over HTTP
             raise memory_short()
         self.publisher_blocked()
         return False
@@ -378,7 +378,7 @@ class Peer:
         if self.is_direct and self.inbound_bytes:
             return  # its content is in memory already: it may only not begin another
         self.pause(PAUSED_ALARM)
-        # That the disk is behind is over in a moment: nothing to tell anybody.
+        # A short delay of the disk is soon over: do not tell the client.
         if self.broker.alarm_reason != "":
             self._tell_blocked()
 
@@ -414,7 +414,7 @@ class Peer:
     def wait_inbound(self) -> bool:
         # It is told by `tick`, if it still waits then: mostly that is over in a moment.
         if self.is_direct:
-            return False  # what it sends is in memory already
+            return False  # its messages are in memory already
         self.pause(PAUSED_INBOUND)
         self.broker.rounds.hurry(self.key)
         return True
@@ -425,7 +425,7 @@ class Peer:
         self.resume(PAUSED_INBOUND)
 
     def close_largest(self) -> None:
-        """Close this connection, which holds most of what is received in part."""
+        """Close this connection, which holds most of the partly received contents."""
         error = ConnectionException(RESOURCE_ERROR, INBOUND_REASON)
         self._note_error("connection.error", 0, error)
         self.close_at_once(error.reply_code, error.explanation)

@@ -24,7 +24,7 @@ PROPERTIES_AT: Final = 12  # in a content header payload: flag word and values
 class PreparedPublish:
     """Where messages go, and their properties: `properties` as `BasicProperties.encode` returns them.
 
-    `number`: of the session that publishes. `mandatory`: it is told of what no queue takes.
+    `number`: of the session that publishes. `mandatory`: unroutable messages are returned to it.
     """
 
     def __init__(

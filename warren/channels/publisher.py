@@ -72,7 +72,7 @@ TOPIC_STEPS_MAX: Final = 1 << 14  # of permissions for the keys of one message: 
 
 
 class Publisher:
-    """Publishes what comes on one channel. `watcher`: is told of what takes the careful way, None: nobody is."""
+    """Publishes the messages of one channel. `watcher`: is told of messages on the careful way, or None."""
 
     def __init__(self, channel: Session) -> None:
         self.watcher: TrafficWatcher | None = None
@@ -193,7 +193,7 @@ class Publisher:
     def publish_routed(
         self, route: Route, remembered: list[Receiver], message: Message, keys: list[str], header: bytes, *, holds: bool
     ) -> Job | None:
-        """Route a message and publish it; return what is left to be done of that, None: nothing.
+        """Route a message and publish it; return the job for the rest of the work, None: all is done.
 
         `remembered`: where it goes if `route` can be remembered; `keys`: its routing key and those of CC and BCC;
         `holds`: the caller holds the batch.

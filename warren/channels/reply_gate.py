@@ -15,7 +15,7 @@ from warren.amqp.outbox import Outbox
 
 # As many may wait; the connection then does not read on.
 REPLIES_MAX: Final = 1000
-_NONE: Final[list[tuple[int, int, bytes]]] = []  # of all that have none: never changed
+_NONE: Final[list[tuple[int, int, bytes]]] = []  # shared by all that are empty: never changed
 
 
 class ReplyGate:
@@ -52,5 +52,5 @@ class ReplyGate:
             del self._replies[:sent]
 
     def forget(self) -> None:
-        """Drop what waits: nothing follows connection.close."""
+        """Drop the waiting replies: nothing follows connection.close."""
         self._replies = _NONE

@@ -6,7 +6,7 @@
    but those who come and go move the others: one looks again within two rounds. A tick that comes after a longer pause
    is one for all of them.
 
-Connections are known by their keys: none is kept here that is gone.
+Connections are known by their keys: the key of a closed one is dropped.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Rounds:
     def __init__(self) -> None:
         self._hurried: dict[int, None] = {}
         self._left: list[int] = []  # of this round, those too that are gone
-        self._size: i64 = 0  # how many it began with
+        self._size: i64 = 0  # the number it began with
         self._ticked_s: float = 0.0
 
     def hurry(self, key: int) -> None:
-        """Have the connection of that key look at the time in every tick, until it says that it is patient."""
+        """Have the connection of that key check the time in every tick, until it is patient again."""
         self._hurried[key] = None
 
     def tick(self, now_s: float, connections: dict[int, Peer]) -> None:

@@ -1,6 +1,6 @@
-"""The routes that are remembered: what publishing with certain arguments comes to, per user and vhost.
+"""The remembered routes: the result of publishing with certain arguments, per user and vhost.
 
-    RouteMemory    one for each broker: what all caches hold together, and which of them hold something
+    RouteMemory    one for each broker: the size of all caches together, and which of them hold something
     RouteCache     one for each user in a vhost: argument bytes of basic.publish -> Route
 
 1. The routes of a cache belong to one version of the vhost's topology. Routes of an older version are dropped at the
@@ -36,7 +36,7 @@ LOOKED_AT_MAX: Final = 1000
 
 
 class Route:
-    """What publishing with certain arguments of basic.publish means for one principal.
+    """The meaning of certain arguments of basic.publish for one principal.
 
     ``queues`` is where messages go when ``cacheable``; else the destinations depend on each message. ``exchange`` is
     the one they are published to, the only one that counts them. ``ticket``: see `ticket_of`.
@@ -125,7 +125,7 @@ class RouteCache:
 
 
 class RouteMemory:
-    """What all caches of a broker hold together."""
+    """The size of all caches of a broker together."""
 
     def __init__(self) -> None:
         self.bytes: i64 = 0

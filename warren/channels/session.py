@@ -1,4 +1,4 @@
-"""A session: what a peer publishes and is sent in one order, whatever its protocol calls that. A channel is one.
+"""A session: messages that a peer publishes and is sent in one order, in every protocol. A channel is one.
 
     publisher     routes, transactions, repetitions, very many queues (`channels.publisher`)
     confirms      which publishes are answered, and when (`channels.confirms`); a protocol writes the answers
@@ -73,17 +73,17 @@ class Session:
         self.last_arguments: bytes = b""
         self.last_route: Route | None = None
         self.last_version: i64 = 0
-        self.held_bytes: i64 = 0  # what a content received in part costs, counted in `Shared.inbound`
+        self.held_bytes: i64 = 0  # the cost of a partly received content, counted in `Shared.inbound`
         self.grown_s: float = 0.0
         vhost = connection.fast_vhost
         # A confirm, or the end of a commit, means synced, not just written.
         self.sync_confirms: bool = vhost is None or vhost.sync_confirms
-        self.last_queue = ""  # what an empty queue name means
+        self.last_queue = ""  # the queue that an empty name stands for
         self.prefetch: int = 0  # for consumers to come
         self.reply_queue: Queue | None = None
         connection.channels_opened += 1
         self.serial: int = connection.channels_opened  # unlike the number never used again
-        self._publisher: Publisher | None = None  # from the first need of it on: most subscribers have none
+        self._publisher: Publisher | None = None  # made when first needed: most subscribers never do
         self._watcher: TrafficWatcher | None = None
         self.swept_tag: int = 0  # up to here deliveries were looked at by `overdue.OverdueRun`
         ledger.owner = self
@@ -144,7 +144,7 @@ class Session:
         """Resolve an empty queue name to the last queue declared on this session.
 
         Raises:
-            ChannelException: 404, none was.
+            ChannelException: 404, no queue was declared.
         """
         if name == "":
             if self.last_queue == "":
@@ -157,7 +157,7 @@ class Session:
         self.connection.begin(Reply(self, method, ticket, batch))
 
     def watch(self, *, copies: bool) -> None:
-        """Tell of what is published and delivered here: as spans if anybody wants them, with `copies` as traces."""
+        """Report publishes and deliveries here: as spans if the shell wants them, with `copies` as traces."""
         watcher: TrafficWatcher | None = None
         spans = self.shared.spans
         if spans is not None:
@@ -168,7 +168,7 @@ class Session:
         self._set_watcher(watcher)
 
     def tell_nobody(self) -> None:
-        """Have nothing of what is published here told: it is only tried."""
+        """Report none of the publishes here: they are only tried."""
         self._set_watcher(None)
 
     def _set_watcher(self, watcher: TrafficWatcher | None) -> None:
@@ -322,12 +322,12 @@ class Session:
             confirms.end_turn()
 
     def unconfirmed_count(self) -> int:
-        """Return how many publishes wait for their confirm."""
+        """Return the number of publishes that wait for their confirm."""
         confirms = self.confirms
         return 0 if confirms is None else confirms.unanswered_count()
 
     def uncommitted(self) -> tuple[int, int]:
-        """Return how many publishes and how many acknowledgements wait for tx.commit."""
+        """Return the numbers of publishes and of acknowledgements that wait for tx.commit."""
         transaction = self.transaction
         if transaction is None:
             return 0, 0
@@ -437,7 +437,7 @@ class Session:
     def ended(self) -> None:
         """Nothing is left."""
         self.transaction = None
-        # They have us and we have them: nothing must be left for the cyclic collector.
+        # They refer to us and we to them: do not leave a cycle for the cyclic collector.
         self.ledger.owner = None
         self._publisher = None
         if not self.connection.is_direct:
@@ -446,5 +446,5 @@ class Session:
 
 
 def signed_tag(tag: int) -> int:
-    """Bring an unsigned 64-bit delivery tag into the range of i64; what overflows is unknown anyway."""
+    """Bring an unsigned 64-bit delivery tag into the range of i64; larger ones are unknown anyway."""
     return tag if tag < 1 << 63 else -1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from warren.channels.session import Session
     from warren.channels.spans import Spans
 
-# What a judge of publishes may say (`Shared.judge`).
+# The verdicts of a judge of publishes (`Shared.judge`).
 TAKE: Final = 0
 REFUSE: Final = 1  # as a queue that is full: basic.nack
 RETURN: Final = 2  # as if no queue were bound
@@ -33,9 +33,9 @@ PAUSED_COMMIT: Final = 1  # a reply waits for the catalogue
 PAUSED_LOGIN: Final = 2  # credentials are being checked
 PAUSED_ALARM: Final = 4  # it publishes, and memory or disk is short or the disk is behind
 PAUSED_OUTBOX: Final = 8  # it does not take its replies
-PAUSED_LOAD: Final = 16  # what it wants to get is being read from disk
-PAUSED_INBOUND: Final = 32  # it holds much of what is received in part, and that is too much
-PAUSED_WORK: Final = 64  # what it has asked for takes several turns
+PAUSED_LOAD: Final = 16  # the messages it wants are being read from disk
+PAUSED_INBOUND: Final = 32  # it holds much of the partly received contents, and all of them are too much
+PAUSED_WORK: Final = 64  # its request takes several turns
 PAUSED_TURN: Final = 128  # it has had its share of this turn
 
 # Work is counted in units, a third of a microsecond each when compiled: a frame is one, and a queue that a message goes
@@ -47,22 +47,22 @@ FEED_UNITS_MAX: Final = 16384
 
 
 class Shared:
-    """What a peer needs of the broker for every message."""
+    """The state of the broker that a peer needs for every message."""
 
     def __init__(self, log: MessageLog, journal: MetadataJournal) -> None:
         self.log = log
         self.journal = journal
         self.stopped: bool = False  # publishers have to wait: an alarm, or the disk is behind
-        self.large_stopped: bool = False  # those of large messages have to: the same, or the disk is behind with these
+        self.large_stopped: bool = False  # publishers of large messages have to: also if the disk is behind with these
         self.inbound = Inbound(1 << 29, 60.0)
         self.early = EarlyInput()
         self.message_max_bytes: i64 = 134217728
-        self.feed_units: i64 = FEED_UNITS_MAX  # how much one call of `Connection.feed` may do; set by the shell
+        self.feed_units: i64 = FEED_UNITS_MAX  # limit for one call of `Connection.feed`; set by the shell
         self.confirms = PendingConfirms(log, journal)
-        # Looks at every routed message before a queue does, and says what becomes of it; None in a broker that serves.
+        # Looks at every routed message before a queue does, and decides about it; None in a broker that serves.
         # It costs nothing then: with a judge no route is cacheable, and every publish takes the careful way.
         self.judge: Callable[[Session, Message, list[Receiver]], int] | None = None
-        self.spans: Spans | None = None  # who wants to know of messages that belong to a trace; set by the shell
+        self.spans: Spans | None = None  # listens to messages that belong to a trace; set by the shell
         self.dirty: list[Outbox] = []
-        self.served: list[Turns] = []  # of connections on which somebody waits, and can be served
+        self.served: list[Turns] = []  # of connections that others wait for, and that can be served
         self.sizes = SizeCounts()  # of what is published

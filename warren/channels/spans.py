@@ -46,7 +46,7 @@ class SpanPlace:
 
 
 class Span:
-    """A publish, or with `queue` a delivery. `queues`: how many a publish goes to."""
+    """A publish, or with `queue` a delivery. `queues`: the number of queues that a publish goes to."""
 
     def __init__(self, place: SpanPlace, context: TraceContext, message: Message, time_ms: i64) -> None:
         envelope = message.envelope
@@ -65,7 +65,7 @@ class Span:
 
 
 class Spans:
-    """The spans that wait to be taken. `ratio`: what is kept of the sampled traces, 0 to 1."""
+    """The spans that wait to be taken. `ratio`: the share of the sampled traces to keep, 0 to 1."""
 
     def __init__(self, ratio: float) -> None:
         self.dropped: i64 = 0  # since the start
@@ -76,7 +76,7 @@ class Spans:
         return len(self._waiting)
 
     def maybe_wanted(self, message: Message) -> TraceContext | None:
-        """Return the context of a message that makes a span; None: it makes none."""
+        """Return the context of a message that makes a span; None: it does not make one."""
         context = maybe_trace_context(message.header_frame(), HEADER_AT)
         if context is None or not context.sampled:
             return None
@@ -98,7 +98,7 @@ class Spans:
 
 
 class SessionSpans(TrafficWatcher):
-    """Makes spans of what one session publishes and is sent."""
+    """Makes spans of the messages that one session publishes and is sent."""
 
     def __init__(self, spans: Spans, connection: Peer, number: int) -> None:
         self._spans = spans

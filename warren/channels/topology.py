@@ -52,7 +52,7 @@ def handle_topology(channel: Session, method: Any) -> None:
     """Handle one of `TOPOLOGY_METHODS`.
 
     Raises:
-        ChannelException: whatever the method's rules say.
+        ChannelException: as the method's rules say.
     """
     match method:
         case m.ExchangeDeclare():
@@ -125,7 +125,7 @@ def _maybe_alternate(arguments: bytes, exchange: str, vhost: str) -> str | None:
 
 
 def _any_access(channel: Session, kind: str, name: str) -> None:
-    """Passive declares reveal that something exists: any of the three rights will do, none will not.
+    """Passive declares reveal that an object exists: they need any one of the three rights.
 
     Raises:
         ChannelException: 403.
@@ -143,7 +143,7 @@ def _outlives_clients(queue: Queue) -> bool:
 
 
 def _note_change(channel: Session, did: str, messages: int = NOT_OF_MESSAGES) -> None:
-    """Have the log say who did that, unless they did it over HTTP, where it has a line already."""
+    """Write a log line for the change and its author, unless it came over HTTP, where it has a line already."""
     connection = channel.connection
     if not connection.is_direct:
         trail = connection.broker.audit_trail
@@ -369,7 +369,7 @@ def _check_room_for_queues(channel: Session, subject: str, more: int) -> None:
 
 
 def _bind_names(channel: Session, method: m.QueueBind | m.QueueUnbind) -> tuple[str, str, str]:
-    """Return queue, exchange and binding key, with what empty ones stand for."""
+    """Return queue, exchange and binding key, with the values that empty ones stand for."""
     queue_name = _stripped(method.queue)
     routing_key = method.routing_key
     if queue_name == "":
@@ -444,7 +444,7 @@ def _queue_bind(channel: Session, method: m.QueueBind) -> None:
     if bind is None:
         done(vhost.bind(source, queue, routing_key, method.arguments, by))
     else:
-        # What the queue gets at once is paid for here, as a publish pays for its queues; the rest waits for its turn.
+        # The messages that the queue gets at once are paid for here, as a publish pays for its queues; the rest waits.
         channel.connection.units_left -= min(bind.history.count, i64(AT_ONCE_STEPS))
         channel.connection.begin(bind)
 

@@ -35,7 +35,7 @@ class GrowthShare:
 
 
 class TopologyGrowth:
-    """What may still be added during the alarm that is on, or was the last."""
+    """The room that is left in the current alarm, or in the last one."""
 
     def __init__(self) -> None:
         self._alarm: i64 = 0
@@ -59,7 +59,7 @@ class TopologyGrowth:
 
 
 def growth_bytes(channel: Session, method: Any) -> i64:
-    """Return what one of `topology.TOPOLOGY_METHODS` would add to memory, 0 for nothing.
+    """Return the memory that one of `topology.TOPOLOGY_METHODS` would add, 0: none.
 
     Raises:
         ChannelException: 404, no queue was declared on the channel.

@@ -190,7 +190,7 @@ def _table_of(properties: BasicProperties) -> bytes:
     if properties.priority is not None:
         numbers["priority"] = properties.priority
     if properties.timestamp is not None:
-        # Unsigned on the wire, but no table has a tag for that many; the largest are shown as negative.
+        # Unsigned on the wire, but tables have no tag for such large numbers; the largest are shown as negative.
         numbers["timestamp"] = _signed(properties.timestamp)
     texts_behind = (
         ("correlation_id", properties.correlation_id),

@@ -74,7 +74,7 @@ class BufferedPublish:
         return any(not queue.deleted for queue in self.queues)
 
     def steps(self) -> i64:
-        """Return how many steps it takes to publish it."""
+        """Return the number of steps to publish it."""
         each: i64 = 1 + STORED_STEPS if self.message.persistent else 1
         return 1 + each * i64(len(self.queues))
 
@@ -105,11 +105,11 @@ class Transaction:
         self._log.resident_bytes -= publish.message.memory_bytes
 
     def row_count(self) -> int:
-        """Return how many messages all queues together would get, about."""
+        """Return the number of messages that all queues together would get, about."""
         return sum([len(publish.queues) for publish in self.publishes])
 
     def give_up(self) -> None:
-        """Forget the publishes, and take nothing more: `maybe_take_answered` takes out what was answered."""
+        """Forget the publishes, and take nothing more: `maybe_take_answered` takes out the answered deliveries."""
         self.acked.reverse()  # it is taken from the end, the oldest first
         self.rejected.reverse()
         self.forget_publishes()
@@ -188,7 +188,7 @@ class Commit(Job):
         self._transaction = transaction
         self._next_publish: int = 0
         self._next_rejected: int = 0
-        self._settled: dict[Queue, None] = {}  # queues of what was acknowledged
+        self._settled: dict[Queue, None] = {}  # queues of the acknowledged deliveries
         self._woken: list[Queue] | None = None  # the same, once all is settled
         self._next_woken: int = 0
         self._returning = Returning(channel.ledger, in_one=True)
@@ -197,7 +197,7 @@ class Commit(Job):
         self._holds: bool = False
         self._is_checked: bool = False
         self._spread: Spread | None = None  # of the next publish, if that has begun
-        self._ticket: i64 = 0  # of the latest declaration of what has the messages
+        self._ticket: i64 = 0  # of the latest declaration of a queue with the messages
         transaction.acked.reverse()  # it is taken from the end, the oldest first
 
     def go_on(self, steps: Steps) -> bool:
@@ -247,7 +247,7 @@ class Commit(Job):
         return needed > steps
 
     def _has_to_wait(self) -> bool:
-        """Tell whether some of it may be a repetition of what is under way. It is short."""
+        """Tell whether some of it may repeat a message that is under way. It is short."""
         if not self._channel.vhost.seen_keys:
             return False
         return any(self._publisher.is_claimed(publish.message) for publish in self._transaction.publishes)
@@ -340,7 +340,7 @@ class Commit(Job):
 
 
 class Rollback(Job):
-    """tx.rollback: what was acknowledged or rejected in the transaction is unacknowledged again."""
+    """tx.rollback: deliveries acknowledged or rejected in the transaction are unacknowledged again."""
 
     def __init__(self, ledger: DeliveryLedger, transaction: Transaction) -> None:
         self._ledger = ledger
@@ -354,7 +354,7 @@ class Rollback(Job):
                 return True
             steps.left -= 1
             self._ledger.restore(delivery)
-            # Its time may have run out while its answer waited: nobody would look at it again.
+            # Its time may have run out while its answer waited: it would not be looked at again.
             delivery.queue.touch(self._ledger, delivery)
             self.restored(delivery)
         return False
@@ -399,7 +399,7 @@ def tx_rollback(channel: Session) -> None:
 
 
 def commit_checked(channel: Session, check: CommitCheck, note: Callable[[], None]) -> None:
-    """Do as tx.commit does if `check` lets it pass, for somebody inside the broker, and then `note`.
+    """Do as tx.commit does if `check` lets it pass, for a caller inside the broker, and then `note`.
 
     What that stores is in the same frame of the log. What does not pass is rolled back and answered so. It is done
     at once, unless that is very much.

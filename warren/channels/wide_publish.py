@@ -41,7 +41,7 @@ def hand_over(message: Message, queue: Receiver, origin: i64) -> i64:
 
 
 class Spread:
-    """A message on its way to its queues, and what has come of it so far."""
+    """A message on its way to its queues, and the outcome so far."""
 
     def __init__(self, message: Message, queues: list[Receiver], claim: Claim | None, origin: i64) -> None:
         self.message = message
