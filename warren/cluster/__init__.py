@@ -1,4 +1,4 @@
-"""A store on several nodes: who leads it, and which replicas have everything that was confirmed.
+"""A store on several nodes: its leader, and the replicas that have everything that was confirmed.
 
     record      the record in etcd, and its transitions          record_view   what a node knows of it, and its changes
     events      what a member is told, and what it asks for      peers         a leader's view of the other replicas

@@ -35,7 +35,7 @@ class DiskWatch:
         self._better_s: dict[Replica, float] = {}
 
     def look(self, now_s: float, members: Collection[Replica], late: Collection[Replica]) -> None:
-        """Take who is in the set, and who of them is late at the moment."""
+        """Note the members of the set, and which of them are late at the moment."""
         passed_s = min(now_s - self._looked_s, LOOK_MAX_S)
         self._looked_s = now_s
         is_late = self._me in late

@@ -71,7 +71,7 @@ def passed_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-# Which node has answered, the directory it has, and what it has said of its log.
+# The node that has answered, the directory it has, and its answer about its log.
 ToldPosition = Callable[[str, Replica | None, Standing | None], None]
 
 
@@ -87,7 +87,7 @@ class RecordStore(Protocol):
         """
 
     async def swap(self, revision: int, record: Record) -> int | None:
-        """Write it if its revision still is this one; return the new one, None when it was another one.
+        """Write it if it still has this revision; return the new revision, None when it had another one.
 
         Raises:
             EtcdError, OutcomeUnknown: the answer did not come.

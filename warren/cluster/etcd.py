@@ -52,7 +52,7 @@ SHOWN_CHARACTERS: Final = 200
 _UNAUTHENTICATED: Final = 401
 _NOT_FOUND: Final = 404
 _SERVER_FAULT: Final = 500
-# What etcd says when a token has expired, or users have changed since it was given.
+# Messages of etcd for an expired token, or users that have changed since it was given.
 _OLD_TOKENS: Final = ("invalid auth token", "revision of auth store is old", "revision in header is old")
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class EtcdError(Exception):
     """A request failed, and changed nothing. The text says which endpoint, and how."""
 
 
-# What operators are told instead of an error of etcd or of TLS, by what that contains, or by OpenSSL's number.
+# Texts for operators in place of an error of etcd or of TLS, by a part of that, or by OpenSSL's number.
 _PLAIN: Final = (
     ("authentication failed", "it does not take this user and password: etcd_user or etcd_password_file is wrong"),
     ("user name is empty", "it wants a login: set etcd_user and etcd_password_file"),
@@ -89,7 +89,7 @@ class Refused(EtcdError):
 
 
 class StaleMember(EtcdError):
-    """A member is behind what was seen before, or belongs to another cluster."""
+    """A member is older than an earlier answer, or belongs to another cluster."""
 
 
 class LeaseGone(EtcdError):
@@ -136,7 +136,7 @@ def tls_context(ca_file: str, certificate_file: str | None = None, key_file: str
 
 @dataclass(slots=True)
 class Traffic:
-    """What became of the requests so far. `failure` is what the last one that failed has met, until one succeeds."""
+    """The outcomes of the requests so far. `failure`: the error of the last one that failed, until one succeeds."""
 
     requests: int = 0
     failures: int = 0
@@ -434,7 +434,7 @@ class Etcd:
             raise _failed(endpoint, error) from None
 
     async def _exchange(self, connection: Connection, path: str, body: dict[str, Any], kind: type[T]) -> T:
-        """Send a request and return its answer, from a member that is not behind what was seen before."""
+        """Send a request and return its answer, from a member that is not older than an earlier answer."""
         term, revision = self._raft_term, self._revision
         status, data = await self._converse(connection, path, body, self._token)
         if status != OK:
@@ -464,7 +464,7 @@ class Etcd:
         return status, data
 
     def _guard(self, endpoint: str, header: Header, term: int, revision: int) -> None:
-        """Refuse to believe a member that is behind what was seen before its request; remember what it shows."""
+        """Reject a member that is older than an answer from before its request; remember its revision."""
         self.check_cluster(endpoint, header)
         if header.raft_term < term or header.revision < revision:
             raise StaleMember(

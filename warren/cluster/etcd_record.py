@@ -23,7 +23,7 @@ def prefix(cluster: str) -> bytes:
 
 
 class EtcdRecord:
-    """The record of the cell of `cluster`. `store` returns the id of this node's store, empty while it has none."""
+    """The record of the cell of `cluster`. `store` returns the id of this node's store; empty before it has one."""
 
     def __init__(self, etcd: Etcd, cluster: str, store: Callable[[], str]) -> None:
         self._etcd = etcd
@@ -40,7 +40,7 @@ class EtcdRecord:
         return await self._etcd.swap(self._key, revision, encode(record))
 
     async def changes(self) -> AsyncIterator[Versioned]:
-        """Yield what it is now, and then each change. What cannot be understood is left for a read to report."""
+        """Yield the current record, and then each change. A later read reports one that cannot be understood."""
         found, revision = await self._first()
         if found is not None:
             versioned = self._maybe_versioned(found.value, found.revision)

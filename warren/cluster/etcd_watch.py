@@ -143,7 +143,7 @@ class Watch:
         return [Change(found.key, found.value, found.revision)]
 
     async def _read_instead(self) -> list[Change]:
-        """Return what is there, in place of what was compacted before it could be told."""
+        """Return the current value, in place of changes that were compacted before they could be reported."""
         found, revision = await self._etcd.get_at(self._key)
         begins, self._from = self._from, max(self._from, revision + 1)
         if found is None:

@@ -89,7 +89,7 @@ def text(raw: bytes) -> str:
 
 
 def end_of_prefix(prefix: bytes) -> bytes:
-    """Return the first key behind all that begin with `prefix`."""
+    """Return the first key after all that begin with `prefix`."""
     for length in range(len(prefix), 0, -1):
         if prefix[length - 1] < 0xFF:
             return prefix[: length - 1] + bytes([prefix[length - 1] + 1])
@@ -151,7 +151,7 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether another request can be sent: the peer has said nothing since, as it does when it hangs up."""
+        """Whether another request can be sent: the socket is not readable, as it is after the peer has hung up."""
         return self._http.our_state is h11.IDLE and not self._socket.socket.is_readable()
 
     async def send(self, path: str, body: bytes, token: str) -> None:
@@ -211,5 +211,5 @@ class Connection:
         await trio.aclose_forcefully(self._stream)
 
 
-# What may go wrong with an endpoint: it is not there, breaks off, or talks nonsense.
+# The errors of an endpoint: it is not there, breaks off, or sends nonsense.
 BROKEN: Final = (OSError, trio.BrokenResourceError, trio.TooSlowError, h11.ProtocolError, ssl.SSLError, Nonsense)

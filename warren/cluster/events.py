@@ -41,7 +41,7 @@ class RecordRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed:
-    """A read was not answered, or with an error; `reason`: what an operator has to do about that, if anything."""
+    """A read failed, or was not answered. `reason`: advice for an operator; empty if there is nothing to do."""
 
     reason: str = ""
 
@@ -80,7 +80,7 @@ class SwapUnknown:
 
 @dataclass(frozen=True, slots=True)
 class BeaconReceived:
-    """A leader has said that it leads."""
+    """A leader has announced that it leads."""
 
     leader: Replica
     epoch: int
@@ -123,7 +123,7 @@ class AskingEnded:
 
 @dataclass(frozen=True, slots=True)
 class Objected:
-    """A replica has as committed, up to there, what our log lacks."""
+    """A replica has committed frames, up to there, that our log lacks."""
 
     replica: Replica
     committed: Position
@@ -131,7 +131,7 @@ class Objected:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Bytes go over the link with a replica: it is there, though what it says may come behind much else."""
+    """Bytes go over the link with a replica: it is there, though its answers may come after much else."""
 
     replica: Replica
 
@@ -225,7 +225,7 @@ class TransferRequested:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequested:
-    """An administrator asks the leader for something about a node. `is_there`: that node runs, by what is known."""
+    """An administrator requests a change for a node. `is_there`: that node runs, as far as is known."""
 
     ask: Ask
     node: str

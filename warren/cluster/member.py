@@ -123,7 +123,7 @@ from warren.cluster.record import (
 from warren.cluster.record_view import RecordView
 
 NEVER: Final = math.inf
-# The rates of two clocks may differ by so much: far more than any that keep time at all.
+# The rates of two clocks may differ by this: far more than those of any working clocks.
 CLOCK_RATE_ERROR: Final = 0.1
 
 
@@ -132,7 +132,7 @@ class Timers:
     """How long things may take. The grace time is longer than the limit, whichever of two clocks is the faster."""
 
     beacon_s: float = 0.25
-    suspect_s: float = 1.0  # a replica that is silent, or makes no progress, for so long is to leave the set
+    suspect_s: float = 1.0  # a replica that is silent, or makes no progress, for this long should leave the set
     limit_s: float = 2.0
     grace_s: float = 3.0
     refused_s: float = 0.3  # from the loss of the link, when connecting again is refused
@@ -196,7 +196,7 @@ class Member:
     ) -> None:
         self.me = me
         self.role = Role.FOLLOWING
-        self.epoch = 0  # that this node leads, 0 when none
+        self.epoch = 0  # the epoch that this node leads, or 0
         self._timers = timers or Timers()
         self._replicas = replicas
         self._founding = founding
@@ -239,7 +239,7 @@ class Member:
         self._lives_of: dict[Replica, str] = {}  # of those that have everything
         self._committed_lsn = 0
         self._renews_at_s = now_s  # not earlier
-        self._target: Replica | None = None  # who is to lead next
+        self._target: Replica | None = None  # the next leader
         self._drained_lsn: int | None = None  # where our log ends for good
         self._hand_over_until_s = NEVER
         self._asked: tuple[Ask, str] | None = None
@@ -405,7 +405,7 @@ class Member:
         is_start, self._is_life_known = not self._is_life_known, True
         if life is None or not self._lives:
             if self.me in record.in_sync:
-                self._restored = ""  # it was added, so it has everything. Nobody has recorded lives yet
+                self._restored = ""  # it was added, so it has everything. The record has no lives yet
         elif life == self._lives[-1]:
             self._restored = ""
             self._keep_lives(self._lives[-1:])
@@ -491,7 +491,7 @@ class Member:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def _decide(self, now_s: float) -> None:
-        """Do what is due: what stops first, then what is required, and questions to etcd last."""
+        """Act on the time: stop things first, then change the record or requirements, and ask etcd last."""
         if now_s >= self._hand_over_until_s and self.role is not Role.ENDED:
             self._end("no other node has taken over in time")
         if self.role is Role.ENDED:
@@ -620,7 +620,7 @@ class Member:
         self._asks_at_s = now_s + self._timers.ask_again_s
 
     def _why_not_stand(self, record: Record, vote: PreVote) -> str:
-        """Return why this node is not to lead, by what others say; empty when it may."""
+        """Return why this node must not lead, by the answers of others; empty when it may."""
         ahead = vote.ahead(self._position)
         if ahead is not None:
             return (
@@ -717,7 +717,7 @@ class Member:
         return change
 
     def _may_lead(self, record: Record) -> bool:
-        """Whether the record makes this process the leader of an epoch that nobody has led."""
+        """Whether the record makes this process the leader of an epoch that was not led before."""
         if record.leader != self.me or record.epoch <= self._position.epoch:
             return False
         if self._restored:
@@ -819,7 +819,7 @@ class Member:
         return request.is_there or (isinstance(replica, Replica) and self._is_useful(replica, now_s))
 
     def _with_asked(self, now_s: float, record: Record) -> Record | None:
-        """Return the record with what an administrator has asked for; None when it has that."""
+        """Return the record with the change that an administrator asked for; None when it has that already."""
         if self._asked is None:
             return None
         change = asked(record, *self._asked)
@@ -958,11 +958,11 @@ class Member:
             self._actions.append(RequireAcks(required))
 
     def _eligible(self) -> frozenset[Replica]:
-        """Return who may be recorded as in sync, and so may stand."""
+        """Return the replicas that may be recorded as in sync, and so may stand."""
         return frozenset().union(*(record.in_sync for record in self._view.possible))
 
     def _promised_until_s(self) -> float:
-        """Return until when nobody else can lead, by the promises of all who could."""
+        """Return until when no other node can lead, by the promises of all that could."""
         others = self._eligible() - {self.me}
         return min((self._peers.of(other).promised_s for other in others), default=NEVER) + self._timers.limit_s
 

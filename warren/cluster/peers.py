@@ -18,7 +18,7 @@ BEACONS_KEPT: Final = 64
 BACK_OFF_S: Final = 1.0
 BACK_OFF_MAX_S: Final = 30.0
 FORGIVEN_AFTER_S: Final = 300.0
-ROUND_TRIPS: Final = 8  # that count: one that comes behind much else says nothing of the link
+ROUND_TRIPS: Final = 8  # that count: one that comes after much else says nothing of the link
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Peers:
         return (min(trips), max(trips)) if len(trips) == ROUND_TRIPS else (math.nan, math.nan)
 
     def appended(self, lsn: int, now_s: float) -> None:
-        """Take how far the leader's log goes; who had everything until now has to make progress from now on."""
+        """Note how far the leader's log goes; replicas that had everything until now must make progress from now on."""
         for peer in self._peers.values():
             if peer.synced_lsn >= self._appended_lsn:
                 peer.progress_s = now_s

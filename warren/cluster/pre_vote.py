@@ -1,4 +1,4 @@
-"""A pre-vote, as Raft has it: what a node asks the others before it stands for election, and what follows from that.
+"""A pre-vote, as in Raft: a node's question to the others before it stands for election, and its consequences.
 
 1. A node stands only if it reaches as many others as a commit needs (`reaches`). One that reaches etcd alone could
    lead, but confirm and serve nothing, and would keep others from leading.
@@ -44,7 +44,7 @@ class PreVote:
             self.told[replica] = standing
 
     def is_ready(self, now_s: float, patience_s: float) -> bool:
-        """Tell whether to decide by what has come: all have answered, or were given so long."""
+        """Tell whether to decide by these answers: all nodes have answered, or the time for that is over."""
         return self.is_over or now_s >= self.asked_s + patience_s
 
     def reaches(self, record: Record) -> bool:
@@ -57,7 +57,7 @@ class PreVote:
         return max(found, key=lambda ahead: (ahead.committed, ahead.replica), default=None)
 
     def rank(self, record: Record, me: Replica, position: Position) -> int:
-        """Return how many others of the set are to stand before this node: those with longer logs."""
+        """Return how many other nodes of the set should stand before this node: those with longer logs."""
         theirs = [
             (told.position, other) for other, told in self.told.items() if other != me and record.may_stand(other)
         ]
@@ -69,6 +69,6 @@ class PreVote:
 
 
 def positions(told: Mapping[Replica, Standing]) -> str:
-    """Return what nodes have said of their logs, for people: the furthest first."""
+    """Return the answers of the nodes about their logs, for people: the furthest first."""
     furthest = sorted(told.items(), key=lambda item: (item[1].position, item[0]), reverse=True)
     return ", ".join(f"{replica.node} has {standing.position}" for replica, standing in furthest)

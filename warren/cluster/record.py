@@ -1,4 +1,4 @@
-"""The record of a cell in etcd: who leads, and which replicas have every confirmed message.
+"""The record of a cell in etcd: the leader, and the replicas that have every confirmed message.
 
 The value of one key, as JSON; each change is one compare-and-swap on the revision at which the key was read:
 
@@ -90,7 +90,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A valid record: see the header for its fields and what holds."""
+    """A valid record: see the header for its fields and their rules."""
 
     store: str
     epoch: int
@@ -143,7 +143,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A record, and the mod revision of its key: what a compare-and-swap compares."""
+    """A record, and the mod revision of its key, which a compare-and-swap compares."""
 
     revision: int
     record: Record
@@ -242,7 +242,7 @@ def added(
 
 
 def transferred(record: Record, leader: Replica, epoch: int, target: Replica) -> Record | Refusal:
-    """Hand over to another replica of the set, by the leader of an epoch, which serves no more.
+    """Hand over to another replica of the set, by the leader of an epoch, which no longer serves.
 
     Its process restarts, so it leaves the set if enough replicas remain: commits must not wait for it.
     """
@@ -309,7 +309,7 @@ def revived(record: Record, node: str) -> Record | Refusal:
 
 
 class Ask(Enum):
-    """What an administrator may ask for about one node."""
+    """The changes that an administrator may ask for about one node."""
 
     FORGET = "forget"
     READMIT = "readmit"
@@ -318,7 +318,7 @@ class Ask(Enum):
 
 
 def asked(record: Record, ask: Ask, node: str) -> Record | Refusal:
-    """Return the record with what was asked for; the same one when it is so already."""
+    """Return the record with the requested change; the same one if it has that already."""
     match ask:
         case Ask.FORGET:
             return record if node in record.forgotten else forgotten(record, node)
@@ -414,7 +414,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class _Format(msgspec.Struct):
-    """What is read before the rest: a newer format may have any other fields."""
+    """The fields that are read first: a newer format may have any other fields."""
 
     format: int
 

@@ -1,4 +1,4 @@
-"""What a node knows of the record, and which of its own changes may still come into force.
+"""A node's knowledge of the record, and of its own changes that may still come into force.
 
 A compare-and-swap that was not answered may have been carried out, and may yet be: a request waits in a socket or in
 etcd's pipeline, and a linearizable read that shows the old revision does not take it back. Only another revision does.
@@ -25,7 +25,7 @@ class RecordView:
     def __init__(self) -> None:
         self.known: Versioned | None = None
         self.is_read = False  # since anything made a read necessary
-        self.is_gone = False  # there was one, and a read has found none
+        self.is_gone = False  # it was there, and a later read has not found it
         self.first_epoch: int | None = None  # 0: the first read found no record
         self._open: list[Record] = []
         self._number = 0
@@ -38,7 +38,7 @@ class RecordView:
 
     @property
     def unsettled(self) -> list[Record]:
-        """What was proposed and may still come into force."""
+        """Proposals that may still come into force."""
         return self._open
 
     @property
@@ -83,7 +83,7 @@ class RecordView:
         self.is_read = False
 
     def unknown(self, number: int) -> None:
-        """Take the lack of an answer: what was proposed stays possible, whatever is read."""
+        """Handle a missing answer: the proposal stays possible, whatever is read."""
         self._answered(number)
         self.is_read = False
 

@@ -29,7 +29,7 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
 class NodeEntry(msgspec.Struct, frozen=True):
-    """What a node says of itself. `cluster` is the address of its cluster port, `level` what it understands there."""
+    """A node's own entry. `cluster`: the address of its cluster port; `level`: the formats that it understands."""
 
     incarnation: _Text
     cluster: _Text
