@@ -1,1 +1,1 @@
-"""Followers of a broker: what its store does to its files, shipped and repeated in a directory elsewhere."""
+"""Followers of a broker: the changes of its store's files, shipped and repeated in a directory elsewhere."""

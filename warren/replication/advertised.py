@@ -32,7 +32,7 @@ def advertised(settings: Settings, machine: str) -> Endpoint:
 
 
 def readable_at(settings: Settings, machine: str) -> list[str]:
-    """Return the URLs of this node's management API; none that is of use on this machine only, while others are not.
+    """Return the URLs of this node's management API; those for this machine only are left out if others exist.
 
     `machine`: the name of this machine.
     """
@@ -54,7 +54,7 @@ def readable_at(settings: Settings, machine: str) -> list[str]:
 
 
 def told_urls(value: object) -> tuple[str, ...]:
-    """Return what another node has told of its management API; nothing that is no such thing."""
+    """Return another node's URLs of its management API; nothing for an invalid value."""
     if not isinstance(value, list):
         return ()
     return tuple(url for url in value[:URLS_MAX] if isinstance(url, str) and _URL.fullmatch(url))

@@ -23,7 +23,7 @@ BACK_OFF_S: Final = (5.0, 300.0)
 
 
 class CatchingUp:
-    """What a leader remembers of one node that catches up, over all of its connections."""
+    """A leader's memory of one node that catches up, over all of its connections."""
 
     def __init__(self) -> None:
         self.needs_image = False  # the log here does not continue its log
@@ -38,11 +38,11 @@ class CatchingUp:
         return max(0.0, self._admitted_s - now_s)
 
     def begin(self, taken_bytes: int, now_s: float) -> None:
-        """It is given what it lacks from now on, over a connection that has taken so much."""
+        """Give it missing data from now on, over a connection that has taken this many bytes so far."""
         self._taken_bytes, self._took_s = taken_bytes, now_s
 
     def takes(self, taken_bytes: int, waiting_bytes: int, now_s: float) -> None:
-        """The connection has taken so much by now, and so much waits for it."""
+        """Note that the connection has taken this many bytes so far, and this many wait for it."""
         if taken_bytes > self._taken_bytes or not waiting_bytes:
             self.begin(taken_bytes, now_s)
 

@@ -20,7 +20,7 @@ BACKLOG: Final = 0xFFFF  # clients of all followers may connect at once; the ker
 
 
 async def bound(endpoint: Endpoint) -> list[trio.socket.SocketType]:
-    """Return a socket for each address of the endpoint, on which nobody listens yet.
+    """Return a bound socket for each address of the endpoint, not yet listening.
 
     Raises:
         StartError: it cannot be bound.

@@ -1,11 +1,11 @@
-"""What a data directory remembers of its cluster: the file ``cluster.json`` beside the messages.
+"""The cluster state of a data directory: the file ``cluster.json`` beside the messages.
 
     format       1; a larger one is refused
     incarnation  32 hexadecimal digits, made with the file: another directory is another node
     epoch        of the leader that has recorded the set
     version      counts the changes of the set in that epoch
     leader       [name, incarnation]
-    in_sync      [[name, incarnation], ...]: who has every confirmed message, the leader among them
+    in_sync      [[name, incarnation], ...]: the nodes with every confirmed message, the leader among them
     min_in_sync  of that leader
     lives        random ids, each of one start of a process here: first the one that the record is known to have had,
                  the current one last; left out where nodes do not elect their leader

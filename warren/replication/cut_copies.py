@@ -104,7 +104,7 @@ class CutCopies:
 
 
 class Quarantine:
-    """What there is in the quarantine of a node, for those who watch it; `clock_s` is monotonic."""
+    """The cut copies in the quarantine of a node, for monitoring; `clock_s` is monotonic."""
 
     def __init__(self, fs: FileSystem, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._fs = fs
@@ -113,7 +113,7 @@ class Quarantine:
         self._usage = {"quarantine_files": 0, "quarantine_bytes": 0}
 
     def usage(self) -> dict[str, int]:
-        """Return how many copies there are, and how many bytes they have without holes, as of some seconds ago."""
+        """Return the number of copies, and their bytes without holes, as of some seconds ago."""
         now_s = self._clock_s()
         if now_s - self._looked_s >= USAGE_S:
             self._looked_s = now_s

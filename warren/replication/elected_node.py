@@ -77,8 +77,8 @@ from warren.server.settings import DEFAULT_ORIGIN, Settings
 # A leader serves for 2 s without answers, and nobody stands before 3 s are over.
 GIVE_UP_S: Final = 4.0
 WATCH_S: Final = 0.25
-REPEAT_S: Final = 60.0  # what is wrong is said again
-REASONS_MAX: Final = 4  # that are said at once when they come
+REPEAT_S: Final = 60.0  # between log lines for the same problem
+REASONS_MAX: Final = 4  # that are logged at once when they come
 # This number of failed requests in a row for each member of etcd is a lasting problem.
 FAILURES: Final = 3
 # For etcd to take an administrator's command: a little longer than the member tries.
@@ -118,7 +118,7 @@ class Directory(Protocol):
 
 
 class ElectedNode:
-    """The node `me`: what a `Driver` carries out, and what a `Follower` asks."""
+    """The node `me`: carries out the actions for a `Driver`, and answers the questions of a `Follower`."""
 
     def __init__(self, me: Node, registry: Directory, restart: Restart) -> None:
         self.me = me
@@ -126,7 +126,7 @@ class ElectedNode:
         self.follower: Follower | None = None
         self.leader: Leader | None = None
         self.driver: Driver | None = None
-        self.target: Node | None = None  # who is to lead next
+        self.target: Node | None = None  # the next leader
         self.gives_way = False  # to it, and does not wait for the disk
         self._way_to: tuple[Replica, str] | None = None  # the next leader, and why
         self._gives_way = trio.Event()
@@ -170,7 +170,7 @@ class ElectedNode:
         return self._serves and self.driver is not None and self.driver.serves()
 
     def is_led(self) -> bool:
-        """Tell whether somebody leads as far as is known here."""
+        """Tell whether a leader is known here."""
         return self.leads() or (self.follower is not None and self.follower.current_leader() is not None)
 
     # --- what the driver carries out --------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ class ElectedNode:
         return "" if self.driver is None else self.driver.member.trouble_of_directory()
 
     async def leader_address(self) -> Endpoint | None:
-        """Return where the leader is that the record names; None when it names none, or this node."""
+        """Return the address of the recorded leader; None without one, or if it is this node."""
         assert self.driver is not None
         record = self.driver.member.record
         self._addressed = None if record is None else record.leader
@@ -404,7 +404,7 @@ class ElectedNode:
         await self.driver.another_leads(self._addressed)
 
     def heard(self, leader: Node, epoch: int, beacon: int, own: Position) -> None:
-        """A leader has said that it leads."""
+        """Report that a leader has announced itself."""
         self._tell(Positioned(own))
         self._tell(BeaconReceived(recorded(leader), epoch, beacon))
 
@@ -418,7 +418,7 @@ class ElectedNode:
         self._tell(LinkLost(recorded(leader)))
 
     def refused(self) -> None:
-        """Nobody listens where the leader of the record was."""
+        """Report that the process of the recorded leader does not listen."""
         assert self.driver is not None
         record = self.driver.member.record
         if record is not None and record.leader == self._addressed:
@@ -487,7 +487,7 @@ class Election:
         self.node.driver = self._driver = Driver(self.member, store, self.node)
 
     def entry(self) -> NodeEntry:
-        """Return what other nodes are told of this one."""
+        """Return this node's report for other nodes."""
         address = advertised(self._settings, socket.getfqdn())
         return NodeEntry(self.node.me.incarnation.hex(), str(address), __version__, level=LEVEL)
 
@@ -658,7 +658,7 @@ def by_etcd(settings: Settings, name: str, state: ClusterState, position: Positi
 
 
 def least(settings: Settings) -> int:
-    """Return how many nodes have to be in sync: what was set, or the majority."""
+    """Return the required number of nodes in sync: the setting, or the majority."""
     if settings.origins.get("min_in_sync", DEFAULT_ORIGIN) == DEFAULT_ORIGIN:
         return settings.replicas // 2 + 1
     return settings.min_in_sync

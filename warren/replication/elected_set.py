@@ -1,4 +1,4 @@
-"""The in-sync set of a leader that was elected: a `Member` decides who joins and leaves, and etcd has it on record.
+"""The in-sync set of an elected leader: a `Member` decides which replicas join and leave, and etcd has it on record.
 
     behind    connected and catching up; nobody waits for it
     joining   the member requires its acks; it takes note that it has caught up
@@ -97,7 +97,7 @@ class ElectedSet(InSyncSet):
         self._tell(EpochRefused(recorded(replica.node), epoch))
 
     def objected(self, replica: Replica, committed: Position) -> None:
-        """It has as committed, up to there, what this leader lacks."""
+        """Note that it has committed frames, up to there, that this leader lacks."""
         self._tell(Objected(recorded(replica.node), committed))
 
     def tell_progress(self, end_lsn: int, commit_began_s: float | None, written_lsn: int | None = None) -> None:
@@ -125,7 +125,7 @@ class ElectedSet(InSyncSet):
             self._tell(Recovered())
         return True
 
-    # --- who joins and leaves ---------------------------------------------------------------------------------------
+    # --- joining and leaving ----------------------------------------------------------------------------------------
 
     def joiners(self, now_s: float) -> list[Replica]:
         found = []
@@ -171,4 +171,4 @@ def node_of(replica: RecordedReplica) -> Node:
     try:
         return Node(replica.node, bytes.fromhex(replica.incarnation))
     except ValueError:
-        return Node(replica.node, replica.incarnation.encode())  # none that there is: its acks never come
+        return Node(replica.node, replica.incarnation.encode())  # not connected: its acks never come

@@ -20,7 +20,7 @@ class ElectionCounts:
         self._epoch: int | None = None
 
     def look(self, now_s: float, epoch: int | None, *, is_led: bool) -> None:
-        """Take what is so now: the epoch on record, None when nothing is known, and whether somebody leads."""
+        """Note the current state: the recorded epoch, None when unknown, and whether a leader is known."""
         if not self._was_led:
             self.leaderless_s += now_s - self._at_s
         self._at_s, self._was_led = now_s, is_led

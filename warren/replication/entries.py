@@ -95,7 +95,7 @@ VERSION: Final = 1
 _MAGIC: Final = b"WRNREP"
 PREAMBLE: Final = _MAGIC + VERSION.to_bytes(2, "big")
 
-# Of what may be large an entry has at most so much, so that others come in between.
+# An entry of a large thing has at most this much of it, so that others come in between.
 PIECE_BYTES: Final = 1 << 20
 NUMBERS_MAX: Final = 4096  # segments in one entry
 FILES_MAX: Final = 4096  # of streams, in one entry
@@ -171,7 +171,7 @@ class Frame:
 
     @property
     def crc(self) -> int:
-        """What the next frame has as the crc of the one before."""
+        """The crc of the previous frame that the next frame must have."""
         return int.from_bytes(self.head[52:56], "big")
 
     def body(self) -> list[Piece]:
@@ -425,7 +425,7 @@ class CaughtUp(_Lsn):
 
 @dataclass(frozen=True, slots=True)
 class BeginImage(_Lsn):
-    """What follows is a whole log that ends there."""
+    """A whole log follows that ends there."""
 
     KIND: ClassVar[int] = 16
 
@@ -507,7 +507,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class SealedFile:
-    """What a follower has of a file of a stream. `crc`: CRC-32 of the heads of its chunks."""
+    """A follower's part of a file of a stream. `crc`: CRC-32 of the heads of its chunks."""
 
     stream_id: int
     segment: int
@@ -540,7 +540,7 @@ class SealedList:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """How far a follower is. `done`: how many entries of this link are carried out. `epoch`: of whom it follows."""
+    """How far a follower is. `done`: how many entries of this link are carried out. `epoch`: its leader's."""
 
     KIND: ClassVar[int] = 34
     LENGTHS: ClassVar[tuple[int, int]] = (_ACK.size, _ACK.size)
@@ -606,7 +606,7 @@ class WantBytes:
 
 @dataclass(frozen=True, slots=True)
 class HaveBytes:
-    """The answer to question `number`: what is there of the bytes, nothing when the sender does not have them."""
+    """The answer to question `number`: the bytes found; empty when the sender does not have them."""
 
     KIND: ClassVar[int] = 50
     LENGTHS: ClassVar[tuple[int, int]] = (8, 8 + PIECE_BYTES)
@@ -624,7 +624,7 @@ class HaveBytes:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The sender ends the link. `text`: why, for people; what is longer than `TEXT_BYTES_MAX` is cut."""
+    """The sender ends the link. `text`: why, for people; cut to `TEXT_BYTES_MAX`."""
 
     KIND: ClassVar[int] = 48
     LENGTHS: ClassVar[tuple[int, int]] = (0, TEXT_BYTES_MAX)
@@ -700,7 +700,7 @@ _COVERED_PIECES: Final[dict[EntryType, int]] = {Frame: 0, ImageBytes: 1}
 
 
 def encoded(entry: Entry) -> list[Piece]:
-    """Return the bytes of `entry` in pieces; what is large is not copied."""
+    """Return the bytes of `entry` in pieces; large parts are not copied."""
     body = entry.body()
     length = sum(map(len, body))
     least, most = entry.LENGTHS
@@ -727,7 +727,7 @@ def chunk_pieces(
 
 
 def sealed_lists(files: Sequence[SealedFile]) -> Iterator[SealedList]:
-    """Yield all files of streams that a follower has; one empty list when it has none."""
+    """Yield all files of streams that a follower has; one empty list without any."""
     for at in range(0, max(len(files), 1), FILES_MAX):
         yield SealedList(tuple(files[at : at + FILES_MAX]), has_more=at + FILES_MAX < len(files))
 
@@ -745,7 +745,7 @@ class Decoder:
         self._types: dict[int, EntryType] = {entry_type.KIND: entry_type for entry_type in accepted}
         self._buffer = b""
         self._at = 0  # what is before was taken
-        self._passed = 0  # how many bytes of the link lie before the buffer
+        self._passed = 0  # bytes of the link before the buffer
         self._chunks: list[bytes | bytearray] = []  # bytes that have arrived after it
         self._chunks_bytes = 0
         self._begun = False  # the preamble was there

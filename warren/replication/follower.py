@@ -89,7 +89,7 @@ CONNECT_S: Final = 2.0
 # The pause before the next attempt: doubled each time, and short again after a link over which something has come.
 PAUSE_S: Final = (0.2, 5.0)
 SILENT_S: Final = 3.0  # a leader sends beacons much more often
-RECEIVED_S: Final = 0.25  # how often it is said that something has come
+RECEIVED_S: Final = 0.25  # how often received data is reported
 LOOK_S: Final = 0.05  # how often the loop looks whether the thread is at the disk, and does not read
 PROBE_S: Final = 1.0
 SURE_S: Final = 60.0  # of silence, in which loss need not be accepted
@@ -115,7 +115,7 @@ class Election(Protocol):
         """Wait until another leader is known than the one that `leader_address` was about last."""
 
     def heard(self, leader: Node, epoch: int, beacon: int, own: Position) -> None:
-        """A leader has said that it leads; this node's log is synced up to `own`."""
+        """A leader has announced that it leads; this node's log is synced up to `own`."""
 
     def received(self, leader: Node) -> None:
         """Something has come from a leader: it is there."""
@@ -124,7 +124,7 @@ class Election(Protocol):
         """The link to a leader has ended."""
 
     def refused(self) -> None:
-        """Nobody listens where the leader was, or a process that does not lead: the one that led is gone."""
+        """The leader's address refuses connections, or has a process that does not lead: the old leader is gone."""
 
     def recover(self, *, accepts_loss: bool) -> str:
         """Have what is here be the truth, and this node lead; raises ClusterRefusal."""
@@ -174,7 +174,7 @@ class Follower:
         self._elected_epoch = 0
         self._promoted_epoch = 0
         self._promoting = False
-        self._contact = last_contact.maybe_read(directory)  # None: nobody knows when this node was in sync
+        self._contact = last_contact.maybe_read(directory)  # None: it is not known when this node was in sync
         self._is_contact_of_this_life = False
         self._heard_s = self._lost_s = time.monotonic()  # the last contact, and the end of the last link
         self._link_heard_s = self._lost_s  # the leader, over the last link
@@ -252,7 +252,7 @@ class Follower:
         """Have what is here be the truth for all nodes, and this one lead.
 
         Raises:
-            NotPromoted: for the reason said; it follows on.
+            NotPromoted: for the stated reason; it continues to follow.
         """
         if self._election is None:
             raise NotPromoted("the nodes do not elect their leader here: see `warren ctl cluster promote`")
@@ -330,7 +330,7 @@ class Follower:
         )
 
     def _last(self) -> str:
-        """Return when this node was in sync, and with what."""
+        """Return when this node was in sync, and with which leader."""
         contact = self._contact
         if contact is None:
             return "it is not known when it was"
@@ -349,7 +349,7 @@ class Follower:
         return self._election is not None or self._is_contact_of_this_life
 
     def _known_committed_lsn(self) -> int:
-        """Return up to where the log is committed as far as anybody has said here."""
+        """Return up to where the log is known here to be committed."""
         contact = self._contact
         told = max(self.leader_committed_lsn, self._replica.committed_lsn)
         return told if contact is None else max(told, contact.committed_lsn)
@@ -363,7 +363,7 @@ class Follower:
         return round(max(0.0, time.time() - self._contact.time_ms / 1000), 3)
 
     def _disconnected_s(self) -> float | None:
-        """Return for how long there has been no leader; None when that is not known."""
+        """Return for how long the leader has been missing; None when that is not known."""
         has_met = self._election is not None or self._is_contact_of_this_life
         return round(time.monotonic() - self._lost_s, 3) if has_met else self._silent_s()
 
@@ -611,7 +611,7 @@ class Follower:
             return side, await self._introduce(wire, side)
 
     async def _introduce(self, wire: Wire, side: FollowerSide) -> _StoreOfLeader:
-        """Prove who this is; return what the leader says of its store.
+        """Prove this node's identity; return the leader's answer about its store.
 
         Raises:
             Refused: the leader does not take this follower.
@@ -649,7 +649,7 @@ class _AnotherLeadsError(Exception):
 
 
 class _StoreOfLeader:
-    """What a leader says of its store.
+    """A leader's answer about its store.
 
     Raises:
         Refused: it says something else.
@@ -885,7 +885,7 @@ class _Worker:
 
 
 def _is_refusal(error: OSError) -> bool:
-    """Tell whether nobody listens at an address; trio has the reason as the cause."""
+    """Tell whether an address refuses connections; trio has the reason as the cause."""
     causes: list[BaseException | None] = [error, error.__cause__]
     if isinstance(error.__cause__, BaseExceptionGroup):
         causes = list(error.__cause__.exceptions)

@@ -33,15 +33,15 @@ def told_version(value: object) -> str | None:
 
 
 def told_life(value: object) -> str:
-    """Return the life that another node has told; empty when it has told none."""
+    """Return the life that another node has told; empty without one."""
     return value if isinstance(value, str) and len(value) <= VERSION_CHARS_MAX else ""
 
 
 def told_trouble(value: object) -> str:
-    """Return what another node has told of its directory; empty when it has told nothing."""
+    """Return the trouble that another node has told of its directory; empty without any."""
     return value[:TROUBLE_CHARS_MAX] if isinstance(value, str) else ""
 
 
 def told_level(value: object) -> int:
-    """Return the level that another node has told; 1 when it has told none."""
+    """Return the level that another node has told; 1 without one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else 1

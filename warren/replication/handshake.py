@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
-VERSION: Final = 1  # of the handshake and of what follows it
+VERSION: Final = 1  # of the handshake and of the bytes after it
 MAGIC: Final = b"WREP"
 BODY_BYTES_MAX: Final = 32 << 10
 NONCE_BYTES: Final = 32
@@ -125,7 +125,7 @@ class MessageReader:
 
 
 class _Side:
-    """What both sides do: keep what was said, prove it, check the other's proof."""
+    """The common part of both sides: keep all messages, prove them, check the other's proof."""
 
     def __init__(self, secret: bytes, binding: bytes) -> None:
         assert len(secret) >= SECRET_BYTES_MIN
@@ -223,7 +223,7 @@ class FollowerSide(_Side):
         """Return what the leader says of its store; None while that has not arrived.
 
         Raises:
-            Refused: the leader does not take this follower, for the reason said.
+            Refused: the leader does not take this follower, for the stated reason.
         """
         found = self._take(WELCOME, REFUSAL)
         if found is None:
@@ -240,7 +240,7 @@ class LeaderSide(_Side):
     def __init__(self, secret: bytes, me: Node, nonce: bytes, binding: bytes = b"") -> None:
         super().__init__(secret, binding)
         assert len(nonce) == NONCE_BYTES
-        self.follower: Node | None = None  # who it says it is; believed once `proved` has returned something
+        self.follower: Node | None = None  # as it names itself; believed once `proved` has returned something
         self.client: Mapping[str, Any] | None = None  # whom it passes on, from then on
         self._me = me
         self._nonce = nonce

@@ -1,4 +1,4 @@
-"""Files that somebody reads later, whatever becomes of their names meanwhile.
+"""Files kept for reading later, even if their names are removed or replaced meanwhile.
 
 The first `HANDLES_MAX` are kept open. Each of the others gets another name in the directory of the pins, which is there
 until `release`, or until the next start; where the file system makes no hard links there can be no more of them.
@@ -36,7 +36,7 @@ class HeldFiles:
         self._open = 0
 
     def hold(self, path: str) -> HeldFile:
-        """Hold the file. Nobody removes it, or makes pins, meanwhile. Raises OSError."""
+        """Hold the file. The caller prevents its removal, and pins, meanwhile. Raises OSError."""
         if self._open < self._handles_max:
             file = HeldFile(self._fs.open(path, writable=False))
             self._open += 1

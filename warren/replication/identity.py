@@ -17,7 +17,7 @@ SECRET_BYTES_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a node proves itself with. `accepting` and `connecting` are None without TLS.
+    """The credentials of a node. `accepting` and `connecting` are None without TLS.
 
     `certificate` is the certificate of this node as it is shown to others (DER), empty without TLS.
     """

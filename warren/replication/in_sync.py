@@ -34,7 +34,7 @@ _NEVER_S: Final = float("-inf")
 
 
 class Replica:
-    """What the leader knows of a node that is, or was, connected. LSNs are those that it has acknowledged."""
+    """A leader's knowledge of a node that is, or was, connected. LSNs are those that it has acknowledged."""
 
     def __init__(self, node: Node, now_s: float) -> None:
         self.node = node
@@ -82,9 +82,9 @@ class InSyncSet:
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def connected(self, node: Node, now_s: float) -> Replica:
-        """A node has connected, and proved who it is; return what is known of it, with nothing acknowledged."""
+        """Note that a node has connected, and proved its identity; return its entry, with nothing acknowledged."""
         replica = self._replicas.pop(node, None) or Replica(node, now_s)
-        self._replicas[node] = replica  # behind all that connected before
+        self._replicas[node] = replica  # after all that connected before
         replica.away()
         replica.is_connected = True
         replica.is_awaited = False
@@ -127,10 +127,10 @@ class InSyncSet:
         return False
 
     def lacks(self, lsn: int, *, synced: bool) -> bool:
-        """Tell whether somebody has not acknowledged the log up to `lsn` who has to. Changes nothing; any thread."""
+        """Tell whether a required replica has not acknowledged the log up to `lsn`. Changes nothing; any thread."""
         return not all(replica.has(lsn, synced=synced) for replica in self._required)
 
-    # --- who joins and leaves ---------------------------------------------------------------------------------------
+    # --- joining and leaving ----------------------------------------------------------------------------------------
 
     def joiners(self, now_s: float) -> list[Replica]:
         """Return replicas that begin to join now, or are back: each must take note that it has caught up (`noted`)."""
@@ -177,7 +177,7 @@ class InSyncSet:
         return proposed
 
     def recorded(self, members: frozenset[Node], now_s: float) -> list[Replica]:
-        """`members` are on disk. Return those who have left."""
+        """Note that `members` are on disk. Return the replicas that have left."""
         assert members == self._proposed
         for node in members - self.members:
             self._replicas[node].joined_s = now_s
@@ -217,11 +217,11 @@ class InSyncSet:
     # --- what can be seen -------------------------------------------------------------------------------------------
 
     def is_enough(self) -> bool:
-        """Tell whether the recorded set is as large as it has to be (3)."""
+        """Tell whether the recorded set is as large as it must be (3)."""
         return len(self.members) >= self.min_in_sync
 
     def is_short(self, now_s: float) -> bool:
-        """Tell whether so few members answer that commits wait, and nobody can be left out."""
+        """Tell whether commits wait because too few members answer to leave any of them out."""
         answering = [
             replica
             for replica in self._replicas.values()

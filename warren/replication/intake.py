@@ -7,7 +7,7 @@
 2. A beacon is reported at once by the side that reads it, and so is a question or an answer (``questions.py``): the
    thread does not carry these out. While the thread is at the disk they wait for the loop to look, at most.
 3. The loop reads ahead of the thread by `QUEUED_BYTES_MAX` and one read more. The thread reads when nothing is left.
-4. After the end nothing more is read, and what was read is still handed out.
+4. After the end nothing more is read; entries that were read are still handed out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Intake:
         self._on_question = on_question
         self._decoder = Decoder(FROM_LEADER)
         self._reading = Lock()
-        self._entries: deque[tuple[FromLeader, int]] = deque()  # and how many bytes they have
+        self._entries: deque[tuple[FromLeader, int]] = deque()  # with their sizes in bytes
         self._queued_bytes = 0  # read until now
         self._done_bytes = 0  # the thread's
 
@@ -137,7 +137,7 @@ class Intake:
             self._is_over(str(error))
 
     def put(self, entry: FromLeader, size: int) -> None:
-        """Have `entry` be carried out, which has so many bytes."""
+        """Hand `entry`, of this many bytes, to the thread."""
         self._queued_bytes += size
         self._entries.append((entry, size))
 

@@ -91,13 +91,13 @@ PROGRESS_S: Final = 0.005  # how often it is looked how far a handing over has c
 CARRIED_OUT_S: Final = 1.0  # for the next leader to have the checkpoint of a clean stop; its log is waited for longer
 ALONE_S: Final = 0.5  # that a node which was told to stop waits for others
 ALARM: Final = "replicas"
-REPEAT_S: Final = 60.0  # a refusal for the same reason is said again
+REPEAT_S: Final = 60.0  # between log lines for the same refusal
 
 log = get_logger("replication")
 
 
 class Commands(Protocol):
-    """What an elected leader asks when another node is to lead; `target` is that node, once it is settled.
+    """An elected leader's part in a hand-over; `target` is the next leader, once it is settled.
 
     `gives_way`: since that node's disk is better.
     """
@@ -153,7 +153,7 @@ class Leader:
         self.bound: list[trio.socket.SocketType] = []  # its cluster port, if that was bound before
         self.is_stopping = False
         self.has_begun = False  # what begins this life is synced here
-        self.clock = SteadyClock()  # another one for who takes over
+        self.clock = SteadyClock()  # a node that takes over gets another one
         self.shipping = Shipping(fs, EpochTable())  # until `files` is called
         self._fs = fs
         self._quarantine = Quarantine(fs)
@@ -188,7 +188,7 @@ class Leader:
         return ShippedStore(store, self.shipping)
 
     def is_open(self, job: CommitJob) -> bool:
-        """Tell whether everybody has the commit who has to."""
+        """Tell whether all required nodes have the commit."""
         assert self._store is not None
         end_lsn = int(job.end_lsn())
         self.has_begun |= job.sync
@@ -200,7 +200,7 @@ class Leader:
         return True
 
     def waits(self, job: CommitJob) -> bool:
-        """Tell whether somebody has yet to acknowledge the commit."""
+        """Tell whether a required node has yet to acknowledge the commit."""
         return self.has_begun and self.in_sync.lacks(int(job.end_lsn()), synced=job.sync)
 
     def trouble_of_disk(self) -> str:
@@ -269,7 +269,7 @@ class Leader:
         """Stop the broker, to have another node lead.
 
         Raises:
-            ClusterRefusal: none can.
+            ClusterRefusal: no other node can.
         """
         if self.commands is None:
             raise ClusterRefusal(
@@ -437,7 +437,7 @@ class Leader:
         return self._store_id or self.log.store_id
 
     def connected(self, node: Node) -> Node | None:
-        """Return who keeps `node` from connecting: it is here already, or another one of that name."""
+        """Return the node that keeps `node` from connecting: itself, or another one of that name."""
         now_s = time.monotonic()
         for other, follower in self._followers.items():
             same = other.name == node.name or other.incarnation == node.incarnation
@@ -448,7 +448,7 @@ class Leader:
         return None
 
     def add(self, follower: LinkToFollower) -> None:
-        """A follower has proved who it is."""
+        """Register a follower that has proved its identity."""
         self._followers[follower.node] = follower
 
     def remove(self, follower: LinkToFollower) -> None:
@@ -484,7 +484,7 @@ class Leader:
             follower.wire.put(encoded(beacon))
 
     async def _watch(self) -> None:
-        """Send beacons, unless a member does; see who is silent, and set the alarm. For ever."""
+        """Send beacons, unless a member does; look for silent followers, and set the alarm. For ever."""
         beacon_s = 0.0
         while True:
             now_s = time.monotonic()
@@ -652,7 +652,7 @@ class Leader:
         """Serve a client of a follower, if clients are served.
 
         Raises:
-            Refused: what is said of it makes no sense.
+            Refused: its description makes no sense.
         """
         try:
             assert side.follower is not None
@@ -707,7 +707,7 @@ class Leader:
 
 
 def _trouble_of(replica: Replica, follower: LinkToFollower | None, catching_up: CatchingUp | None) -> str:
-    """Return why a follower was given up, or what is wrong with its directory until it has caught up."""
+    """Return why a follower was given up, or the trouble of its directory until it has caught up."""
     if catching_up is not None and catching_up.given_up:
         return catching_up.given_up
     return "" if follower is None or replica.is_noted else follower.trouble

@@ -47,7 +47,7 @@ class LeaderClock:
         return None if leaders_ns is None else (self._wall_ns() - leaders_ns) // _MILLION
 
     def is_off(self) -> bool:
-        """Tell whether both clocks differ by so much that somebody has to see to it."""
+        """Tell whether the clocks differ enough to need an operator."""
         skew_ms = self.skew_ms()
         return skew_ms is not None and abs(skew_ms) > SKEW_MS
 

@@ -1,4 +1,4 @@
-"""What a leader's reads and its scrubbing find damaged, mended from a follower in sync; see ``mending``."""
+"""Damage that a leader's reads and its scrubbing find, mended from a follower in sync; see ``mending``."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ from warren.server.replication import Host
 from warren.server.threads import REPLICATION, in_thread
 from warren.vhosts.metadata_lane import encode_change
 
-# A follower that catches up is sent so much at a time, by a thread that is asked again after so long.
+# A follower that catches up is sent this much at a time, by a thread that is asked again after this pause.
 AT_ONCE_BYTES: Final = 1 << 20
 AT_ONCE_S: Final = 0.05
 AHEAD_BYTES: Final = 4 << 20  # of the metadata
@@ -77,7 +77,7 @@ log = get_logger("replication")
 
 
 class Feeder(Protocol):
-    """What a link needs of the leader. `has_begun`: what begins its life is synced there."""
+    """The parts of the leader that a link needs. `has_begun`: the beginning of its life is synced there."""
 
     in_sync: InSyncSet
     elected: ElectedSet | None
@@ -106,7 +106,7 @@ class Feeder(Protocol):
 
 
 class LinkToFollower:
-    """The connection of one follower, from its proof to its end. `applied`: what its SQL has."""
+    """The connection of one follower, from its proof to its end. `applied`: the changes that its SQL has."""
 
     def __init__(self, leader: Feeder, wire: Wire, node: Node, address: str, applied: object) -> None:
         self.wire = wire
@@ -116,27 +116,27 @@ class LinkToFollower:
         self.urls: tuple[str, ...] = ()  # of its management API
         self.level = 1
         self.version: str | None = None
-        self.trouble = ""  # with its directory, as it has said when it connected
+        self.trouble = ""  # with its directory, as told when it connected
         self.questions = Questions(wire.put)
         self._wanted = Answering(leader.file_system, wire.put)
         self.replica = leader.in_sync.connected(node, time.monotonic())
         self._leader = leader
         self._applied = applied
         self._decoder = Decoder(FROM_FOLLOWER)
-        self._came: deque[Entry] = deque()  # what it has said of itself, and nobody has looked at
+        self._came: deque[Entry] = deque()  # its entries that were not handled yet
         self._attachment: Attachment | None = None
         self._ended = trio.Event()
         self._reason = ""
         self._catching_up = leader.catching_up(node)
         self._is_given_up = False
-        self._noted_at = 0  # how many entries it has carried out when it has taken note
+        self._noted_at = 0  # the number of entries it has carried out when it has taken note
         self._sent_bytes = 0
-        self._done = 0  # how many entries it has carried out
+        self._done = 0  # the number of entries it has carried out
         self._answered = 0  # the last beacon that the member knows to be answered
         self._heard_s = -math.inf  # when the member was told so last
 
     def feed(self, data: bytes) -> None:
-        """Take what came behind the handshake."""
+        """Handle the bytes that came after the handshake."""
         self._decoder.feed(data)
 
     def end(self, reason: str) -> None:
@@ -172,7 +172,7 @@ class LinkToFollower:
         log.info("a follower has gone", node=str(self.node), reason=reason)
 
     async def forget(self) -> None:
-        """Let go of what the log keeps for it; a little later if it is to connect again at once."""
+        """Release the files that the log keeps for it; a little later if it should connect again at once."""
         if self._attachment is not None:
             try:
                 if self._attachment.is_behind and not self._is_given_up:
@@ -340,7 +340,7 @@ class LinkToFollower:
         """Send what is in the files."""
 
         def some() -> bool:
-            """Read and send some of it; False when there is no more. Neither is done on the loop."""
+            """Read and send some of it; False at its end. Neither is done on the loop."""
             give_up_s = time.monotonic() + AT_ONCE_S
             is_sent = self.wire.push(())
             while is_sent and time.monotonic() < give_up_s:

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def of_leader(status: Row, assigned: Collection[str], seen: Mapping[str, Seen], now_s: float) -> list[Row]:
-    """Return the rows by what a leader knows: the leader first, the others by name.
+    """Return the rows from a leader's knowledge: the leader first, the others by name.
 
     `status` is what it answers as ``/api/cluster/status``, `now_s` the wall clock.
     """
@@ -59,7 +59,7 @@ def of_leader(status: Row, assigned: Collection[str], seen: Mapping[str, Seen], 
 def of_follower(
     status: Row, in_sync: Collection[str], assigned: Collection[str], seen: Mapping[str, Seen], now_s: float
 ) -> list[Row]:
-    """Return the rows by what a follower knows, the node itself first; see `of_leader`."""
+    """Return the rows from a follower's knowledge, the node itself first; see `of_leader`."""
     own, leader = status["node"], status["leader"]
     state = FOLLOWING if status["connected"] else WAITING
     row = _row(own, "follower", state, seen, is_in_sync=own in in_sync)

@@ -50,7 +50,7 @@ log = get_logger("replication")
 class Region(NamedTuple):
     """Damage in a segment: bytes [start, end) of its file, and the crcs of the frames on both sides, if there are any.
 
-    `before`: of the frame that ends at `start`. `behind`: what the frame at `end` says of the one before it.
+    `before`: the crc of the frame that ends at `start`. `behind`: the previous crc in the frame at `end`.
     """
 
     start: int
@@ -117,7 +117,7 @@ class Mender:
             return self._mended(path, (stream_id, segment, position, size), is_right)
 
     def _size_by_peers(self, stream_id: int, segment: int, position: int, mark: bytes) -> int:
-        """Return how many bytes a chunk has of which the head cannot be read here; 0: nobody knows."""
+        """Return the size of a chunk whose head cannot be read here, in bytes; 0 when it is unknown."""
         for questions in self._asked():
             head = maybe_head(questions.ask(stream_id, segment, position, CHUNK_HEAD_BYTES) or b"")
             if head is not None and head.mark == mark:
@@ -144,7 +144,7 @@ class Mender:
         return self._peers() if time.monotonic() >= self._rests_until_s else ()
 
     def _mended(self, path: str, place: tuple[int, int, int, int], is_right: Callable[[bytes], bool]) -> bool:
-        """Have the bytes of a place be what somebody else has, if they are right; tell whether they are."""
+        """Replace the bytes of a place by those of another node, if they are right; tell whether they are."""
         _, _, position, length = place
         has_answered = False
         for questions in self._asked():
@@ -162,7 +162,7 @@ class Mender:
         return False
 
     def _keep(self, path: str, position: int, length: int) -> None:
-        """Keep the damaged bytes for those who will look at them. That it does not succeed is in nobody's way."""
+        """Keep the damaged bytes for a later look. A failure of that does not matter."""
         name = path.rpartition("/")[2]
         with suppress(OSError):
             handle = self._fs.create(f"{QUARANTINE}/mended-{name}-{position}-{self._clock_ms()}", 0)
@@ -278,7 +278,7 @@ def readable(fs: FileSystem, handle: int, position: int, length: int) -> bytes:
 
 
 def chunk_places(fs: FileSystem, handle: int, mark_of: Callable[[int], bytes]) -> list[tuple[int, ChunkHead | None]]:
-    """Return the chunks of a file of a stream: their places and heads, at last None where none can be read."""
+    """Return the chunks of a file of a stream: their places and heads; None at the end, where none can be read."""
     found: list[tuple[int, ChunkHead | None]] = []
     at, size = SEGMENT_HEADER_BYTES, fs.size(handle)
     while at < size:

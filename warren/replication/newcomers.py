@@ -39,7 +39,7 @@ class Newcomers:
 
     @contextmanager
     def enter(self, address: str, timeout_s: float) -> Iterator[Newcomer]:
-        """Give a newcomer a place for at most `timeout_s`; what is inside is cancelled when it loses that."""
+        """Give a newcomer a place for at most `timeout_s`; losing the place cancels the body."""
         if self._count >= NEWCOMERS_MAX:
             self._make_room()
         newcomer = Newcomer(address, trio.move_on_after(timeout_s))

@@ -88,7 +88,7 @@ async def serve(
     """Run this node until it is told to stop; return the exit code.
 
     Raises:
-        StartError: something outside the program stands in the way, said in one line.
+        StartError: something outside the program stands in the way; the text is one line.
     """
     for number in STRAY_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -117,7 +117,7 @@ async def serve(
 async def _take_part(
     settings: Settings, own: Identity, plugins: Sequence[Plugin], read_again: Callable[[], Settings] | None
 ) -> int:
-    """Follow whom the nodes elect, and lead when it is this one; return the exit code."""
+    """Follow the node that the nodes elect, and lead when it is this one; return the exit code."""
     name = _name(settings)
     state = cluster_state.read(settings.data_dir).with_new_life()
     _write(settings.data_dir, state)

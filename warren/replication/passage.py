@@ -102,7 +102,7 @@ async def some(wire: Wire) -> bytes:
     """Wait for bytes and return them.
 
     Raises:
-        Refused: there are no more.
+        Refused: the connection has ended.
     """
     data = await wire.received()
     if not data:

@@ -53,7 +53,7 @@ async def ask(endpoint: Endpoint, identity: Identity, me: Node, store: str) -> T
     """Ask the node at `endpoint` how far its log goes, which is of the store with this id; it may take for ever.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: the connection is refused, or fails.
         Refused: it does not prove itself.
     """
     wire = await connect(endpoint, identity)

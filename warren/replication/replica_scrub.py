@@ -36,7 +36,7 @@ from warren.server.threads import REPLICATION, in_thread
 PIECE_BYTES: Final = 1 << 20
 IDLE_S: Final = 5.0
 PASS_EVERY_S: Final = 3600.0
-SUSPECT_S: Final = 0.5  # until a suspect is looked at, and between two looks
+SUSPECT_S: Final = 0.5  # until a suspect is checked, and between two checks
 
 log = get_logger("replication")
 
@@ -153,7 +153,7 @@ class ReplicaScrub:
                 yield size
 
     def _damaged_chunks(self, store_id: bytes, stream_id: int, segment: int) -> Iterator[tuple[int, int, bool]]:
-        """Yield the place of each chunk of a file, how large it is, 0 where nobody knows, and whether it is whole."""
+        """Yield the place of each chunk of a file, its size, 0 when that is unknown, and whether it is whole."""
         try:
             handle = self._fs.open(sealed_path(stream_id, segment), writable=False)
         except OSError:

@@ -134,7 +134,7 @@ class HistoryLostError(EntryRefusedError):
 
 
 class _Checkpoint:
-    """Of a checkpoint: its LSN, its epochs, and which segments it needs: what it refers to, and all behind its LSN."""
+    """Of a checkpoint: its LSN, its epochs, and the segments that it needs: referred to, or after its LSN."""
 
     def __init__(self, content: bytes | None) -> None:
         self.lsn = 0
@@ -169,7 +169,7 @@ class ReplicaStore(FailStop):
         self.store_id = NO_STORE  # of a directory with nothing in it
         self.received_lsn = 0  # up to here the log is written
         self.synced_lsn = 0
-        self.committed_lsn = 0  # of the log here, by what its frames say
+        self.committed_lsn = 0  # of the log here, according to its frames
         self.done = 0  # entries of this link that are carried out
         self.epoch = 0  # of the last segment
         self.generation = 0  # another one since files may have become others than they were
@@ -178,7 +178,7 @@ class ReplicaStore(FailStop):
         self._store = Store(fs, clock_ms)
         self._on_catalogue = on_catalogue
         self._leader_epoch = 0
-        self._may_lose = False  # a person has said that the leader's log is the truth
+        self._may_lose = False  # a person has declared the leader's log to be the truth
         self._crc = 0  # of the frame that ends at `received_lsn`
         self._segments: dict[int, SegmentHeader] = {}
         self._current: SegmentHeader | None = None
@@ -306,7 +306,7 @@ class ReplicaStore(FailStop):
 
         Raises:
             EntryRefusedError: it does not fit; end the link.
-            StoreFullError: there is no space; call again with the same entry.
+            StoreFullError: the disk is full; call again with the same entry.
             StoreFailedError: it is not known what is on the disk; stop.
         """
         self._check()
@@ -483,7 +483,7 @@ class ReplicaStore(FailStop):
             handle, self._handle = self._handle, -1
             self._fs.close(handle)
 
-    # --- checkpoints, and what they make superfluous ----------------------------------------------------------------
+    # --- checkpoints, and files that they make superfluous ----------------------------------------------------------
 
     def _take_checkpoint(self, piece: CheckpointPiece) -> None:
         image = self._image
@@ -578,7 +578,7 @@ class ReplicaStore(FailStop):
         if numbers:
             self._unlink(tuple(numbers))
 
-    # --- what a start finds, and what a leader has cut --------------------------------------------------------------
+    # --- the state at a start, and cuts by a leader -----------------------------------------------------------------
 
     def _read_log(self) -> None:
         store = self._store
@@ -664,7 +664,7 @@ class ReplicaStore(FailStop):
                 start_lsn = entry.lsn if is_last else header.base_lsn + SEGMENT_HEADER_BYTES
                 self._keep(header, start_lsn)
             if is_last:
-                self._cut_file(header, entry.lsn)  # synced by what reads the log
+                self._cut_file(header, entry.lsn)  # synced by the code that reads the log
                 break
             store.release([number])
             store.unlink([number])
@@ -712,7 +712,7 @@ class ReplicaStore(FailStop):
         return tuple(epochs.items())
 
     def _read_sealed(self) -> None:
-        """Cut what is torn of the files of streams; what the leader has sealed since, it ships again."""
+        """Cut torn ends off the files of streams; the leader ships again everything sealed since."""
         scan = self._store.scan_sealed(self.store_id, lambda _stream_id, _offset: True)
         try:
             self._sealed = [

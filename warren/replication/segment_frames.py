@@ -14,7 +14,7 @@ READ_BYTES: Final = 1 << 20
 
 
 class SegmentFrames:
-    """The segment with `header`, which is open as `handle`. Reads ahead: what is written later may not be seen."""
+    """The segment with `header`, which is open as `handle`. It reads ahead: later writes may not be seen."""
 
     def __init__(self, fs: FileSystem, handle: int, header: SegmentHeader) -> None:
         self.header = header
@@ -48,7 +48,7 @@ class SegmentFrames:
         return lsn, crc
 
     def claims_behind(self, lsn: int) -> bool:
-        """Tell whether a whole frame behind `lsn` says that what belongs there was committed. Raises OSError."""
+        """Tell whether a whole frame after `lsn` says that the frames at `lsn` were committed. Raises OSError."""
         offset = lsn - self.header.base_lsn
         data = read_exactly(self._fs, self._handle, self._fs.size(self._handle) - offset, offset)
         at = next_head(self._tag, data, 8)

@@ -108,7 +108,7 @@ class _SealedSource:
 
 @dataclass(frozen=True, slots=True)
 class _LetGo:
-    """A file that was removed while somebody caught up. `number`: of the last attachment that there was."""
+    """A file that was removed while a follower caught up. `number`: of the last attachment at that time."""
 
     number: int
     size: int
@@ -124,7 +124,7 @@ class Attachment:
         self.is_behind = False  # too much came while it caught up: it needs another one
         self._fs = fs
         self._put: Callable[[Pieces], None] | None = None
-        self._waiting: list[tuple[Pieces, int]] = []  # and how many entries they are
+        self._waiting: list[tuple[Pieces, int]] = []  # with their numbers of entries
         self._waiting_bytes = 0
         self._lock = Lock()
         # What it must read.
@@ -140,7 +140,7 @@ class Attachment:
         self.checkpoint: HeldFile | None = None  # if the follower needs it
 
     def publish(self, pieces: Pieces, count: int = 1) -> None:
-        """Take so many live entries. Any thread."""
+        """Add live entries. Any thread."""
         with self._lock:
             if self._put is not None:
                 self.sent += count
@@ -267,10 +267,10 @@ class Shipping:
         self._attachments: tuple[Attachment, ...] = ()
         self._lock = Lock()  # of the entries' order
         self._is_over = False  # nothing more is shipped
-        self._segment = 0  # that was told of last
-        self._end_lsn = 0  # of what was told of
+        self._segment = 0  # the last one that was told of
+        self._end_lsn = 0  # of the frames that were told of
         self._written_lsn = 0  # and is in the files
-        self._unwritten: list[Entry] = []  # told of by a commit that has not come to its end
+        self._unwritten: list[Entry] = []  # told of by a commit that has not ended
         self._known: dict[int, SegmentHeader] = {}  # headers that were read; a number is never used again
         self.commit_began_s: float | None = None  # while the disk works on one; the clock counts suspended time, too
         self._attached = 0  # how often
@@ -294,7 +294,7 @@ class Shipping:
         """A frame is written, and synced when `sync`."""
         size = int.from_bytes(head[4:8], "big")
         entry = Frame(head, _joined(payload, size) if self._attachments else tuple(payload))
-        # In one piece: a follower that finds nothing behind a frame acknowledges it, and again when it is synced.
+        # In one piece: a follower that finds nothing after a frame acknowledges it, and again when it is synced.
         entries = (entry, Sync(entry.end_lsn)) if sync else (entry,)
         self._unwritten += entries
         self.publish(*entries, end_lsn=entry.end_lsn)
@@ -335,7 +335,7 @@ class Shipping:
             return self._end_lsn
 
     def written(self) -> None:
-        """The commit is in the files that was told of."""
+        """Note that the announced commit is in the files."""
         self._unwritten.clear()
         self._written_lsn = self._end_lsn
 
@@ -426,7 +426,7 @@ class Shipping:
         attachment.close_files()
 
     def retain(self, numbers: Sequence[int]) -> None:
-        """These segments are about to be removed: keep them while somebody catches up. The housekeeper's."""
+        """Keep these segments, about to be removed, while a follower catches up. The housekeeper's."""
         if self._release():
             return
         for number in numbers:
@@ -438,7 +438,7 @@ class Shipping:
                     self._retained[number] = header, self._retainer.hold(path)
 
     def removing(self, stream_id: int, segments: Sequence[int]) -> None:
-        """These files of a stream are about to be removed, which somebody may still read. The reader's."""
+        """Keep these files of a stream, about to be removed, which a follower may still read. The reader's."""
         with self._lock:
             is_needed = any(not attachment.is_live for attachment in self._attachments)
         for segment in segments if is_needed else ():
@@ -656,7 +656,7 @@ class ShippedStore:
         self._store = store
         self._shipping = shipping
         store.tell(shipping)
-        # What changes nothing.
+        # Calls that change nothing.
         self.read: Callable[[list[tuple[int, int]]], list[bytes]] = store.read
         self.read_sealed: Callable[[SealedRead], None] = store.read_sealed
         self.forget_cached: Callable[[list[tuple[int, int]]], None] = store.forget_cached
