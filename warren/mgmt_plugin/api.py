@@ -1,4 +1,4 @@
-"""Requests to answers: static files, who is asking, the route, the handler, and its result as JSON."""
+"""From a request to its answer: static files, the user, the route, the handler, and its result as JSON."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _PURPOSE: Final = b"tokens for the listener of data"
 
 
 class Grant(msgspec.Struct):
-    """What a token says."""
+    """The content of a token."""
 
     ends: int = msgspec.field(name="e")
     user: str = msgspec.field(name="u")
@@ -56,14 +56,14 @@ class DataTokens:
         self._clock = clock
 
     def issue(self, user: str, vhost: str, queue: str, ttl_s: int) -> str:
-        """Return a token of a user that there is."""
+        """Return a token of an existing user."""
         record = self._users.get(user)
         assert record is not None
         said = msgspec.json.encode(Grant(int(self._clock()) + ttl_s, user, vhost, queue))
         return base64.urlsafe_b64encode(self._mac(said, record.password_hash) + said).decode().rstrip("=")
 
     def grant_of(self, request: Request) -> Grant:
-        """Return what the token of a request says.
+        """Return the content of the token of a request.
 
         Raises:
             HttpError: 401, the token is missing, is not one of ours, or has ended.

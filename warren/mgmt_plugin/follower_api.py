@@ -100,7 +100,7 @@ class FollowerApi:
         return await self._forwarded(request)
 
     async def respond_to_anybody(self, request: Request) -> Response:
-        """Answer one request on the port where nobody logs in.
+        """Answer one request on the port without logins.
 
         Raises:
             HttpError: it is refused.
@@ -124,7 +124,7 @@ class FollowerApi:
         raise not_found()
 
     async def _maybe_chunks(self, request: Request) -> Response | None:
-        """Serve what is here to whom it is for; all else is the leader's to answer, and to refuse."""
+        """Serve chunks that this node has to users that it knows; None: the leader answers, or refuses."""
         if self._following.readable() is None:
             return None
         try:
@@ -206,7 +206,7 @@ def _json(document: dict[str, Any]) -> Response:
 
 
 def _nothing() -> None:
-    """Nobody is told of changes."""
+    """Do nothing: a follower does not report changes."""
 
 
 def _keep(_record: UserPut) -> None:

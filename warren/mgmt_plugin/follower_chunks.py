@@ -83,7 +83,7 @@ def _maybe_asked(request: Request) -> tuple[str, str, int, int, str, Wanted] | N
 
 
 def _read(copy: ReadableCopy, stream_id: int, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int, int]:
-    """Return what is here of a range in pieces, how much that is, and where it ends."""
+    """Return the local part of a range in pieces, its size, and its end."""
     chunks, at = copy.read(stream_id, first, end, ANSWER_BYTES)
     missing = wanted.missing_parts()
     blocks: list[Piece] = []

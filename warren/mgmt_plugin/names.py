@@ -21,14 +21,14 @@ DEFAULT_NAME: Final = "amq.default"
 
 
 def node_name(broker: Broker) -> str:
-    """Return what the node is called."""
+    """Return the name of the node."""
     return broker.node_name()
 
 
 def cluster_id(broker: Broker) -> str:
-    """Return what tells this broker from every other one, whatever they are called.
+    """Return the identity of this broker, which no other broker has, whatever their names.
 
-    Of the store's id only a digest is told: with the id itself a publisher could write frames into his messages.
+    Only a digest of the store's id is returned: with the id itself a publisher could write frames into his messages.
     """
     digest = sha256(broker.log.store_id + b"cluster").digest()[:16]
     return "rabbitmq-cluster-id-" + urlsafe_b64encode(digest).decode().rstrip("=")
@@ -50,7 +50,7 @@ def channel_name(channel: Session) -> str:
 
 
 def node_of(connection: Peer, broker: Broker) -> str:
-    """Return what the node is called that a client is connected to: one that passes it on, or this one."""
+    """Return the name of the node that a client is connected to: one that passes requests on, or this one."""
     return connection.node_name or node_name(broker)
 
 
@@ -166,7 +166,7 @@ def the_shared_queue(call: Call) -> Queue:
 
 
 def is_shared(queue: Queue) -> bool:
-    """Tell whether `queue` belongs to no connection."""
+    """Tell whether `queue` is not exclusive to a connection."""
     return queue.owner is None
 
 

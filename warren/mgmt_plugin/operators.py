@@ -57,7 +57,7 @@ log = get_logger("operators")
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A user who has logged in, with what the tags allow."""
+    """A user who has logged in, with the rights of the tags."""
 
     name: str
     tags: tuple[str, ...]
@@ -84,7 +84,7 @@ class Operator:
         return (self.name, vhost) in self.access.permissions
 
     def may_see(self, vhost: str) -> bool:
-        """Tell whether what is in `vhost` may be shown to the user."""
+        """Tell whether the user may see the content of `vhost`."""
         return self.is_monitor or self.may_enter(vhost)
 
 
@@ -157,7 +157,7 @@ class Sessions:
 
 
 class Doorkeeper:
-    """Finds out who is asking."""
+    """Identifies the user of a request."""
 
     def __init__(self, access: AccessControl, authenticator: Authenticator, hosts: frozenset[str]) -> None:
         self._access = access
@@ -220,7 +220,7 @@ class Doorkeeper:
         return Operator(name, NOBODY_TAGS if record is None else record.tags, self._access)
 
     def nobody(self) -> Operator:
-        """Return who has not logged in."""
+        """Return the user without a login."""
         return Operator("", NOBODY_TAGS, self._access)
 
     def _by_cookie(self, request: Request, identifier: str) -> Operator:

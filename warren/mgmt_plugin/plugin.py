@@ -105,13 +105,13 @@ HANDLERS: Final[tuple[type[Handlers], ...]] = (
 
 
 def all_routes() -> Iterable[Route]:
-    """Yield every route there is."""
+    """Yield all routes."""
     for handlers in HANDLERS:
         yield from handlers.ROUTES
 
 
 class Services:
-    """What the plugin itself runs beside the broker, and gives those handlers that need it."""
+    """The services that the plugin runs beside the broker, for the handlers that need them."""
 
     def __init__(self, management: Management, *, doorkeeper: Doorkeeper, traffic: HttpTraffic, links: Links) -> None:
         data_dir = management.settings.data_dir
@@ -191,7 +191,7 @@ def table_of(handlers: Iterable[Handlers]) -> RouteTable:
 
 
 class ManagementPlugin:
-    """Runs beside one broker. `links` tells how shovels, federation and tables are."""
+    """Runs beside one broker. `links` gives the state of shovels, federation and tables."""
 
     def __init__(self, links: Links | None = None) -> None:
         self._links: Links = NoLinks() if links is None else links
@@ -287,12 +287,12 @@ class ManagementPlugin:
                 nursery.start_soon(tasks.once, "http client of a node", converse)
 
             management.pass_on = pass_on
-            # For the programs that the broker starts there are no other nodes: they read where they were started.
+            # Programs that the broker starts get no other nodes: they read from the node that started them.
             apart = (data_port.for_one_node(), *(each for each in handlers if each is not data_port))
             local = LocalListener(apart, management.local_http, management).respond
 
             async def serve_locally() -> None:
-                """Serve the programs that the broker starts, once there is one."""
+                """Serve the programs that the broker starts, as soon as one is started."""
                 await management.local_http.wanted()
                 try:
                     async with trio.open_nursery() as own_nursery:

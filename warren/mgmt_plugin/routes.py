@@ -38,7 +38,7 @@ Body = TypeVar("Body")
 
 
 class Access(enum.Enum):
-    """What a user needs to be let through to a handler; the texts of refusals are RabbitMQ's."""
+    """The right that a user needs for a handler; the texts of refusals are RabbitMQ's."""
 
     PUBLIC = ""
     CLIENT = "User not authorised to enter virtual host"  # needs no tag, and may enter the vhost of the path
@@ -152,7 +152,7 @@ class Route:
 
 
 class Handlers:
-    """The handlers of a subject, and their part of the table. The constructor takes what they need, and no more."""
+    """The handlers of a subject, and their part of the table. The constructor takes only what they need."""
 
     ROUTES: ClassVar[tuple[Route, ...]] = ()
 

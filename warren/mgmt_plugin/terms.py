@@ -53,7 +53,7 @@ def exchange_to_json(vhost: str, declared: ExchangeDeclaration) -> dict[str, Any
 
 
 def queue_to_json(vhost: str, queue_type: str, declared: QueueDeclaration) -> dict[str, Any]:
-    """Return what a queue was declared as, and the type that it has by that."""
+    """Return the declaration of a queue, and the type that follows from it."""
     return {
         "name": text(declared.name),
         "vhost": vhost,

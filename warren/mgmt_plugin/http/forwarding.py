@@ -1,8 +1,8 @@
 """A request that another node answers: its head and body go there part by part, and its answer comes back so.
 
-1. Nothing of a body or an answer is kept: of each there is a part at a time, as much as was received at once.
+1. Bodies and answers are not kept: memory holds one part of each at a time, as much as was received at once.
 2. The answer may come before all of the body is there; then the rest is not sent.
-3. An answer that breaks off breaks off for the client, too: what was sent of it cannot be mistaken for all of it.
+3. An answer that breaks off breaks off for the client, too: the client cannot mistake a part of it for all of it.
 4. Headers of the connection stay with it (RFC 9110, 7.6.1); all others are passed on unchanged.
 """
 

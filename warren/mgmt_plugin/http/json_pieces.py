@@ -45,7 +45,7 @@ class Rows:
 
 
 class LongText:
-    """A text of an answer that is made when it is sent, as often as its JSON is asked for."""
+    """A text of an answer that is made when it is sent, each time its JSON is asked for."""
 
     def __init__(self, pieces: Callable[[], Iterator[str]]) -> None:
         self._pieces = pieces

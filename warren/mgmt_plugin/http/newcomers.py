@@ -124,7 +124,7 @@ class Newcomers:
         self._opened(-1)
 
     async def run(self) -> None:
-        """Hand on those who say something, close the others in time. For ever."""
+        """Hand over connections that say something, close the others in time. Without end."""
         while True:
             oldest = next(iter(self._waiting.values()), None)
             with trio.CancelScope(deadline=math.inf if oldest is None else oldest.deadline) as self._wait:
@@ -154,6 +154,6 @@ class Newcomers:
         fd = newcomer.sock.fileno()
         self._selector.unregister(fd)
         del self._waiting[fd]
-        # Until somebody else has the connection, nobody but the slot closes it.
+        # Until the connection is handed over, only its slot may close it.
         newcomer.slot.close = newcomer.sock.close
         self._begin(newcomer)

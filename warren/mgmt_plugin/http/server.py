@@ -130,7 +130,7 @@ class Response:
 
     @property
     def size(self) -> int:
-        """How many bytes are sent behind the head, without the pieces."""
+        """The number of bytes that are sent after the head, without the pieces."""
         return len(self.body) + sum(map(len, self.blocks))
 
 
@@ -194,7 +194,7 @@ Stream = trio.SocketStream | TlsStream | NodeTlsStream
 
 
 class HttpTraffic:
-    """What the ports of HTTP have done, counted. `requests` by their status; `times` from the request to its answer."""
+    """Counters of the HTTP ports. `requests` by their status; `times` from the request to its answer."""
 
     def __init__(self) -> None:
         self.connections = 0  # open now
@@ -397,10 +397,10 @@ class Conversation:
         self._slot = slot
         self._descriptor = descriptor
         self._protocol = _protocol()
-        self._unread = bytearray()  # what has come and the protocol has not been given: the next head at least
+        self._unread = bytearray()  # bytes received and not yet given to the protocol: the next head at least
         self._account = peer
         self._taken = 0
-        self._held = 0  # of that, what the answer holds
+        self._held = 0  # the part of `_taken` that the answer holds
         self._permits: list[Permits] = []  # in which this request has one
         self._answering = trio.CancelScope()
 
@@ -553,7 +553,7 @@ class Conversation:
         return error_response(HttpError(503, "timeout", "the request took too long"))
 
     async def _begin(self, response: Response, pieces: Iterator[bytes], method: str) -> None:
-        """Make the first part of an answer, which may be all there is."""
+        """Make the first part of an answer, which may be all of it."""
         part = await _next_part(pieces)
         response.body += part
         if len(part) < PART_BYTES:
@@ -627,7 +627,7 @@ class Conversation:
         raise HttpError(408, "timeout", "the body did not arrive in time")
 
     async def _body_part(self) -> bytes:
-        """Return the next part of the body, which nobody keeps."""
+        """Return the next part of the body, which is not kept."""
         with trio.move_on_after(PROGRESS_TIMEOUT_S):
             event = await self._next_event()
             if isinstance(event, h11.EndOfMessage):
@@ -638,7 +638,7 @@ class Conversation:
         raise HttpError(408, "timeout", "the body did not arrive in time")
 
     async def _drained(self) -> bool:
-        """Throw away what was not read of the request; False when that is not worth it."""
+        """Discard the unread rest of the request; False when that is not worth it."""
         size = 0
         with trio.move_on_after(PROGRESS_TIMEOUT_S):
             while self._protocol.their_state is h11.SEND_BODY and size <= _DRAIN_BYTES_MAX:
@@ -707,7 +707,7 @@ class Conversation:
 
 
 async def _next_part(pieces: Iterator[bytes]) -> bytes:
-    """Return `PART_BYTES` of some pieces, or what there is up to their end."""
+    """Return `PART_BYTES` of some pieces, or the rest up to their end."""
     part = io.BytesIO()
     for piece in pieces:
         part.write(piece)

@@ -39,7 +39,7 @@ TYPES: Final = {
     "txt": "text/plain; charset=utf-8",
     "md": "text/plain; charset=utf-8",
 }
-# Where a file is found besides under its own name.
+# Other paths under which a file is found, in addition to its own name.
 ALIASES: Final = {
     "/": "/index.html",
     "/api": "/docs.html",

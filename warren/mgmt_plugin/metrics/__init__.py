@@ -1,1 +1,1 @@
-"""What is counted over time, and the pages of Prometheus."""
+"""Counters over time, and the pages of Prometheus."""

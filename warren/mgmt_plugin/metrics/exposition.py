@@ -32,7 +32,7 @@ _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a name means. `name` is without the prefix of the page; a counter's ends with ``_total``."""
+    """The meaning of a name. `name` is without the prefix of the page; a counter's ends with ``_total``."""
 
     name: str
     kind: str
@@ -138,7 +138,7 @@ class Page:
         return float(bound) if self._open_metrics else bound
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the page; what has been taken of it is forgotten."""
+        """Yield the page; yielded pieces are forgotten."""
         if self._open_metrics:
             self._add("# EOF\n")
         parts = self._parts

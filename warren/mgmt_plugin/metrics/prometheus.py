@@ -146,7 +146,7 @@ class Metrics:
         """Answer a request for one of `PAGES`.
 
         Raises:
-            HttpError: 400, a parameter makes no sense; 404, there is no such page; 503, it would be too long.
+            HttpError: 400, an invalid parameter; 404, an unknown page; 503, the page would be too long.
         """
         endpoint = PAGES.get(request.path.rstrip("/"))
         if endpoint is None:
@@ -223,7 +223,7 @@ class Metrics:
             _write(page, prefix, rows())
 
     def _write_common(self, page: Page, totals: Totals, counts: MessageCounts) -> None:
-        """Write what is the same with and without single objects."""
+        """Write the metrics that are the same with and without single objects."""
         _write(page, RABBITMQ, self._objects(totals))
         _write(page, RABBITMQ, self._global(totals, counts))
         metric = Metric("message_size_bytes", "histogram", "Bodies of the messages received from publishers")
@@ -609,7 +609,7 @@ class Metrics:
         yield Metric("http_sent_bytes_total", COUNTER, "Bodies of the answers"), _one(traffic.sent_bytes)
 
     def _spans(self) -> Rows:
-        """Yield what became of spans; nothing when nobody wants any."""
+        """Yield the counters of spans; nothing if tracing is off."""
         export = self._management.span_export
         if export is None:
             return
@@ -715,7 +715,7 @@ class _Columns:
         """Add families of one kind of objects: each object is looked at once.
 
         Raises:
-            HttpError: 503, that is too much for one page, or more than may be held now.
+            HttpError: 503, the page would be too long, or too much memory is in use.
         """
         columns = [(family, metric) for family in families for metric in family.metrics]
         names = [(RABBITMQ + CLUSTER if family.is_cluster else prefix) + metric.name for family, metric in columns]
@@ -760,7 +760,7 @@ def _global_deliveries(totals: Totals) -> Rows:
 
 
 async def open_descriptors() -> int:
-    """Return how many file descriptors are open."""
+    """Return the number of open file descriptors."""
     count = told_open()
     if count:
         return count
@@ -775,7 +775,7 @@ async def open_descriptors() -> int:
 
 
 class MetricsPort:
-    """Answers every request on the port that asks nobody for a login."""
+    """Answers every request on the port without logins."""
 
     def __init__(self, metrics: Metrics, management: Management) -> None:
         self._metrics = metrics

@@ -63,7 +63,7 @@ ZEROS: Final = {
     len(fields): (0,) * len(fields) for fields in (QUEUE_FIELDS, CHANNEL_STATS, EXCHANGE_STATS, CONNECTION_FIELDS)
 }
 CHUNK: Final = 500
-# Levels of the node and its message store, and what the store has counted since the start.
+# Levels of the node and its message store, and the counters of the store since the start.
 NODE_FIELDS: Final = (
     "mem_used",
     "fd_used",
@@ -191,7 +191,7 @@ class Statistics:
         broker.watchers.add(_QueueWatcher(self))
 
     async def run(self) -> None:
-        """Sample for ever."""
+        """Sample without end."""
         next_s = beat_after()
         while True:
             await self.sample()
@@ -302,7 +302,7 @@ class Statistics:
         series.take(self.clock.tick, row)
 
     def _take_watched(self) -> None:
-        """Begin the past of what somebody has begun to look at and nothing has happened to since."""
+        """Begin the past of an unchanged object that somebody has begun to look at."""
         for item, series in self._kept.items():
             if series.is_empty() and (row := self._row_of(item)) is not None:
                 series.take(self.clock.tick, row)

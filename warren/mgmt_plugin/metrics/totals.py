@@ -32,7 +32,7 @@ Item = TypeVar("Item")
 
 
 class GoneQueues(TopologyWatcher):
-    """What was delivered from queues that have been deleted: ``deliveries`` by their type."""
+    """Deliveries from queues that have been deleted: ``deliveries`` by their type."""
 
     def __init__(self) -> None:
         self.deliveries = {kind: [0] * DELIVERIES for kind in LONG_TYPES}
@@ -132,10 +132,10 @@ class Totals:
 
 
 async def walk(broker: Broker, gone: GoneQueues) -> Totals:
-    """Return the sums over everything there is."""
+    """Return the sums over all objects."""
     totals = Totals()
     churn = broker.churn
-    # All of this without a pause: what goes from here on is in these lists, and not in what has gone.
+    # All of this without a pause: objects that end later are in these lists, and not in the sums of the gone ones.
     totals.deliveries = {kind: list(numbers) for kind, numbers in gone.deliveries.items()}
     queues = [list(vhost.queues.values()) for vhost in broker.vhosts.values()]
     delayed = [list(vhost.delayed.values()) for vhost in broker.vhosts.values()]

@@ -1,1 +1,1 @@
-"""What the API shows and does, a subject a file."""
+"""The resources and actions of the API, a file for each subject."""

@@ -30,7 +30,7 @@ from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.mgmt_plugin.terms import table_from_json
 from warren.vhosts.virtual_host import VirtualHost
 
-# Exchange types in which a binding matches or not, whatever other bindings there are.
+# Exchange types in which a binding matches or not independently of other bindings.
 STATELESS_TYPES: Final = ("direct", "fanout", "topic", "headers")
 SHOWN_MAX: Final = 1000
 # Asking a binding is a piece of work, and one more for each header of the message.

@@ -29,7 +29,7 @@ Row = tuple[str, Binding | Queue]
 
 
 class _Section(NamedTuple):
-    """The bindings of one exchange, or those of all queues to the default exchange (None), and how many."""
+    """The bindings of one exchange, or those of all queues to the default exchange (None), and their number."""
 
     vhost: VirtualHost
     source: Exchange | None
@@ -37,7 +37,7 @@ class _Section(NamedTuple):
 
 
 class BindingList:
-    """The bindings of some exchanges. Its length is what it was when it was made."""
+    """The bindings of some exchanges. Its length stays what it was at the beginning."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -51,7 +51,7 @@ class BindingList:
             self.add_exchange(vhost, source)
 
     def add_queues(self, vhost: VirtualHost) -> None:
-        """Add what the default exchange of a vhost leads to."""
+        """Add the destinations of the default exchange of a vhost."""
         self._add(_Section(vhost, None, len(vhost.queues)))
 
     def add_exchange(self, vhost: VirtualHost, source: Exchange) -> None:
@@ -150,7 +150,7 @@ async def maybe_binding(source: Exchange, destination: Destination, properties_k
 
 
 def order_of(binding: Binding) -> tuple[str, str, bool, str]:
-    """Return what the bindings of a vhost are sorted by."""
+    """Return the sort key for the bindings of a vhost."""
     return (binding.source.name, *_place_of(binding.destination), binding.routing_key)
 
 

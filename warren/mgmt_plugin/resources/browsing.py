@@ -1,6 +1,6 @@
-"""Looking into queues without side effects: what waits, what is held, what clients have not answered yet.
+"""Looking into queues without side effects: messages that wait, that are held, or that are not yet acknowledged.
 
-A body is never put together: it is searched frame by frame, and of what is shown text is made when it is sent.
+A body is never joined: it is searched frame by frame, and the text of a shown part is made when it is sent.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class NodeChange(msgspec.Struct):
 
 
 def member_row(member: Described) -> Described:
-    """Return another node, by its row in ``/api/cluster/status``. Its resources are its own to tell."""
+    """Return another node, by its row in ``/api/cluster/status``. Only the node itself knows its resources."""
     row = {name: value for name, value in member.items() if name != "node"}
     return {"name": member["node"], "type": "disc", "being_drained": False, "partitions": [], **row}
 
@@ -101,7 +101,7 @@ class ClusterHandlers(Handlers):
         return {"node": wanted.node}
 
     def _refused(self, refusal: ClusterRefusal, node: str | None) -> HttpError:
-        """Return the answer to what was refused: that there is no such node, or that it is not so."""
+        """Return the answer to a refused command: an unknown node, or a node in another state."""
         if node and self._status is not None:
             status = self._status()
             if node not in {row["node"] for row in status["members"]}.union(status.get("forgotten", ())):

@@ -171,7 +171,7 @@ class ConnectionHandlers(Handlers):
         """Return the connection of the path.
 
         Raises:
-            HttpError: 404; 401, it is somebody else's.
+            HttpError: 404; 401, it belongs to another user.
         """
         name = call.params["connection"]
         for connection in self._broker.connections.values():

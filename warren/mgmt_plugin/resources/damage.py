@@ -33,7 +33,7 @@ class GivenUp(msgspec.Struct):
 
 
 class DamageHandlers(Handlers):
-    """Handlers of what is unreadable or damaged."""
+    """Handlers for unreadable or damaged data."""
 
     def __init__(self, broker: Broker, messages: MessageStoreService, settle: Callable[[], None]) -> None:
         self._broker = broker

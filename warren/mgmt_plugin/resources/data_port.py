@@ -1,4 +1,4 @@
-"""The data port: what a queue holds, in chunks of columns, for readers that take many messages at a time.
+"""The data port: the messages of a queue, in chunks of columns, for readers that take many messages at a time.
 
     describe  ->  plan: where a range can be cut  ->  chunks, an answer of about 8 MiB at a time
 
@@ -61,7 +61,7 @@ SUPER_STREAM: Final = "super-stream"
 
 
 def _boot_id() -> str | None:
-    """Return what tells this run of this machine from all others."""
+    """Return an identity of this run of this machine, different from all others."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -72,7 +72,7 @@ _BOOT_ID: Final = _boot_id()
 
 
 class Range(msgspec.Struct):
-    """A range of offsets, and how much of it is wanted.
+    """A range of offsets, and the wanted part of it.
 
     `id`: of the queue that it is of, maybe with a life (`split_id`).
     """
@@ -87,7 +87,7 @@ class Range(msgspec.Struct):
 
 
 def authorized_name(queue: Queue) -> str:
-    """Return the queue that a user must be allowed to read: of claims that is the one that they are of."""
+    """Return the queue that a user must be allowed to read: for claims the queue that they came from."""
     return queue.source_name if isinstance(queue, ClaimQueue) else queue.name
 
 
@@ -133,14 +133,14 @@ async def answer_of(
     at = first
     while at < end and size < ANSWER_BYTES:
         if at > first and at < ranges.bounds()[0]:
-            break  # retention overtakes us: what is here is told, and the next question is answered with 410
+            break  # retention has overtaken us: return what we have; the next request is answered with 410
         pieces, following = await ranges.read(at, end, wanted)
         more = sum(map(len, pieces))
         try:
             hold(more)
         except HttpError:
             if at > first:
-                break  # what is here can be told, and this chunk has an answer of its own
+                break  # return what we have; this chunk gets an answer of its own
             raise
         blocks += pieces
         size += more
@@ -164,7 +164,7 @@ _FILES: Final = ("from", "to", "id")
 class DataPortHandlers(Handlers):
     """Handlers of the data port. `directory` has the files of the message log, and `sources` gives ranges of queues.
 
-    `readers` returns the URLs of followers that serve what is sealed.
+    `readers` returns the URLs of followers that serve the sealed part.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class DataPortHandlers(Handlers):
         self._directory = directory
 
     def _the_ranges(self, call: Call, identifier: str | None, snapshot_id: str | None) -> tuple[Ranges, Known | None]:
-        """Return the ranges that the caller means, and what the caller knows of them."""
+        """Return the ranges that the caller means, and the caller's knowledge of them."""
         if snapshot_id:
             snapshot = the_snapshot(call, self._snapshots, snapshot_id)
             if not snapshot.ready:
@@ -310,7 +310,7 @@ class DataPortHandlers(Handlers):
         return {**described, "files": inodes, "chunks": chunks}
 
     def for_one_node(self) -> DataPortHandlers:
-        """Return the same for readers that are to ask no other node."""
+        """Return the same for readers that must not ask other nodes."""
         return DataPortHandlers(self._sources, self._snapshots, self._directory, list)
 
     def token_routes(self) -> Iterator[Route]:

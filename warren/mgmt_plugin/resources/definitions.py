@@ -1,4 +1,4 @@
-"""Definitions: everything that is configured, or everything of a vhost, as one JSON file out, and in.
+"""Definitions: the whole configuration, or that of a vhost, exported and imported as one JSON file.
 
 1. An export has RabbitMQ's keys and forms, so that a RabbitMQ can import it. But passwords that were set here are
    hashed with scrypt, which a RabbitMQ cannot verify.
@@ -242,7 +242,7 @@ class DefinitionHandlers(Handlers):
     # --- import -------------------------------------------------------------------------------------------------------
 
     async def import_definitions(self, call: Call) -> Response | None:
-        """Import the body: 204, or 200 with what is not imported because of what is there."""
+        """Import the body: 204, or 200 with the objects that are not imported because of existing ones."""
         async with self._planned(call) as plan:
             ticket = await apply_plan(self._broker, plan, give_way, self._settle, call.operator.name)
         await self._commit(ticket)
@@ -260,10 +260,10 @@ class DefinitionHandlers(Handlers):
 
     @asynccontextmanager
     async def _planned(self, call: Call) -> AsyncIterator[Plan]:
-        """Plan the import of the body; nobody else imports meanwhile.
+        """Plan the import of the body; no other import runs meanwhile.
 
         Raises:
-            HttpError: 400, with every problem there is.
+            HttpError: 400, with all problems.
         """
         data = await _file(call)
         async with self._importing:

@@ -91,7 +91,7 @@ class Epoch(msgspec.Struct):
 class Settling(msgspec.Struct):
     """How single claims are settled when they are acknowledged: ranges from one offset to another, and the way.
 
-    `id`: of the claim queue, as for the data port. `delay_ms`: of requeue; None: what the queue says.
+    `id`: of the claim queue, as for the data port. `delay_ms`: of requeue; None: the queue's own delay.
     """
 
     id: str

@@ -53,7 +53,7 @@ def failed(reason: str, **more: Any) -> HttpError:
 
 
 class CheckFailed(HttpError):
-    """A health check that did not pass: the body is what the check found."""
+    """A health check that did not pass: the body is the finding of the check."""
 
     def __init__(self, document: Described) -> None:
         super().__init__(503, "failed", document["reason"])
@@ -82,7 +82,7 @@ def certificate_end_s(path: Path) -> float:
 
 
 def checks(handlers: Mapping[str, tuple[Callable[..., Awaitable[object]], str]]) -> list[Route]:
-    """Return the routes of checks, by their names: each with its handler, and what it says when it passes."""
+    """Return the routes of checks, by their names: each with its handler, and its text for a passed check."""
     return [
         Route("GET", f"/api/health/checks/{path}", Access.USER, handler, f"Check: {summary}")
         for path, (handler, summary) in handlers.items()

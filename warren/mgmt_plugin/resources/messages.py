@@ -28,7 +28,7 @@ from warren.server.direct_client import DirectClient, Received
 ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
 PUBLISH: Final = BodyLimits(BODY_BYTES_MAX, ORDINARY.values)
 GOT_BYTES_MAX: Final = 64 << 20
-_MESSAGE_BYTES: Final = 1024  # what a message takes besides its body, roughly
+_MESSAGE_BYTES: Final = 1024  # memory of a message in addition to its body, roughly
 _ENCODED_AT_ONCE: Final = 32 << 10
 _DECODED_AT_ONCE: Final = 1 << 19  # characters of base64, four to a group
 ALIVENESS_QUEUE: Final = "aliveness-test"

@@ -70,7 +70,7 @@ class LogLevel(msgspec.Struct):
 
 
 def open_descriptors() -> int:
-    """Return how many file descriptors are open."""
+    """Return the number of open file descriptors."""
     return told_open() or len(os.listdir(OPEN_DESCRIPTORS))
 
 
@@ -220,7 +220,7 @@ class NodeHandlers(Handlers):
         return {**await self._memory_breakdown(used), "strategy": "rss", "total": total}
 
     async def _memory_breakdown(self, used: int) -> dict[str, int]:
-        """Return what is known to take memory, in bytes, under RabbitMQ's names; of `used` the rest is the program."""
+        """Return the known uses of memory, in bytes, under RabbitMQ's names; the rest of `used` is the program."""
         broker = self._management.broker
         found = dict.fromkeys(MEMORY_PARTS, 0)
         found["connection_readers"] = int(broker.shared.inbound.held_bytes)

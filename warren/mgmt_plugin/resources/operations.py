@@ -1,4 +1,4 @@
-"""What Warren's operators can do beyond RabbitMQ's API: pause queues, release what is held, see topology and store."""
+"""Operator functions beyond RabbitMQ's API: pause queues, release held messages, see topology and store."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Release(msgspec.Struct):
 
 
 def times_ms(histogram: Histogram) -> Described:
-    """Return what a histogram of seconds says, in milliseconds."""
+    """Return the values of a histogram of seconds, in milliseconds."""
     quantiles = {name: histogram.maybe_quantile(share) for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
     shown: Described = {name: None if value is None else round(value * 1000, 3) for name, value in quantiles.items()}
     shown["count"] = int(histogram.count)
@@ -65,7 +65,7 @@ _SEE: Final = Access.VHOST_VISIBLE
 
 
 class QueueOperationHandlers(Handlers):
-    """Handlers of what is done to queues."""
+    """Handlers of actions on queues."""
 
     def __init__(self, settle: Callable[[], None]) -> None:
         self._settle = settle

@@ -25,7 +25,7 @@ PRODUCT: Final = "Warren"
 
 
 def exchange_types() -> list[Described]:
-    """Return the exchange types there are."""
+    """Return all exchange types."""
     return [
         {"name": name, "description": f"exchange type {name}", "enabled": True, "internal_purpose": ""}
         for name in sorted(EXCHANGE_TYPES)
@@ -96,7 +96,7 @@ FEATURES: Final = (
 
 
 async def _delayed_in(vhosts: Sequence[VirtualHost]) -> int:
-    """Return how many messages wait in delayed message exchanges."""
+    """Return the number of messages that wait in delayed message exchanges."""
     count = 0
     for vhost in vhosts:
         for at, delayed in enumerate(list(vhost.delayed.values()), 1):

@@ -58,7 +58,7 @@ class ParameterBody(msgspec.Struct):
 
 
 class ClusterName(msgspec.Struct):
-    """What the broker is called."""
+    """The name of the broker."""
 
     name: str
 

@@ -140,7 +140,7 @@ _LIST_QUERY: Final = (*QUERY, *RANGE_QUERY, "disable_stats", "enable_queue_total
 
 
 class QueueHandlers(Handlers):
-    """Handlers of queues. `node` is what the node is called."""
+    """Handlers of queues. `node` is the name of the node."""
 
     def __init__(self, statistics: Statistics, node: str) -> None:
         self._statistics = statistics

@@ -60,7 +60,7 @@ OFFSET_DIGITS_MAX: Final = 19
 RETRY_AFTER_S: Final = 2
 PIECES_MAX: Final = 100_000
 LOOK_MESSAGES: Final = 1024  # at a time
-BESIDE_BYTES: Final = 8 << 20  # as much as a chunk may have besides its largest message, or less
+BESIDE_BYTES: Final = 8 << 20  # the most that a chunk has in addition to its largest message
 
 
 def incarnation_of(log: MessageLog, queue: Queue) -> str:
@@ -81,21 +81,21 @@ def the_restored_vhost(call: Call) -> VirtualHost:
 
 
 class Known(NamedTuple):
-    """What a reader knows: everything below `offset`, the last of it by a life; None: below the end of its range."""
+    """A reader's knowledge: everything below `offset`, the last of it by a life; None: below the end of its range."""
 
     life_id: bytes
     offset: int | None = None
 
 
 def split_id(identifier: str) -> tuple[str, Known | None]:
-    """Return the parts of an id that a reader gives: of the queue, and what the reader knows.
+    """Return the parts of an id that a reader gives: the queue, and the reader's knowledge.
 
         ID          only the queue
         ID@LIFE     the life that has written the end of the range
         ID@LIFE:N   the life that has written the last offset below N
 
     Raises:
-        HttpError: 400, what is behind @ is not a life, or not an offset.
+        HttpError: 400, the part after @ is not a life, or not an offset.
     """
     queue_id, at, known = identifier.partition("@")
     if not at:
@@ -122,7 +122,7 @@ def life_of(text: str) -> bytes:
 
 
 def described_lives(lineage: Lineage) -> list[tuple[str, int]]:
-    """Return the lives of a lineage as readers are told them: id and first offset."""
+    """Return the lives of a lineage in the form for readers: id and first offset."""
     return [(life_id.hex(), first) for life_id, first in zip(lineage.life_ids, lineage.firsts, strict=True)]
 
 
@@ -142,14 +142,14 @@ def check_path(queue: OffsetQueue, known: Known | None, end: int) -> None:
 def incarnation(store_id: bytes, queue_id: int) -> str:
     """Return what tells the queue of that id in a store from all others.
 
-    Of the store's id only a digest is told: with the id itself a publisher could write frames into his messages.
+    Only a digest of the store's id is returned: with the id itself a publisher could write frames into his messages.
     """
     digest = sha256(store_id + b"queue").hexdigest()
     return f"{digest[:16]}-{queue_id}"
 
 
 class Wanted(NamedTuple):
-    """Which columns are wanted besides offsets, times, flags and routes."""
+    """The columns that are wanted in addition to offsets, times, flags and routes."""
 
     bodies: bool
     properties: bool
@@ -167,14 +167,14 @@ class Ranges(Protocol):
     queue: OffsetQueue | None  # None: a snapshot, which has no history
 
     def bounds(self) -> tuple[int, int]:
-        """Return the oldest offset, and where what is synced ends."""
+        """Return the oldest offset, and the end of the synced part."""
 
     async def cut(
         self, first: int, end: int, piece_bytes: int, most_bytes: int | None = None
     ) -> tuple[list[int], list[int]]:
         """Return where a range can be cut into pieces of about that size, and how large each piece is about.
 
-        `most_bytes`: what is behind so many need not be cut.
+        `most_bytes`: the rest after this many bytes need not be cut.
         """
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
@@ -215,7 +215,7 @@ class StreamRanges:
         return self._stream.first_offset(), self._stream.synced_end()
 
     def sealed_end(self) -> int:
-        """Return where what is sealed ends; 0: nothing is."""
+        """Return the end of the sealed part; 0: nothing is sealed."""
         table = self._stream.messages.sealer.table
         return int(table.end) if table.segments else 0
 
@@ -393,7 +393,7 @@ async def _encoded(columns: Columns) -> list[Piece]:
 
 
 class _Pieces:
-    """Where a range is cut. `end`: up to where it was looked at; `most_bytes`: nobody wants more."""
+    """The cuts of a range. `end`: how far it was examined; `most_bytes`: the caller wants no more."""
 
     def __init__(self, first: int, piece_bytes: int, most_bytes: int | None) -> None:
         self.end = first
@@ -444,7 +444,7 @@ class _Pieces:
 async def _read_columns(
     settle: Callable[[], None], queue: OffsetQueue, first: int, end: int, wanted: Wanted, *, counted: bool = False
 ) -> tuple[Columns, int]:
-    """Return a chunk of what a queue has in memory or in the log, and the offset that it ends at.
+    """Return a chunk of the messages in memory or in the log, and the offset that it ends at.
 
     Raises:
         HttpError: 404, the queue was deleted meanwhile; 410, the beginning was cut off meanwhile.
@@ -469,7 +469,7 @@ def _gone(queue: OffsetQueue) -> HttpError:
 
 
 async def _settled(settle: Callable[[], None], done: trio.Event, queue: Queue) -> None:
-    """Have the engine finish its turn, and wait for what was asked for.
+    """Have the engine finish its turn, and wait for the result.
 
     Raises:
         HttpError: 404, the queue was deleted meanwhile.

@@ -50,7 +50,7 @@ def _refused(error: SnapshotError) -> HttpError:
 
 
 def describe(snapshot: Snapshot) -> Described:
-    """Return what is known of a snapshot; `end` is None before all is in it."""
+    """Return the description of a snapshot; `end` is None before it is complete."""
     return {
         "snapshot": snapshot.id,
         "vhost": snapshot.vhost,

@@ -75,7 +75,7 @@ _USE: Final = Access.VHOST
 
 
 class StreamHandlers(Handlers):
-    """Handlers of what is between streams and their readers. `log` tells the time."""
+    """Handlers for the relation of streams and their readers. `log` tells the time."""
 
     def __init__(self, log: MessageLog, settle: Callable[[], None]) -> None:
         self._log = log

@@ -128,7 +128,7 @@ class Transfer:
     _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def describe(self) -> Described:
-        """Return what is known of it."""
+        """Return the state of the transfer."""
         return {
             "id": self.id,
             "vhost": self.vhost.name,
@@ -149,7 +149,7 @@ class Transfer:
         }
 
     def stop(self) -> None:
-        """End it; what is transferred stays transferred."""
+        """End the transfer; transferred messages stay transferred."""
         self._scope.cancel()
 
     async def run(self, broker: Broker, settle: Callable[[], None]) -> None:
@@ -403,7 +403,7 @@ class Transfers:
         return sorted(found, key=lambda described: int(described["id"]), reverse=True)
 
     def maybe_find(self, vhost: str, identifier: str) -> Transfer | Ended | None:
-        """Return a transfer that runs, or what is kept of one that has ended."""
+        """Return a running transfer, or the summary of one that has ended."""
         self._forget_old()
         running = self._running.get(identifier)
         if running is not None:
@@ -434,7 +434,7 @@ def _fits(text: str, most_bytes: int, what: str) -> str:
 
 
 def _destination(call: Call, queue: Queue, order: Order) -> Destination:
-    """Return where the order wants messages to go, if that is possible.
+    """Return the target of an order, if it is possible.
 
     Raises:
         HttpError: 400, 404.

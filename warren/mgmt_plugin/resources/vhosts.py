@@ -28,7 +28,7 @@ from warren.vhosts.virtual_host import VirtualHost
 
 
 class VhostBody(msgspec.Struct):
-    """What can be said about a vhost; what is left out stays as it is."""
+    """The settings of a vhost; those that are left out stay unchanged."""
 
     description: str | None = None
     tags: Any = None
