@@ -1,7 +1,7 @@
 """Warren and Spark: queues and streams as Arrow columns, for PySpark and for files.
 
 Stands alone: of Warren it knows the HTTP API and the chunk format only, so that it works where no broker is installed.
-What needs PySpark is imported when it is asked for.
+PySpark is imported only when a function needs it.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class Publisher:
     # --- the socket --------------------------------------------------------------------------------------------------
 
     def _send(self, data: memoryview | bytes) -> None:
-        """Send everything; what comes meanwhile is taken, so that neither side waits for the other for ever."""
+        """Send everything; incoming data is taken meanwhile, so that the two sides do not wait for each other."""
         left = memoryview(data)
         stuck_s = time.monotonic() + self._confirm_timeout_s
         while left:
@@ -204,7 +204,7 @@ class Publisher:
         select.select([self._sock], [self._sock] if write else [], [], timeout_s)
 
     def _receive(self) -> None:
-        """Take what is there, without waiting."""
+        """Take the available data, without waiting."""
         while True:
             try:
                 data = self._sock.recv(_READ_BYTES)
@@ -243,7 +243,7 @@ class Publisher:
     # --- methods -----------------------------------------------------------------------------------------------------
 
     def _take(self, method: Method) -> None:
-        """Do what a method of the broker asks for."""
+        """React to a method of the broker."""
         name, arguments = method
         if name == _ACK:
             tag, multiple = struct.unpack(">QB", arguments)

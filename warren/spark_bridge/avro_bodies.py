@@ -76,7 +76,7 @@ class AvroBodies:
         """Return the fields of a body.
 
         Raises:
-            CorruptBody: it is none of the schema. BrokerError: the registry does not answer.
+            CorruptBody: it does not fit the schema. BrokerError: the registry does not answer.
         """
         from fastavro import schemaless_reader
 
@@ -87,7 +87,7 @@ class AvroBodies:
         data = io.BytesIO(body)
         try:
             found = self._convert(schemaless_reader(data, writer, reader))
-        except Exception as error:  # fastavro has no class of its own for what is wrong with bytes
+        except Exception as error:  # fastavro has no class of its own for invalid bytes
             raise CorruptBody(_said(error)) from None
         if data.tell() != len(body):
             raise CorruptBody(f"{len(body) - data.tell()} bytes behind the end of its value")
@@ -209,7 +209,7 @@ def _check(schema: Any, names: Mapping[str, Any]) -> None:
 
 
 class _Columns:
-    """What becomes of the values of a reader's schema: their Arrow types, and how they are changed to these."""
+    """The conversion of the values of a reader's schema: their Arrow types, and how values are changed to these."""
 
     def __init__(self, schema: Any, names: Mapping[str, Any]) -> None:
         self._names = names
@@ -298,7 +298,7 @@ def _of_maybe(convert: Convert) -> Convert:
 
 
 def _logical(kind: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, Convert | None] | None:
-    """Return what becomes of a logical type; None: it is one that is not looked at."""
+    """Return the conversion of a logical type; None: the type is ignored."""
     name = schema["logicalType"]
     if kind == "long" and name in _MOMENTS:
         epoch, unit_us = _MOMENTS[name]

@@ -48,7 +48,7 @@ class BatchReader(DataSourceReader):
             return list[InputPartition](cut(client, self.options, ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one piece; Spark makes a task without one when there is nothing."""
+        """Yield the rows of one piece; without pieces Spark makes one task without a piece."""
         if partition.value is None:
             return iter(())
         piece = partition.value
@@ -56,7 +56,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """The same with filters pushed down. Another class, as Spark refuses who could and is not allowed to."""
+    """The same with filters pushed down. Another class, as Spark refuses a reader that could and is not allowed to."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take over what can be, and yield the rest."""
@@ -71,10 +71,10 @@ class FilteringReader(BatchReader):
 
 
 def resolve(client: BrokerClient, options: ReadOptions) -> list[Range]:
-    """Return what a batch reads: snapshots are made here.
+    """Return the ranges of a batch; snapshots are made here.
 
     Raises:
-        OptionError: a queue that there is not, or that cannot be read as it is asked for.
+        OptionError: a queue that does not exist, or that cannot be read in this way.
     """
     parts = look(client, options)
     for part in parts:
@@ -87,7 +87,7 @@ def resolve(client: BrokerClient, options: ReadOptions) -> list[Range]:
 
 
 def check_mode(part: Part, options: ReadOptions) -> None:
-    """Make sure that `part` can be read in the mode that is asked for.
+    """Make sure that `part` can be read in the requested mode.
 
     Raises:
         OptionError: it cannot.
@@ -135,7 +135,7 @@ def _pinned(load_id: str) -> list[Range] | None:
 
 
 def _pin(load_id: str, ranges: list[Range]) -> list[Range]:
-    """Keep `ranges` for the next plan, and return what is kept: what somebody else has pinned meanwhile."""
+    """Keep `ranges` for the next plan, and return the kept ranges: another plan may have pinned its own meanwhile."""
     path = _maybe_path(load_id)
     if path is None:
         return ranges

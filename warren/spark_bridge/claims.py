@@ -33,7 +33,7 @@ RANGES_MAX: Final = 5000
 
 
 class Claims:
-    """What the query with `consumer_name` has claimed; `options` and names say where the broker is, as for reading."""
+    """The claims of the query with `consumer_name`; `options` and names give the broker, as for reading."""
 
     def __init__(self, consumer_name: str, options: Mapping[str, object] | None = None, **more: Any) -> None:
         given = {

@@ -110,7 +110,7 @@ class Context:
 
 
 class Chunk:
-    """A chunk whose head and checksums are right; the parts are looked at when they are asked for."""
+    """A chunk whose head and checksums are right; the parts are read when they are asked for."""
 
     def __init__(self, data: pa.Buffer, head: bytes, at: int) -> None:
         (
@@ -144,7 +144,7 @@ class Chunk:
         self._offsets: Words | None = None
 
     def _check(self) -> None:
-        """Check what the head says of itself."""
+        """Check the fields of the head against each other."""
         if self.compression != 0 and self.compression not in _CODECS:
             raise self._damaged(f"unknown compression {self.compression}")
         if self.first < 0 or self.end < self.first or self.count > self.end - self.first:
@@ -398,7 +398,7 @@ def _column(
         texts, bad = _texts_or_nulls(bodies)
         context.undecodable_bodies += bad
         return texts
-    arrow_type(name)  # raises: there is no such column
+    arrow_type(name)  # raises: the column does not exist
     raise AssertionError(name)
 
 
@@ -430,7 +430,7 @@ def _headers_format(schema: pa.Schema) -> str:
 
 
 def _texts_or_nulls(values: pa.Array) -> tuple[pa.Array, int]:
-    """Return binaries as strings, null where they are not UTF-8, and how many those are."""
+    """Return binaries as strings, null where they are not UTF-8, and the number of those."""
     try:
         return values.cast(pa.string()), 0
     except pa.ArrowInvalid:

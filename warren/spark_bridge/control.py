@@ -91,7 +91,7 @@ class Description(NamedTuple):
 class Plan(NamedTuple):
     """Where a range of offsets can be cut: piece n is [bounds[n], bounds[n + 1]) and has about bytes[n] bytes.
 
-    What is before `sealed` can be read from `nodes`, too.
+    Messages before `sealed` can also be read from `nodes`.
     """
 
     id: str
@@ -104,7 +104,7 @@ class Plan(NamedTuple):
 
 
 class DataToken(NamedTuple):
-    """What a task may read its queue with, at the listener of data alone at `url`."""
+    """The credentials of a task for its queue, at the listener of data alone at `url`."""
 
     token: str
     url: str
@@ -375,7 +375,7 @@ class BrokerClient:
         retention is just removing that: the next call is answered with `Gone`.
 
         Raises:
-            Gone: `first` is below what there is. AnotherQueue: `id` is not that of the queue.
+            Gone: `first` is below the first offset. AnotherQueue: `id` is not that of the queue.
         """
         columns = ",".join(["bodies"] * bodies + ["properties"] * properties)
         query = {"from": str(first), "to": str(end), "id": id, "columns": columns}
@@ -512,13 +512,13 @@ class BrokerClient:
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def make_snapshot(self, queue: str, *, ttl_s: int = 3600, unacked: bool = False) -> Snapshot:
-        """Have the broker keep a copy of what is in `queue` now, and return it when it is complete.
+        """Have the broker keep a copy of the current messages of `queue`, and return it when it is complete.
 
         Raises:
             Refused: the queue is a stream, the disk is too full, or the copy could not be made.
         """
         body = {"ttl_s": ttl_s, "unacked": unacked}
-        # Not repeated when nobody knows whether it was begun: it could be made twice.
+        # Not repeated when it is unknown whether it was begun: it could be made twice.
         found = self._object("POST", ("warren", "snapshots", self.vhost, queue), body, repeat=False)
         attempt = 0
         while (state := found.get("state", "ready")) == "making":
@@ -530,7 +530,7 @@ class BrokerClient:
         return self._snapshot(found)
 
     def snapshot(self, queue: str, snapshot: str) -> Snapshot:
-        """Return a snapshot that there is."""
+        """Return an existing snapshot."""
         return self._snapshot(self._object("GET", ("warren", "snapshots", self.vhost, queue, snapshot)))
 
     def snapshots(self) -> list[Object]:
@@ -589,7 +589,7 @@ class BrokerClient:
         until: int | None = None,
         life: str | None = None,
     ) -> Claim:
-        """Ack for good what is claimed below `after`, claim what comes then, and return where that is.
+        """Ack the claims below `after` for good, claim the next messages, and return their range.
 
         `until`: a mark; what came into the queue after it is not claimed. `life`: the life of the broker that has
         claimed the last offset below `after`.
@@ -624,7 +624,7 @@ class BrokerClient:
     ) -> None:
         """Decide what becomes of claims once they are acknowledged: `how` is ack, dead_letter or requeue.
 
-        `id`: of the queue of the claims. `delay_ms`: of requeue, None: what the queue says.
+        `id`: of the queue of the claims. `delay_ms`: of requeue, None: the queue's own delay.
         """
         body: Object = {"id": id, "ranges": list(ranges), "how": how, "delay_ms": delay_ms}
         self._object("POST", ("warren", "drains", self.vhost, queue, name, "settle"), body)
@@ -638,7 +638,7 @@ class BrokerClient:
         )
 
     def release(self, queue: str, name: str, epoch: int | None = None) -> int:
-        """Give what is claimed back to the queue, and return how much that was; without `epoch` as an operator."""
+        """Give claims back to the queue, and return their number; without `epoch` as an operator."""
         found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "release"), {"epoch": epoch})
         return self._made(lambda: int(found["released"]))
 

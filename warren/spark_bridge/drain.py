@@ -99,11 +99,11 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Have the query end where the queues end; where that is, the next `latestOffset` asks."""
+        """Have the query end where the queues end; the next `latestOffset` determines that end."""
         self._is_available_now = True
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Ack what is below `start`, claim what comes next, and return where that ends; `start`: nothing is ready."""
+        """Ack claims below `start`, claim the next ones, and return their end; `start`: nothing is ready."""
         self._pace.wait()
         before = positions_of(start, CLAIMS)
         if before and not before.keys() & set(self.options.queues):

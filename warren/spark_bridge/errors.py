@@ -12,7 +12,7 @@ class BridgeError(Exception):
 
 
 class DamagedChunk(BridgeError):
-    """Bytes that should be a chunk of messages and are not, or not what was written."""
+    """Bytes that should be a chunk of messages and are not, or differ from the bytes that were written."""
 
 
 class DamagedProperties(DamagedChunk):
@@ -24,11 +24,11 @@ class DataLoss(BridgeError):
 
 
 class UsageError(BridgeError, ValueError):
-    """Something that was asked for cannot be done, and nothing was tried."""
+    """A request that cannot be carried out; nothing was tried."""
 
 
 class BrokerError(BridgeError):
-    """The broker answered, and not with what was asked for. `status`: of HTTP, 0 without; `error`: its own word."""
+    """An answer of the broker that is an error. `status`: of HTTP, 0 without; `error`: its own word."""
 
     def __init__(self, reason: str, status: int = 0, error: str = "") -> None:
         super().__init__(reason, status, error)
@@ -41,7 +41,7 @@ class BrokerError(BridgeError):
 
 
 class Unreachable(BrokerError):
-    """No connection, no answer in time, or an answer that no broker gives."""
+    """No connection, no answer in time, or an answer that a broker does not give."""
 
 
 class NotAllowed(BrokerError):
@@ -49,7 +49,7 @@ class NotAllowed(BrokerError):
 
 
 class NotFound(BrokerError):
-    """There is no such queue, vhost, session, or no such call in this broker."""
+    """The queue, vhost or session does not exist, or this broker does not have the call."""
 
 
 class NoSnapshot(NotFound):
@@ -61,15 +61,15 @@ class NoDrain(NotFound):
 
 
 class Gone(BrokerError, DataLoss):
-    """Offsets that retention has removed are asked for."""
+    """The requested offsets were removed by retention."""
 
 
 class AnotherQueue(BrokerError, DataLoss):
-    """The queue was deleted and made again: it has other messages under the same offsets."""
+    """The queue was deleted and created again: it has other messages under the same offsets."""
 
 
 class Diverged(BrokerError, DataLoss):
-    """The broker has another history than what was read: it was restored from a backup, or is a copy."""
+    """The broker has another history than the one that was read: it was restored from a backup, or is a copy."""
 
 
 class Ahead(BrokerError, DataLoss):

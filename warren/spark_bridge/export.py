@@ -82,13 +82,13 @@ class Watcher(Protocol):
     """Observes the progress of an export."""
 
     def planned(self, rows: int, bytes: int) -> None:
-        """Learn how much there is to read, about."""
+        """Learn the approximate amount to read."""
 
     def advanced(self, rows: int, bytes: int) -> None:
         """Learn that this much more was read."""
 
     def committed(self, state: Manifest) -> None:
-        """Learn what is safe now."""
+        """Learn the state that is safe now."""
 
 
 class Planned(NamedTuple):
@@ -127,7 +127,7 @@ class _Read(NamedTuple):
     rows: int
     bytes: int
     batches: list[pa.RecordBatch]
-    is_compacted: bool = False  # what is missing is not lost
+    is_compacted: bool = False  # missing offsets are not lost
 
 
 class Export:
@@ -283,10 +283,10 @@ class Export:
         }
 
     def _check_same(self, state: Manifest, mode: str) -> None:
-        """Make sure that the directory has the same export as is asked for."""
+        """Make sure that the directory belongs to the requested export."""
         wanted = {**self._source_document(mode, state), **self._settings()}
         had = {**state.source, **state.settings}
-        # Of an export that is complete the session was deleted, whatever its name was.
+        # The session of a complete export was deleted, whatever its name was.
         others = ("snapshot", "consumer") if state.state == manifest.COMPLETE else ("snapshot",)
         for key in {**had, **wanted}:
             if key not in others and had.get(key) != wanted.get(key):
@@ -296,7 +296,7 @@ class Export:
                 )
 
     def _begun(self, mode: str) -> Manifest:
-        """Return the manifest that there is, or a new one."""
+        """Return the existing manifest, or a new one."""
         state = manifest.maybe_load(self._note)
         self._is_noted = state is not None
         if state is not None:
@@ -448,7 +448,7 @@ class Export:
             after.positions[name] = position
             if claim.end <= claim.first:
                 break
-            # It is what one call has claimed, so of one life.
+            # One call has made this claim, so it is of one life.
             lives = None if claim.life is None else Lives([(claim.life, claim.first)], claim.end)
             claimed = _Source(session.queue, name, 0, session.id, claim.first, claim.end, 0, lives=lives)
             self._take_all(claimed, name)
@@ -460,12 +460,12 @@ class Export:
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def _now(self) -> tuple[Manifest, Manifest]:
-        """Return what is safe, and what will be at the next commit."""
+        """Return the state that is safe, and the state after the next commit."""
         assert self._state is not None and self._after is not None
         return self._state, self._after
 
     def _take_all(self, source: _Source, key: str | None = None) -> None:
-        """Write the rows of a source, with a commit whenever there is enough; `key`: the name of its position."""
+        """Write the rows of a source, with a commit whenever there are enough; `key`: the name of its position."""
         _, after = self._now()
         assert self._target is not None
         name = key or source.name
@@ -496,7 +496,7 @@ class Export:
                     self._commit()
 
     def _chunks(self, source: _Source) -> Iterator[_Read]:
-        """Yield what is read of a source, chunk by chunk."""
+        """Yield a source chunk by chunk."""
         names = self._reading.names
         context = Context(source.queue, source.partition)
         at = source.first
@@ -525,13 +525,13 @@ class Export:
             at = max(at + 1, self._client.describe(source.name).first)
 
     def _commit(self) -> None:
-        """Make what was written safe: files first, then the manifest."""
+        """Make the written rows safe: files first, then the manifest."""
         state, after = self._now()
         assert self._target is not None
         if after.positions == state.positions and after.read == state.read and self._is_noted:
             return
         if not self._is_noted:
-            state.save(self._note)  # so that files of this export are known for what they are
+            state.save(self._note)  # so that files of this export can be recognized
         after.commits = state.commits + 1
         after.files += self._target.commit(after)
         state.__dict__.update(deepcopy(after).__dict__)
@@ -542,7 +542,7 @@ class Export:
 
 @contextmanager
 def _ahead(make: Callable[[], Iterator[_Read]]) -> Iterator[Iterator[_Read]]:
-    """Run a generator in a thread, a little ahead of who takes from it."""
+    """Run a generator in a thread, a little ahead of its consumer."""
     ready: queue.Queue[_Read | BaseException | None] = queue.Queue(_AHEAD)
     stopped = threading.Event()
 

@@ -34,7 +34,7 @@ class Target(Protocol):
     """Takes rows, and makes them safe all at once."""
 
     def clean(self, state: Manifest) -> None:
-        """Undo what a run has left that was killed; `state` may learn that it was committed all the same."""
+        """Undo the rest of a run that was killed; `state` may learn that it was committed after all."""
 
     def write(self, batch: pa.RecordBatch, name: str, first: int, end: int) -> None:
         """Add rows of the offsets [first, end) of `name`."""
@@ -46,10 +46,10 @@ class Target(Protocol):
         """Make what was written safe and seen, and return what files it is in; `after`: what will be so then."""
 
     def abandon(self) -> None:
-        """Forget what was not committed."""
+        """Discard uncommitted rows."""
 
     def verify(self, state: Manifest) -> None:
-        """Make sure that what is there is what `state` says."""
+        """Make sure that the target is in the state `state`."""
 
 
 def divided(batch: pa.RecordBatch, partition_by: str | None) -> Iterator[tuple[str | None, pa.RecordBatch]]:
@@ -89,7 +89,7 @@ def directory_of(value: str | None) -> str:
 
 
 class _Open:
-    """A file in the making, and what it holds."""
+    """A file in the making, and its content."""
 
     def __init__(self, file: TableFile, path: str, partition: dict[str, str | None]) -> None:
         self.file = file
@@ -256,7 +256,7 @@ class DeltaTarget:
             return self._delta.DeltaTable(str(self._directory))
 
     def clean(self, state: Manifest) -> None:
-        """Find out whether what was being committed was committed."""
+        """Find out whether the pending commit was made."""
         if state.pending is None:
             return
         table = self._maybe_table()
@@ -289,7 +289,7 @@ class DeltaTarget:
         return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
 
     def is_full(self, most_bytes: int) -> bool:
-        """Tell whether there is enough in memory."""
+        """Tell whether enough rows are in memory."""
         return self._bytes >= most_bytes
 
     def commit(self, after: Manifest) -> list[FileEntry]:
@@ -321,7 +321,7 @@ class DeltaTarget:
         return []
 
     def abandon(self) -> None:
-        """Forget what was not committed."""
+        """Discard uncommitted rows."""
         self._waiting.clear()
 
     def verify(self, state: Manifest) -> None:

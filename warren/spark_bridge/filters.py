@@ -142,7 +142,7 @@ class Filters:
         return all(each.holds(values[each.column]) for each in self.conditions if each.column in values)
 
     def narrowed(self, ranges: Iterable[Range]) -> list[Range]:
-        """Return what is left of `ranges` by queue, partition and offset: all rows that pass are in there."""
+        """Return the part of `ranges` left by queue, partition and offset: all rows that pass are in there."""
         made = []
         for each in ranges:
             if not self.may_have(each.queue, each.partition):

@@ -106,7 +106,7 @@ def bounds_of(messages: pa.Array) -> Numbers:
 
 
 def content_of(messages: pa.Array) -> memoryview:
-    """Return all messages one behind the other, without copying them."""
+    """Return all messages one after the other, without copying them."""
     ends = np.frombuffer(messages.buffers()[1], np.int32)
     return memoryview(messages.buffers()[2])[int(ends[messages.offset]) : int(ends[messages.offset + len(messages)])]
 
@@ -153,7 +153,7 @@ def _short(name: str, text: str) -> bytes:
 
 
 def _around(sizes: Numbers, room: int) -> tuple[Any, Any]:
-    """Return what stands between properties and body, and behind the body: frames of their own, or an end only."""
+    """Return the bytes between properties and body, and after the body: frames of their own, or an end only."""
     before = np.zeros(len(sizes), _BEFORE_BODY)
     before["end"] = np.void(_END)
     before["frame"] = np.void(_BODY)

@@ -219,7 +219,7 @@ class _Tables:
         )
 
     def _nested(self, group: _Alike) -> dict[int, list[str]]:
-        """Return what is nested as JSON, by the number of its column."""
+        """Return nested values as JSON, by the number of their column."""
         numbers = [number for number, column in enumerate(group.columns) if column.tag in "AF"]
         made: dict[int, list[str]] = {number: [] for number in numbers}
         if not numbers:
@@ -371,7 +371,7 @@ class _Interleaved:
         self._size += self.count
 
     def finish(self) -> pa.Array:
-        """Return all as binaries, null where there is nothing."""
+        """Return all as binaries, null where a value is missing."""
         if not self._sources:
             return pa.nulls(self.places.size, pa.binary())
         source = self._sources[0] if len(self._sources) == 1 else pa.concat_arrays(self._sources)
@@ -381,7 +381,7 @@ class _Interleaved:
 
 
 def _repeated(texts: list[str], count: int) -> pa.Array:
-    """Return `texts` one behind the other, `count` times."""
+    """Return `texts` one after the other, `count` times."""
     raw = [text.encode() for text in texts]
     once = b"".join(raw)
     ends = np.cumsum([len(text) for text in raw], dtype=np.int64)

@@ -63,7 +63,7 @@ DECIMAL: Final = struct.Struct(">Bi")
 
 
 class Malformed(Exception):
-    """What is wrong with one table."""
+    """The error of one table."""
 
 
 # --- values as text ----------------------------------------------------------------------------------------------

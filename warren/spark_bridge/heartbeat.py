@@ -50,7 +50,7 @@ class Heartbeat:
         self._stopped.set()
 
     def run(self) -> None:
-        """Mark all sessions again and again, until there is a stop."""
+        """Mark all sessions repeatedly, until it is stopped."""
         with self._connect() as client:
             while not self._wait(self._pause_s):
                 self.beat(client)

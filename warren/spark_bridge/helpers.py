@@ -1,4 +1,4 @@
-"""What one would write oneself around the data source, once.
+"""Helper functions around the data source that users would otherwise write themselves.
 
 1. Everything works on batches and streams alike, but for what looks at data when it is called:
    `infer_json_schema` reads a sample.
@@ -76,7 +76,7 @@ def make_archive(directory: Path) -> Path:
 
 
 def read(spark: SparkSession, queue: str, options: Mapping[str, object] | None = None, **more: Any) -> DataFrame:
-    """Return a batch: what is in a queue, or several with commas between; options in a mapping or by name."""
+    """Return a batch: the messages of a queue, or of several with commas between; options in a mapping or by name."""
     return spark.read.format(FORMAT).options(**_options(queue, options, more)).load()
 
 
@@ -88,7 +88,7 @@ def read_stream(spark: SparkSession, queue: str, options: Mapping[str, object] |
 def view(
     spark: SparkSession, name: str, *, queue: str, options: Mapping[str, object] | None = None, **more: Any
 ) -> DataFrame:
-    """Make what is in a queue a temporary view for SQL, and return it.
+    """Make the messages of a queue a temporary view for SQL, and return it.
 
     For ``CREATE TABLE ... USING warren`` Spark drops the options; ``CREATE TEMPORARY VIEW`` does not.
     """
@@ -286,7 +286,7 @@ def _settled(
 
 
 def lag_of(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many offsets of each stream are behind where a query is, as ``query.lastProgress`` says.
+    """Return how many offsets each stream has after the position of a query, as ``query.lastProgress`` says.
 
     Drains, and sources of others, are left out: what waits in a queue is not in the progress.
     """
@@ -380,7 +380,7 @@ def with_deaths(frame: DataFrame) -> DataFrame:
 
 
 def dlq_summary(frame: DataFrame) -> DataFrame:
-    """Return how many messages of a dead letter queue died in which queue and why, the most first.
+    """Return how many messages of a dead letter queue died in which queue and for which reason, the most first.
 
     Columns: dlx_queue, dlx_reason, messages, deaths (some died several times), first_seen, last_seen.
     """

@@ -163,7 +163,7 @@ class Import:
         return {"exchange"} if options.exchange is not None else set()
 
     def _files(self) -> list[SourceFile]:
-        """Return what there is to read, in its order; the paths are names in the place."""
+        """Return the files to read, in their order; the paths are names in the place."""
         if self._export is not None:
             form, headers = self._export.settings["format"], self._export.settings["headers"]
             return [SourceFile(Path(entry.path), form, entry.partition, headers) for entry in self._export.files]
@@ -183,7 +183,7 @@ class Import:
         """Publish, and return how far it is: at the end.
 
         Raises:
-            DamagedFile: a file is not what it should be. BrokerError: as the broker says.
+            DamagedFile: a file is damaged. BrokerError: an error of the broker.
             UsageError: the files, or where they go, are not those of the run before; or another run is under way.
         """
         # Two that begin at once would not know each other's messages.
@@ -218,7 +218,7 @@ class Import:
         return state
 
     def _begun(self) -> ImportState:
-        """Return the state that there is, or a new one."""
+        """Return the existing state, or a new one."""
         files: list[list[Any]] = [
             [source.path.as_posix(), self._size_of(source.path.as_posix())] for source in self._sources
         ]
@@ -252,7 +252,7 @@ class Import:
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def _pieces(self, state: ImportState) -> Iterator[pa.RecordBatch]:
-        """Yield what is not published yet."""
+        """Yield the rows that are not published yet."""
         if self._delta is not None:
             state.table_version, every = delta_pieces(self._delta, state.table_version, self._wanted)
             state.save(self._note)
@@ -304,7 +304,7 @@ class Import:
             columns[_DELIVERY_MODE] = pa.repeat(pa.scalar(_PERSISTENT, arrow_type(_DELIVERY_MODE)), piece.num_rows)
         try:
             properties = encode_properties(columns, piece.num_rows)
-            # Whether what goes to no queue matters is said with the commit.
+            # The commit says whether unroutable messages are an error.
             return encode_publishes(exchange, key, properties, piece.column("body"))
         except (ValueError, RecursionError) as error:
             raise DamagedFile(f"{self.place}: a row cannot be published: {error}") from None
@@ -353,7 +353,7 @@ class Import:
 
 
 def _parts(messages: list[pa.Array]) -> Iterator[bytes]:
-    """Yield messages one behind the other, in parts of about `PART_BYTES`."""
+    """Yield messages one after the other, in parts of about `PART_BYTES`."""
     pieces: list[memoryview] = []
     size = 0
     for array in messages:

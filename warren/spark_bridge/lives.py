@@ -19,7 +19,7 @@ UNKNOWN: Final = "0" * 32
 
 
 class Divergence(NamedTuple):
-    """Histories that have parted. `offset`: where; None: before what was read, nobody can tell where."""
+    """Histories that have diverged. `offset`: where; None: somewhere before the offsets that were read."""
 
     offset: int | None
     text: str

@@ -28,7 +28,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Run(NamedTuple):
-    """Chunks that lie one behind the other in a file."""
+    """Chunks that lie one after the other in a file."""
 
     file: str
     position: int
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What it takes in the file."""
+        """Its size in the file."""
         return sum(chunk.bytes for chunk in self.chunks)
 
 

@@ -39,7 +39,7 @@ COUNTS: Final = ("covered", "lost", "missing", "read", "filtered", "rows", "comm
 
 @dataclass
 class FileEntry:
-    """One file: where it is below the directory, what is in it."""
+    """One file: its path below the directory, and its content."""
 
     path: str
     rows: int
@@ -50,7 +50,7 @@ class FileEntry:
     end: dict[str, int]
 
     def document(self) -> dict[str, Any]:
-        """Return what is written down."""
+        """Return the JSON for it."""
         found = asdict(self)
         first, end = found.pop("first"), found.pop("end")
         return {**found, "from": first, "to": end}
@@ -77,7 +77,7 @@ class Manifest:
     commits: int = 0
 
     def document(self) -> dict[str, Any]:
-        """Return what is written down."""
+        """Return the JSON for it."""
         return {
             "version": VERSION,
             "id": self.id,
@@ -91,7 +91,7 @@ class Manifest:
         }
 
     def prepare(self, after: Manifest) -> None:
-        """Note what will be so when what is under way has succeeded."""
+        """Note the state for when the pending commit has succeeded."""
         self.pending = {name: getattr(after, name) for name in COUNTS}
         self.pending["offsets"] = document(after.positions, after.kind)
 

@@ -67,7 +67,7 @@ NO_TABLES: Final = (
 
 
 def maybe_hint(name: str) -> str | None:
-    """Return what to use here instead of the option `name`; None: nobody knows what it may be."""
+    """Return what to use here instead of the option `name`; None: the option is unknown."""
     lower = name.lower()
     if lower in _OF_TABLES:
         return NO_TABLES

@@ -134,7 +134,7 @@ _SIZE_BYTES: Final = {"b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1
 
 
 class OptionError(BridgeError, ValueError):
-    """What a user has asked for cannot be; the text says which option it is about."""
+    """An impossible request of a user; the text names the option."""
 
 
 class Place(NamedTuple):
@@ -270,8 +270,8 @@ class ReadOptions:
     body_as: str = BINARY
     fail_on_data_loss: bool = True
     consumer_name: str | None = None
-    claim_ttl_s: int | None = None  # None: claims are kept until somebody comes for them
-    counts_failures: bool = False  # a batch that is tried again counts as a failed delivery of its messages
+    claim_ttl_s: int | None = None  # None: claims are kept without a limit
+    counts_failures: bool = False  # a batch that is repeated counts as a failed delivery of its messages
     store_offsets: bool = True
     local_files: str = AUTO
     nodes: str = AUTO
@@ -285,13 +285,13 @@ class ReadOptions:
         return replace(self, connection=self.connection.with_password())
 
     def for_tasks(self) -> ReadOptions:
-        """Return what executors are told: with dataPort always no password."""
+        """Return the options for executors: with dataPort always without a password."""
         if self.data_port != ALWAYS:
             return self
         return replace(self, connection=replace(self.connection, password="", password_file=None))
 
     def placed(self) -> str | None:
-        """Return the option that says where to begin or to end, if there is one."""
+        """Return the option that gives a beginning or an end, if one is set."""
         given = self.start or self.end
         return given.option if given is not None else None
 
@@ -318,7 +318,7 @@ def check_names(options: Mapping[str, str], known: Iterable[str]) -> None:
 def read_options(
     options: Mapping[str, str], *, streaming: bool | None = None, environment: Mapping[str, str] | None = None
 ) -> ReadOptions:
-    """Return what `options` say about reading; `streaming`: what for, None when that is not known yet.
+    """Return the reading options in `options`; `streaming`: the purpose, None when that is not known yet.
 
     Raises:
         OptionError: they say nothing that can be done.
@@ -370,10 +370,10 @@ def read_options(
 
 
 def connection_of(options: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Connection:
-    """Return where the broker is, from `options` and, for what they leave open, AMQP_URI and WARREN_MANAGEMENT_URL.
+    """Return the place of the broker, from `options` and, where they say nothing, AMQP_URI and WARREN_MANAGEMENT_URL.
 
     Raises:
-        OptionError: what they say is no place.
+        OptionError: they do not give a valid place.
     """
     environment = os.environ if environment is None else environment
     given = Given(options)
@@ -428,7 +428,7 @@ def connection_of(options: Mapping[str, str], environment: Mapping[str, str] | N
 
 
 class Given:
-    """Options by name, without case; each method returns one, checked. An empty text is as good as none."""
+    """Options by name, without case; each method returns one, checked. An empty text counts as missing."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): str(value) for name, value in options.items()}
@@ -562,7 +562,7 @@ def _is_number(value: object) -> bool:
 
 
 def _places(given: Given) -> tuple[Places | None, Places | None]:
-    """Return where to begin and where to end, None for what is not said."""
+    """Return the beginning and the end, None where it is not given."""
     made = []
     for which in ("starting", "ending"):
         options = (f"{which}Offsets", f"{which}Timestamp", f"{which}OffsetsByTimestamp")
@@ -633,7 +633,7 @@ def _time(name: str, value: Any) -> Place:
 
 
 def _columns(given: Given) -> tuple[str, ...]:
-    """Return the columns of the schema that a user gets who gives none."""
+    """Return the columns of the default schema."""
     text = given.text("columns")
     if text is not None:
         for name in ("includeHeaders", "includeProperties"):

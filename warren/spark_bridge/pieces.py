@@ -59,7 +59,7 @@ class Range(NamedTuple):
 
 
 class Piece(InputPartition):
-    """What one task reads."""
+    """The range of one task."""
 
     value: Range
 

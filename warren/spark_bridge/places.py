@@ -40,7 +40,7 @@ _GS_RETRY_S: Final = 60
 
 
 class Note(NamedTuple):
-    """A small file that is replaced as a whole: how far an export or an import is."""
+    """A small file that is replaced as a whole: the progress of an export or an import."""
 
     place: Place
     name: str
@@ -53,7 +53,7 @@ class Note(NamedTuple):
         self.place.replace(self.name, content)
 
     def maybe_content(self) -> bytes | None:
-        """Return what is in it; None: it is not there."""
+        """Return its content; None: it does not exist."""
         return self.place.maybe_content(self.name)
 
     def only_one(self, refusal: str) -> AbstractContextManager[None]:
@@ -67,7 +67,7 @@ def note_at(path: Path) -> Note:
 
 
 class PlaceError(BridgeError, OSError):
-    """An object store that cannot be reached, or does not do what it is asked."""
+    """An object store that cannot be reached, or refuses a request."""
 
 
 class Place(Protocol):
@@ -79,19 +79,19 @@ class Place(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing that somebody may want to keep."""
+        """Whether the place has nothing that somebody may want to keep."""
 
     def begin(self) -> None:
         """Make sure that files can be put here."""
 
     def only_one(self) -> Any:
-        """Return a context in which nobody else on this machine exports to here."""
+        """Return a context in which no other process on this machine exports to here."""
 
     def scratch(self) -> Path:
         """Return a local directory, empty, in which files can be made; `end` removes it."""
 
     def end(self) -> None:
-        """Remove what was only for the time being."""
+        """Remove temporary files."""
 
     def put(self, made: list[tuple[Path, str]]) -> None:
         """Give complete files of `scratch` their names."""

@@ -91,7 +91,7 @@ def decode_properties(
     has made sure of. `offset_of` returns the offset of the nth of them, for errors.
 
     Raises:
-        DamagedProperties: what is there is not as AMQP says.
+        DamagedProperties: the bytes are not valid AMQP.
     """
     count = len(ends) - 1
     if count > 1 and _are_equal(ends, data):

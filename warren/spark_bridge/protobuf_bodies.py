@@ -71,7 +71,7 @@ class ProtobufBodies:
         """Return the fields of a body.
 
         Raises:
-            CorruptBody: it is none of the message. BrokerError: the registry does not answer.
+            CorruptBody: it does not fit the message. BrokerError: the registry does not answer.
         """
         from google.protobuf.message import DecodeError
 
@@ -151,7 +151,7 @@ def set_of_schema(schema: Schema, others: Mapping[str, Schema]) -> tuple[bytes, 
     """Return the descriptors of a schema of a registry as a set, and the name of its first message.
 
     Raises:
-        UsageError: it is no Protobuf, or has no message.
+        UsageError: it is not Protobuf, or has no message.
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
@@ -182,7 +182,7 @@ def _file_of(text: str) -> Any:
 
 
 def _pool(files: Mapping[str, Any]) -> Any:
-    """Return the descriptors of files, each added behind what it imports."""
+    """Return the descriptors of files, each added after its imports."""
     from google.protobuf.descriptor_pool import DescriptorPool
 
     known = _known_files()

@@ -90,7 +90,7 @@ class SchemaRegistry:
 
 
 class RegistryClient:
-    """Asks a registry, over one connection, and remembers what it said. Not for use by several threads at once."""
+    """Asks a registry, over one connection, and remembers its answers. Not for use by several threads at once."""
 
     def __init__(self, registry: SchemaRegistry, *, retries: int = RETRIES, backoff_s: float = BACKOFF_S) -> None:
         self._registry = registry
@@ -120,7 +120,7 @@ class RegistryClient:
         """Return the newest version of a subject.
 
         Raises:
-            UsageError: there is no such subject. BrokerError: the registry does not answer.
+            UsageError: the subject does not exist. BrokerError: the registry does not answer.
         """
         return self._version(subject, "latest", descriptor)
 
@@ -162,7 +162,7 @@ class RegistryClient:
             raise self._unlike() from None
 
     def _get(self, path: str, descriptor: bool) -> Any:
-        """Return the answer of a path, or None if the registry says that there is no such schema."""
+        """Return the answer of a path, or None if the registry does not have the schema."""
         path += "?format=serialized" if descriptor else ""
         now = time.monotonic()
         if path in self._kept:

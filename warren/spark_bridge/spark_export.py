@@ -38,7 +38,7 @@ VIEW: Final = "queue"
 FORMATS: Final = (PARQUET, JSON, CSV)
 _TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 _TEXT: Final = "CAST(body AS STRING)"
-# As `text_rows` has them: what is not UTF-8 in a column of its own.
+# As in `text_rows`: bodies that are not UTF-8 in a column of their own.
 _TEXT_BODY: Final = f"CASE WHEN is_valid_utf8({_TEXT}) THEN {_TEXT} END AS body"
 # In one line: base64 of Spark breaks them as MIME does.
 _BASE64: Final = "translate(base64(body), concat(char(13), char(10)), '')"

@@ -1,4 +1,4 @@
-"""The Spark session of a command: the one that is there, or one that is begun for it."""
+"""The Spark session of a command: the existing one, or one that is started for it."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Pace:
                 self._sleep(rest)
 
     def answered(self, *, something: bool) -> None:
-        """Remember whether there was something."""
+        """Remember whether the answer had anything."""
         self._idle_since = None if something else self.clock()
 
 
@@ -89,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: dict[str, Position] = {}  # as they were seen last
         self._told: dict[str, int] = {}  # how far the broker knows that we are
         self._lives: dict[str, Lives | None] = {}  # of the streams, as they were seen last
-        self._without_life: set[str] = set()  # streams of which it was said that no life is remembered
+        self._without_life: set[str] = set()  # streams for which a missing life was already reported
         self._last_batch_at: float | None = None
         self._turn = 0
 
@@ -114,7 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Have the query end where the streams end; where that is, the next `latestOffset` asks."""
+        """Have the query end where the streams end; the next `latestOffset` determines that end."""
         self._is_available_now = True
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -132,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return document(positions) if is_new else start
 
     def reportLatestOffset(self) -> Offset | None:
-        """Return where the streams ended when they were last looked at: how far behind the query is."""
+        """Return the ends of the streams at the last look: they show how far the query is behind."""
         return document(self._ends) if self._ends else None
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -241,12 +241,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return position
 
     def _at(self, name: str, position: Position, offset: int) -> Position:
-        """Return the position at `offset`, with the life of the broker that has written what is before it."""
+        """Return the position at `offset`, with the life of the broker that wrote the offset before it."""
         lives = self._lives[name]
         return position._replace(next=offset, life=None if lives is None else lives.at(offset))
 
     def _gone(self, name: str, before: Position) -> None:
-        """Decide what it means that a stream is not there that was read before."""
+        """Decide about a stream that was read before and no longer exists."""
         if self._targets is not None and name not in self._targets:
             return
         queue = before.queue or name
@@ -297,7 +297,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _report(self, before: Mapping[str, Position]) -> None:
-        """Tell the broker how far the query has come; that it cannot be told is no reason to stop."""
+        """Tell the broker how far the query has come; a failure does not stop the query."""
         name = self.options.consumer_name
         if name is None or not self.options.store_offsets:
             return

@@ -1,4 +1,4 @@
-"""Files of rows: Parquet, Arrow, JSON lines and CSV, written so that what is there afterwards is known.
+"""Files of rows: Parquet, Arrow, JSON lines and CSV, written with exact knowledge of their content.
 
 1. Every octet passes a `Sink`, which counts and sums it; `close` returns when the file is on disk.
 2. Rows are gathered into groups of up to `GROUP_ROWS` or `GROUP_BYTES`: that is what is in memory at most.
@@ -25,7 +25,7 @@ JSON: Final = "json"
 CSV: Final = "csv"
 DELTA: Final = "delta"
 FORMATS: Final = (PARQUET, JSON, CSV, ARROW, DELTA)
-# What each format can be compressed with; the first is what is taken when nobody says.
+# The possible compressions of each format; the first is the default.
 COMPRESSIONS: Final = {
     PARQUET: ("zstd", "snappy", "gzip", "lz4", "none"),
     ARROW: ("zstd", "lz4", "none"),
@@ -39,7 +39,7 @@ _ENDINGS: Final = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 
 
 class Written(NamedTuple):
-    """What a file has become."""
+    """A finished file."""
 
     rows: int
     bytes: int
@@ -93,7 +93,7 @@ class Sink:
         self._file.close()
 
     def drop(self) -> None:
-        """Close the file as it is; what is still written goes nowhere."""
+        """Close the file as it is; later writes are discarded."""
         self._is_dropped = True
         self._file.close()
 
@@ -154,7 +154,7 @@ class TableFile:
         return Written(self.rows, self._sink.bytes, self._sink.crc32)
 
     def abandon(self) -> None:
-        """Leave the file as it is: somebody will delete it."""
+        """Leave the file as it is; it will be deleted later."""
         self._sink.drop()
         self._encoder.close()  # or it would try when it is collected
 
@@ -227,7 +227,7 @@ def checked_compression(form: str, compression: str | None) -> str:
     """Return what files of a format are compressed with.
 
     Raises:
-        UsageError: there is no such format, or it cannot be compressed so.
+        UsageError: the format is unknown, or cannot be compressed this way.
     """
     known = COMPRESSIONS.get(form)
     if known is None:
@@ -240,7 +240,7 @@ def checked_compression(form: str, compression: str | None) -> str:
 
 
 def count_rows(path: Path, form: str) -> int | None:
-    """Return how many rows a file says it has; None when one would have to read all of it."""
+    """Return the number of rows that a file declares; None when one would have to read all of it."""
     if form == PARQUET:
         import pyarrow.parquet as pq
 

@@ -47,13 +47,13 @@ _DAYS_TO_1970: Final = 719_468
 
 
 class DamagedFile(BridgeError):
-    """A file that does not have what it should have."""
+    """A file with missing or invalid content."""
 
 
 class SourceFile(NamedTuple):
     """A file of rows. `partition`: columns that are not in it, with the value that all of its rows have.
 
-    `headers`: the format that they were written in; None when nobody knows.
+    `headers`: the format that they were written in; None when it is unknown.
     """
 
     path: Path
@@ -63,7 +63,7 @@ class SourceFile(NamedTuple):
 
 
 def form_of(path: Path) -> str | None:
-    """Return the format that the name of a file stands for, None for no format that can be read."""
+    """Return the format that the name of a file stands for, None for an unknown format."""
     name = path.name.lower()
     for ending in _COMPRESSED:
         name = name.removesuffix(ending)

@@ -180,7 +180,7 @@ def _objects(maps: pa.Array) -> pa.Array:
 
 
 def _structs(items: pa.Array) -> pa.Array:
-    """Return structs as JSON objects of what is not null in them."""
+    """Return structs as JSON objects of their fields that are not null."""
     pieces = []
     for field, values in zip(items.type, items.flatten(), strict=True):
         if values.null_count < len(values):

@@ -20,7 +20,7 @@ SUPER_STREAM = "super-stream"
 
 @dataclass(frozen=True)
 class Part:
-    """One stream or queue: `name` is what it is called, `queue` and `partition` what its rows are said to be from."""
+    """One stream or queue: `name` is its own name, `queue` and `partition` are the columns of its rows."""
 
     name: str
     queue: str
@@ -58,10 +58,10 @@ def another_queue(names: Sequence[str]) -> str:
 
 
 def look(client: BrokerClient, options: ReadOptions) -> list[Part | Missing]:
-    """Return what the options ask for, as it is now.
+    """Return the current parts that the options ask for.
 
     Raises:
-        OptionError: a partition that there is not, or a stream that is asked for twice.
+        OptionError: an unknown partition, or a stream that is named twice.
     """
     described: dict[str, Description] = {}
     queues: Sequence[str] = options.queues

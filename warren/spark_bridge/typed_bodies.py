@@ -1,4 +1,4 @@
-"""Bodies with a schema, in Avro or Protobuf, as a struct column: what is known before the first of them comes.
+"""Bodies with a schema, in Avro or Protobuf, as a struct column: its definition before the first body comes.
 
 1. A format is found where the query is made, the newest schema of a subject too, and is the same for the whole query.
    It can be pickled and compared; a process that decodes makes one reader of it, which keeps what the registry said.
@@ -31,13 +31,13 @@ class BodyReader(Protocol):
         """Return the fields of a body.
 
         Raises:
-            CorruptBody: it is none of the schema.
+            CorruptBody: it does not fit the schema.
         """
 
 
 @dataclass(frozen=True)
 class AvroFormat:
-    """The schema of the columns, what it refers to, and where the schemas of the writers are."""
+    """The schema of the columns, the schemas it refers to, and the place of the writers' schemas."""
 
     schema: str
     others: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ def avro_format(
     """Return the format of bodies in Avro. `schema`: as JSON, or a file with it; None: the newest of `subject`.
 
     Raises:
-        UsageError: neither is given, or there is no such schema. BrokerError: the registry does not answer.
+        UsageError: neither is given, or the schema does not exist. BrokerError: the registry does not answer.
     """
     _need_avro()
     access = _access(registry)
@@ -116,7 +116,7 @@ def protobuf_format(
     `message`: its full name; None: the first one of the newest schema of `subject`.
 
     Raises:
-        UsageError: neither is given, or there is no such message. BrokerError: the registry does not answer.
+        UsageError: neither is given, or the message does not exist. BrokerError: the registry does not answer.
     """
     _need_protobuf()
     access = _access(registry)
@@ -180,7 +180,7 @@ def with_reason(schema: pa.Schema, corrupt: str) -> pa.DataType:
 
 
 def struct_array(reader: BodyReader, bodies: pa.Array, corrupt: str) -> pa.Array:
-    """Return the values of `bodies`, with the field `corrupt` for those that have none; null where a body is null."""
+    """Return the values of `bodies`, with the field `corrupt` for corrupt ones; null where a body is null."""
     kind = with_reason(reader.schema, corrupt)
     rows: list[dict[str, Any] | None] = []
     for body in bodies.to_pylist():

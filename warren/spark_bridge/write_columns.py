@@ -37,7 +37,7 @@ _READERS_OWN: Final = frozenset(
 
 
 class Field(NamedTuple):
-    """A column of what is written: its name, and its Arrow type."""
+    """A column to write: its name, and its Arrow type."""
 
     name: str
     type: pa.DataType

@@ -65,7 +65,7 @@ class WriteFailed(BridgeError):
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task has done. `stage` None: it had no rows, or published them itself."""
+    """The result of a task. `stage` None: it had no rows, or published them itself."""
 
     query: str
     stage: str | None
@@ -91,7 +91,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     """Return the writer of one ``df.write``.
 
     Raises:
-        OptionError: options or columns are not as they have to be.
+        OptionError: options or columns are invalid.
     """
     made, encoder = _checked(options, schema)
     if overwrite:
@@ -108,7 +108,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     """Return the writer of a streaming query.
 
     Raises:
-        OptionError: options or columns are not as they have to be, or the output mode is complete.
+        OptionError: options or columns are invalid, or the output mode is complete.
     """
     if overwrite:
         raise OptionError('outputMode("complete") would empty the queue each time: use append')
@@ -184,7 +184,7 @@ class _Writer:
         """Have the broker publish what the tasks have staged.
 
         Raises:
-            WriteFailed: it does not. BridgeError: nobody knows whether it has.
+            WriteFailed: it does not. BridgeError: the result is unknown.
         """
         stages = [each.stage for each in messages if each.stage is not None]
         options = self.options
@@ -218,7 +218,7 @@ class _Writer:
         _check_committed(found, batch)
 
     def remove_stages(self, messages: list[Written | None]) -> None:
-        """Remove what tasks have staged; what cannot be removed goes by itself, later."""
+        """Remove the stages of tasks; the broker removes the others later by itself."""
         with self.options.connection.client() as client:
             for each in messages:
                 if each is not None and each.stage is not None:
@@ -226,7 +226,7 @@ class _Writer:
 
 
 def _stage_prefix(query: str) -> str:
-    """Return what the names of all stages of a query begin with."""
+    """Return the common beginning of the names of all stages of a query."""
     return f"{query[:_QUERY_CHARACTERS]}-"
 
 
@@ -252,13 +252,13 @@ class BatchWriter(DataSourceArrowWriter):
         return self.writer.write_rows(iterator, _Task(self.query, 0, context.partitionId(), context.attemptNumber()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what was staged."""
+        """Publish the staged messages."""
         if self.overwrite:
             _purge(self.writer.options)
         self.writer.commit_stages(_written(messages), 0, BATCH_KEPT_S)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what was staged."""
+        """Remove the staged messages."""
         self.writer.remove_stages([each for each in messages if isinstance(each, Written)])
 
 
@@ -279,11 +279,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish what was staged, unless that was done before."""
+        """Publish the staged messages, unless that was done before."""
         self.writer.commit_stages(_written(messages), batchId, None)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what was staged."""
+        """Remove the staged messages."""
         self.writer.remove_stages([each for each in messages if isinstance(each, Written)])
 
 
@@ -333,14 +333,14 @@ class _Upload:
         self._rows += len(messages)
 
     def finish(self) -> None:
-        """Store what is kept."""
+        """Store the kept messages."""
         if self._size:
             self.client.put_stage(self.stage, self.parts, b"".join(self._pieces))
             self.parts += 1
         self._pieces, self._size = [], 0
 
     def forget(self) -> None:
-        """Remove what was stored."""
+        """Remove the stored messages."""
         if self.parts:
             _forget(self.client, self.stage)
 
@@ -349,7 +349,7 @@ def _forget(client: BrokerClient, stage: str) -> None:
     try:
         client.delete_stage(stage)
     except BrokerError:
-        pass  # it goes by itself, when the broker finds that nobody has committed it
+        pass  # the broker removes it when it finds that it was not committed
 
 
 def _purge(options: WriteOptions) -> None:
