@@ -46,7 +46,7 @@ class BodySchema:
 
 
 def read_schema(source: Path | str) -> BodySchema:
-    """Return what a file, or the text of one, declares.
+    """Return the declaration in a file, or in the text of one.
 
     Raises:
         UsageError: it cannot be read, or it is not a schema of a table.
@@ -60,7 +60,7 @@ def read_schema(source: Path | str) -> BodySchema:
 
 
 def schema_of(document: Any) -> BodySchema:
-    """Return what a JSON Schema declares.
+    """Return the declaration in a JSON Schema.
 
     Raises:
         UsageError: it does not describe an object, or a property is not of one type.

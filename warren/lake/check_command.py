@@ -77,7 +77,7 @@ def check(
 
 
 class _Says:
-    """Tells what was found, to people or to programs."""
+    """Reports the findings, to people or to programs."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -125,7 +125,7 @@ class _Says:
 
 
 def _listed(what: str, spans: Sequence[Span]) -> list[str]:
-    """Return lines that tell of spans."""
+    """Return lines about spans."""
     if not spans:
         return []
     total = sum(span.length for span in spans)

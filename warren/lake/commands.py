@@ -283,7 +283,7 @@ class _Fleet:
         self.meters: Meters = Meters()
 
     def run(self, *, once: bool, metrics: str | None, cluster: Cluster | None = None) -> int:
-        """Let all follow; return the exit code. `cluster`: who makes the rows, None: this process.
+        """Let all follow; return the exit code. `cluster`: makes the rows, None: this process does.
 
         Raises:
             BridgeError, OSError: that by which the first one ended that ended badly.
@@ -352,7 +352,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def follower_of(job: Job, client: BrokerClient, cluster: Cluster | None = None) -> Follower:
-    """Return what follows as `job` says. `cluster`: who makes the rows, None: this process.
+    """Return the followers for `job`. `cluster`: makes the rows, None: this process does.
 
     Raises:
         UsageError: the schema, or the columns, do not fit.

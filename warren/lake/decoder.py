@@ -41,7 +41,7 @@ _NO_NAME: Final = re.compile(r"\W")
 
 
 class Decoded(NamedTuple):
-    """What becomes of messages: rows of the table after `changes`, and what is refused."""
+    """The result for messages: rows of the table after `changes`, and refused messages."""
 
     rows: pa.Table
     refused: pa.Table
@@ -51,7 +51,7 @@ class Decoded(NamedTuple):
 class Decoder(Protocol):
     """Makes rows of a table of rows of messages."""
 
-    refuses: bool  # whether there can be anything that no row is made of
+    refuses: bool  # whether messages can be refused
 
     def reading(self) -> pa.Schema:
         """Return the columns of messages that it needs."""
@@ -89,7 +89,7 @@ def message_schema(names: Sequence[str]) -> pa.Schema:
 
 
 def refused_schema() -> pa.Schema:
-    """Return the columns of the table of what was refused."""
+    """Return the columns of the table of refused messages."""
     found = message_schema([*REFUSED_COLUMNS, "headers", "body"])
     return found.append(pa.field(REASON, pa.string(), nullable=False))
 
@@ -292,7 +292,7 @@ def _aside(batch: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.Table:
 
 
 class _BodyColumns:
-    """The columns that bodies go into: those that there are, and those that are being found.
+    """The columns for bodies: the existing ones, and those that are being found.
 
     A key is the name of a column in small letters; `names` has it as it is, `new` those that are being found.
     """
@@ -354,7 +354,7 @@ class _BodyColumns:
         """Return a value as its column has it by now.
 
         Raises:
-            Unfit: it takes no such value.
+            Unfit: it does not take such a value.
         """
         return self._taken(key, self.kinds[key], value)
 

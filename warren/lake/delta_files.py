@@ -141,7 +141,7 @@ def days_of(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _cut(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield `rows` in parts of about `_PART_BYTES`; nothing of no rows."""
+    """Yield `rows` in parts of about `_PART_BYTES`; nothing without rows."""
     length = max(1, min(_PART_ROWS, _PART_BYTES * rows.num_rows // max(1, rows.nbytes)))
     for at in range(0, rows.num_rows, length):
         yield rows.slice(at, length)
@@ -184,7 +184,7 @@ class Statistics:
             self._bounds[field.name] = min(low, bounds[0]), max(high, bounds[1])
 
     def document(self) -> dict[str, Any]:
-        """Return what a commit says."""
+        """Return the entry for a commit."""
         least, most = {}, {}
         for name, bounds in self._bounds.items():
             low, high = map(_said, bounds)
@@ -237,7 +237,7 @@ def _grouped(parts: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
 
 
 class _File:
-    """A file that is being written. If it does not come to its end, it is not there."""
+    """A file that is being written. If it is not completed, it does not exist."""
 
     def __init__(self, stream: Any, schema: pa.Schema) -> None:
         self._sink = _Sink(stream)

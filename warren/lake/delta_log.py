@@ -1,4 +1,4 @@
-"""What the log of a Delta table says of commits beside ours: JSON lines in ``_delta_log/00000000000000000042.json``.
+"""The log of a Delta table, for the commits of other programs: JSON in ``_delta_log/00000000000000000042.json``.
 
     {"remove": {"path": …, "dataChange": false, …}}     a file that is no longer in the table
     {"add": {"path": …, …}}                             a file that is in it now
@@ -27,7 +27,7 @@ class Commit(NamedTuple):
 
 
 def commits_between(files: Any, since: int, until: int) -> Iterator[Commit]:
-    """Yield the commits behind version `since` up to `until`. `files`: the handler of the table's storage.
+    """Yield the commits after version `since` up to `until`. `files`: the handler of the table's storage.
 
     Raises:
         FileNotFoundError: one of them is not in the log any longer.
@@ -38,7 +38,7 @@ def commits_between(files: Any, since: int, until: int) -> Iterator[Commit]:
 
 
 def commit_of(version: int, content: bytes) -> Commit:
-    """Return what a file of the log says."""
+    """Return the content of a file of the log."""
     removed: set[str] = set()
     added: set[str] = set()
     for line in content.splitlines():

@@ -113,7 +113,7 @@ class DeltaTable:
         version = self._table.version()
         said = self._table.transaction_version(_CHECKED)
         since = max(self._checked, -1 if said is None else int(said))
-        if since < 0 or since > version:  # a new table, or one that was made again
+        if since < 0 or since > version:  # a new table, or one that was created again
             since = version
         if since < version:
             try:
@@ -137,7 +137,7 @@ class DeltaTable:
         return found
 
     def _said(self) -> dict[str, int]:
-        """Return the marks that there are of those that were asked for."""
+        """Return the wanted marks that the table has."""
         found = {key: self._table.transaction_version(PREFIX + key) for key in self._keys}
         return {key: int(number) for key, number in found.items() if number is not None}
 
@@ -208,7 +208,7 @@ class DeltaTable:
     # --- maintenance -----------------------------------------------------------------------------------------------
 
     def maintain(self, now_s: float) -> Kept:
-        """`now_s` is not asked for: deltalake looks at its own clock."""
+        """Ignore `now_s`: deltalake uses its own clock."""
         rewritten, written = self._compact()
         if self._table.metadata().configuration.get(_TAKEN_OUT) != self._taken_out:
             self._fence()
@@ -255,7 +255,7 @@ class DeltaTable:
         try:
             made = [file for files in groups for file in writer.rewrite(files, columns, dropped)]
         except FileNotFoundError:
-            self._stay()  # a VACUUM has deleted what is not in the table any longer
+            self._stay()  # a VACUUM has deleted files that are no longer in the table
             raise
         taken = [file for files in groups for file in files]
         now_ms = int(time.time() * 1000)

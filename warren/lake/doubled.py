@@ -26,7 +26,7 @@ KEYS: Final = ("queue", "partition", "offset")
 
 
 class Part(NamedTuple):
-    """A partition of what is followed."""
+    """A partition of the source."""
 
     queue: str
     number: int
@@ -70,7 +70,7 @@ class Spans:
         return there
 
     def gaps(self) -> list[Span]:
-        """Return what is missing between the first and the last one."""
+        """Return the missing offsets between the first and the last one."""
         return [Span(end, first) for end, first in zip(self._ends, self._firsts[1:], strict=False)]
 
 
@@ -146,7 +146,7 @@ def take_out(table: Table, found: Found) -> int:
     dropped: dict[str, list[int]] = {}
     gone: dict[str, set[int]] = {}
     for file, spans in found.doubled.items():
-        # What is dropped of other files holds nothing any longer.
+        # A row that was dropped from another file no longer counts as a copy.
         numbers = _same_elsewhere(table, file, spans, found.sharing(file), gone)
         if numbers:
             dropped[file] = numbers

@@ -50,7 +50,7 @@ OpenTables = Callable[[pa.Schema, pa.Schema | None], tuple[Table, Table | None]]
 
 
 class Step(NamedTuple):
-    """What a step has done. `waiting`: messages that it has left; `moved`: whether there was anything to do.
+    """The result of a step. `waiting`: messages that it has left; `moved`: whether it had anything to do.
 
     `bytes`: of the rows in memory. `mended`: rows that were in the tables twice, and are so no longer.
     """
@@ -65,7 +65,7 @@ class Step(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What was made of a plan, and of which state of the tables."""
+    """The result of a plan, and the state of the tables that it was made for."""
 
     places: Places
     planned: Places | None
@@ -157,7 +157,7 @@ class Follower:
         """Return where the table is, and where its step was to end if that was not completed.
 
         Raises:
-            Overtaken: somebody else has taken the tables over.
+            Overtaken: another follower has taken over the tables.
         """
         opened = self._there()
         marks: dict[str, Mapping[str, int]] = {}
@@ -189,10 +189,10 @@ class Follower:
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def step(self) -> Step:
-        """Commit what comes next, and return what that was.
+        """Commit the next messages, and return the result.
 
         Raises:
-            Overtaken: somebody else has taken the tables over. DataLoss: something that should be read is gone.
+            Overtaken: another follower has taken over the tables. DataLoss: a message that should be read is gone.
         """
         for attempt in range(TRIES):
             try:
@@ -232,14 +232,14 @@ class Follower:
         return Step(made.rows, made.refused, plan.lost + made.lost, left, True, made.bytes)
 
     def _maybe_kept(self, places: Places, planned: Places | None) -> tuple[Plan, Made] | None:
-        """Return what was made before a conflict, if it is what would be made again."""
+        """Return the result from before a conflict, if a new one would be the same."""
         kept, self._kept = self._kept, None
         if kept is None or kept.places != places or kept.columns != self._there().table.columns():
             return None
         return (kept.plan, kept.made) if planned in (kept.planned, kept.made.after) else None
 
     def _made(self, places: Places, planned: Places | None) -> tuple[Plan, Made | None]:
-        """Return what comes next, and what was made of it; None: there is nothing."""
+        """Return the next plan, and its result; None: there is nothing to do."""
         opened = self._there()
         refused = opened.refused if planned is None else None
         plan = self._source.plan(places, self._engine.limits, planned)
@@ -269,7 +269,7 @@ class Follower:
         self._source.stop_here()
 
     def waiting(self) -> int:
-        """Return how many messages are not in the table."""
+        """Return the number of messages that are not in the table."""
         places, _ = self._look()
         return self._source.waiting(places)
 
@@ -285,7 +285,7 @@ class Follower:
             try:
                 done = table.maintain(now_s)
             except Conflict:
-                self._look()  # what was in between may have put rows in twice
+                self._look()  # commits in between may have put rows in twice
                 raise
             total = Kept(*(one + other for one, other in zip(total, done, strict=True)))
         return total

@@ -113,7 +113,7 @@ def open_table(catalog: Catalog, name: str, columns: pa.Schema, options: TableOp
                 with transaction.update_spec() as spec:
                     spec.add_field("timestamp", DayTransform(), PUBLISH_DATE)
     except TableAlreadyExistsError:
-        pass  # somebody else was faster
+        pass  # another writer was faster
     return IcebergTable(catalog.load_table(name), options)
 
 
@@ -423,7 +423,7 @@ def _without_catalog(io: FileIO) -> FileIO:
 
 
 def _maybe_marks(snapshot: Any) -> dict[str, int] | None:
-    """Return what the summary of a snapshot says; None: nothing."""
+    """Return the marks in the summary of a snapshot; None: it has none."""
     summary = snapshot.summary
     text = None if summary is None else summary.additional_properties.get(PROPERTY)
     if text is None:

@@ -82,16 +82,16 @@ class Job:
 
     @property
     def source(self) -> str:
-        """The name of what is followed."""
+        """The name of the source."""
         return str(self.stream or self.queue)
 
     @property
     def refused(self) -> str:
-        """The name of the table of what is refused."""
+        """The name of the table of refused messages."""
         return self.to.rstrip("/") + REFUSED
 
     def tables(self) -> frozenset[tuple[object, ...]]:
-        """Return what no two jobs may have in common: the table, and the one of what is refused."""
+        """Return the names that two jobs must not share: the table, and the one of refused messages."""
         names = [self.to] if self.body == BYTES else [self.to, self.refused]
         if self.format == DELTA:
             return frozenset((DELTA, _plain(name)) for name in names)
@@ -102,7 +102,7 @@ class Job:
         return frozenset((ICEBERG, name, catalog) for name in names)
 
     def identity(self, vhost: str) -> str:
-        """Return what no other source has."""
+        """Return an identity of the source that no other one has."""
         return "\0".join((vhost, "queue" if self.stream is None else "stream", self.source))
 
     def check(self, *, resolves: bool = True) -> Job:

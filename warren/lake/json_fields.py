@@ -21,10 +21,10 @@ _LOSING: Final = _CONTAINERS | {float}
 
 
 def fields_of(raw: bytes) -> dict[str, Any] | None:
-    """Return the fields of a JSON object; None: it is JSON, but no object.
+    """Return the fields of a JSON object; None: it is JSON, but not an object.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
         RecursionError: it is nested too deeply.
     """
     found = msgspec.json.decode(raw)
@@ -56,5 +56,5 @@ def _kept(value: Any, text: str) -> Any:
         return JsonText(text)
     try:
         return value if Decimal(text) == value else Rounded(value)
-    except ArithmeticError:  # an exponent that is beyond all bounds: nothing, but no zero
+    except ArithmeticError:  # an exponent beyond all bounds: the float is 0, the number is not
         return Rounded(value)

@@ -80,7 +80,7 @@ def kind_of_type(kind: pa.DataType) -> str | None:
 
 
 def kind_of_value(value: Any) -> str:
-    """Return what a column becomes whose first value this is.
+    """Return the kind of a column whose first value this is.
 
     Raises:
         Unfit: no kind takes it.
@@ -95,10 +95,10 @@ def kind_of_value(value: Any) -> str:
 
 
 def joined(kind: str, value: Any) -> str:
-    """Return what a column becomes that is being found, is `kind` so far, and meets `value`.
+    """Return the kind of a column that is being found, is `kind` so far, and meets `value`.
 
     Raises:
-        Unfit: it takes no such value.
+        Unfit: it does not take such a value.
     """
     met = kind_of_value(value)
     if met == kind or (kind == DOUBLE and met == LONG):
@@ -112,7 +112,7 @@ def taken(kind: str, value: Any) -> Any:
     """Return `value` as a column of `kind` has it.
 
     Raises:
-        Unfit: it takes no such value.
+        Unfit: it does not take such a value.
     """
     if kind == STRING:
         if isinstance(value, str):

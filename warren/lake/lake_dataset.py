@@ -74,7 +74,7 @@ class IcebergDataset(PushdownDataset):
             yield batch.select(columns.names).cast(columns)
 
     def _guarantee(self, task: FileScanTask) -> pc.Expression:
-        """Return what the manifest says of the rows of a file."""
+        """Return the manifest's guarantee for the rows of a file."""
         from pyiceberg.conversions import from_bytes
         from pyiceberg.types import PrimitiveType
 

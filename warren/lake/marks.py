@@ -58,7 +58,7 @@ def marks_of(places: Places) -> dict[str, int]:
 
 
 def places_of(marks: Marks) -> dict[str, Place]:
-    """Return what the numbers say of streams."""
+    """Return the meaning of the numbers for streams."""
     found = {}
     for key, number in marks.items():
         name = key.removeprefix(NEXT)

@@ -90,10 +90,10 @@ class Meters:
 
 
 def serve(meters: Meters, host: str, port: int) -> ThreadingHTTPServer:
-    """Answer GET /metrics on an address, in a thread; who has made it shuts it down.
+    """Answer GET /metrics on an address, in a thread; the caller shuts it down.
 
     Raises:
-        OSError: nobody can listen there.
+        OSError: the address cannot be used.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""What can be chosen about how a table is read into and kept, for those as well that have no Arrow."""
+"""Choices for reading into a table and keeping it, also for programs without Arrow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 DAY: Final = "day"
 NO_PARTITIONS: Final = "none"
-PUBLISH_DATE: Final = "publish_date"  # what a partition by day is called
+PUBLISH_DATE: Final = "publish_date"  # the name of a partition by day
 PARTITIONINGS: Final = (DAY, NO_PARTITIONS)
 TARGET_FILE_BYTES: Final = 128 << 20
 

@@ -31,7 +31,7 @@ _UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f\\]")
 
 
 class Places(NamedTuple):
-    """What is allowed: `directories`, beginnings of `urls`, names of `catalogs`."""
+    """The allowed places: `directories`, beginnings of `urls`, names of `catalogs`."""
 
     directories: tuple[str, ...] = ()
     urls: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class Places(NamedTuple):
 
 
 def places_of(text: str) -> Places:
-    """Return what the setting says, which was checked when it was read."""
+    """Return the places in the setting, which was checked when it was read."""
     given = [each.strip() for each in text.split(",") if each.strip()]
     return Places(
         tuple(os.path.normpath(each) for each in given if each.startswith("/")),

@@ -67,7 +67,7 @@ class PushdownDataset(ds.Dataset, ABC):  # type: ignore[misc]
         return pa.RecordBatchReader.from_batches(pa.schema([self._columns.field(name) for name in names]), rows())
 
     def count_rows(self, filter: pc.Expression | None = None, **_: object) -> int:
-        """Return how many rows there are for which `filter` holds."""
+        """Return the number of rows for which `filter` holds."""
         return sum(batch.num_rows for batch in self.scanner(self._columns.names[:1], filter).to_batches())
 
     def _watched(self, columns: pa.Schema, filter: pc.Expression | None) -> Iterator[pa.RecordBatch]:

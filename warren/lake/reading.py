@@ -1,4 +1,4 @@
-"""Streams for notebooks: what is there now, as Arrow record batches or as a dataset; nothing is consumed.
+"""Streams for notebooks: their current messages, as Arrow record batches or as a dataset; nothing is consumed.
 
 warren.lake.read("events", since="1h").read_all()              a table of pyarrow
 polars.scan_pyarrow_dataset(warren.lake.dataset("events"))     columns and filters are pushed down

@@ -1,4 +1,4 @@
-"""Keeps a table following: when steps are made, what is tried again, and what is the end.
+"""Keeps a table following: the times of its steps, the errors that are repeated, and those that end it.
 
 1. A step is made every `interval_s`, and at once when there is more waiting than one step takes.
 2. What cannot become better by itself ends the table: another process has it, messages are gone, what was asked for
@@ -78,19 +78,19 @@ class Runner:
         """Make what follows, before anything is done. A schema registry that is away is waited for by `run`.
 
         Raises:
-            UsageError: what was asked for does not fit.
+            UsageError: the settings do not fit together.
         """
         with suppress(Unreachable):
             self._following()
 
     def _following(self) -> Follower:
-        """Return what follows, which is made when it is first asked for. Raises as `prepare`, and Unreachable."""
+        """Return the follower, which is made at the first call. Raises as `prepare`, and Unreachable."""
         if self._made is None:
             self._made = self._make()
         return self._made
 
     def run(self, *, once: bool) -> None:
-        """Follow until there is a stop; `once`: until the table has what there was at the beginning.
+        """Follow until it is stopped; `once`: until the table has everything that was there at the beginning.
 
         Raises:
             BridgeError: what ends it.
@@ -122,7 +122,7 @@ class Runner:
         self._meter.problem = ""
         self._note(step, began_s)
         if once and not step.moved:
-            with suppress(Overtaken):  # everything was done that was asked for
+            with suppress(Overtaken):  # everything is done
                 self._maintain()
             return True
         if self._is_due():
@@ -156,7 +156,7 @@ class Runner:
         self._say(f"{self._job.to}: {step.rows} rows{refused}{lost}, {step.waiting} waiting")
 
     def _wait(self, until_s: float) -> None:
-        """Wait for the next step, or until there is enough for one."""
+        """Wait for the next step, or until enough messages wait for one."""
         while (rest_s := until_s - self._steady_s()) > 0 and not self._stop.wait(min(rest_s, LOOK_S)):
             self._meter.waiting = self._following().waiting()
             if self._meter.waiting >= self._following().rows_max:

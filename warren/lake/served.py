@@ -81,7 +81,7 @@ class Followed:
         self._state = ENDED  # the last, as others look at it first
 
     def maybe_news(self) -> dict[str, Any] | None:
-        """Return how it is, if that is not what was returned last."""
+        """Return the state, if it differs from the one returned last."""
         state, meter = self._state, self.meter
         if state != ENDED and meter.up:
             state = FAILING if meter.problem else RUNNING
@@ -98,12 +98,12 @@ class Followed:
 
     @property
     def has_ended(self) -> bool:
-        """Whether that was told."""
+        """Whether that was reported."""
         return self._told.get("state") == ENDED
 
 
 def follow(order: Mapping[str, Any], places: Places, meter: Meter, stop: threading.Event) -> None:
-    """Have a table follow as `order` says, until there is a stop.
+    """Have a table follow as `order` says, until it is stopped.
 
     Raises:
         Exception: what ends it.
@@ -131,7 +131,7 @@ class Service:
         self._lock = threading.Lock()
 
     def take(self, order: Mapping[str, Any]) -> None:
-        """Do what a line says."""
+        """Carry out the order in a line."""
         if "places" in order:
             self._places = places_of(str(order["places"]))
         elif "start" in order:
@@ -147,7 +147,7 @@ class Service:
                 found.stop.set()
 
     def report(self) -> None:
-        """Say what is new."""
+        """Report changes."""
         with self._lock:
             tables = list(self._tables.items())
         for number, each in tables:
@@ -171,7 +171,7 @@ class Service:
 
 
 def serve(orders: IO[bytes], answers: IO[bytes]) -> None:
-    """Do what the lines of `orders` say until they end."""
+    """Carry out the lines of `orders` until they end."""
 
     def say(news: Mapping[str, Any]) -> None:
         answers.write(json.dumps(news).encode() + b"\n")

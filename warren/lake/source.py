@@ -46,28 +46,28 @@ class Source(Protocol):
     """Where the rows of one table come from."""
 
     name: str
-    lost: int  # messages that were passed over while reading
+    lost: int  # messages that were skipped while reading
 
     def names(self) -> list[str]:
-        """Return the names of what has a place in the table."""
+        """Return the names of the parts that have a place in the table."""
 
     def begin(self, places: Places) -> dict[str, Place]:
-        """Take over, and return where what has no place in the table begins."""
+        """Take over, and return the beginning of each part without a place in the table."""
 
     def plan(self, places: Places, limits: Limits | None, until: Places | None = None) -> Plan:
-        """Return what to read behind `places`: as much as `limits` allow, and not beyond `until`; None: all of it."""
+        """Return what to read after `places`: as much as `limits` allow, and not beyond `until`; None: all of it."""
 
     def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a plan."""
 
     def settle(self, places: Places) -> None:
-        """Learn what is safe."""
+        """Learn which rows are safe."""
 
     def stop_here(self) -> None:
         """Let the plans from now on end where the source ends now."""
 
     def waiting(self, places: Places) -> int:
-        """Return how many messages are behind `places`."""
+        """Return the number of messages after `places`."""
 
 
 def place_at(part: Description, offset: int) -> Place:
@@ -180,7 +180,7 @@ class StreamSource:
         return within_bytes({name: rows for name, rows in given.items() if rows}, limits.bytes, fits, self._turn)
 
     def _bound(self, part: Description, start: Place, until: Places) -> int:
-        """Return where a plan ends in a stream that is not to go beyond `until`."""
+        """Return the end of a plan in a stream, not beyond `until`."""
         place = until.get(part.name)
         if place is None or place.id != start.id:
             return start.next
@@ -256,7 +256,7 @@ class StreamSource:
 
 
 class DrainSource:
-    """What is drained from a queue by the session `session`. Of each claim one plan is made."""
+    """The messages drained from a queue by the session `session`. Of each claim one plan is made."""
 
     def __init__(self, client: BrokerClient, name: str, session: str, owner: str, *, skip_lost: bool = False) -> None:
         self.name = name
@@ -291,7 +291,7 @@ class DrainSource:
         return {}
 
     def plan(self, places: Places, limits: Limits | None, until: Places | None = None) -> Plan:
-        """Acknowledge what is below `places`, claim what comes, and return that."""
+        """Acknowledge the claims below `places`, claim the next messages, and return the plan for them."""
         session = self._opened()
         limits = limits or Limits()
         place = places[self.name]
@@ -340,7 +340,7 @@ class DrainSource:
         self._stop = self._client.mark(self.name, self._session_name, self._opened().epoch)
 
     def waiting(self, places: Places) -> int:
-        """Return how much is in the queue; and show that this session is alive."""
+        """Return the number of messages in the queue; and show that this session is alive."""
         self._client.mark(self.name, self._session_name, self._opened().epoch)
         return self._client.describe(self.name).messages
 

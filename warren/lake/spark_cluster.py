@@ -23,7 +23,7 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 class SparkCluster:
-    """A Spark application, the one of this process or one that is begun."""
+    """A Spark application, that of this process or a new one."""
 
     def __init__(self, spark: SparkSession, *, is_ours: bool = False) -> None:
         self._spark = spark

@@ -35,14 +35,14 @@ from warren.spark_bridge.errors import DamagedChunk, DataLoss, NotAllowed, NotFo
 from warren.spark_bridge.nodes import in_turn
 
 SMALLEST_BYTES: Final = 16 << 20  # less is not worth a task, and a file
-WAVES: Final = 2  # so many pieces for each task that can run at a time are a step
+WAVES: Final = 2  # a step has this many pieces for each task that can run at a time
 TOKEN_S: Final = 3600
 # Errors that are the same on any executor, however often the task is repeated.
 _SAID: Final = (DataLoss, DamagedChunk, NotAllowed, NotFound, UsageError, ModuleNotFoundError)
 
 
 class Piece(NamedTuple):
-    """What a task makes, and whom it asks for it."""
+    """The range of a task, and the client for it."""
 
     range: Range
     client: BrokerClient
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class PieceMade:
-    """What a task tells. `finds`: nothing was written, as columns were found; `error`: what went wrong for good."""
+    """The result of a task. `finds`: nothing was written, as columns were found; `error`: an error for good."""
 
     rows: int = 0
     refused: int = 0

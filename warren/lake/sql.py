@@ -140,7 +140,7 @@ class Query:
             connection.close()
 
     def _reason(self, error: Exception) -> BaseException:
-        """Return what is really wrong: what a scan has failed with, or what DuckDB says of the query."""
+        """Return the real reason: the failure of a scan, or DuckDB's error for the query."""
         for dataset in self._datasets.values():
             failure = dataset.failure if isinstance(dataset, PushdownDataset) else None
             if failure is not None:

@@ -51,7 +51,7 @@ def form_of(form: str | None, to: Path | None) -> str:
     """Return the format that is asked for: by its name, or by the end of the name of the file.
 
     Raises:
-        UsageError: there is no such format, or it needs a file.
+        UsageError: the format is unknown, or needs a file.
     """
     if form is None and to is not None:
         form = to.suffix.lstrip(".").lower()

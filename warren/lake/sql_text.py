@@ -34,7 +34,7 @@ _LITERAL: Final = re.compile(
 
 
 class Call(NamedTuple):
-    """What is called with which arguments; those without a name have the names 0, 1, ..."""
+    """The name of a call, and its arguments; those without a name have the names 0, 1, ..."""
 
     function: str
     arguments: tuple[tuple[str, Value], ...]

@@ -61,7 +61,7 @@ class StreamDataset(PushdownDataset):
     ) -> None:
         fields = [] if bodies is None else list(bodies.schema)
         super().__init__(pa.schema([*MESSAGES, *fields]))
-        self.lost = 0  # messages that scans have passed over
+        self.lost = 0  # messages that scans have skipped
         self._client = client
         self._ranges = tuple(ranges)
         self._bodies = bodies

@@ -40,7 +40,7 @@ class Kept(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A file that is in no commit yet: where it is, and what a commit says of it."""
+    """A file that is not committed yet: its place, and its entry for a commit."""
 
     path: str
     entry: Any
@@ -53,7 +53,7 @@ class Writer(Protocol):
         """Write `rows`, which have the columns of the table, and return the files."""
 
     def delete(self, files: Sequence[Written]) -> None:
-        """Delete files that nobody will add; one that is not there is as good."""
+        """Delete files that will not be added; they need not exist."""
 
 
 class Table(Protocol):
@@ -63,10 +63,10 @@ class Table(Protocol):
     can_widen: bool
 
     def load(self, keys: Sequence[str]) -> None:
-        """Look what the table is now; `keys`: of the marks that are asked for."""
+        """Load the current state of the table; `keys`: of the wanted marks."""
 
     def marks(self) -> dict[str, int]:
-        """Return the marks that there are.
+        """Return the existing marks.
 
         Raises:
             NotOurs: the table has rows and no marks.
@@ -76,7 +76,7 @@ class Table(Protocol):
         """Return the columns, strings as `pa.string()`."""
 
     def append(self, rows: pa.Table, marks: Marks, changes: Sequence[Change] = ()) -> None:
-        """Commit `rows`, with the columns that there are after `changes`, and all `marks`.
+        """Commit `rows`, with the columns after `changes`, and all `marks`.
 
         Raises:
             Conflict: the table is not as it was loaded.

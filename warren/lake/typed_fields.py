@@ -53,7 +53,7 @@ class TypedBodies:
         """Return the fields of a body.
 
         Raises:
-            Unfit: it is none of the schema.
+            Unfit: it does not fit the schema.
         """
         try:
             found = self._reader.value(body)
