@@ -72,7 +72,7 @@ def performative(data: bytes | bytearray, at: int, length: int) -> tuple[int, li
 
 
 def payload_of(data: bytes) -> list[Described]:
-    """Return what stands behind the performative of a frame."""
+    """Return the bytes after the performative of a frame."""
     reader = Reader(data, 4 * data[4], len(data))
     reader.value()
     found = []
@@ -101,7 +101,7 @@ class Amqp10Connection(Connection):
     first_transfer = 0
 
     def log_in_as(self, name: str) -> None:
-        """Say who it is, open and begin."""
+        """Log in, open and begin."""
         address = self.address
         response = f"\0{address.user}\0{address.password}".encode()
         self.send(SASL_HEADER + frame(0, SASL_INIT, [Symbol("PLAIN"), response], frame_type=FRAME_SASL))
@@ -167,7 +167,7 @@ class Amqp10Connection(Connection):
             self.send(frame(0, CLOSE, []))
             self.drain()
         except (BrokerError, OSError):
-            pass  # there is nobody to tell
+            pass  # the error cannot be reported to anyone
         finally:
             self.sock.close()
 
@@ -239,7 +239,7 @@ class Amqp10Publisher(Publisher):
 
     def __init__(self, connection: Connection, batch: Batch, *, window: int, confirm_latency: Histogram) -> None:
         super().__init__(connection, TransferBatch(batch), window=window, confirm_latency=confirm_latency)
-        self._end = 0  # so many may be sent in all
+        self._end = 0  # how many may be sent in total
         self._read_frames(0)
 
     def allowance(self) -> int:

@@ -79,7 +79,7 @@ class Backlog:
 
 @dataclass
 class Passage:
-    """What one fill, drain or through showed. ``ends_ns`` are the times at which each tenth was complete."""
+    """The results of one fill, drain or through. ``ends_ns`` are the times at which each tenth was complete."""
 
     mode: Mode
     backlog: Backlog

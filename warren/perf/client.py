@@ -149,7 +149,7 @@ class Connection:
             self.leftover.clear()
             self.wait_for(frames.CONNECTION_CLOSE_OK, tolerant=True)
         except (BrokerError, OSError, frames.FrameFormatError):
-            pass  # the socket is closed below whatever the peer says; there is nobody to tell
+            pass  # the socket is closed below whatever the peer says
         finally:
             self.sock.close()
 
@@ -271,7 +271,7 @@ class Connection:
         )
 
     def delete_queue(self, queue: str) -> int:
-        """Delete a queue. Returns how many messages were ready in it."""
+        """Delete a queue. Returns the number of ready messages in it."""
         arguments = b"\0\0" + frames.short_string(queue) + b"\0"
         (messages,) = unpack_from(">I", self.call(frames.QUEUE_DELETE, frames.QUEUE_DELETE_OK, arguments))
         return int(messages)

@@ -49,7 +49,7 @@ _LATENCIES_PER_BUFFER: Final = 8
 
 
 class Batch:
-    """Whole messages of equal length, encoded once: what one publisher sends round after round."""
+    """Whole messages of equal length, encoded once: one publisher sends them round after round."""
 
     def __init__(self, messages: Sequence[bytes], *, stamp_at: int) -> None:
         """``stamp_at`` is the offset of the time stamp inside a message, or -1 for none.
@@ -214,7 +214,7 @@ class Publisher:
         """Send up to ``messages`` further messages, one burst at most, as far as the socket takes them; sets
         `blocked` when it took less.
 
-        Returns how many were begun.
+        Returns the number of those begun.
         """
         before = self._started
         burst = max(LEAST_BURST, SEND_BYTES // self.batch.message_bytes)
@@ -401,7 +401,7 @@ class DeliveryStream:
     def take(self, fresh_bytes: int, now_ns: int) -> int:
         """Count the whole deliveries after ``fresh_bytes`` more bytes arrived; keeps the incomplete rest.
 
-        Returns how many.
+        Returns their number.
 
         Raises ConnectionClosed, or BrokerError when the bytes are not deliveries in sequence.
         """

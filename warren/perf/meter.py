@@ -1,4 +1,4 @@
-"""What is counted: latencies in a histogram, totals over the measured window.
+"""Measurements: latencies in a histogram, totals over the measured window.
 
 1. A recorded latency is off by less than 1/64 of its value: buckets have 6 bits below the leading one.
 2. Recording is two integer operations and one increment: no allocation, no sorting, any number of samples.

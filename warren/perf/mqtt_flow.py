@@ -47,7 +47,7 @@ def text(value: str) -> bytes:
 
 
 def maybe_size(data: bytes | bytearray, at: int, stop: int) -> tuple[int, int] | None:
-    """Return the length of the fixed header and of what follows; None while that is still to come."""
+    """Return the length of the fixed header and of the rest; None while that is still to come."""
     size = shift = 0
     for place in range(at + 1, min(at + 5, stop)):
         size |= (data[place] & 127) << shift
@@ -101,7 +101,7 @@ class MqttConnection(Connection):
             self.send(_DISCONNECT)
             self.drain()
         except (BrokerError, OSError):
-            pass  # there is nobody to tell
+            pass  # the error cannot be reported to anyone
         finally:
             self.sock.close()
 

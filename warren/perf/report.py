@@ -1,4 +1,4 @@
-"""What the person at the terminal sees: a live line, a table, or JSON."""
+"""The output for a person at the terminal: a live line, a table, or JSON."""
 
 from __future__ import annotations
 

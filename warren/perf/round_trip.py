@@ -26,7 +26,7 @@ _SHORTEST_BODY_BYTES = 16
 
 @dataclass
 class RoundTrips:
-    """What a request/reply run showed. CPU is the broker's, for one request and its reply together."""
+    """The results of a request/reply run. CPU is the broker's, for one request and its reply together."""
 
     broker: str
     size_bytes: int
@@ -142,7 +142,7 @@ def _exchange(
     latency: Histogram,
     on_tick: Callable[[Totals, Totals], None] | None,
 ) -> int:
-    """Run round trips for ``seconds``, numbering on from ``number``. Returns how many."""
+    """Run round trips for ``seconds``, numbering on from ``number``. Returns their number."""
     begin = now_ns = time.monotonic_ns()
     stop_ns = begin + int(seconds * 1e9)
     last = Totals(begin)

@@ -65,7 +65,7 @@ class StompConnection(Connection):
             self.send(frame("DISCONNECT", {"receipt": "done"}))
             self.drain()
         except (BrokerError, OSError):
-            pass  # there is nobody to tell
+            pass  # the error cannot be reported to anyone
         finally:
             self.sock.close()
 

@@ -96,7 +96,7 @@ class Workload:
 
     @property
     def patience_ns(self) -> int:
-        """How long nothing may come before what is due counts as missing."""
+        """How long a silence may last before missing messages are reported."""
         return _PATIENCE_NS + self.delay_ms * 1_000_000
 
     @property
@@ -107,7 +107,7 @@ class Workload:
 
 @dataclass
 class Result:
-    """What one run showed.
+    """The results of one run.
 
     Rates are per second of the measured window, CPU is the broker's, user plus system.
     """
@@ -176,7 +176,7 @@ class Consuming(Protocol):
 
 @dataclass
 class _Route:
-    """What one publisher sends, and how many copies of each message of it consumers get."""
+    """The messages of one publisher, and how many copies of each of them consumers get."""
 
     routing_keys: list[str]
     headers: dict[str, FieldValue] | None = None
@@ -488,7 +488,7 @@ class Run:
         return begun
 
     def _allowed(self, now_ns: int) -> int:
-        """Return how many messages the run may begin now: by rate, backlog and total, whichever is least."""
+        """Return how many messages the run may begin now: by rate, backlog and total, the smallest applies."""
         work = self.workload
         allowed = 1 << 40
         if work.messages:

@@ -52,19 +52,19 @@ class PublishedFilter(Filter, total=False):
 
 
 class Expectation(ABC, Generic[_Value]):
-    """Something that is to become true."""
+    """A condition that is expected to become true."""
 
     @abstractmethod
     def look(self) -> _Value | None:
-        """Return what a test gets for it, when it is true now; else None."""
+        """Return the result for the test, when it is true now; else None."""
 
     @abstractmethod
     def problem(self) -> str:
-        """Say what is wrong, in one sentence without a period."""
+        """Describe the failure, in one sentence without a period."""
 
     @abstractmethod
     def instead(self) -> str:
-        """Tell what there is instead, in lines of their own."""
+        """Describe the actual state, in lines of their own."""
 
     @property
     def may_come(self) -> bool:

@@ -174,7 +174,7 @@ class Broker(Assertions):
             self._end(life)
 
     def crash(self) -> None:
-        """Stop as a killed process does: nobody is told, what was not synced is lost. `start` brings it up again."""
+        """Stop as a killed process does: clients are not told, unsynced data is lost. `start` starts it again."""
         with self._changing():
             life = self._require_life()
             life.call(life.crash)
@@ -192,7 +192,7 @@ class Broker(Assertions):
             life = self._life
             if life is not None and life.is_serving:
                 self._say_goodbye(0)
-                # Nothing in memory is worth a checkpoint: nobody will read it again.
+                # A checkpoint of data in memory is useless: it will not be read again.
                 life.call(life.crash if self._kept.data_dir is None else life.application.stop)
             if life is not None:
                 self._end(life)
@@ -419,7 +419,7 @@ class Broker(Assertions):
 
     @property
     def nacked(self) -> list[PublishedMessage]:
-        """What it refused because of `nack_next`."""
+        """The messages that it refused because of `nack_next`."""
         return list(self._kept.publishes.nacked)
 
     def find_published(self, **wanted: Unpack[PublishedFilter]) -> list[PublishedMessage]:
@@ -498,7 +498,7 @@ class Broker(Assertions):
 
     @contextmanager
     def holding_confirms(self) -> Iterator[None]:
-        """Confirm no publish meanwhile; what was not confirmed is at the end. Messages are delivered all the same."""
+        """Hold back all confirms; they are sent at the end. Messages are delivered all the same."""
         self.on_loop(lambda: self.engine.hold_confirms(held=True))
         try:
             yield
@@ -510,7 +510,7 @@ class Broker(Assertions):
         """Confirm no publish for the next `delay_s`, and then all.
 
         Raises:
-            ValueError: `delay_s` is negative, or no number.
+            ValueError: `delay_s` is negative, or not a number.
         """
         if not delay_s >= 0:  # in the broker's loop that would be its end
             raise ValueError("confirms are delayed by some seconds, or none")

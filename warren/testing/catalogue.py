@@ -1,4 +1,4 @@
-"""The metadata store of a broker under test, in memory: what is committed survives the broker, not the process.
+"""The metadata store of a broker under test, in memory: commits survive the broker, not the process.
 
 1. Changes take effect in their order and are durable when `commit` returns, as in `warren.server.catalogue`; what a
    delete takes along is the same (`warren.vhosts.metadata`).
@@ -60,16 +60,16 @@ class MemoryCatalogue:
 
     def copy_to(self, path: Path, store_id: bytes) -> None:
         """Write all of it into a new file of SQLite."""
-        # SQLAlchemy is most of what there would be to import.
+        # SQLAlchemy would be most of the imports.
         from warren.server.catalogue.catalogue import write_copy
 
         write_copy(path, self.load(), store_id, self.applied(store_id))
 
     def interrupt(self) -> None:
-        """Do nothing: no call takes long."""
+        """Do nothing: all calls are short."""
 
     def close(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing: it holds nothing to give back."""
 
     def _delete(self, change: MetadataChange) -> None:
         kind = _KINDS[type(change).__name__.removesuffix("Delete") + "Put"]

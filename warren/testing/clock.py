@@ -26,7 +26,7 @@ class MovableClock:
         self._state: tuple[int, int | None] = (0, None)
 
     def steady(self) -> SteadyClock:
-        """Return what a broker that starts now goes by."""
+        """Return the clock for a broker that starts now."""
         return _UnfollowedClock(self._wall_ns, self._steady_ns)
 
     def now_ms(self) -> int:
@@ -49,7 +49,7 @@ class MovableClock:
         self._state = (ahead_ns + ns, stopped_ns)
 
     def stop(self) -> None:
-        """Let no more time pass by itself."""
+        """Stop time: it no longer passes by itself."""
         ahead_ns, stopped_ns = self._state
         self._state = (ahead_ns, passed_ns() if stopped_ns is None else stopped_ns)
 

@@ -61,7 +61,7 @@ class MemoryFiles:
         self._next_handle = 1
 
     def crash(self) -> None:
-        """Forget what was not synced, and all handles."""
+        """Forget unsynced data, and all handles."""
         with self._lock:
             self._open.clear()
             for directory in self._directories.values():

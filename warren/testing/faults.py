@@ -1,4 +1,4 @@
-"""What goes wrong on purpose with publishes, and the record of those that went right. On the loop only.
+"""Planned faults of publishes, and the record of successful ones. On the loop only.
 
 `FaultyPublishes.judge` is asked by the engine about every publish of a client, when it has been authorized and routed;
 in a transaction when that is committed.

@@ -221,7 +221,7 @@ class Life:
         self.started.set()
 
     def _furnish(self) -> None:
-        """Have the vhosts, users and permissions of a start, whatever there was."""
+        """Restore the vhosts, users and permissions of a start."""
         engine = self.management.broker
         for name in self._kept.vhosts:
             if name not in engine.vhosts:
@@ -291,12 +291,12 @@ class Life:
             left_ns = end_ns - clock.ahead_ns
             if left_ns <= 0:
                 if timers.on_earlier is not None:
-                    timers.on_earlier()  # who waits for the next one has counted on more time
+                    timers.on_earlier()  # the task that waits for the next one has counted on more time
                 return
             clock.advance(min(left_ns, wait_ms * _NS_PER_MS))
 
     async def _quiet(self) -> None:
-        """Wait until the engine has done what it can do without input, and has what it reads from the disk."""
+        """Wait until the engine has done everything that it can do without input, and has its reads from the disk."""
         messages = self.management.messages
         while self.management.broker.has_work() or (messages.errands and not self.disk.full):
             await trio.sleep(POLL_S / 4)

@@ -1,4 +1,4 @@
-"""Messages as a test looks at them: what was published, what waits in a queue, and how to say which is meant."""
+"""Messages from the view of a test: published ones, waiting ones, and how a test names the one it means."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Text = str | re.Pattern[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Properties:
-    """The properties of a message; None is what was not sent. `headers` is never None."""
+    """The properties of a message; None: not sent. `headers` is never None."""
 
     content_type: str | None = None
     content_encoding: str | None = None
@@ -78,7 +78,7 @@ class _Message:
         return self.body.decode()
 
     def json(self) -> Any:
-        """Return what the body means as JSON."""
+        """Return the body parsed as JSON."""
         return json.loads(self.body)
 
 
@@ -212,7 +212,7 @@ class Wanted:
         return " with " + ", ".join(shown) if shown else ""
 
     def explain(self, all_of_them: Sequence[_Message], what: str = "Published") -> str:
-        """List what there was, with what is wrong about each, for a person whose test has failed."""
+        """List the messages, each with its difference, for a person whose test has failed."""
         if not all_of_them:
             return "Nothing was published." if what == "Published" else "Nothing waits there."
         lines = [f"{what}, {len(all_of_them)} in all:"]

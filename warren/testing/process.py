@@ -1,4 +1,4 @@
-"""`warren serve` as a process of its own, for tests that are to see what a broker in their own process cannot show.
+"""`warren serve` as a process of its own, for tests of things that a broker in their own process cannot show.
 
     with WarrenProcess() as warren:
         connection = pika.BlockingConnection(pika.URLParameters(warren.url))
@@ -186,7 +186,7 @@ class WarrenProcess:
         self.start()
 
     def close(self) -> None:
-        """End it for good, and remove what it has written, but for a `data_dir` that was given."""
+        """End it for good, and remove its files, except a `data_dir` that was given."""
         try:
             if self.is_up:
                 self.stop()
@@ -196,7 +196,7 @@ class WarrenProcess:
                 place.close()
 
     def logs(self) -> str:
-        """Return what it has written to its log, in all of its lives. Not after `close`."""
+        """Return its log, of all of its lives. Not after `close`."""
         return self._log().decode(errors="replace")
 
     def _log(self) -> bytes:

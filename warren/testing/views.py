@@ -1,6 +1,6 @@
 """Queues and connections of a broker under test, as a test's thread sees them.
 
-A view holds a name, not the thing: what it tells is true when it is asked, and what has gone meanwhile is told as gone.
+A view holds a name, not the thing: its answers are true when they are given, and a deleted thing is reported as gone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class QueueView:
 
     @property
     def exists(self) -> bool:
-        """Whether there is such a queue."""
+        """Whether the queue exists."""
         return self._broker.on_loop(lambda: self._maybe_queue() is not None)
 
     @property
@@ -64,7 +64,7 @@ class QueueView:
         return self.counts()["parked"]
 
     def counts(self) -> dict[str, int]:
-        """Return how many messages there are of each state: ready, unacked, delayed, parked, undelivered."""
+        """Return the number of messages in each state: ready, unacked, delayed, parked, undelivered."""
         return self._broker.on_loop(self._counts)
 
     def _counts(self) -> dict[str, int]:
@@ -82,11 +82,11 @@ class QueueView:
         return self._broker.on_loop(lambda: tuple(consumer.tag for consumer in self._queue().consumers))
 
     def messages(self) -> list[QueuedMessage]:
-        """Return what is ready, in the order in which it will be delivered. Nothing is taken or marked by that."""
+        """Return the ready messages, in the order in which they will be delivered. They are not taken or marked."""
         return self._broker.on_loop(lambda: waiting_messages(self._queue(), self._broker.disk))
 
     def purge(self) -> int:
-        """Drop what is ready; return how many messages that were."""
+        """Drop the ready messages; return their number."""
         return self._broker.on_loop(lambda: self._queue().purge())
 
     def cancel_consumers(self) -> int:
