@@ -1,13 +1,13 @@
 """The data directory: private to the user that runs the broker, and to one broker at a time.
 
-1. While a `DataDir` is open no other process has one on the same directory: the locks are the kernel's (flock), on the
-   directory itself and on a file in it, and end with the process, however that ends. The directory's holds when the
-   file is deleted or replaced; the file's, where a file system (NFS) locks no directories. The file stays; its contents
-   (a process id) only help a person.
-2. The directory has mode 0700 and the files made here 0600.
-3. A directory that holds other people's files is not taken over: its mode is only tightened when it is empty
-   or was a data directory before.
-4. A directory into which a backup was restored in part is refused: a broker would serve that part as if it were all.
+1. While a `DataDir` is open no other process has one on the same directory. The locks are the kernel's (flock), on the
+   directory itself and on a file in it. They end with the process, however that ends. The lock on the directory holds
+   when the file is deleted or replaced; the lock on the file holds where a file system (NFS) cannot lock directories.
+   The file stays; its contents (a process id) only help a person.
+2. The directory has mode 0700, and the files made here 0600.
+3. A directory with files of other programs is not taken over: its mode is only tightened if it is empty or was a data
+   directory before.
+4. A directory with an incomplete restore of a backup is refused: a broker would serve that part as if it were all.
 5. A directory that was copied since its last start is marked before anything else is done with it (``links_mark.py``).
 """
 
@@ -26,12 +26,12 @@ from warren.server.links_mark import note_place
 LOCK_NAME: Final = "warren.lock"
 # The directory of the message store.
 MESSAGES: Final = "messages"
-# Is there while a backup is being restored, and when that has come to no end.
+# Exists while a backup is being restored, and after a restore that did not finish.
 UNFINISHED_RESTORE: Final = "restore.unfinished"
 
-# What a file system puts into its own root.
+# Names that a file system puts into its own root.
 _NOBODYS_FILES: Final = frozenset({"lost+found"})
-# NFS makes a lock of a range of bytes of flock, for which a descriptor must be writable; some file systems have none.
+# On NFS, flock becomes a lock of a range of bytes, which needs a writable descriptor; some file systems have no locks.
 _LOCKS_NO_DIRECTORIES: Final = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)
 
 
@@ -72,7 +72,7 @@ class DataDir:
         return cls(path, locks)
 
     def close(self) -> None:
-        """Give the directory free for another broker."""
+        """Release the directory for another broker."""
         while self._locks:
             os.close(self._locks.pop())
 
@@ -114,7 +114,7 @@ def _lock(path: Path) -> list[int]:
             locks.append(file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _is_still(LOCK_NAME, file, directory):
-                os.close(locks.pop())  # somebody deleted it in between: that lock keeps nobody out
+                os.close(locks.pop())  # the file was deleted meanwhile: that lock keeps nobody out
         os.ftruncate(file, 0)
         os.pwrite(file, b"%d\n" % os.getpid(), 0)
     except BlockingIOError:
@@ -135,7 +135,7 @@ def _is_still(name: str, file: int, directory: int) -> bool:
 
 
 def _holder(path: Path) -> str:
-    """Return the process id that the lock file has, for a person."""
+    """Return the process id in the lock file, for a person."""
     try:
         return (path / LOCK_NAME).read_bytes()[:20].decode("ascii", "replace").strip() or "?"
     except OSError:

@@ -20,17 +20,17 @@ from typing import Final
 from warren.server.errors import StartError
 
 CONNECTIONS_MIN: Final = 8
-# Of HTTP, where there are enough: what its ports together take at the same time, and requests in between.
+# For HTTP, if there are enough: the most that its ports together take at a time, and requests in between.
 HTTP_MAX: Final = 1024
 # Segments that the store keeps open, in each of its three caches.
 HANDLES_MIN: Final = 4
 HANDLES_MAX: Final = 64
 
-# The directory that has an entry for each that this process has open.
+# The directory with an entry for each descriptor that this process has open.
 OPEN_DESCRIPTORS: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 OPEN_MAX: Final = 10240  # of macOS
 
-_OTHER_FILES: Final = 32  # SQLite with its journals, what is being written, looked up, listed or sent
+_OTHER_FILES: Final = 32  # SQLite with its journals, and files being written, looked up, listed or sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class Descriptors:
 
     @classmethod
     def of(cls, limit: int) -> Descriptors:
-        """Share `limit` descriptors out."""
+        """Divide `limit` descriptors."""
         handles = min(max(limit // 32, HANDLES_MIN), HANDLES_MAX)
         http_below = max(0, limit - 3 * handles - _OTHER_FILES)
         return cls(limit, http_below, max(0, http_below - min(limit // 8, HTTP_MAX)), handles)
 
     def clients_max(self) -> int:
-        """Return how many clients can come beside what is open now.
+        """Return how many clients can connect beside the descriptors that are open now.
 
         Raises:
-            StartError: hardly any.
+            StartError: too few.
         """
         found = self.clients_below - len(os.listdir(OPEN_DESCRIPTORS))
         if found < CONNECTIONS_MIN:
@@ -62,9 +62,9 @@ class Descriptors:
 
 
 def told_open() -> int:
-    """Return how many descriptors are open as the kernel tells at once; 0 where they have to be listed for that.
+    """Return how many descriptors are open, if the kernel tells that directly; 0 if they would have to be listed.
 
-    Linux does from 6.2 on.
+    Linux tells it from 6.2 on.
     """
     return os.stat(OPEN_DESCRIPTORS).st_size if OPEN_DESCRIPTORS.startswith("/proc") else 0
 
@@ -73,12 +73,12 @@ UNLIMITED: Final = Descriptors(1 << 30, 1 << 30, 1 << 30, HANDLES_MAX)
 
 
 def raise_limit() -> Descriptors:
-    """Allow as many descriptors as the system lets us have; return who may have them."""
+    """Allow as many descriptors as the system permits; return how they are divided."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        # macOS: the hard limit is "unlimited", and yet nobody gets more than so many.
+        # macOS: the hard limit is "unlimited", and yet no process gets more than this.
         hard = max(soft, OPEN_MAX)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.RLIM_INFINITY))
     return Descriptors.of(hard if hard != resource.RLIM_INFINITY else UNLIMITED.limit)

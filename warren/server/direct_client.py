@@ -40,9 +40,9 @@ _HEADER_PREFIX_BYTES: Final = 12  # of a content header payload: class, weight, 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message as basic.get or basic.return brought it; `method` is what came with it.
+    """A message of a basic.get or basic.return; `method` is the method that it came with.
 
-    `parts` of its body are not put together: one of many MiB would hold up everybody.
+    `parts` of its body are not joined: joining many MiB would hold up all other tasks.
     """
 
     method: Any
@@ -51,19 +51,19 @@ class Received:
 
     @property
     def size(self) -> int:
-        """How many bytes the body has."""
+        """The number of bytes of the body."""
         return sum(map(len, self.parts))
 
 
 class Published(NamedTuple):
-    """What became of a publish."""
+    """The result of a publish."""
 
     routed: bool
     accepted: bool
 
 
 class DirectClients:
-    """The clients of one broker that are in use. `settle` lets the engine finish its turn."""
+    """The clients of one broker in use. `settle` lets the engine finish its turn."""
 
     def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
         self.broker = broker
@@ -71,10 +71,10 @@ class DirectClients:
         self._clients: dict[int, DirectClient] = {}
 
     def open(self, user: str, vhost: str) -> DirectClient:
-        """Return a client that acts for `user` in `vhost`, to be used as a context manager.
+        """Return a client that acts for `user` in `vhost`; use it as a context manager.
 
         Raises:
-            ConnectionException: 530, no such vhost, or the user may not enter it.
+            ConnectionException: 530, the vhost does not exist, or the user may not enter it.
         """
         connection = self.broker.connect_direct(user, vhost)
         client = DirectClient(connection, self)
@@ -82,7 +82,7 @@ class DirectClients:
         return client
 
     def deliver(self) -> None:
-        """Hand out what the engine has written to direct connections. Called after each turn."""
+        """Hand out the output of the engine for direct connections. Called after each turn."""
         outboxes = self.broker.direct_outboxes
         while outboxes:
             outbox = outboxes.pop()
@@ -96,12 +96,12 @@ class DirectClients:
                 client.wake()
 
     def forget(self, key: int) -> None:
-        """A client is closed."""
+        """Forget a closed client."""
         self._clients.pop(key, None)
 
 
 class DirectClient:
-    """One user's channel. Not to be shared between tasks."""
+    """One user's channel. Do not share it between tasks."""
 
     def __init__(self, connection: DirectConnection, clients: DirectClients) -> None:
         self._connection = connection
@@ -111,7 +111,7 @@ class DirectClient:
         self._properties = BasicProperties()
         self._parts: list[bytes] = []
         self._missing = 0
-        self._unread = b""  # of a frame that has not come whole
+        self._unread = b""  # of a frame that has not come completely
         self._woken = trio.Event()
         self._opened = False
         self._confirming = False
@@ -123,7 +123,7 @@ class DirectClient:
         self.close()
 
     def fail(self, error: Exception) -> None:
-        """End the connection: we could not write something for it."""
+        """End the connection, after a fault of ours while something was written for it."""
         log.error("internal error, the connection is closed", exception=error)
         self._connection.broken()
 
@@ -159,7 +159,7 @@ class DirectClient:
         while not self._received:
             if self._read_some():
                 if not self._received:
-                    await trio.lowlevel.checkpoint()  # it is large
+                    await trio.lowlevel.checkpoint()  # the reply is large
                 continue
             await self._woken.wait()
             self._woken = trio.Event()
@@ -171,7 +171,7 @@ class DirectClient:
     async def publish(
         self, exchange: str, routing_key: str, properties: BasicProperties, body: bytes, *, mandatory: bool = True
     ) -> Published:
-        """Publish one message with a confirm and say what became of it.
+        """Publish one message with a confirm and return the result.
 
         Raises:
             ChannelException: the broker refused it.
@@ -198,9 +198,9 @@ class DirectClient:
     # --- transactions -----------------------------------------------------------------------------------------------
 
     async def begin_transaction(self, frame_bytes_max: int) -> Channel:
-        """Have what is published from now on wait for `commit`; return the channel, to look at.
+        """Make publishes wait for `commit` from now on; return the channel, to look at.
 
-        Frames of up to `frame_bytes_max` are taken, also where clients may send smaller ones only.
+        Frames of up to `frame_bytes_max` are accepted, even if clients may only send smaller ones.
         """
         self._connection.frame_limit_bytes = max(self._connection.frame_limit_bytes, frame_bytes_max)
         await self.call(m.TxSelect())
@@ -209,7 +209,7 @@ class DirectClient:
         return channel
 
     async def put(self, publishes: bytes) -> None:
-        """Publish whole messages, encoded; waits while publishers have to wait.
+        """Publish whole messages, encoded; waits while publishers are blocked.
 
         Raises:
             ChannelException, ConnectionException: the broker refused one of them, and forgets the transaction.
@@ -218,7 +218,7 @@ class DirectClient:
         while True:
             self._read()
             if self._received:
-                await self.reply()  # raises: there is nothing else that a publish is answered with
+                await self.reply()  # raises: a publish is answered only with an error
             if not self._connection.carry:
                 return
             await self._woken.wait()
@@ -236,7 +236,7 @@ class DirectClient:
         self._clients.settle()
 
     async def committed(self) -> bool:
-        """Wait until what was committed is written, as a client's tx.commit does; False: the check did not pass.
+        """Wait until the commit is written, as a client's tx.commit does; False: the check did not pass.
 
         Raises:
             ChannelException, ConnectionException: it was refused; `note` was not done.
@@ -244,7 +244,7 @@ class DirectClient:
         return isinstance(await self.reply(), m.TxCommitOk)
 
     def close(self) -> None:
-        """End the channel and the connection; what is unacked goes back."""
+        """End the channel and the connection; unacked messages return to their queue."""
         self._clients.forget(self._connection.key)
         self._connection.lost()
         self._clients.settle()
@@ -252,7 +252,7 @@ class DirectClient:
     # --- bytes ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something is there to read, or a pause has ended."""
+        """Note that there is input, or that a pause has ended."""
         self._woken.set()
 
     def _feed(self, data: bytes) -> None:
@@ -260,12 +260,12 @@ class DirectClient:
         self._clients.settle()
 
     def _read(self) -> None:
-        """Read all that is there."""
+        """Read all input."""
         while self._read_some():
             pass
 
     def _read_some(self) -> bool:
-        """Read what is there, or a part when that is much; tell whether there was anything."""
+        """Read the input, or a part if it is long; tell whether there was any."""
         connection = self._connection
         taken = b"".join(connection.outbox.take_some())
         if connection.outbox.sent(len(taken)):
@@ -303,7 +303,7 @@ class DirectClient:
 
 
 def _frame_of(method: Any) -> bytes:
-    """Encode a method, whose texts come from somebody who may not know how long they can be."""
+    """Encode a method whose texts may be too long: their author may not know the limit."""
     for value in method:
         if isinstance(value, str) and len(value.encode("utf-8", "replace")) > SHORT_TEXT_BYTES_MAX:
             raise ChannelException(PRECONDITION_FAILED, f"'{value[:50]}…' is longer than {SHORT_TEXT_BYTES_MAX} bytes")
@@ -311,7 +311,7 @@ def _frame_of(method: Any) -> bytes:
 
 
 def _closed(method: m.ChannelClose | m.ConnectionClose) -> AmqpError:
-    """Return what the broker closed with."""
+    """Return the error with which the broker closed."""
     kind = ChannelException if isinstance(method, m.ChannelClose) else ConnectionException
     return kind(method.reply_code, _explanation(method.reply_text))
 

@@ -1,4 +1,4 @@
-"""Small files that are replaced in one step: after a crash the old content is there, or the new one, whole."""
+"""Replace small files in one step: after a crash either the old content is there or the new one, complete."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from warren.msgstore.files.syncing import sync_all
 
 
 def replace_file(path: Path, content: Callable[[int], bytes]) -> None:
-    """Write a file durably: file, rename, directory. `content` gets the inode that the file has from then on.
+    """Write a file durably: file, rename, directory. `content` gets the inode of the new file.
 
     Raises:
-        OSError: it is not known whether the old content is there or the new one.
+        OSError: either the old content is there or the new one; it is unknown which.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -29,7 +29,7 @@ def replace_file(path: Path, content: Callable[[int], bytes]) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file durably, if it is there. Raises OSError."""
+    """Remove a file durably, if it exists. Raises OSError."""
     path.unlink(missing_ok=True)
     sync_directory(path.parent)
 

@@ -1,4 +1,4 @@
-"""How the engine of this installation was built."""
+"""Tell how the engine of this installation was built."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What keeps the broker from starting, said in one line to the person who started it.
+"""Define the errors that keep the broker from starting, each one line for the person who started it.
 
-1. The text of a `StartError` is one line, names what was asked for and what stood in the way, and holds no
-   credential.
+1. The text of a `StartError` is one line. It names what was asked for and what prevented it, and does not contain
+   credentials.
 2. The exit code is 2 for settings that cannot be used, 1 for a machine that does not allow them.
 """
 

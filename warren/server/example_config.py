@@ -28,7 +28,7 @@ _BYTES: Final = ("_bytes", "_bytes_per_s")
 
 
 def example(settings: Settings) -> str:
-    """Return the file, in which what `settings` has from elsewhere than the defaults is set."""
+    """Return the file; settings that `settings` does not have from the defaults are set in it."""
     lines = [_HEAD]
     table = ""
     for key in KEYS.values():
@@ -52,7 +52,7 @@ def _entry(key: SettingKey, name: str, settings: Settings) -> Iterator[str]:
 
 
 def default_text(key: SettingKey) -> str:
-    """Return the default as TOML, or the example where no default is fixed."""
+    """Return the default as TOML, or the example if the default is not fixed."""
     return json.dumps(key.example) if key.example else _toml(key, value_of(Settings(), key.key))
 
 

@@ -45,27 +45,27 @@ Trim = Callable[[int], int]
 
 
 def maybe_trim() -> Trim | None:
-    """Return what gives free memory back to the system, None where the C library has no such thing."""
+    """Return the function that returns free memory to the system, None if the C library does not have one."""
     found: Trim | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return found
 
 
 class FreedMemory:
-    """Tells when it is time."""
+    """Decides when to return memory."""
 
     def __init__(self, resident: int, processor_s: float, now_s: float) -> None:
         self._least_bytes = resident
-        self._left_bytes = resident  # when it was last given back, or less since
+        self._left_bytes = resident  # when memory was last returned, or less since
         self._processor_s = processor_s
         self._looked_s = now_s
         self._quiet_looks = 0
         self._not_before_s = now_s
         self._short_not_before_s = now_s
         self._given_back_s = now_s
-        self._most_bytes = 0  # of messages since it was done, while memory is short
+        self._most_bytes = 0  # of messages since memory was last returned, while it is short
 
     def look(self, resident: int, processor_s: float, now_s: float) -> bool:
-        """Note what the process takes now, and how much of the processor it has used; tell whether to give back."""
+        """Note the memory of the process, and its use of the processor; tell whether to return memory."""
         quiet = processor_s - self._processor_s <= QUIET_SHARE * (now_s - self._looked_s)
         self._processor_s = processor_s
         self._looked_s = now_s
@@ -80,13 +80,13 @@ class FreedMemory:
         return has_grown and now_s >= self._given_back_s + BUSY_EVERY_S
 
     def look_while_short(self, message_bytes: int, now_s: float) -> bool:
-        """Note how much memory the messages of queues take now; tell whether to give back."""
+        """Note the memory of the messages in queues; tell whether to return memory."""
         self._most_bytes = max(self._most_bytes, message_bytes)
         is_much = self._most_bytes - message_bytes >= PIECE_BYTES or now_s - self._given_back_s >= SHORT_EVERY_S
         return is_much and now_s >= self._short_not_before_s
 
     def given_back(self, took_s: float, resident: int, now_s: float) -> None:
-        """Note that it was done, and what the process takes now."""
+        """Note that memory was returned, and how much the process has now."""
         self._given_back_s = now_s
         self._left_bytes = resident
         self._not_before_s = now_s + PAUSE_PER_S * took_s
@@ -95,7 +95,7 @@ class FreedMemory:
 
 
 async def return_freed_memory(is_short: Callable[[], bool], message_bytes: Callable[[], int]) -> None:
-    """Give back what is free, for ever. `is_short`: whether memory is; `message_bytes`: what queues have of it."""
+    """Return free memory, for ever. `is_short`: whether memory is short; `message_bytes`: what queues have of it."""
     trim = maybe_trim()
     if trim is None:
         await trio.sleep_forever()

@@ -35,7 +35,7 @@ Administer = Callable[[MetadataChange, str], Awaitable[None]]
 
 
 def told_by(parameters: ParameterBook) -> HeldMark | None:
-    """Return why links are held, as the metadata have it."""
+    """Return why links are held, as the metadata say."""
     parameter = parameters.maybe_global(PARAMETER)
     return None if parameter is None else mark_of(parameter.value)
 
@@ -49,7 +49,7 @@ class HeldLinks:
         self._mark = None if directory is None else links_mark.maybe_mark(directory)
 
     def maybe_mark(self) -> HeldMark | None:
-        """Return why links are held; None: they are not."""
+        """Return why links are held; None if they are not."""
         return told_by(self._parameters) or self._mark
 
     @property
@@ -59,7 +59,7 @@ class HeldLinks:
         return "" if mark is None else mark.reason
 
     async def begin(self, administer: Administer, *, with_links: bool) -> None:
-        """Make the mark of the directory a part of the metadata; `with_links`: release what is held instead.
+        """Make the mark of the directory a part of the metadata; with `with_links`, release held links instead.
 
         Raises:
             CommitTimeout: that is not durable yet; the next start does it again.
@@ -80,10 +80,10 @@ class HeldLinks:
             )
 
     async def release(self, administer: Administer, by: str) -> bool:
-        """Have links run, for good; tell whether they were held. `by`: the user who wants that.
+        """Let links run, for good; tell whether they were held. `by`: the user who requests that.
 
         Raises:
-            CommitTimeout: they run, and it is not durable yet.
+            CommitTimeout: they run, but that is not durable yet.
         """
         was_held = self.maybe_mark() is not None
         await self._remove_mark()

@@ -1,7 +1,7 @@
-"""How long things take: a histogram with fixed bounds, cheap enough for every turn of the reactor.
+"""Count durations in a histogram with fixed bounds, cheap enough for every turn of the reactor.
 
 1. Bounds are 1, 2 and 5 times the powers of ten from 10 us to 10 s, the same for all, so that histograms can be added.
-2. One thread observes. Others may read at any time; what they see may lack the latest observation, or part of it.
+2. One thread observes. Other threads may read at any time; they may miss the latest observation, or part of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-# Upper bounds in seconds, inclusive; what takes longer than the last is in one more bucket.
+# Upper bounds in seconds, inclusive; longer durations are in one more bucket.
 BOUNDS_S: Final[tuple[float, ...]] = (
     *(0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005),
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
@@ -19,7 +19,7 @@ BOUNDS_S: Final[tuple[float, ...]] = (
 
 
 class Histogram:
-    """Counts observations by their length. ``sum_s``: all of them together."""
+    """Counts observations by their length. ``sum_s``: the sum of all."""
 
     def __init__(self) -> None:
         self.count: i64 = 0
@@ -32,7 +32,7 @@ class Histogram:
         self._counts = append(self._counts, 0)
 
     def observe(self, seconds: float) -> None:
-        """Count one that took so long."""
+        """Count one duration."""
         bounds = self._bounds
         at: i64 = 0
         while at < len(bounds) and seconds > bounds[at]:

@@ -1,4 +1,4 @@
-"""Whether the message store and the metadata store are of the same broker and the same time: compared at a start.
+"""Compare, at a start, whether the message store and the metadata store are of the same broker and the same time.
 
     the metadata store knows                   and the message store                      a start is
     a position of this message store           ends before it: it is older                refused
@@ -7,10 +7,11 @@
     less than the message store                                                           served, and changes are told
                                                                                           that are lost (``writer.py``)
 
-1. Compared are how many changes of the metadata the log has, and its last LSN (`Catalogue.positions`). The metadata
-   store learns the LSN with each change, every minute, and at a clean stop: what came after that is not missed here.
-2. `accept_loss` has the broker start with what is here. The metadata store is told so: the next start is as any other.
-3. A node that was promoted or elected is not asked: positions were compared before, and its metadata are in the same
+1. The comparison uses the number of metadata changes in the log, and its last LSN (`Catalogue.positions`). The metadata
+   store learns the LSN with each change, every minute, and at a clean stop: the loss of later frames is not noticed.
+2. With `accept_loss` the broker starts with what is here. The metadata store notes that: the next start is a normal
+   one.
+3. A node that was promoted or elected skips this: positions were compared before, and its metadata are in the same
    directory.
 """
 
@@ -36,16 +37,16 @@ log = get_logger("server")
 
 
 class Metadata(Protocol):
-    """What is asked of a metadata store."""
+    """The part of a metadata store that is needed here."""
 
     def positions(self) -> dict[bytes, Position]:
-        """Return how far message stores had come, by their ids. Raises CatalogueError."""
+        """Return the positions of message stores, by their ids. Raises CatalogueError."""
 
     def commit(self, changes: Sequence[MetadataChange], store_id: bytes = b"", applied: int = 0, lsn: int = 0) -> None:
-        """Note how far a message store has come. Raises CatalogueError."""
+        """Note the position of a message store. Raises CatalogueError."""
 
     def queue_count(self) -> int:
-        """Return how many durable queues there are. Raises CatalogueError."""
+        """Return the number of durable queues. Raises CatalogueError."""
 
 
 def compare(metadata: Metadata, messages: Recovered, directory: Path, *, accept_loss: bool) -> None:

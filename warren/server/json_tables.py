@@ -1,7 +1,7 @@
-"""Field tables as JSON, and back.
+"""Convert field tables to JSON, and back.
 
-Bytes that are not UTF-8 become text with a replacement character: JSON has nothing else, and what is shown here is not
-what travels. A decimal becomes a number, a timestamp the number of its seconds.
+Bytes that are not UTF-8 become text with a replacement character: JSON cannot carry them, and this text is only shown,
+not sent. A decimal becomes a number, a timestamp its number of seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def table_to_json(encoded: bytes) -> dict[str, Any]:
 
 
 def value_to_json(value: object) -> Any:
-    """Return a decoded field value as JSON has it."""
+    """Return a decoded field value as JSON represents it."""
     if isinstance(value, str):
         return text(value)
     if isinstance(value, bytes):
@@ -57,7 +57,7 @@ def table_from_json(value: object) -> bytes:
     try:
         _check_numbers(value)
         encoded = encode_table(value)
-        decode_table(encoded)  # not too deep, not too many
+        decode_table(encoded)  # refuses tables that are too deep or have too many fields
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except (OverflowError, UnicodeEncodeError) as error:

@@ -1,14 +1,14 @@
-"""The mark in a data directory that is not the one its links were made for: a restored backup, or a copy.
+"""Mark a data directory that is not the one its links were made for: a restored backup, or a copy.
 
     links.held         JSON: reason, since_ms. While it is there the links of the broker are held (``held_links.py``)
     directory.place    JSON: the inode of this file itself
 
-1. A restore writes the mark before the directory is complete. A start writes it before anything else when
+1. A restore writes the mark before the directory is complete. A start writes it before anything else if
    ``directory.place`` has another inode than it says: then the directory was copied file by file.
-2. Inodes are believed only where the file system keeps them (`KEEPS_INODES`): a false alarm would stop the links of a
-   broker in production. A copy of a whole file system or volume keeps the inodes: it is not told from the original.
-3. A directory without ``directory.place`` gets it, and is not held: an older Warren has left it. Where there is no
-   space for it a start does without; a copy that cannot be marked is not started.
+2. Inodes count only where the file system keeps them (`KEEPS_INODES`): a false alarm would stop the links of a broker
+   in production. A copy of a whole file system or volume keeps the inodes, so it cannot be told from the original.
+3. A directory without ``directory.place`` gets it, and is not held: an older Warren has left it. If there is no space
+   for it the broker starts without it; but a copy that cannot be marked does not start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warren.server.durable_file import remove_file, replace_file
 MARK: Final = "links.held"
 PLACE: Final = "directory.place"
 COPIED: Final = "the data directory is a copy"
-# A file has its inode for life there, whatever is mounted or started again. FUSE, 9p, overlays and FAT make them up.
+# On these a file keeps its inode across mounts and restarts. FUSE, 9p, overlays and FAT invent inodes.
 KEEPS_INODES: Final = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "nfs", "nfs4", "tmpfs", "xfs", "zfs"})
 MOUNTS: Final = Path("/proc/self/mounts")
 _BYTES_MAX: Final = 1 << 16
@@ -46,7 +46,7 @@ class HeldMark:
 
 
 def mark_of(value: object) -> HeldMark:
-    """Return what JSON says; whatever it says, links are held."""
+    """Return the mark in a JSON value; links are held whatever that says."""
     found = value if isinstance(value, dict) else {}
     reason, since_ms = found.get("reason"), found.get("since_ms")
     return HeldMark(
@@ -62,7 +62,7 @@ def hold(directory: Path, reason: str) -> None:
 
 
 def maybe_mark(directory: Path) -> HeldMark | None:
-    """Return the mark; also for one that cannot be read."""
+    """Return the mark, even for an unreadable one."""
     try:
         return mark_of(_read(directory / MARK))
     except FileNotFoundError:
@@ -78,9 +78,9 @@ def release(directory: Path) -> None:
 
 
 def note_place(directory: Path, file_system: str | None = None) -> bool:
-    """Tell whether a directory was copied since its last start, and hold its links if so; remember where it is.
+    """Tell whether a directory was copied since its last start, and hold its links if so; remember its place.
 
-    `file_system`: its type, if not the one that the system says. Raises OSError: it is a copy, and cannot be marked.
+    `file_system`: its type, if not the one that the system says. Raises OSError: a copy cannot be marked.
     """
     path = directory / PLACE
     was = here = None
@@ -100,7 +100,7 @@ def note_place(directory: Path, file_system: str | None = None) -> bool:
 
 
 def type_of_file_system(path: Path) -> str:
-    """Return the type of the file system that a path is on; empty where the system does not say."""
+    """Return the type of the file system of a path; empty if the system does not tell it."""
     wanted = os.path.realpath(path)
     best, found = -1, ""
     try:
@@ -113,7 +113,7 @@ def type_of_file_system(path: Path) -> str:
             continue
         place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[1])
         is_above = place == "/" or wanted == place or wanted.startswith(f"{place}/")
-        if is_above and len(place) >= best:  # of two at one place the later one is seen
+        if is_above and len(place) >= best:  # of two mounts at one place the later one is visible
             best, found = len(place), fields[2]
     return found
 

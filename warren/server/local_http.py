@@ -24,13 +24,13 @@ class LocalHttp:
         self._url = ""
 
     async def url(self) -> str:
-        """Return where it is; wait for it, if it is not there yet."""
+        """Return the URL of the listener; wait until it is open."""
         self._wanted.set()
         await self._opened.wait()
         return self._url
 
     def admit(self, vhost: str) -> str:
-        """Return a token that lets in to `vhost`."""
+        """Return a token that gives access to `vhost`."""
         token = secrets.token_urlsafe(32)
         self._vhosts[_digest(token)] = vhost
         return token
@@ -46,11 +46,11 @@ class LocalHttp:
     # --- for the server -----------------------------------------------------------------------------------------------
 
     async def wanted(self) -> None:
-        """Wait until somebody asks for it."""
+        """Wait until a program needs the listener."""
         await self._wanted.wait()
 
     def opened(self, url: str) -> None:
-        """Tell that it is at `url`."""
+        """Tell that the listener is open at `url`."""
         self._url = url
         self._opened.set()
 

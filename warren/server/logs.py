@@ -1,17 +1,17 @@
-"""Log lines: one event with its fields per line, for a person (console) or a collector (JSON).
+"""Write log lines: one event with its fields per line, for a person (console) or a collector (JSON).
 
     log = get_logger("catalogue")
     log.info("metadata store available", batch=12)
 
-1. One record is one line on stderr: line breaks and control characters in values, names from the network
-   included, are escaped. Only a traceback for the console has more, each of them indented, so that no text in an
-   exception looks like a record.
-2. No credential is written: a field whose name speaks of one, and the password inside a URL, become ``***``.
-3. A disabled level costs one comparison and formats nothing.
-4. Nobody waits for stderr: a thread writes to it (``standard_streams.py``). While it takes nothing, lines beyond
-   `standard_streams.QUEUE_BYTES` are dropped, and a line says how many as soon as it takes something.
+1. One record is one line on stderr: line breaks and control characters are escaped, in values as well as in names from
+   the network. Only a traceback for the console has more lines. Each of them is indented, so that text in an exception
+   cannot look like a record.
+2. Credentials are not written: a field whose name suggests one, and the password inside a URL, become ``***``.
+3. A disabled level costs one comparison and does not format anything.
+4. The broker never waits for stderr: a thread writes to it (``standard_streams.py``). While stderr accepts nothing,
+   lines beyond `standard_streams.QUEUE_BYTES` are dropped. A line says how many as soon as it accepts data again.
 
-Lines of libraries that use the standard `logging` go the same way. The per-message path never logs.
+Lines of libraries that use the standard `logging` take the same way. The per-message path never logs.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class Log:
         self._logger = logger
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """Tell what only someone hunting a fault wants to know."""
+        """Report details for a person who hunts a fault."""
         self._write(logging.DEBUG, event, fields, None)
 
     def info(self, event: str, /, **fields: object) -> None:
-        """Tell a change of state an operator expects."""
+        """Report a change of state that an operator expects."""
         self._write(logging.INFO, event, fields, None)
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """Tell what an operator should look at."""
+        """Report something that an operator should look at."""
         self._write(logging.WARNING, event, fields, None)
 
     def error(self, event: str, /, *, exception: BaseException | None = None, **fields: object) -> None:
-        """Tell that something promised does not happen; `exception` adds its traceback."""
+        """Report a promise that was broken; `exception` adds its traceback."""
         self._write(logging.ERROR, event, fields, exception)
 
     def _write(self, level: int, event: str, fields: dict[str, object], exception: BaseException | None) -> None:
@@ -74,12 +74,12 @@ class Log:
 
 
 def get_logger(name: str) -> Log:
-    """Return the log of the part called `name`; usable before `configure`."""
+    """Return the log of the part `name`; usable before `configure`."""
     return Log(logging.getLogger(f"{_ROOT}.{name}"))
 
 
 def configure(level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
-    """Send log lines from `level` (one of `LEVELS`) up to `stream` (stderr), instead of where they went."""
+    """Send log lines from `level` (one of `LEVELS`) up to `stream` (stderr), instead of to the previous stream."""
     formatter = _JsonFormatter() if log_format == "json" else _ConsoleFormatter()
     handler: logging.Handler
     if stream is not None:
@@ -93,7 +93,7 @@ def configure(level: str, log_format: LogFormat, stream: TextIO | None = None) -
         if isinstance(earlier.formatter, _LineFormatter):
             root.removeHandler(earlier)
     root.addHandler(handler)
-    # Libraries speak up from warning on; their debug lines may hold statement parameters.
+    # Libraries write from warning on; their debug lines may contain statement parameters.
     root.setLevel(logging.WARNING)
     logging.getLogger(_ROOT).setLevel(level.upper())
     # A full disk or a closed pipe behind stderr must not print a traceback per line.
@@ -101,14 +101,14 @@ def configure(level: str, log_format: LogFormat, stream: TextIO | None = None) -
 
 
 def level() -> str:
-    """Return the least level that is written, one of `LEVELS` unless somebody else has set it."""
+    """Return the lowest level that is written, one of `LEVELS` unless other code has set it."""
     return logging.getLevelName(logging.getLogger(_ROOT).getEffectiveLevel()).lower()
 
 
 def set_level(wanted: str, by: str) -> None:
-    """Write lines from `wanted` (one of `LEVELS`) up from now on; the log says so, and who asked for it (`by`).
+    """Write lines from `wanted` (one of `LEVELS`) up from now on; the log says so, and who requested it (`by`).
 
-    The line is written at the more talkative of both levels: who turns the log down cannot do so unseen.
+    The line is written at the more verbose of both levels, so that turning the log down is always visible.
     """
     before = level()
     if before == wanted:
@@ -128,7 +128,7 @@ def redact_url(text: str) -> str:
 
 @lru_cache(256)
 def _is_credential(name: str) -> bool:
-    """Tell whether a field speaks of a credential; the names of fields are ours, and few."""
+    """Tell whether the name of a field suggests a credential; field names are ours, and few."""
     return _CREDENTIAL_NAME.search(name) is not None
 
 

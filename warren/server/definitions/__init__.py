@@ -1,1 +1,1 @@
-"""Files of definitions: topology, users and policies, read, compared with what there is, and imported."""
+"""Read files of definitions (topology, users and policies), compare them with the broker, and import them."""

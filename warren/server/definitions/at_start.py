@@ -1,9 +1,9 @@
-"""The file that the setting `load_definitions` names, imported before anybody can connect.
+"""Import the file that the setting `load_definitions` names, before a client can connect.
 
-1. A file that cannot be read or imported keeps the broker from starting, with nothing of it imported.
-2. Everything in it is committed at once, with the hash of the file: after a crash either the broker has all of it, or
-   the next start imports it again.
-3. Nobody's access is guarded: who may set this may do everything.
+1. A file that cannot be read or imported keeps the broker from starting; then none of it is imported.
+2. All of the file is committed at once, with its hash. After a crash either the broker has all of it, or the next start
+   imports it again.
+3. The import may take away access of any user: an operator who sets this may do everything.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ log = get_logger("definitions")
 
 
 async def load_definitions(path: Path, broker: Broker, *, skip_if_unchanged: bool) -> int:
-    """Import the file at `path` and return the ticket to wait for; 0 when it is the one imported last and may be
-    skipped.
+    """Import the file at `path` and return the ticket to wait for; 0 if it was imported last time and may be skipped.
 
     Raises:
         StartError: the file cannot be read, or is refused; one line with the first reasons.
@@ -72,8 +71,8 @@ def _one_line(refused: DefinitionsRefused) -> list[str]:
 
 
 async def _no_pause() -> None:
-    """Go on: nobody else is there yet."""
+    """Continue at once: no other task waits yet."""
 
 
 def _nothing_to_settle() -> None:
-    """Nobody is connected."""
+    """Do nothing: no client is connected."""

@@ -13,11 +13,11 @@
 5. Of two items for the same thing the later one counts. A queue or exchange that is declared in two ways is a mistake.
 6. Names beginning with ``amq.``, the default exchange and global parameters beginning with ``internal`` are skipped.
 7. The steps are in an order in which each can be applied: an exchange or queue finds its policies in place.
-8. A vhost that the import makes is open to the user who imports, unless the file says what they may do there. An
-   administrator may import what connects to any vhost: shovels, upstreams, tables.
+8. A vhost that the import makes is open to the importing user, unless the file sets their permissions there. An
+   administrator may import objects that connect to any vhost: shovels, upstreams, tables.
 
-Limits that hold already bind what is imported; those that come with the file do not, so that a vhost that had more than
-its limit can be taken over. Tracing is not durable, so a file cannot switch it on.
+Existing limits apply to the imported objects. Limits in the file do not, so that a vhost with more objects than its
+limit can be taken over. Tracing is not durable, so a file cannot switch it on.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ Step = MetadataChange | DeclareExchange | DeclareQueue | Bind
 
 @dataclass(slots=True)
 class PlannedChange:
-    """What becomes of one item; `step` does it, where there is something to do. `detail` holds no secret."""
+    """The result for one item; `step` carries it out, if there is anything to do. `detail` does not contain secrets."""
 
     action: str
     kind: str
@@ -153,7 +153,7 @@ class Plan:
     changes: list[PlannedChange] = field(default_factory=list)
 
     def conflicts(self) -> list[PlannedChange]:
-        """Return what is not imported because of what is there."""
+        """Return the items that are not imported because they conflict with existing ones."""
         return [change for change in self.changes if change.action == CONFLICT]
 
 
@@ -166,12 +166,12 @@ async def make_plan(
     password: bytes = b"",
     overwrite_own: bool = False,
 ) -> Plan:
-    """Plan the import of `definitions` that the user `by` asks for, ``""``: the operator of the machine.
+    """Plan the import of `definitions` that the user `by` requests, ``""``: the operator of the machine.
 
-    `password`: the one that `by` has logged in with, if it is known: a hash of it in the file changes nothing.
+    `password`: the password with which `by` has logged in, if known: a hash of it in the file does not change anything.
 
     Raises:
-        DefinitionsRefused: something in it is not valid. Nothing is changed.
+        DefinitionsRefused: something in it is not valid. The broker stays as it is.
     """
     planner = _Planner(broker, definitions, pause, by, password, overwrite_own)
     await planner.run()
@@ -181,7 +181,7 @@ async def make_plan(
 
 
 class _Planner:
-    """The plan in the making, and what the broker would be like after it."""
+    """The unfinished plan, and the state of the broker after it."""
 
     def __init__(
         self, broker: Broker, definitions: Definitions, pause: Pause, by: str, password: bytes, overwrite_own: bool
@@ -196,11 +196,12 @@ class _Planner:
         self._overwrite_own = overwrite_own
         importer = broker.access.get(by)
         is_administrator = importer is not None and ADMINISTRATOR_TAG in importer.tags
-        self._asked_by = "" if is_administrator else by  # whose rights the values of parameters are checked for
-        self._puts: dict[tuple[str, ...], object] = {}  # what is planned, by kind and name
+        # the user whose rights the values of parameters are checked for
+        self._asked_by = "" if is_administrator else by
+        self._puts: dict[tuple[str, ...], object] = {}  # planned puts, by kind and name
         self._users: set[str] = set()
         self._vhosts: dict[str, VhostPut] = {}
-        self._fresh: dict[str, dict[str, Exchange]] = {}  # the exchanges that new vhosts are born with
+        self._fresh: dict[str, dict[str, Exchange]] = {}  # the predeclared exchanges of new vhosts
         self._exchanges: dict[tuple[str, str], tuple[ExchangeDeclaration, Exchange]] = {}
         self._queues: dict[tuple[str, str], QueueDeclaration] = {}
         self._differing: set[tuple[str, str]] = set()  # exchanges that exist with other properties
@@ -299,7 +300,7 @@ class _Planner:
         self._limits_of_user(item)
 
     def _guard_user(self, current: UserPut, put: UserPut) -> str:
-        """Return why `put` may not take the place of `current` unasked (4), or ``""``."""
+        """Return why `put` may not replace `current` unless that was asked for (4), or ``""``."""
         if self._overwrite_own or not self._by or current == put:
             return ""
         if PROTECTED_TAG in current.tags:
@@ -327,7 +328,7 @@ class _Planner:
         there = self._broker.vhosts.get(item.name)
         current: VhostPut | None = self._planned(("vhost", item.name), None if there is None else there.record)
         before = VhostPut(item.name) if current is None else current
-        self._vhosts.setdefault(item.name, before)  # it will be there, whatever is wrong with it
+        self._vhosts.setdefault(item.name, before)  # it will exist, whatever is wrong with it
         nested = metadata_of(item)
         description = _first(item.description, nested.description, before.description)
         tags = _first(item.tags, nested.tags, before.tags)
@@ -364,7 +365,7 @@ class _Planner:
         self._put(("permission", put.user, put.vhost), put, put.vhost, current, changed, guard)
 
     def _open_new_vhosts(self) -> None:
-        """Let the user who imports into the vhosts that this makes, as RabbitMQ does (8)."""
+        """Give the importing user access to the vhosts that the import makes, as RabbitMQ does (8)."""
         if self._by not in self._broker.access.users:
             return
         for vhost in self._vhosts:
@@ -390,7 +391,7 @@ class _Planner:
         self._put(("topic_permission", *key), put, put.vhost, current, changed, guard, f"{put.user}, {put.exchange}")
 
     def _guard_permissions(self, user: str, taken: list[str]) -> str:
-        """Return why permissions of `user` may not lose what is `taken` unasked (4), or ``""``."""
+        """Return why permissions of `user` may not lose `taken` unless that was asked for (4), or ``""``."""
         if not taken or self._by != user or self._overwrite_own:
             return ""
         return f"the user who imports would lose permissions: {', '.join(taken)}"
@@ -536,7 +537,7 @@ class _Planner:
         self._add(CREATE, "queue", vhost, item.name, "", DeclareQueue(vhost, declaration))
 
     def _typed(self, item: QueueItem, arguments: bytes) -> bytes:
-        """Return `arguments` with the type that the item itself names, when they do not name classic by silence."""
+        """Return `arguments` with the type of the item itself, unless a missing type in them means classic."""
         named = _as_dict(item.arguments).get(QUEUE_TYPE)
         if item.type is None:
             return arguments
@@ -545,7 +546,7 @@ class _Planner:
         return arguments if named is not None or item.type == "classic" else _with_type(arguments, item.type)
 
     def _with_default_type(self, vhost: str, item: QueueItem, arguments: bytes) -> bytes:
-        """Return `arguments` with the type that the vhost, as it will be, would give the queue."""
+        """Return `arguments` with the type that the vhost, after the import, would give the queue."""
         record = self._vhosts.get(vhost)
         if record is None:
             record = self._broker.vhosts[vhost].record
@@ -656,7 +657,7 @@ class _Planner:
         return found
 
     async def _index_bindings(self, item: BindingItem) -> None:
-        """Make sure that `_bound` has what is bound already to the source of `item`."""
+        """Make sure that `_bound` has the existing bindings of the source of `item`."""
         key = (item.vhost or "", item.source)
         if key in self._bound:
             return
@@ -684,7 +685,7 @@ class _Planner:
         return name
 
     def _planned(self, key: tuple[str, ...], there: Any) -> Any:
-        """Return what will be there under `key` as far as it is planned: `there`, what is there now, or another."""
+        """Return the planned object under `key`: `there`, the current one, or its replacement."""
         return self._puts.get(key, there)
 
     def _put(
@@ -699,7 +700,7 @@ class _Planner:
         *,
         kept: object = None,
     ) -> None:
-        """Plan `put` in the place of `current`, from which it differs in what is `changed`; a `guard` forbids it."""
+        """Plan `put` in place of `current`; `changed` names the differences. A `guard` forbids it."""
         name = shown or (key[1] if len(key) == 2 or key[0].endswith("permission") else key[-1])
         if current is not None and not changed:
             self._add(SAME, key[0], vhost, name)
@@ -747,7 +748,7 @@ def _differences(current: object, put: object, fields: tuple[str, ...]) -> list[
 
 
 def _is_wider(before: str, after: str) -> bool:
-    """Tell whether pattern `after` surely matches all that `before` does."""
+    """Tell whether pattern `after` certainly matches all that `before` matches."""
     return after in (before, EVERYTHING) or before in NOTHING
 
 

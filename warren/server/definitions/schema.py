@@ -1,4 +1,4 @@
-"""Definition files: what RabbitMQ 3.x and 4.x and Warren export, read from JSON into typed items.
+"""Read definition files, as RabbitMQ 3.x and 4.x and Warren export them, from JSON into typed items.
 
     key                  an item says
     users                name, password_hash, hashing_algorithm, tags (list, or text with commas), limits
@@ -33,7 +33,7 @@ import msgspec
 
 from warren.server.logins.passwords import SCRYPT, PasswordHash, check_hash
 
-# Called between small pieces of work; lets others run when it is time.
+# Called between small pieces of work; lets other tasks run when it is time.
 Pause = Callable[[], Awaitable[None]]
 
 PROBLEMS_SHOWN: Final = 100
@@ -42,7 +42,7 @@ _TAGS = list[str] | str | None
 
 
 class DefinitionsRefused(Exception):
-    """A file that cannot be imported; `problems` says why, a line each. Nothing was changed."""
+    """A file that cannot be imported; `problems` says why, a line each. The broker stays as it was."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__(*problems[:PROBLEMS_SHOWN])
@@ -147,7 +147,7 @@ class BindingItem(msgspec.Struct):
 
 
 class Definitions:
-    """The items of a file, each with its place in it (``queues[3]``). `rabbit_version` is 0, 0 when not said."""
+    """The items of a file, each with its place in it (``queues[3]``). `rabbit_version` is 0, 0 without one."""
 
     def __init__(self) -> None:
         self.rabbit_version = (0, 0)
@@ -184,7 +184,7 @@ async def read_definitions(data: bytes, only_vhost: str | None, pause: Pause) ->
     """Read a file of everything, or of one vhost.
 
     Raises:
-        DefinitionsRefused: it is no JSON, or items lack something or have it with a wrong type.
+        DefinitionsRefused: it is not JSON, or items have missing or wrongly typed fields.
     """
     try:
         sections = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
@@ -223,10 +223,10 @@ async def read_definitions(data: bytes, only_vhost: str | None, pause: Pause) ->
 
 
 def metadata_of(item: VhostItem) -> VhostMetadata:
-    """Return what a vhost says in ``metadata``, of which flat fields have precedence.
+    """Return the properties in a vhost's ``metadata``; flat fields have precedence.
 
     Raises:
-        ValueError: something in there has a wrong type.
+        ValueError: a field in it has a wrong type.
     """
     try:
         return msgspec.convert(item.metadata or {}, VhostMetadata, strict=False)
@@ -235,17 +235,17 @@ def metadata_of(item: VhostItem) -> VhostMetadata:
 
 
 def hash_to_file(password: PasswordHash) -> str:
-    """Return a password hash as a file has it (4)."""
+    """Return a password hash in the form for a file (4)."""
     if password.algorithm != SCRYPT:
         return password.text
     return base64.b64encode(password.text.encode()).decode()
 
 
 def hash_from_file(text: str, algorithm: str) -> PasswordHash:
-    """Return the password hash that a file has as `text`.
+    """Return the password hash that a file gives as `text`.
 
     Raises:
-        ValueError: it cannot be one of `algorithm`, or that is unknown.
+        ValueError: it cannot be one of `algorithm`, or the algorithm is unknown.
     """
     if algorithm == SCRYPT and text and not text.startswith("$"):
         try:
@@ -264,7 +264,7 @@ def tags_of(given: list[str] | str) -> tuple[str, ...]:
 
 
 def _faults(raw: msgspec.Raw, kind: type[_Kind]) -> list[str]:
-    """Return everything that keeps an item from being of its kind."""
+    """Return all faults of an item."""
     try:
         given = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -1,1 +1,1 @@
-"""Readers that take messages out of queues in ranges, and what they decide about single ones."""
+"""Serve readers that take messages out of queues in ranges, and their decisions about single messages."""

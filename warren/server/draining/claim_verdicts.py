@@ -1,15 +1,15 @@
-"""What a reader has decided about single claims before it acknowledges them, and in which order that is carried out.
+"""Keep what a reader decides about single claims before it acknowledges them, and in which order to carry that out.
 
     settle 3..5 dead_letter, 9 requeue      verdicts: [3, 5) dead_letter, [9, 10) requeue
     claim after 12                          [0, 3) acknowledged, [3, 5) dead-lettered, [5, 9) acknowledged, [9, 10) ...
 
-1. A verdict waits until its claim is acknowledged. Until then a later one replaces it, and acknowledging it takes it
-   back: a batch that is tried again may decide again, and a batch that is never finished has decided nothing.
-2. Verdicts are kept in order and do not overlap; those of one kind that touch are one.
-3. A batch that was tried again is noted with how often it has failed (`Failed`). What of it has failed more often than
-   its queue allows is given up when the batch is acknowledged, unless there is a verdict.
+1. A verdict waits until its claim is acknowledged. Until then a later verdict replaces it, and the verdict `ACK`
+   removes it. So a batch that is tried again may decide again, and a batch that never finishes has decided nothing.
+2. Verdicts are kept in order and do not overlap. Adjacent ones of one kind are merged.
+3. A batch that was tried again is noted with the number of its failures (`Failed`). When it is acknowledged, messages
+   that have failed more often than their queue allows are given up, unless they have a verdict.
 
-Nothing here does anything: `server.draining.drains` does.
+This module only decides; `server.draining.drains` acts.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import msgspec
 ACK: Final = "ack"
 DEAD_LETTER: Final = "dead_letter"
 REQUEUE: Final = "requeue"
-GIVE_UP: Final = "give_up"  # no reader says it: see (3)
+GIVE_UP: Final = "give_up"  # never sent by a reader: see (3)
 KINDS: Final = (ACK, DEAD_LETTER, REQUEUE)
-# Of one session, each of them a range: they are in memory, and one record of the log.
+# For one session, each verdict a range: they are in memory, and in one record of the log.
 VERDICTS_MAX: Final = 50_000
 
 
 class Verdict(msgspec.Struct, array_like=True, frozen=True):
-    """What is to become of the claims from `first` to `end`. `delay_ms`: of `REQUEUE`, None: what the queue says."""
+    """What happens to the claims from `first` to `end`. `delay_ms`: of `REQUEUE`, None: as the queue says."""
 
     first: int
     end: int
@@ -38,7 +38,7 @@ class Verdict(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """Claims of a batch that has failed `times`; noted in `epoch`. `limit`: how often they may, None: as they like."""
+    """Claims of a batch that has failed `times`; noted in `epoch`. `limit`: the failures allowed, None: any number."""
 
     first: int
     end: int
@@ -60,7 +60,7 @@ def encoded(verdicts: Sequence[Verdict]) -> bytes:
 def decided(
     before: Sequence[Verdict], ranges: Iterable[tuple[int, int]], kind: str, delay_ms: int | None
 ) -> list[Verdict]:
-    """Return `before` with another verdict for `ranges`, in which ranges may overlap and stand in any order."""
+    """Return `before` with another verdict for `ranges`, which may overlap and be in any order."""
     wanted: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if wanted and first <= wanted[-1][1]:
@@ -74,7 +74,7 @@ def decided(
 
 
 def _outside(verdicts: Iterable[Verdict], ranges: Sequence[tuple[int, int]]) -> Iterator[Verdict]:
-    """Yield what of `verdicts` is in none of `ranges`; both ascend."""
+    """Yield the parts of `verdicts` that are outside all `ranges`; both ascend."""
     at = 0
     for verdict in verdicts:
         first = verdict.first
@@ -102,7 +102,7 @@ def _joined(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def leaving(verdicts: Sequence[Verdict], failed: Failed | None, number: int) -> list[Verdict]:
-    """Return what becomes of the claims below `number` that are not simply acknowledged, in their order."""
+    """Return what happens to those claims below `number` that are not simply acknowledged, in their order."""
     found = [each for each in verdicts if each.first < number]
     if failed is not None and failed.limit is not None:
         ranges = [(each.first, each.end) for each in found]

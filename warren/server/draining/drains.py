@@ -69,7 +69,7 @@ from warren.vhosts.limits import MAX_QUEUES, is_reached
 from warren.vhosts.virtual_host import VirtualHost
 
 CLAIM_S: Final = 20.0
-# How long a call waits for the one before it.
+# How long a call waits for the previous one.
 TURN_S: Final = 30.0
 # Of one queue: every user who may read it can open sessions, and each session is a queue.
 DRAINS_QUOTA: Final = Quota(total=100, of_user=50)
@@ -91,11 +91,11 @@ class DrainError(Exception):
 
 
 class Fenced(DrainError):
-    """Somebody has opened the session since."""
+    """Another reader has opened the session since."""
 
 
 class NoDrain(DrainError):
-    """There is no such session."""
+    """The session does not exist."""
 
 
 class NoQueue(DrainError):
@@ -111,7 +111,7 @@ class Diverged(DrainError):
 
 
 class StillClaimed(DrainError):
-    """There are claims."""
+    """The session still has claims."""
 
 
 class TooMany(DrainError):
@@ -119,7 +119,7 @@ class TooMany(DrainError):
 
 
 class NotClaimed(DrainError):
-    """Claims are named that are not there."""
+    """The request names claims that do not exist."""
 
 
 class NoDeadLetters(DrainError):
@@ -127,11 +127,11 @@ class NoDeadLetters(DrainError):
 
 
 class Busy(DrainError):
-    """It has to wait for something else."""
+    """It has to wait for something else to finish."""
 
 
 class Note(msgspec.Struct):
-    """What is remembered of a session, opened last by `user`. `lease_s` None: claims are not given back by itself.
+    """The record of a session, opened last by `user`. `lease_s` None: claims are not returned automatically.
 
     `failed`: the batch that was tried again last; `acked`: up to where readers have acknowledged claims.
     """
@@ -147,7 +147,7 @@ class Note(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A session: who drains what."""
+    """A session: the queue and the name of its consumer."""
 
     vhost: VirtualHost
     queue: str
@@ -161,7 +161,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What opening a session gives: claimed and not acknowledged are the offsets from `first` to `end`.
+    """The result of opening a session: the offsets from `first` to `end` are claimed and not acknowledged.
 
     `acked`: up to where readers have acknowledged claims; from there up to `first` they were released.
     """
@@ -175,7 +175,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A session as operators see it. `last_seen_ms`: None: not since the broker started."""
+    """A session as operators see it. `last_seen_ms` None: not since the broker started."""
 
     claims: ClaimQueue
     note: Note
@@ -183,7 +183,7 @@ class Listed:
 
 
 class _Presence:
-    """Of one session: whose turn it is, and when there was a sign of its reader; `sign_s`: when its lease began."""
+    """State of one session: its current call, and the last sign of its reader; `sign_s`: when its lease began."""
 
     def __init__(self, now_s: float) -> None:
         self.turn = trio.Lock()
@@ -193,7 +193,7 @@ class _Presence:
 
 
 class Drains:
-    """The sessions of one broker. Leases end while `run` is running; `clock` is the one that it sleeps by."""
+    """The sessions of one broker. Leases end while `run` is running; `clock` is the one by which it sleeps."""
 
     def __init__(self, management: Management, *, clock: Callable[[], float] = trio.current_time) -> None:
         self._management = management
@@ -205,12 +205,12 @@ class Drains:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     async def open(self, drain: Drain, owner: str, by: str, lease_s: int | None = None) -> Opened:
-        """Open a session, from now on there, or take it over; `owner` is for people, `by` the user.
+        """Open a session, creating it if it is new, or take it over; `owner` is for people, `by` the user.
 
         `lease_s`: see (6); it replaces the one that the session had.
 
         Raises:
-            DrainError: `TooMany`, `Busy`; `Fenced`, somebody else was faster.
+            DrainError: `TooMany`, `Busy`; `Fenced`, another reader was faster.
         """
         vhost = drain.vhost
         self._check_restored(vhost)
@@ -274,7 +274,7 @@ class Drains:
             return first, claims.synced_end()
 
     def mark(self, drain: Drain, epoch: int) -> int:
-        """Return a mark of where the queue ends now: a claim until then takes nothing that comes later.
+        """Return a mark for the current end of the queue: a claim up to it does not take later messages.
 
         Raises:
             DrainError: `NoDrain`, `Fenced`.
@@ -379,7 +379,7 @@ class Drains:
             return count
 
     async def delete(self, drain: Drain, by: str, *, discard: bool) -> None:
-        """Forget a session; `discard`: and what it has claimed, which is lost.
+        """Forget a session; with `discard`, its claims are lost as well.
 
         Raises:
             DrainError: `NoDrain`, `StillClaimed`, `Busy`.
@@ -398,7 +398,7 @@ class Drains:
         self._present.pop((drain.vhost.name, drain.claims_name), None)
 
     def are_counted(self, claims: ClaimQueue) -> bool:
-        """Tell whether these messages say how often a delivery has failed: their queue counts that."""
+        """Tell whether these messages carry the number of failed deliveries: their queue counts that."""
         vhost = self._management.broker.vhosts.get(claims.vhost_name)
         queue = None if vhost is None else vhost.queues.get(claims.source_name)
         return queue is not None and queue.counts_deliveries()
@@ -412,7 +412,7 @@ class Drains:
     # --- leases -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Give back what readers hold that were silent for as long as their lease, until cancelled."""
+        """Return the claims of readers that were silent for as long as their lease, until cancelled."""
         while self._management.broker.is_restoring():
             await trio.sleep(_RESTORE_POLL_S)
         self.begin_leases()
@@ -426,14 +426,14 @@ class Drains:
                 self.begin_leases()
 
     def begin_leases(self) -> None:
-        """Have the lease of every session begin now."""
+        """Begin the lease of every session now."""
         for vhost in self._management.broker.vhosts.values():
             for claims in vhost.queues.values():
                 if isinstance(claims, ClaimQueue) and _note_of(vhost, claims.name).lease_s is not None:
                     self._presence(vhost.name, claims.name).sign_s = self._clock()
 
     async def end_leases(self) -> float:
-        """Release what is claimed by sessions whose lease is over; return when another one may be, at the earliest."""
+        """Release the claims of sessions whose lease is over; return when the next one may be, at the earliest."""
         next_s = inf
         for at, ((vhost_name, name), presence) in enumerate(list(self._present.items()), 1):
             if at % AT_ONCE == 0:
@@ -442,21 +442,21 @@ class Drains:
             claims = None if vhost is None else vhost.queues.get(name)
             if vhost is None or not isinstance(claims, ClaimQueue):
                 if not presence.calls_under_way:
-                    self._present.pop((vhost_name, name), None)  # it went with its vhost
+                    self._present.pop((vhost_name, name), None)  # it ended with its vhost
                 continue
             lease_s = _note_of(vhost, name).lease_s
             if lease_s is None:
                 continue
             if not presence.calls_under_way and self._clock() >= presence.sign_s + lease_s:
                 await self._end_lease(Drain(vhost, claims.source_name, claims.consumer_name), claims)
-                presence.sign_s = self._clock()  # when something is left, it is tried again after as long
+                presence.sign_s = self._clock()  # if claims are left, try again after the same time
             next_s = min(next_s, (self._clock() if presence.calls_under_way else presence.sign_s) + lease_s)
         return next_s
 
     async def _end_lease(self, drain: Drain, claims: ClaimQueue) -> None:
         queue = drain.vhost.queues.get(drain.queue)
         if not claims.ready_count or queue is None or not is_drainable(queue):
-            return  # nothing to give back, or nobody to take it: its reader is not shut out for that
+            return  # nothing to return, or no queue to return it to: that does not shut the reader out
         place = {"vhost": drain.vhost.name, "queue": drain.queue, "name": drain.consumer}
         try:
             count = await self.release(drain, None)
@@ -478,7 +478,7 @@ class Drains:
         return self.listed(drain.vhost, self._claims(drain))
 
     async def look(self, drain: Drain) -> Listed:
-        """Return a session whose oldest claim is known: after a restart that is looked for on disk.
+        """Return a session, including its oldest claim: after a restart that is looked for on disk.
 
         Raises:
             DrainError: `NoDrain`.
@@ -503,7 +503,7 @@ class Drains:
         return _note_of(drain.vhost, drain.claims_name)
 
     def _next_epoch(self, drain: Drain, note: Note) -> int:
-        """Give the session an epoch that no session of the vhost ever had, and remember `note` with it."""
+        """Give the session an epoch that no session of the vhost has had, and store `note` with it."""
         records = drain.vhost.records
         last = records.maybe_value(_LAST_EPOCH)
         epoch = 1 if last is None else int(last) + 1
@@ -557,7 +557,7 @@ class Drains:
 
     @asynccontextmanager
     async def _turn(self, drain: Drain, epoch: int | None, *, by_reader: bool = True) -> AsyncIterator[None]:
-        """Have the session to oneself."""
+        """Hold the session exclusively."""
         with self._under_way(drain.vhost.name, drain.claims_name, by_reader=by_reader) as presence:
             with trio.move_on_after(TURN_S) as waiting:
                 await presence.turn.acquire()
@@ -579,9 +579,10 @@ class Drains:
         return claims.first_offset()
 
     async def _acknowledge(self, drain: Drain, epoch: int, claims: ClaimQueue, number: int) -> None:
-        """Have the claims below `number` leave, each as it was decided."""
+        """Remove the claims below `number`, each as it was decided."""
         verdicts, note = self._verdicts(drain), self._note(drain)
-        if number > claims.first_offset():  # else nothing is claimed below it: it was released, or acknowledged before
+        # otherwise nothing is claimed below it: it was released, or acknowledged before
+        if number > claims.first_offset():
             note.acked = number
             drain.vhost.records.store(_SESSION + drain.claims_name, msgspec.json.encode(note))
         for verdict in leaving(verdicts, note.failed, number):
@@ -676,14 +677,14 @@ class Drains:
             self._check(drain, epoch)
 
     async def _give_way(self) -> None:
-        """Let the others have their turn, and wait while the disk is behind."""
+        """Let other tasks have their turn, and wait while the disk is behind."""
         while self._management.broker.log.is_congested():
             await trio.sleep(_CONGESTED_POLL_S)
         await trio.lowlevel.checkpoint()
 
 
 def is_drainable(queue: Queue) -> bool:
-    """Tell whether the messages of `queue` can be claimed: it is of a kind for that, and of no connection."""
+    """Tell whether the messages of `queue` can be claimed: its kind allows it, and it is not exclusive."""
     return queue.owner is None and not isinstance(queue, Stream | ClaimQueue)
 
 

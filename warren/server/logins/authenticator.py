@@ -41,7 +41,7 @@ LOOPBACK_ONLY: Final = frozenset({"guest"})
 KDF_THREADS: Final = 2
 CACHE_S: Final = 600.0
 FAILURE_DELAY_S: Final = 1.0
-SLOW_FACTOR: Final = 5.0  # how much later a suspect's refusal is told
+SLOW_FACTOR: Final = 5.0  # how much later a suspect's refusal is sent
 SUSPECT_PAUSE_S: Final = 0.1
 
 _CACHE_ENTRIES_MAX: Final = 8192
@@ -55,10 +55,10 @@ log = get_logger("authenticator")
 
 
 class Users(Protocol):
-    """Where user records are looked up by name."""
+    """Looks up user records by name."""
 
     def get(self, name: str, /) -> UserPut | None:
-        """Return the record as it is now, or None."""
+        """Return the current record, or None."""
 
 
 class FailureBudget:
@@ -73,7 +73,7 @@ class FailureBudget:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def is_spent(self, key: str, now: float) -> bool:
-        """Tell whether `key` has no failure left."""
+        """Tell whether `key` has used up its failures."""
         return self._left_at(key, now) < 1.0
 
     def spend(self, key: str, now: float) -> None:
@@ -92,7 +92,7 @@ class FailureBudget:
 class _Flight:
     """One hash being computed, and its answer for the checks that wait.
 
-    None: ask again on your own account.
+    None: the waiting checks have to compute for themselves.
     """
 
     answer: bool | None = None
@@ -132,8 +132,8 @@ class Authenticator:
         while True:
             record = self._login_record(user, password, peer_address)
             accepted, slowly = await self._check_record(user, record, password, origin_of(peer_address))
-            # The record may have changed while its hash was computed; the answer holds for the record it was
-            # computed from only. A record this check upgraded itself verifies the same password.
+            # The record may have changed while its hash was computed. The answer holds only for the record it was
+            # computed from. A record that this check upgraded itself verifies the same password.
             if not accepted:
                 return await self.refuse(slowly=slowly)
             current = self._login_record(user, password, peer_address)
@@ -141,7 +141,7 @@ class Authenticator:
                 return True
 
     def recalls(self, user: str, password: bytes, peer_address: str) -> bool:
-        """Tell at once whether `check` would accept this, for it has been verified (3)."""
+        """Tell at once whether `check` would accept this, because it was verified before (3)."""
         record = self._login_record(user, password, peer_address)
         if record is None or not self._is_remembered(self._key(user, record, password)):
             return False
@@ -149,12 +149,12 @@ class Authenticator:
         return True
 
     async def refuse(self, *, slowly: bool = False) -> bool:
-        """Return False, as late as every refusal is told, or as one of a suspect."""
+        """Return False after the usual delay (longer for suspects)."""
         await trio.sleep(self._failure_delay_s * (SLOW_FACTOR if slowly else 1.0))
         return False
 
     def why_refused(self, user: str, peer_address: str) -> str:
-        """Return, for the log and for nobody else, why a password did not open `user` for a peer."""
+        """Return, only for the log, why a password did not open `user` for a peer."""
         reason = self.why_unwelcome(user, peer_address)
         if reason:
             return reason
@@ -162,7 +162,7 @@ class Authenticator:
         return "the user has no password" if record is None or not record.password_hash else "the password does not fit"
 
     def why_unwelcome(self, user: str, peer_address: str) -> str:
-        """Return, for the log, why `user` cannot log in from `peer_address`, by whatever mechanism; empty: it can."""
+        """Return, for the log, why `user` cannot log in from `peer_address` with any mechanism; empty if it can."""
         if self._users.get(user) is None:
             return "there is no such user"
         if not self.may_log_in_from(user, peer_address):
@@ -170,11 +170,11 @@ class Authenticator:
         return ""
 
     def may_log_in_from(self, user: str, peer_address: str) -> bool:
-        """Tell whether `user` may log in from `peer_address` at all (5), by whatever mechanism."""
+        """Tell whether `user` may log in from `peer_address` at all (5), with any mechanism."""
         return user not in LOOPBACK_ONLY or is_loopback(peer_address)
 
     def _login_record(self, user: str, password: bytes, peer_address: str) -> UserPut | None:
-        """Return the record to check against; None stands for everything that is refused without looking."""
+        """Return the record to check against; None stands for all users that are refused without looking."""
         record = self._users.get(user)
         if record is None or not record.password_hash or not password:
             return None
@@ -225,7 +225,7 @@ class Authenticator:
         return True
 
     def _share_of(self, user: str, origin: str) -> tuple[Share, str]:
-        """Return the share of turns from which a check is served, and its name there."""
+        """Return the share whose turns a check uses, and its name there."""
         if (user, origin) in self._known_peers:
             return (origin, user), ""
         if self._user_failures.is_spent(user, self._clock()):
@@ -235,7 +235,7 @@ class Authenticator:
     def _is_suspect(self, share: Share) -> bool:
         origin, user = share
         if not origin:
-            return True  # guesses at one user from everywhere
+            return True  # guesses at one user from many networks
         if user:
             return self._pair_failures.is_spent(f"{origin} {user}", self._clock())
         return self._peer_failures.is_spent(origin, self._clock())
@@ -271,7 +271,7 @@ class Authenticator:
 
 
 def _problem_of(stored: PasswordHash) -> str:
-    """Return why a stored hash cannot be verified; empty when it can."""
+    """Return why a stored hash cannot be verified; empty if it can."""
     try:
         check_hash(stored)
     except ValueError as error:
@@ -280,7 +280,7 @@ def _problem_of(stored: PasswordHash) -> str:
 
 
 def _warn_of_hash(record: UserPut) -> None:
-    """Tell when nobody can log in as this user, whatever the password: such a record was stored by an older Warren."""
+    """Warn that no password opens this user: such a record was stored by an older Warren."""
     problem = _problem_of(PasswordHash(record.password_hash, record.hashing_algorithm))
     if problem:
         log.warning("nobody can log in with a password", user=record.name, reason=problem)

@@ -1,13 +1,13 @@
-"""Whose password is hashed next, when more wait than may be hashed at a time.
+"""Decide whose password is hashed next, when more checks wait than may be hashed at a time.
 
-    share     what gets one turn after the other shares: in it those who wait have names, which are served in turn
-    suspect   a share that has had too many failures; asked when its turn comes
+    share     gets one turn after each other share; waiting checks in it have names, which are served in turn
+    suspect   a share that has had too many failures; determined when its turn comes
 
-1. Everybody who waits is served: a share has its turn after each other share has had one, and in a share each name
+1. Every waiting check is served: a share has its turn after each other share has had one, and in a share each name
    after each other name.
 2. At most one turn of a suspect is under way, so others always find a place. While others wait as well, a suspect has
    at least every fourth turn.
-3. Giving out a turn takes the same time however many wait.
+3. Giving out a turn takes the same time however many checks wait.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Shares = OrderedDict[Share, OrderedDict[str, deque[_Waiter]]]
 
 
 class HashTurns:
-    """Hands out turns, at most `most` at a time. `is_suspect` tells what a share is now."""
+    """Hands out turns, at most `most` at a time. `is_suspect` tells the current state of a share."""
 
     def __init__(self, most: int, is_suspect: Callable[[Share], bool]) -> None:
         self._left = most
@@ -49,7 +49,7 @@ class HashTurns:
 
     @asynccontextmanager
     async def turn(self, share: Share, name: str) -> AsyncIterator[bool]:
-        """Wait for a turn and hold it; the value tells whether it is one of a suspect."""
+        """Wait for a turn and hold it; the value tells whether it is a suspect's turn."""
         waiter = _Waiter(share, name)
         shares = self._suspects if share in self._suspects else self._others
         shares.setdefault(share, OrderedDict()).setdefault(name, deque()).append(waiter)
@@ -92,7 +92,7 @@ class HashTurns:
         if waiting:
             names[name] = waiting
         if names:
-            self._others[share] = names  # what it is then is asked when its turn comes
+            self._others[share] = names  # its state is determined when its turn comes
         return waiter
 
     def _withdraw(self, waiter: _Waiter) -> None:

@@ -1,12 +1,12 @@
-"""Password hashes: RabbitMQ's salted ones are verified, new ones are scrypt.
+"""Hash and verify passwords: RabbitMQ's salted hashes are verified, new ones are scrypt.
 
     rabbit_password_hashing_{sha256,sha512,md5}   base64( salt:4 H(salt password) )
     scrypt                                        $scrypt$ln=14,r=8,p=1$base64(salt:16)$base64(key:32)
 
 1. Comparison takes the same time wherever the first difference is.
-2. What is not a well-formed hash of its algorithm, within the bounds below, verifies nothing and raises nothing:
-   hashes come from imports. `check_hash` refuses it where it would come in.
-3. A stored hash cannot cost more than `_COST_BYTES_MAX` of memory to verify, nor four times the work of ours, whatever
+2. A hash that is malformed for its algorithm, or outside the bounds below, verifies no password and does not raise:
+   hashes come from imports. `check_hash` refuses such a hash at the import.
+3. Verifying a stored hash takes at most `_COST_BYTES_MAX` of memory, and at most four times the work of ours, whatever
    parameters it claims.
 
 One scrypt costs about 50 ms and 16 MiB: never call these functions on the event loop.
@@ -79,7 +79,7 @@ def hash_password_for_rabbitmq(password: bytes, algorithm: str) -> PasswordHash:
 
 
 def verify_password(password: bytes, password_hash: PasswordHash) -> bool:
-    """Tell whether `password` is the one that was hashed. An empty hash fits no password."""
+    """Tell whether `password` is the hashed one. An empty hash fits no password."""
     if password_hash.algorithm == SCRYPT:
         return _verify_scrypt(password, password_hash.text)
     digest = RABBITMQ_DIGESTS.get(password_hash.algorithm)
@@ -87,10 +87,10 @@ def verify_password(password: bytes, password_hash: PasswordHash) -> bool:
 
 
 def check_hash(password_hash: PasswordHash) -> None:
-    """Make sure that a hash can be verified. An empty one can: it fits no password.
+    """Make sure that a hash can be verified. An empty hash can: it fits no password.
 
     Raises:
-        binascii.Error: it is not base64. ValueError: it cannot for another reason, and why.
+        binascii.Error: it is not base64. ValueError: it cannot be verified for another reason, which the text says.
     """
     text, algorithm = password_hash.text, password_hash.algorithm
     if algorithm != SCRYPT and algorithm not in RABBITMQ_DIGESTS:
@@ -118,7 +118,7 @@ def _parse_scrypt(text: str) -> tuple[int, int, int, bytes, bytes]:
     """Return log2 of n, r, p, the salt and the key.
 
     Raises:
-        ValueError: it is no such hash, or out of bounds.
+        ValueError: it is not such a hash, or out of bounds.
     """
     match = _ENCODED.fullmatch(text) if len(text) <= _ENCODED_MAX else None
     salt, key = (_maybe_decode(match[4]), _maybe_decode(match[5])) if match is not None else (None, None)
