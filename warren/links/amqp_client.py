@@ -8,7 +8,7 @@ Owns one socket per `Connection`, its heartbeats, and the `Channel`s on it.
    `OUTBOX_BYTES` are unsent `Connection.writable` waits. No content larger than ``max_message_bytes`` is begun, and
    one takes its size in memory, in however many frames it comes; what all links hold of incomplete contents is bounded
    (``inbound.py``). A peer may return and cancel only what there is, and have `ANSWERS_MAX` answers unsent.
-3. Properties stay encoded, from delivery to publish: what is not rewritten keeps every byte.
+3. Properties stay encoded, from delivery to publish: unless they are rewritten, they keep every byte.
 4. Everything queued for sending before a request or `close` goes out before it: acks are never overtaken.
 """
 
@@ -39,7 +39,7 @@ from warren.links.starts import Ends
 INBOX_BYTES: Final = 8 << 20
 OUTBOX_BYTES: Final = 1 << 20
 SEND_BYTES: Final = 1 << 20  # are handed to the socket at a time
-ANSWERS_MAX: Final = 1000  # to what the peer sends unasked
+ANSWERS_MAX: Final = 1000  # to unsolicited methods of the peer
 READ_MIN_BYTES: Final = 32 << 10
 READ_MAX_BYTES: Final = 256 << 10
 SMALL_FRAME_BYTES: Final = 512
@@ -47,7 +47,7 @@ REPLY_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 3.0
 FRAME_MAX_BYTES: Final = 131072
 MAX_MESSAGE_BYTES: Final = 134_217_728
-SHOWN_CHARACTERS: Final = 200  # of what a peer offers, which may be a frame full of it
+SHOWN_CHARACTERS: Final = 200  # of a value that a peer offers, which may be a frame full of it
 CONTENT_HEAD_BYTES: Final = 12  # of a content header, before its properties
 _DELIVER: Final = 60 << 16 | 60
 _ACK: Final = 60 << 16 | 80
@@ -89,7 +89,7 @@ class PeerClosed(LinkError):
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """What is the same for all links. `guard` decides about remote addresses only."""
+    """The settings that all links share. `guard` decides about remote addresses only."""
 
     guard: AddressGuard
     max_message_bytes: int = MAX_MESSAGE_BYTES
@@ -154,7 +154,7 @@ def shortstr(text: str) -> bytes:
 
 
 class _Content:
-    """A content on its way in: what it belongs to, then header, then body."""
+    """A content on its way in: its method, then header, then body."""
 
     def __init__(self, method: Any) -> None:
         self.method = method
@@ -200,7 +200,7 @@ class Channel:
         """Send a request and return its reply.
 
         Raises:
-            LinkError: the channel is or gets closed, another reply came, or none in a minute.
+            LinkError: the channel is or gets closed, another reply came, or none within a minute.
         """
         async with self._lock:
             self.check()
@@ -258,7 +258,7 @@ class Channel:
         return (await self.call(consume, methods.BasicConsumeOk)).consumer_tag
 
     async def cancel(self, consumer_tag: str) -> None:
-        """Stop a consumer. What arrived before stays to be taken."""
+        """Stop a consumer. Deliveries that arrived before can still be taken."""
         await self.call(methods.BasicCancel(consumer_tag, no_wait=False), methods.BasicCancelOk)
         self._consumers.discard(consumer_tag)
 
@@ -384,7 +384,7 @@ class Channel:
         self._receive_confirm(Confirm(delivery_tag, multiple, True))
 
     def _receive_confirm(self, confirm: Confirm) -> None:
-        # Nobody takes those that nobody waits for, and one for a later publish would have its source hear of an ack.
+        # Nobody takes an unexpected confirm, and one for a later publish would cause an ack at the source too early.
         if not self._awaits_confirms or confirm.sequence > self.published:
             raise _Nonsense("confirmed a publish that it has not got")
         self.confirms.append(confirm)
@@ -504,7 +504,7 @@ class Connection:
             raise self.failure.fresh()
 
     def fail_with(self, what: str) -> LinkError:
-        """End the connection for a reason of ours, and return the error that says so."""
+        """End the connection for a reason of ours, and return the error with that reason."""
         self._fail(LinkError(f"{self.where} {what}"))
         assert self.failure is not None
         return self.failure.fresh()
@@ -521,7 +521,7 @@ class Connection:
         self.changed.wake()
 
     async def _lose(self, error: LinkError) -> None:
-        """Fail for what the peer has done, when it is the turn of this connection."""
+        """Fail because of an error of the peer, when it is the turn of this connection."""
         if not self.is_closing:
             await self._ends.wait()
         self._fail(error)
@@ -532,7 +532,7 @@ class Connection:
         self._work.set()
 
     def answer(self, data: bytes) -> None:
-        """Send an answer to what the peer has sent unasked."""
+        """Send an answer to an unsolicited method of the peer."""
         self._answers += 1
         if self._answers > ANSWERS_MAX:
             raise _Nonsense(f"asks for more than {ANSWERS_MAX} answers and does not take them")
@@ -588,7 +588,7 @@ class Connection:
             self._written.set()
 
     async def _beat(self) -> None:
-        """Send a heartbeat after half an interval of silence; give up after two intervals of hearing nothing."""
+        """Send a heartbeat after half an interval of silence; give up after two intervals without received bytes."""
         half = self.heartbeat_s / 2
         while self.failure is None:
             await trio.sleep(half)
@@ -649,7 +649,7 @@ class Connection:
         self._carry = self._carry + data if self._carry else data
 
     def _feed(self) -> None:
-        """Walk the whole frames of what was read, and read less at a time where they are small."""
+        """Walk the whole frames of the received bytes, and read less at a time where they are small."""
         data = self._carry
         pos = frames = 0
         end = len(data)
@@ -904,7 +904,7 @@ async def _secure(stream: trio.SocketStream, uri: BrokerUri, where: str) -> trio
 
 
 def _said_by_tls(error: BaseException) -> str:
-    """Return what TLS says of a connection that is lost, such as the alert of the peer; empty where it says nothing."""
+    """Return the reason that TLS gives for a lost connection, such as the alert of the peer; ``""`` without one."""
     cause = error.__cause__
     return getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or ""
 
@@ -917,7 +917,7 @@ async def connect(
     open_local: Callable[[], Any] | None = None,
     ends: Ends | None = None,
 ) -> Connection:
-    """Open a connection; its tasks run in `nursery` until `Connection.close`, which has to be called.
+    """Open a connection; its tasks run in `nursery` until `Connection.close`, which the caller must call.
 
     `ends`: those of all connections that may be lost with it, if there are others.
     `open_local`: asynchronous, returns the stream to this broker; used for a URI without host, which then has its

@@ -1,4 +1,4 @@
-"""AMQP URIs with RabbitMQ's parameters, and what may be shown of them.
+"""AMQP URIs with RabbitMQ's parameters, and the parts of them that may be shown.
 
     amqp[s]://[user[:password]@][host[:port]][/vhost][?parameter=value&…]
 
@@ -20,7 +20,7 @@ TLS_PORT: Final = 5671
 DEFAULT_HEARTBEAT_S: Final = 10
 DEFAULT_TIMEOUT_MS: Final = 60_000
 URI_MAX_CHARACTERS: Final = 16 << 10  # a password may be a token of some kilobytes
-# Of the domain name system. What turns names into ASCII takes quadratic time for what is longer.
+# Limit of the domain name system. The conversion of longer names to ASCII takes quadratic time.
 HOST_MAX_CHARACTERS: Final = 253
 SHORT_MAX_BYTES: Final = 255  # of a name on the wire
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
@@ -32,7 +32,7 @@ _WHITESPACE = re.compile(r"\s+")
 
 
 class UriError(ValueError):
-    """A URI nobody can connect to. The text is the reason only; it never quotes the URI."""
+    """An invalid URI. The text is the reason only; it never quotes the URI."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def parse_uri(text: str, default_vhost: str = "/") -> BrokerUri:
     """Parse `text`.
 
     Raises:
-        UriError: not an AMQP URI. Parameters nobody knows are ignored, as RabbitMQ does.
+        UriError: not an AMQP URI. Unknown parameters are ignored, as RabbitMQ does.
     """
     if len(text) > URI_MAX_CHARACTERS:
         raise UriError(f"it has more than {URI_MAX_CHARACTERS} characters")
@@ -174,7 +174,7 @@ def parse_uri(text: str, default_vhost: str = "/") -> BrokerUri:
 
 
 def redact_uri(text: str) -> str:
-    """Return one URI without user, password and query: what status, logs and errors show."""
+    """Return one URI without user, password and query: the form for status, logs and errors."""
     found = _SCHEME.fullmatch(text)
     if found is None:
         # A URI without the scheme may still contain the password.
@@ -185,9 +185,9 @@ def redact_uri(text: str) -> str:
 
 
 def _place(text: str) -> str:
-    """Return what is behind user and password and before the query, nothing where that cannot be told.
+    """Return the part after user and password and before the query, ``""`` where its bounds are unclear.
 
-    A ? before an @ begins the query that the @ is in, or stands in the password: either would be shown with the other.
+    A ? before an @ begins a query with the @ in it, or belongs to the password: either would be shown with the other.
     """
     userinfo, _, rest = text.rpartition("@")
     return "" if "?" in userinfo else rest.partition("?")[0]

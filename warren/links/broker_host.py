@@ -179,7 +179,7 @@ class BrokerHost:
             for key, answers in list(self._answers.items()):
                 queue = self._maybe_queue(*key)
                 if queue is None or not answers:
-                    del self._answers[key]  # nobody has asked again: the link is gone
+                    del self._answers[key]  # not asked again: the link is gone
                 elif (not _wants_messages(queue)) in answers:
                     answers.clear()
                     for listener in self._listeners:

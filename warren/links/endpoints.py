@@ -49,10 +49,10 @@ class Endpoints:
         self._ends = Ends()
 
     async def open(self, nursery: trio.Nursery, uris: Sequence[BrokerUri], name: str) -> tuple[Connection, BrokerUri]:
-        """Connect to the first of `uris` that can be; return which.
+        """Connect to the first of `uris` that can be reached; return the connection and its URI.
 
         Raises:
-            LinkError: none can; the text is that of the last one, or of all.
+            LinkError: all of them fail; the text is that of the last one, or of all.
         """
         problems: list[LinkError] = []
         for uri in uris:

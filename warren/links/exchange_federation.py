@@ -80,8 +80,8 @@ def bound_from(
 ) -> bytes | None:
     """Return the arguments of a binding as it is made upstream; None when it has come far enough.
 
-    A binding that was itself made by a federation link further downstream has one hop less than it had there, and
-    none when it has already been at the upstream.
+    A binding that was itself made by a federation link further downstream has one hop less than it had there. It
+    is not made if it has already been at the upstream.
     """
     hops = max_hops
     before = forwarding.array_entries(arguments, BOUND_FROM)
@@ -106,14 +106,14 @@ class ExchangeLink(FederationLink):
         super().__init__(exchange.vhost, exchange.declaration.name, upstream, endpoints)
         self._exchange = exchange
         self._suffix = "A"
-        # Until all are read, what changes is of no interest.
+        # Until all are read, changes are ignored.
         self._is_stale = True
         self._changes: deque[tuple[LocalBinding, int]] = deque()
         self._changed = Signal()
-        # Of each binding at the upstream: how many here want it; and which of them may have to come or go there.
+        # For each binding at the upstream: how many here want it; and which may have to be added or removed there.
         self._counts: dict[Key, int] = {}
         self._touched: dict[Key, None] = {}
-        self._left_out: set[str] = set()  # what the log has already
+        self._left_out: set[str] = set()  # already logged
 
     @property
     def upstream_exchange(self) -> str:
@@ -207,7 +207,7 @@ class ExchangeLink(FederationLink):
     async def _complete(self, remote: Connection, channel: Channel, queue: str) -> set[Key]:
         """Give the chosen internal exchange all bindings and the queue; return the bindings.
 
-        The queue comes last: its answer says that bindings sent without waiting are there.
+        The queue comes last: its answer shows that the bindings sent without waiting exist.
         """
         known: set[Key] = set()
         self.bindings_changed()
@@ -283,7 +283,7 @@ class ExchangeLink(FederationLink):
 
     def _leave_out(self, event: str, reason: str) -> None:
         if event not in self._left_out:
-            self._left_out.add(event)  # more lines would say the same
+            self._left_out.add(event)  # more lines would repeat it
             details = {"vhost": self.vhost, "name": self.name, "upstream": self.upstream.name}
             self.endpoints.host.log("warning", event, **details, reason=reason)
 
@@ -292,7 +292,7 @@ class ExchangeLink(FederationLink):
         at = 0
         while self._is_stale or self._changes:
             if self._is_stale:
-                # What changes from here on is counted after these, which are as they are now.
+                # Changes from here on are counted after these, which are the current ones.
                 self._is_stale = False
                 self._counts = {}
                 self._touched = dict.fromkeys(known)

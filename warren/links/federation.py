@@ -1,4 +1,4 @@
-"""What links of federated exchanges and queues have in common: identity, attempts, status."""
+"""The common part of links of federated exchanges and queues: identity, attempts, status."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class FederationLink(ABC):
 
 
 def upstream_cluster_name(remote: Connection) -> str:
-    """Return the name that an upstream gives its cluster; its address when it gives none."""
+    """Return the cluster name of an upstream; its address when it has none."""
     name = remote.server_properties.get("cluster_name")
     return name if isinstance(name, str) and name else remote.where
 

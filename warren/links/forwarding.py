@@ -1,4 +1,4 @@
-"""What links write into the headers of the messages they carry.
+"""The headers that links write into the messages they carry.
 
 Works on encoded tables: every other header keeps its bytes, with integer widths and duplicate keys.
 

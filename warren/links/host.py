@@ -1,4 +1,4 @@
-"""What links need of the broker they live in; the broker implements it, and tests have a fake.
+"""The interface of links to the broker they live in; the broker implements it, and tests have a fake.
 
 1. All methods run on trio's thread. Those that are not ``async`` return at once, from memory.
 2. `Listener` calls are hints: they may come too often, never too seldom. A listener reads the state again after a call.
@@ -114,7 +114,7 @@ class Host(Protocol):
         """Return the same of queues."""
 
     def bindings(self, vhost: str, exchange: str) -> Iterable[LocalBinding]:
-        """Return the bindings that have that exchange as source now; none when it is gone. There may be very many."""
+        """Return the current bindings with that exchange as source; empty when it is gone. There may be very many."""
 
     def wants_messages(self, vhost: str, queue: str) -> bool:
         """Tell whether the queue has no ready message, and a consumer of priority 0 or higher that could take one.
@@ -127,7 +127,7 @@ class Host(Protocol):
         """Call `listener` of every change from now on; return what ends that."""
 
     async def delete_parameter(self, component: str, vhost: str, name: str) -> None:
-        """Delete a parameter, as a shovel does with its own when it is done; nothing happens if it is gone."""
+        """Delete a parameter, as a shovel does with its own when it is done; a missing one is ignored."""
 
     async def open_local(self) -> trio.abc.Stream:
         """Connect to this broker's AMQP without TLS: a socket to a listener, or any stream that is served as one.
@@ -144,7 +144,7 @@ class Host(Protocol):
         """
 
     async def keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work` for ever: what it raises is logged and shown as failing, and it is started again."""
+        """Run `work` for ever: its errors are logged and shown as failing, and it is started again."""
 
     def log(self, level: str, event: str, **details: object) -> None:
         """Write a log line: level ``info``, ``warning`` or ``error``. Details hold no credentials."""

@@ -1,6 +1,6 @@
-"""What all links hold of messages that have begun to come and are not complete: bounded in bytes and in time.
+"""The incomplete messages of all links: bounded in bytes and in time.
 
-1. A message of which nothing comes for `STALL_S` ends its connection.
+1. If a message stalls for `STALL_S`, its connection ends.
 2. While all links together hold more than `HELD_MAX_BYTES`, only the connection that holds most is read. It completes
    its message, or (1) ends it, so one message after the other gets its turn. Together links hold `HELD_MAX_BYTES`, one
    message, and one read of each connection at most.
@@ -17,7 +17,7 @@ STALL_S: Final = 30.0
 
 
 class Holder(Protocol):
-    """A connection. ``partial_bytes``: what it holds of messages that are not complete."""
+    """A connection. ``partial_bytes``: the bytes of its incomplete messages."""
 
     partial_bytes: int
 

@@ -1,4 +1,4 @@
-"""The broker as the host of its tables: `lake_jobs.Host` over `server.management.Management`; who may set which.
+"""The broker as the host of its tables: `lake_jobs.Host` over `server.management.Management`; and the check of users.
 
 1. A table writes files where the broker may, so only an administrator sets its parameter, and only for places that the
    operator's setting allows. If a place is no longer allowed, the state of the table says so.

@@ -37,7 +37,7 @@ RUNNING: Final = "running"
 FAILING: Final = "failing"
 TERMINATED: Final = "terminated"
 HELD: Final = "held"
-ENDED: Final = "ended"  # as the process says it
+ENDED: Final = "ended"  # as reported by the process
 STATES: Final = (STARTING, RUNNING, FAILING, TERMINATED, HELD)
 IDLE: Final = (TERMINATED, HELD)  # until something is changed
 JOBS_MAX: Final = 100
@@ -64,7 +64,7 @@ class Host(Protocol):
 
     @property
     def held_reason(self) -> str:
-        """Why no table may run, empty when they may. A change is told as one of a parameter."""
+        """The reason why tables may not run, ``""`` when they may. A change is reported like that of a parameter."""
 
     def now(self) -> float:
         """Return seconds since the epoch."""
@@ -76,7 +76,7 @@ class Host(Protocol):
         """Return the parameters of tables, of all vhosts."""
 
     def described(self, value: object) -> dict[str, str]:
-        """Return what a parameter says: ``source``, ``source_type``, ``table``, ``format``, or why it cannot be used.
+        """Return the content of a parameter: ``source``, ``source_type``, ``table``, ``format``, or the error in it.
 
         Raises:
             ValueError: it is not valid, for the reason said.
@@ -116,7 +116,7 @@ class _Job:
     stop_at: float | None = None  # when it has to have ended; trio's
     begin_at: float = 0.0  # trio's
     pause_s: float = 0.0  # before the next try
-    before: dict[str, int] = field(default_factory=dict)  # what was counted before it began the last time
+    before: dict[str, int] = field(default_factory=dict)  # the counts before it began the last time
     counts: dict[str, int] = field(default_factory=dict)  # since
     waiting: int = 0
     committed_at: float = 0.0
@@ -154,7 +154,7 @@ class LakeJobs:
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep the tables as parameters say, until cancelled."""
+        """Keep the tables as the parameters require, until cancelled."""
         pause_s = PAUSE_S
         while True:
             self._changed = trio.Event()
@@ -189,7 +189,7 @@ class LakeJobs:
             return str(error)
         self.processes += 1
         self._process = process
-        ends: list[str | None] = []  # the first is why it ended; nothing: it is not needed; None: it did so by itself
+        ends: list[str | None] = []  # the first is why it ended; ``""``: it is not needed; None: it ended by itself
 
         async def until_it_ends(nursery: trio.Nursery, work: Callable[[], Awaitable[None]], end: str | None) -> None:
             try:
@@ -290,7 +290,7 @@ class LakeJobs:
             order = {"start": job.number, "vhost": job.vhost, "url": url, "token": job.token, "value": job.value}
             await process.tell(order)
 
-    # --- what the process says ----------------------------------------------------------------------------------
+    # --- reports of the process ----------------------------------------------------------------------------------
 
     def _hear(self, news: Mapping[str, Any]) -> None:
         if "alive" in news:

@@ -1,6 +1,6 @@
 """The process in which tables follow: the broker starts it, talks to it, listens to it, and ends it.
 
-`warren.lake.served` says what the lines are.
+`warren.lake.served` describes the lines.
 
 1. Nothing here waits for the process forever: it may hang, say nothing, say too much, or not read its input. Any such
    failure raises `ProcessFailed` and ends the process.
@@ -40,7 +40,7 @@ _QUERY: Final = re.compile(r"(://[^\s?'\"]*)\?[^\s'\"]*")
 
 
 def redact(text: str) -> str:
-    """Return a text of others without the passwords in its URLs; what is printed of it is one line."""
+    """Return a text from outside without the passwords in its URLs, as one printable line."""
     shown = "".join(each if each.isprintable() else " " for each in text)
     return _QUERY.sub(r"\1", _USERINFO.sub(r"\1", shown))[:REASON_MAX]
 
@@ -89,7 +89,7 @@ class LakeProcess:
             raise ProcessFailed(f"has not taken an order for {TOLD_WITHIN_S:g} s")
 
     async def listen(self, hear: Callable[[dict[str, Any]], None]) -> None:
-        """Hand over what it says, until its output ends.
+        """Hand over the lines of its output, until the output ends.
 
         Raises:
             ProcessFailed: a line is not valid, or the process has been silent for too long.
@@ -111,7 +111,7 @@ class LakeProcess:
             await trio.sleep(PACE_S)
 
     async def listen_to_errors(self) -> None:
-        """Keep the end of what it says at standard error."""
+        """Keep the end of its standard error."""
         assert self._process.stderr is not None
         while data := await self._process.stderr.receive_some(READ_BYTES):
             self._stderr = (self._stderr + data)[-TAIL_MAX:]
@@ -145,7 +145,7 @@ class LakeProcess:
 
 
 async def start(arguments: Sequence[str], descriptors_below: int) -> LakeProcess:
-    """Start the process; who has it ends it.
+    """Start the process; the caller has to end it.
 
     Raises:
         ProcessFailed: it cannot be started.

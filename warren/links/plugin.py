@@ -18,7 +18,7 @@ from warren.server.management import Listening, Management
 
 
 class LinksPlugin:
-    """Runs beside one broker, and says how its links are."""
+    """Runs beside one broker, and reports the state of its links."""
 
     def __init__(self) -> None:
         self._supervisor: Supervisor | None = None
@@ -31,7 +31,7 @@ class LinksPlugin:
         self._tables = LakeJobs(LakeHost(management))
 
     async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
-        """Keep the links as parameters and policies say, until cancelled."""
+        """Keep the links as parameters and policies require, until cancelled."""
         guard = AddressGuard(networks(management.settings.link_networks.split(",")))
         limits = management.settings.limits
         below = management.descriptors.clients_below
@@ -72,5 +72,5 @@ class LinksPlugin:
         return self._tables is not None and self._tables.restart(vhost, name)
 
     def table_process(self) -> tuple[int, int]:
-        """Return how often the process of tables was started, and how much memory it has."""
+        """Return how often the process of tables was started, and its memory."""
         return (0, 0) if self._tables is None else (self._tables.processes, self._tables.memory_bytes)

@@ -81,7 +81,7 @@ class QueueLink(FederationLink):
         while True:
             wanted = self.endpoints.host.wants_messages(self.vhost, self.name)
             if wanted == consuming:
-                await self._demand_changed.wait()  # nothing else ran since the look at it
+                await self._demand_changed.wait()  # no other task has run since the check
                 continue
             tag = self.upstream.consumer_tag
             if wanted:
@@ -106,7 +106,7 @@ class QueueLink(FederationLink):
         return Publish("", self.name, properties.encode(), True)
 
     async def clean_up(self) -> None:
-        pass  # A link of queues leaves nothing upstream but messages.
+        pass  # A link of queues leaves only messages upstream.
 
     def status(self) -> dict[str, Json]:
         return {

@@ -72,9 +72,9 @@ def _publish_properties(name: str, value: Json) -> list[str]:
 
 
 def validate(name: str, value: Json, *, user: str = "", may_connect: Callable[[str], bool] | None = None) -> list[str]:
-    """Return what is wrong with the parameter, one sentence each; nothing when it may be stored.
+    """Return the errors in the parameter, one sentence each; empty when it may be stored.
 
-    `may_connect`: whether `user`, who sets it, may use a vhost of this broker; None: nobody has to be asked.
+    `may_connect`: whether `user`, who sets it, may use a vhost of this broker; None: do not check.
     """
 
     def may_use(uri: str) -> str | None:
@@ -183,7 +183,7 @@ def parse(name: str, value: Json) -> Definition:
     assert isinstance(value, dict)
     after = _first(value, "src-delete-after", "delete-after")
     return Definition(
-        # Unlike those of federation, URIs of shovels mean vhost / when they name none.
+        # Unlike those of federation, URIs of shovels without a vhost mean vhost /.
         src_uris=parse_uris(value["src-uri"], "/"),
         src_protocol=value.get("src-protocol", "amqp091"),
         src_queue=value.get("src-queue"),
@@ -235,7 +235,7 @@ class Shovel:
         """Connect, call `running` and move messages; return when src-delete-after is reached.
 
         Raises:
-            LinkError: what came in between.
+            LinkError: the error met meanwhile.
         """
         failure: LinkError | None = None
         opened: list[Connection] = []
@@ -266,7 +266,7 @@ class Shovel:
         source, self._src_uri = await self._endpoints.open(nursery, definition.src_uris, name)
         opened.append(source)
         destination, self._dest_uri = await self._endpoints.open(nursery, definition.dest_uris, name)
-        # Closed first: acks for what it confirmed are still to go out on the other one.
+        # Closed first: the acks for its confirms have yet to go out on the other one.
         opened.insert(0, destination)
         outbound = await destination.open_channel()
         if definition.dest_queue is not None:

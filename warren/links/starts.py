@@ -48,7 +48,7 @@ class Starts:
             turn = next(iter(line))
             del line[turn]
             if line:
-                self._lines[vhost] = line  # behind all others
+                self._lines[vhost] = line  # after all others
             turn.set()
             await trio.sleep(START_EVERY_S)
 
@@ -57,7 +57,7 @@ class Ends:
     """The connections that are lost. One that is lost alone is given up at once."""
 
     def __init__(self) -> None:
-        self._line = trio.Lock()  # first come, first served; who is cancelled leaves no gap behind
+        self._line = trio.Lock()  # first come, first served; a cancelled link leaves no gap
         self._next_s = 0.0
 
     async def wait(self) -> None:

@@ -29,7 +29,7 @@ RETRY_S: Final = 1.0
 SPARE_CONFIRMS: Final = 100
 # Deliveries handled in one go, before the other tasks get their turn.
 BATCH: Final = 50
-# Of headers, which links read and write: as many bytes take about a millisecond.
+# Limit for headers, which links read and write: this number of bytes takes about a millisecond.
 BATCH_HEADER_BYTES: Final = 16 << 10
 
 
@@ -42,7 +42,7 @@ class Publish(NamedTuple):
     mandatory: bool
 
 
-# Of a delivery, with what the link writes into its headers, or without; None: it is not forwarded.
+# The properties of a delivery, with the headers of the link, or without; None: it is not forwarded.
 Rewrite = Callable[[Delivery, bool], Publish | None]
 
 
@@ -91,7 +91,7 @@ class SettlementWindow:
         return tags
 
     def settle(self) -> tuple[int, int]:
-        """Return the delivery tag up to which all is settled (0: none newly), and how many publishes that were."""
+        """Return the delivery tag up to which all is settled (0: none newly), and the number of those publishes."""
         tag = count = 0
         waiting = self._waiting
         while waiting:
@@ -132,7 +132,7 @@ class Transfer:
 
     @property
     def blocked(self) -> bool:
-        """Whether the destination takes nothing at present."""
+        """Whether the destination is full at present."""
         return self._destination.connection.blocked_reason is not None or trio.current_time() < self._not_before
 
     async def run(self) -> None:

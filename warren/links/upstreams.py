@@ -1,4 +1,4 @@
-"""Upstreams and upstream sets: their parameters, their place in policies, and what a policy makes of them.
+"""Upstreams and upstream sets: their parameters, their place in policies, and the result of a policy.
 
     policy key                    upstreams
     federation-upstream           the one of that name
@@ -31,7 +31,7 @@ UPSTREAM_SET: Final = "federation-upstream-set"
 UPSTREAM_PATTERN: Final = "federation-upstream-pattern"
 ALL: Final = "all"
 RECONNECT_DELAY_S: Final = 5.0
-HOPS_MAX: Final = 0x7FFF  # what the binding of a federation link has room for
+HOPS_MAX: Final = 0x7FFF  # limit of the room in the binding of a federation link
 _SETTINGS: Final = (
     optional("exchange", validation.short_text),
     optional("queue", validation.short_text),
@@ -54,9 +54,9 @@ _SETTINGS: Final = (
 def validate_upstream(
     name: str, value: Json, *, user: str = "", may_connect: Callable[[str], bool] | None = None, vhost: str = "/"
 ) -> list[str]:
-    """Return what is wrong with a federation-upstream parameter; nothing when it may be stored.
+    """Return the error in a federation-upstream parameter; empty when it may be stored.
 
-    `may_connect`: whether `user`, who sets it, may use a vhost of this broker; None: nobody has to be asked.
+    `may_connect`: whether `user`, who sets it, may use a vhost of this broker; None: do not check.
     """
 
     def may_use(uri: str) -> str | None:
@@ -136,7 +136,7 @@ class UpstreamBook:
     """The upstreams and sets of all vhosts, as the parameters have them at one moment."""
 
     def __init__(self, parameters: Iterable[Parameter] = ()) -> None:
-        # Of parameters that an earlier version took: what is wrong with each. They count as not there.
+        # The errors in parameters that an earlier version accepted. These parameters count as missing.
         self.problems: list[tuple[Parameter, str]] = []
         self._upstreams: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._sets: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
@@ -144,7 +144,7 @@ class UpstreamBook:
             self.add(parameter)
 
     def add(self, parameter: Parameter) -> None:
-        """Add an upstream or a set; any other parameter means nothing here."""
+        """Add an upstream or a set; ignore any other parameter."""
         value = parameter.value
         if parameter.component == UPSTREAM:
             wrong = validate_upstream(parameter.name, value)

@@ -1,4 +1,4 @@
-"""What RabbitMQ says of a parameter that is wrong: the sentences its clients and users know.
+"""RabbitMQ's error texts for parameters: the sentences its clients and users know.
 
 A validator takes a name and a JSON value and returns what is wrong with it, nothing when all is well. The caller
 prefixes ``Validation failed`` and puts one sentence on a line. Values are printed as Erlang terms.
@@ -43,7 +43,7 @@ def term(value: Json) -> str:
 
 
 def number(name: str, value: Json) -> list[str]:
-    """Accept a number of any kind in `warren.amqp.numbers`; who reads it has the conversion to that kind."""
+    """Accept a number of any kind in `warren.amqp.numbers`; its reader converts it to that kind."""
     if is_number(value):
         return []
     return [f"{name} should be a number, actually was {term(value)}"]
@@ -120,7 +120,7 @@ def uris(may_use: Callable[[str], str | None] = lambda uri: None) -> Validator:
 
 
 def fields(name: str, value: Json, known: Sequence[Field]) -> list[str]:
-    """Validate an object: `known` are key, validator and whether it has to be there."""
+    """Validate an object: `known` are key, validator and whether it is required."""
     if value == []:
         value = {}
     if not isinstance(value, Mapping):
