@@ -1,7 +1,7 @@
-"""What PUBLISH says, as properties of the stored message, and back.
+"""PUBLISH as properties of the stored message, and back.
 
     PUBLISH                       property of 0-9-1
-    QoS 1                         delivery_mode 2; QoS 0 has none
+    QoS 1                         delivery_mode 2; not set for QoS 0
     QoS 2                         delivery_mode 2, and the header x-mqtt-qos: 2
     message expiry, in s          expiration, in ms, at most ten years; what is left of it goes out, rounded up
     content type                  content_type
@@ -147,7 +147,7 @@ def given_to(found: BasicProperties, headers: Table) -> Properties:
 
 
 def _give_in_order(headers: Table, order: list[object], given: Properties) -> None:
-    """Give a user property for each name in `order`; headers may have changed since, and what is left comes behind."""
+    """Give a user property for each name in `order`; headers may have changed since, and the others follow."""
     left: dict[str, list[object]] = {}
     for name, value in headers.items():
         left[name] = value[::-1] if isinstance(value, list) else [value]

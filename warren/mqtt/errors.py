@@ -1,4 +1,4 @@
-"""Reason codes: what went wrong, as MQTT 5 says it, and what the older versions have for that.
+"""Reason codes of MQTT 5 for errors, and their counterparts in the older versions.
 
 A peer's error of any layer is an `AmqpError`. `reason_of` is the one table from its reply codes to ours; what has a
 reason of its own is an `MqttError`.
@@ -60,12 +60,12 @@ _REASONS: Final[dict[int, int]] = {
     CONNECTION_FORCED: ADMINISTRATIVE,
     INTERNAL_ERROR: UNSPECIFIED,
 }
-# Of CONNACK in 3.1 and 3.1.1; 5, not authorized, is for all others.
+# For CONNACK in 3.1 and 3.1.1; 5, not authorized, is for all others.
 _OLD: Final[dict[int, int]] = {BAD_VERSION: 1, BAD_CLIENT_ID: 2, SERVER_DOWN: 3, QUOTA: 3, BAD_LOGIN: 4}
 
 
 class MqttError(ConnectionException):
-    """A peer broke a rule, or asked for what cannot be had; `reason` is the code that says so."""
+    """A peer broke a rule, or asked for something impossible; `reason` is its code."""
 
     def __init__(self, reason: int, explanation: str) -> None:
         super().__init__(_REPLIES.get(reason, SYNTAX_ERROR), explanation)
@@ -92,5 +92,5 @@ def reason_of(error: AmqpError) -> int:
 
 
 def return_code(reason: int) -> int:
-    """Return what CONNACK of 3.1 and 3.1.1 says for a reason."""
+    """Return the code of CONNACK in 3.1 and 3.1.1 for a reason."""
     return _OLD.get(reason, 5)

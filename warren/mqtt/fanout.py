@@ -21,20 +21,20 @@ from warren.queues.timers import TimerQueue
 
 
 class Fanout(Job):
-    """What the subscribers of one vhost share. `churn`: counts what they do not get."""
+    """The state that the subscribers of one vhost share. `churn`: counts messages that they do not get."""
 
     def __init__(self, timers: TimerQueue, work: LongWork, churn: Churn) -> None:
         self.timers = timers
         self.churn = churn
         self.message: Message | None = None
         self.is_special: bool = False  # of a topic that begins with $: not every subscription that matches wants it
-        self.is_unfit: bool = False  # we have failed to make packets of the message: nobody gets it
+        self.is_unfit: bool = False  # we have failed to make packets of the message: it is dropped
         self.head = b""  # of PUBLISH in 3.1 and 3.1.1, up to the body
         self.head_of_5 = b""
         self.body = b""
         self._work = work
         self._outline: Outline | None = None
-        self._headed: Outline | None = None  # what the heads were made for, with the size of the body
+        self._headed: Outline | None = None  # the messages the heads were made for, with the size of the body
         self._headed_bytes: i64 = 0
         self._is_large: bool = False
         self._is_turn_over: bool = False
@@ -48,7 +48,7 @@ class Fanout(Job):
         return outline
 
     def give_up(self, message: Message) -> None:
-        """Have nobody else try to make packets of a message."""
+        """Stop the other subscribers from making packets of a message."""
         self.message = message
         self.is_unfit = True
 

@@ -44,14 +44,14 @@ QOS_2_FROM: Final = 0x8000
 IDS_OF_QOS_2: Final = 0x8000
 
 
-# Of ledgers that have none, as those have that need no queue: never changed.
+# For ledgers without any, such as those that need no queue: never changed.
 _NO_SHARED: Final[dict[str, Filters]] = {}
 _NO_LEVELS: Final[dict[str, int]] = {}
 _NO_TAGS: Final[dict[int, int]] = {}
 
 
 class Held:
-    """A PUBLISH of QoS 2 that waits: for `batch` of the log, 0: for none, and for its packet id."""
+    """A waiting PUBLISH of QoS 2: for `batch` of the log, 0: not for one, and for its packet id."""
 
     def __init__(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool, batch: i64) -> None:
         self.consumer = consumer
@@ -74,7 +74,7 @@ class HeldWaiter(BatchWaiter):
 
 
 class MqttLedger(DeliveryLedger):
-    """Deliveries, written as PUBLISH. `syncs`: what is on disk has to be synced."""
+    """Deliveries, written as PUBLISH. `syncs`: messages on disk have to be synced."""
 
     def __init__(self, peer: MqttPeer, kept: KeptSession, fanout: Fanout, unacked_max: i64, *, syncs: bool) -> None:
         super().__init__(NUMBER, peer.turns, 0, unacked_max)
@@ -85,19 +85,19 @@ class MqttLedger(DeliveryLedger):
         self._levels = _NO_LEVELS  # the QoS that consumers were granted, by their tags
         self.looks: bool = False  # some subscription has an identifier or an option
         self.has_stars: bool = False  # a binding may match what its subscription does not
-        self.direct: i64 = 0  # what was delivered without a queue, and has no tag
-        self.too_large: i64 = 0  # what was not sent, since the client does not take so much
+        self.direct: i64 = 0  # deliveries without a queue, which have no tag
+        self.too_large: i64 = 0  # not sent, since the client does not take more
         self._kept = kept
         self._syncs = syncs
         self._log = peer.broker.log
         self._fanout = fanout
         self._tags = _NO_TAGS  # by packet id
-        self._held: deque[Held] | None = None  # most clients have nothing held, and a deque takes 700 bytes
+        self._held: deque[Held] | None = None  # most clients hold nothing, and a deque takes 700 bytes
         self._held_bytes: i64 = 0  # of their bodies
         self._is_full: bool = False  # deliveries have stopped, because too much is held
         self._waiter: HeldWaiter | None = None
         self._awaited_batch: i64 = 0
-        # What the last delivery came to, for the next one of the same outline to the same consumer; None: to none.
+        # The form of the last delivery, for the next one of the same outline to the same consumer; None: no last one.
         self._outline: Outline | None = None
         self._consumer: Consumer | None = None
         self._qos: i64 = 0
@@ -243,10 +243,10 @@ class MqttLedger(DeliveryLedger):
         return packet_id not in self._tags and packet_id not in self._kept.released
 
     def send_held(self) -> None:
-        """Send what has nothing more to wait for, as far as the outbox takes it."""
+        """Send the deliveries that need not wait any longer, as far as the outbox takes them."""
         held = self._held
         if self._is_full and self.outbox.waiting_bytes() == 0:
-            # Nobody else would start deliveries again: the outbox has had nothing to send.
+            # Nothing else would start deliveries again: the outbox had nothing to send.
             self._is_full = False
             self.outbox.writable = True
             self.turns.wake()
@@ -266,7 +266,7 @@ class MqttLedger(DeliveryLedger):
             self._held_bytes -= first.message.body_bytes
 
     def held_count(self) -> int:
-        """Return how many deliveries wait."""
+        """Return the number of deliveries that wait."""
         held = self._held
         return 0 if held is None else len(held)
 
@@ -278,7 +278,7 @@ class MqttLedger(DeliveryLedger):
         return tag if tag is not None and self.is_outstanding(tag) else None
 
     def in_flight_count(self) -> int:
-        """Return how many packet ids are given out and wait for PUBACK or PUBREC."""
+        """Return the number of packet ids that are given out and wait for PUBACK or PUBREC."""
         return len(self._tags)
 
     def take_room(self, count: int) -> None:
@@ -291,7 +291,7 @@ class MqttLedger(DeliveryLedger):
         self.make_room()
         self.send_held()
 
-    # --- what a delivery says ---------------------------------------------------------------------------------------
+    # --- the content of a delivery ----------------------------------------------------------------------------------
 
     def _describe(self, message: Message, content: bytes, header_end: i64, consumer: Consumer | None) -> None:
         """Find out how a message goes out to `consumer`; None: with QoS 0, without a queue."""

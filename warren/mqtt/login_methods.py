@@ -1,4 +1,4 @@
-"""Enhanced authentication of MQTT 5: what client and broker say to each other until it is known who the client is.
+"""Enhanced authentication of MQTT 5: the exchange of client and broker until the client's identity is known.
 
     CONNECT, method and data      ->
                                   <-   AUTH 0x18, a challenge      as often as the method wants it
@@ -10,7 +10,7 @@
 
     method      data
     PLAIN       anything NUL user NUL password; the user may be VHOST:USER
-    EXTERNAL    nothing: the user is whom the certificate of the connection names
+    EXTERNAL    nothing: the user named by the certificate of the connection
 
 `METHODS` is where others are put. A method comes to a name and a password, which are verified as those of CONNECT are,
 or has found out itself who it is.
@@ -47,10 +47,10 @@ class Exchange:
         self.certificate_user = certificate_user
 
     def step(self, data: bytes) -> Claim | bytes:
-        """Take what the client says; return who it is, or a challenge.
+        """Take an answer of the client; return its identity, or a challenge.
 
         Raises:
-            MqttError: what it says makes no sense.
+            MqttError: the answer makes no sense.
         """
         raise MqttError(BAD_METHOD, "a method that takes no step")
 
@@ -82,7 +82,7 @@ METHODS: dict[str, type[Exchange]] = {PLAIN: Plain, EXTERNAL: External}
 
 
 class EnhancedLogin:
-    """What a connection that logs in this way knows of it. `is_again`: it is in, and proves once more who it is."""
+    """The state of such a login. `is_again`: the client is logged in, and proves its identity again."""
 
     def __init__(self, method: str, certificate_user: str | None) -> None:
         self.method = method

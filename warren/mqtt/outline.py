@@ -22,7 +22,7 @@ from warren.msgstore.log.message import HEADER_AT, Envelope, Message
 
 
 class Outline:
-    """Of messages with an envelope and the properties that stand in ``content``, whose header frame ends there."""
+    """The outline of messages with an envelope and the properties in ``content``, whose header frame ends there."""
 
     def __init__(self, envelope: Envelope, content: bytes, header_end: i64) -> None:
         found = decode_properties(content, HEADER_AT, header_end - 1)
@@ -34,12 +34,12 @@ class Outline:
         self.topic = topic_of(envelope.routing_key)
         self.topic_bytes = text(self.topic)
         self.qos: i64 = 2 if headers.get(QOS_HEADER) == 2 else 1  # of one that is persistent
-        self.is_topic: bool = is_topic(self.topic)  # else it goes to nobody
+        self.is_topic: bool = is_topic(self.topic)  # otherwise it is not delivered
         # Whether more than the subscription decides who gets it.
         self.is_special: bool = self.topic.startswith("$") or not self.is_topic
         self.is_replayed: bool = retain == REPLAYED
         self.is_retained: bool = retain == RETAINED  # was published to be
-        self.client = client if isinstance(client, str) else ""  # who has published it, if that is known
+        self.client = client if isinstance(client, str) else ""  # the publisher, if it is known
         self.expiration_ms: i64 = -1
         if found.expiration is not None and found.expiration.isdigit() and len(found.expiration) <= 12:
             self.expiration_ms = int(found.expiration)
@@ -61,7 +61,7 @@ class Outline:
         return encoded
 
     def with_expiry(self, given: bytes, message: Message, now_ms: i64) -> bytes:
-        """Return encoded properties with what is left of the expiry of one of the messages, if they have one."""
+        """Return encoded properties with the remaining expiry of one of the messages, if they have one."""
         if self.expiration_ms < 0:
             return given
         left_s = expiry_left_s(self.expiration_ms, message.time_ms, now_ms)

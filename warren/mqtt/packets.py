@@ -18,7 +18,7 @@
     12 PINGREQ  13 PINGRESP
     14 DISCONNECT  15 AUTH        [reason, [(*)]]
 
-1. A length is compared with what is there before anything is made of it.
+1. A length is compared with the received bytes before anything is made of it.
 2. A property stands only in packets that may have it, and once, but for user properties and, in PUBLISH, subscription
    identifiers.
 3. Whatever is left over in a packet makes it malformed.
@@ -49,7 +49,7 @@ PINGREQ: Final = 12
 PINGRESP: Final = 13
 DISCONNECT: Final = 14
 AUTH: Final = 15
-WILL: Final = 0  # no packet: where the properties of a will stand
+WILL: Final = 0  # not a packet: the place of a will's properties
 
 V3_1: Final = 3
 V3_1_1: Final = 4
@@ -255,7 +255,7 @@ def overlong() -> MqttError:
 class Reader:
     """Walks over the bytes of one packet, ``data[pos:end]``.
 
-    Each method raises `MqttError` when what it is to return is not there, or not as it has to be.
+    Each method raises `MqttError` when the value is missing or not valid.
     """
 
     def __init__(self, data: bytes, pos: i64, end: i64) -> None:
@@ -521,7 +521,7 @@ def fits(value: str | bytes) -> bool:
 
 
 def text(value: str) -> bytes:
-    """Return a text; what it has too much, or cannot be sent, is left out."""
+    """Return a text; characters that are too many, or cannot be sent, are left out."""
     encoded = value.replace("\0", " ").encode("utf-8", "replace")
     if len(encoded) > LENGTH_MAX:
         encoded = encoded[:LENGTH_MAX].decode("utf-8", "ignore").encode()

@@ -20,7 +20,7 @@
    it goes; with a delay it is handed to `mqtt.sessions`, if the session lasts.
 5. A packet is received in pieces, each copied once, which `channels.inbound` counts.
 6. A client that has logged in by a method may do so again while it is connected: by the same method, as the same user.
-   While that is being verified nothing more is read from it.
+   While that is being verified the client is not read.
 7. A client that does not take the answers to its packets is not read while more than `outbox_hard_bytes` of them wait;
    PUBACK has no answer, and is taken.
 """
@@ -121,16 +121,16 @@ COMMAND_BYTES: Final = 262144
 PUBLISH_HEAD_BYTES: Final = 131072  # a topic and properties
 # Pieces of a packet smaller than this are joined as they come.
 PIECE_BYTES: Final = 16384
-# What has begun to come while publishers of large messages wait, as of a channel.
+# Limit for incomplete contents while publishers of large messages wait, as for a channel.
 STOPPED_MAX_BYTES: Final = 1 << 20
 ALIASES: Final = 16
-CLIENT_ID_MAX_BYTES: Final = 233  # with what is around it the name of a queue
-# How many messages of QoS 1 and 2 may be out to a client that does not say.
+CLIENT_ID_MAX_BYTES: Final = 233  # with the parts around it the name of a queue
+# The messages of QoS 1 and 2 that may be out to a client that does not set a limit.
 RECEIVE_MAX_OLD: Final = 100
-# How long a session may be kept; what RabbitMQ takes as well.
+# The longest time to keep a session; RabbitMQ has the same limit.
 SESSION_EXPIRY_MAX_S: Final = 86400
 # The flags that each packet has to have; PUBLISH means something by them.
-# Of connections that have none: never changed.
+# For connections without any: never changed.
 _NO_ALIASES: Final[dict[int, bytes]] = {}
 _NO_PIECES: Final[list[bytes]] = []
 _PROTOCOLS: Final = {version: f"MQTT {name}" for version, name in VERSION_NAMES.items()}
@@ -159,8 +159,8 @@ class MqttPeer(Peer):
         self.channel_max = 1
         self.silent_intervals = 1.5
         self.receive_max: int = RECEIVE_MAX_OLD
-        self.packet_max_bytes: int = 0  # what the client takes; 0: anything
-        self.tells_problems: bool = False  # answers that say no say why
+        self.packet_max_bytes: int = 0  # the packet size that the client takes; 0: any
+        self.tells_problems: bool = False  # refusals include the reason
         self._session: MqttSession | None = None
         self._connect: Connect | None = None
         self._enhanced: EnhancedLogin | None = None
@@ -168,7 +168,7 @@ class MqttPeer(Peer):
         self._aliases = _NO_ALIASES
         self._is_told: bool = False  # CONNACK has said yes
         self._client_id = ""
-        self._successor: MqttPeer | None = None  # who has taken the client id over, and waits
+        self._successor: MqttPeer | None = None  # the peer that has taken the client id over, and waits
         # Input: received and not handled; or the pieces of a packet of `_needed` bytes.
         self._rest: bytes = b""
         self._rest_from: i64 = 0
@@ -178,17 +178,17 @@ class MqttPeer(Peer):
 
     @property
     def client_id(self) -> str:
-        """What the client calls itself, or was called; "" before it has logged in."""
+        """The client id, chosen by the client or by the broker; "" before it has logged in."""
         return self._client_id
 
     @property
     def client_properties(self) -> Table:
-        """What it says of itself. It is made when somebody asks: there may be very many of them."""
+        """The properties that it states. They are made when they are read: there may be very many of them."""
         return {"product": "MQTT client", "client_id": self._client_id} if self._client_id else {}
 
     @property
     def session(self) -> MqttSession | None:
-        """Its session, None before the login: subscriptions, what is on its way, until when it is kept."""
+        """Its session, None before the login: subscriptions, messages under way, and how long it is kept."""
         return self._session
 
     # --- in ---------------------------------------------------------------------------------------------------------
@@ -524,7 +524,7 @@ class MqttPeer(Peer):
         self._verify(user or "", password or b"", is_proven=False, problem=problem)
 
     def _verify(self, user: str, password: bytes, *, is_proven: bool, problem: str = "") -> None:
-        """Have the shell find out who it is. `user`: USER, or VHOST:USER; what is proven is a name and nothing else."""
+        """Have the shell verify the user. `user`: USER, or VHOST:USER; a proven identity is a name and nothing else."""
         name, vhost = user, "/"
         if ":" in name and not is_proven:
             vhost, _, name = name.rpartition(":")
@@ -761,7 +761,7 @@ class MqttPeer(Peer):
             self._will = None
             if will is not None and not self._delays(session, will):
                 session.publish_will(will)
-            self.running = False  # nothing of what goes now is told
+            self.running = False  # the client is not told about the rest
             if session.expiry_s == 0:
                 session.end_for_good()
             else:
@@ -800,7 +800,7 @@ class MqttPeer(Peer):
         self._failed(error)
 
     def note_refusal(self, error: AmqpError) -> None:
-        """Have the log say that something was refused that does not end the connection."""
+        """Write to the log that something was refused that does not end the connection."""
         self._note_error("connection.error", 1, error)
 
     def _end_with(self, reason: int, explanation: str) -> None:
@@ -827,7 +827,7 @@ class MqttPeer(Peer):
         return self.packet_max_bytes == 0 or len(answer) <= self.packet_max_bytes
 
     def _check_answer(self, answer: bytes) -> None:
-        """Make sure that the client takes an answer. Those of a fixed size are smaller than the CONNACK that it took.
+        """Make sure that the client takes an answer. Answers of a fixed size are smaller than the CONNACK that it took.
 
         Raises:
             MqttError: it is larger than the client's Maximum Packet Size, and can neither be sent nor be left out.
@@ -837,7 +837,7 @@ class MqttPeer(Peer):
             raise MqttError(TOO_LARGE, f"an answer of {len(answer)} bytes is larger than the {most} the client takes")
 
     def _takes_words(self) -> bool:
-        """Tell whether a reason string fits into what the client takes."""
+        """Tell whether a reason string fits into the packet size of the client."""
         return self.packet_max_bytes == 0 or self.packet_max_bytes > REASON_BYTES
 
     def send_close(self, reply_code: int, explanation: str, method_id: int) -> None:
@@ -855,7 +855,7 @@ class MqttPeer(Peer):
         self._session = None
 
     def write_heartbeat(self) -> None:
-        pass  # a server has none: PINGRESP answers
+        pass  # a server sends none: PINGRESP answers
 
     def forget_input(self) -> None:
         self.shared.early.let_go(self)

@@ -27,7 +27,7 @@ OF_QOS_2: Final = 1 << 16
 
 
 class Receipts(Confirms):
-    """Those of one session."""
+    """The receipts of one session."""
 
     def __init__(self, pending: PendingConfirms, session: MqttSession, *, syncs: bool) -> None:
         super().__init__(pending, syncs=syncs)

@@ -1,4 +1,4 @@
-"""What is retained for a topic, from PUBLISH or a will to `vhosts.retained`, and from there to a subscription."""
+"""Retained messages, from PUBLISH or a will to `vhosts.retained`, and from there to a subscription."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def retain(
 
 
 def maybe_replayed(retained: RetainedMessages, now_ms: int, topic: str) -> Message | None:
-    """Return what is retained for `topic` as a message for a subscription; None: nothing is."""
+    """Return the retained message of `topic` for a subscription; None: not found."""
     found = retained.maybe(topic, now_ms)
     if found is None:
         return None

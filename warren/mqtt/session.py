@@ -112,7 +112,7 @@ _ARG_NO_LOCAL: Final = "x-mqtt-no-local"
 _ARG_AS_PUBLISHED: Final = "x-mqtt-retain-as-published"
 
 
-_NONE_SHARED: Final[dict[str, SharedSubscription]] = {}  # of all that have none: never changed
+_NONE_SHARED: Final[dict[str, SharedSubscription]] = {}  # shared by all that are empty: never changed
 
 
 class MqttSession(Session):

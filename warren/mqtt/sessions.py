@@ -1,4 +1,4 @@
-"""The MQTT sessions of a vhost: those that are kept while nobody is connected, delayed wills, and who shares what.
+"""The MQTT sessions of a vhost: those kept while disconnected, delayed wills, and shared subscriptions.
 
 1. The queues of a session go when the session ends; ``x-expires`` on them is for what a crash leaves behind.
 2. The queue of a shared subscription goes when the session of its last subscriber does, or has unsubscribed.
@@ -38,7 +38,7 @@ def queue_name(client_id: str, qos: int) -> str:
 
 
 class SharedSubscription:
-    """That a session has a share of what comes to a group. `filter`: with ``$share/`` and the group."""
+    """The share of a session in the messages of a group. `filter`: with ``$share/`` and the group."""
 
     def __init__(self, filter_: str, qos: int, as_published: bool, identifier: int) -> None:
         self.filter = filter_
@@ -83,7 +83,7 @@ def shared_of(notes: bytes) -> list[SharedSubscription]:
 
 
 class MqttSessions(KeptSessions):
-    """Those of one vhost."""
+    """The sessions of one vhost."""
 
     def __init__(self, broker: Broker, vhost: VirtualHost) -> None:
         super().__init__(vhost.records, broker.log, broker.timers)

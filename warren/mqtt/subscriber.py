@@ -1,4 +1,4 @@
-"""Subscriptions of QoS 0 of a session that ends with its connection: what matches goes to the outbox, without a queue.
+"""Subscriptions of QoS 0 of a session that ends with its connection: messages go to the outbox, without a queue.
 
 1. A `Subscriber` is the destination of the bindings of all such subscriptions of a session: a message comes once,
    however many of them match.
@@ -69,7 +69,7 @@ class Subscriber(Receiver):
             if looks and not fanout.is_unfit:
                 ledger.write_directly(message)
         except Exception as error:
-            # A defect of ours: the publisher, and who else gets the message, have nothing to do with it.
+            # A fault of ours: the publisher, and the other receivers of the message, are not affected.
             if fanout.message is not message:
                 fanout.give_up(message)  # it would fail for each of them
             outbox.failed(error)
@@ -115,7 +115,7 @@ class Subscriber(Receiver):
         return ACCEPTED
 
     def is_behind(self) -> bool:
-        """Tell whether its peer has to take something before it is sent what can wait: what is retained."""
+        """Tell whether its peer has to take something before it is sent messages that can wait: retained ones."""
         ledger = self._ledger
         if ledger is None:
             return False

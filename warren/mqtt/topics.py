@@ -103,7 +103,7 @@ def has_star(filter_: str) -> bool:
 
 
 class Subscription:
-    """A filter with what its subscriber wants. `identifier`: 0, none."""
+    """A filter with the options of its subscriber. `identifier`: 0, not set."""
 
     def __init__(
         self, filter_: str, qos: int, no_local: bool, as_published: bool, identifier: int, arguments: bytes
@@ -156,7 +156,7 @@ def matches(filter_: str, topic: str) -> bool:
     return at == len(words)
 
 
-_NONE: Final[list[Subscription]] = []  # of all that have none: never changed
+_NONE: Final[list[Subscription]] = []  # shared by all that are empty: never changed
 
 
 class Filters:

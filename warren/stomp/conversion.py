@@ -1,4 +1,4 @@
-"""What headers of SEND become in the stored message, and the headers of MESSAGE that it is sent with.
+"""Headers of SEND as parts of the stored message, and the headers of MESSAGE that it is sent with.
 
     SEND                                  property, and MESSAGE
     content-type, content-encoding        the same; content-type also to delivery
@@ -26,7 +26,7 @@ from warren.queues.arguments import BY_KEY
 from warren.stomp.destinations import reply_path
 from warren.stomp.frames import Frame, header_line, maybe_number
 
-# Of SEND, for the broker.
+# Headers of SEND that are for the broker.
 _OWN: Final = frozenset(("destination", "content-length", "receipt", "transaction", "persistent"))
 # Headers of SUBSCRIBE and of /queue destinations in SEND: not part of the message.
 _OF_QUEUES: Final = frozenset(("durable", "auto-delete", "exclusive", "x-queue-name", "x-queue-type"))
@@ -55,7 +55,7 @@ def properties_of(frame: Frame) -> BasicProperties:
     """Return the properties of a SEND.
 
     Raises:
-        ConnectionException: 502, a header is too long, no number, or not the publisher's to say.
+        ConnectionException: 502, a header is too long, not a number, or not for the publisher to set.
     """
     properties = BasicProperties()
     others: Table = {}
@@ -145,7 +145,7 @@ def headers_of_message(payload: bytes, start: i64, end: i64, version: int) -> by
 
 
 def is_queue_argument(name: str) -> bool:
-    """Tell whether a header says something of the queue that is declared with it."""
+    """Tell whether a header is about the queue that is declared with it."""
     return name.startswith("x-") and name[2:] in BY_KEY
 
 

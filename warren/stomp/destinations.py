@@ -23,7 +23,7 @@ from warren.amqp.codec import NAME_MAX_BYTES
 from warren.amqp.errors import SYNTAX_ERROR, ConnectionException
 
 QUEUE: Final = 0  # declared when it is used
-AMQ_QUEUE: Final = 1  # has to be there
+AMQ_QUEUE: Final = 1  # must exist
 EXCHANGE: Final = 2
 TOPIC: Final = 3
 REPLY_QUEUE: Final = 4
@@ -56,7 +56,7 @@ def parse_destination(path: str) -> Destination:
     """Return what `path` means.
 
     Raises:
-        ConnectionException: 502, nothing.
+        ConnectionException: 502, it is not valid.
     """
     for prefix, kind in _PREFIXES:
         if path.startswith(prefix):

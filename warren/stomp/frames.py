@@ -44,7 +44,7 @@ class Frame:
         return self.headers.get(name)
 
     def need(self, name: str) -> str:
-        """Return the value of a header that has to be there.
+        """Return the value of a required header.
 
         Raises:
             ConnectionException: 502, it is not.
@@ -158,7 +158,7 @@ def _unescaped(text: str, version: int) -> str:
 
 
 def escaped(text: str, version: int) -> str:
-    """Return `text` as it stands in a header; what `version` has no escape for becomes a space."""
+    """Return `text` as it stands in a header; characters that `version` cannot escape become a space."""
     if version == V1_0:
         return text.replace("\n", " ").replace("\r", " ").replace("\0", " ")
     text = text.replace("\\", "\\\\").replace("\n", "\\n").replace(":", "\\c").replace("\0", " ")

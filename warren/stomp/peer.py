@@ -8,11 +8,11 @@
 
 1. Before CONNECT a peer may send `EARLY_BYTES` in all, and its frame has no body. Afterwards a head has `HEAD_BYTES`, a
    body as many as a message may have.
-2. An error is told by ERROR, with the receipt-id of what failed where there was one, and ends the connection.
+2. An error is told by ERROR, with the receipt-id of the failed frame where there was one, and ends the connection.
 3. A body is received in pieces, each copied once, which `channels.inbound` counts. A head in many pieces is looked at
    again when a line of it has ended.
 4. DISCONNECT's receipt comes when everything that was sent before is on disk.
-5. What follows DISCONNECT, or a frame that was an error, is not looked at.
+5. Input after DISCONNECT, or after a frame with an error, is ignored.
 6. A client that does not take its receipts is not read while more than `outbox_hard_bytes` wait for it.
 """
 
@@ -60,9 +60,9 @@ EARLY_BYTES: Final = 8192
 HEAD_BYTES: Final = 65536
 # Pieces of a body smaller than this are joined as they come.
 PIECE_BYTES: Final = 16384
-# What has begun to come while publishers of large messages wait, as of a channel.
+# Limit for incomplete contents while publishers of large messages wait, as for a channel.
 STOPPED_MAX_BYTES: Final = 1 << 20
-# The broker looks twice a second at who has to be sent a heart-beat.
+# The broker looks twice a second for clients that need a heart-beat.
 HEART_BEAT_MIN_MS: Final = 1000
 HEART_BEAT_MAX_MS: Final = 86_400_000
 UNTIL_NUL: Final = -1
@@ -98,11 +98,11 @@ class StompPeer(Peer):
         self._is_cut: bool = False  # the rest is the beginning of a head
         self._is_longer: bool = False  # a line of it has ended since it was looked at
         self._held: bytes | None = None  # the body of a SEND that waits whole
-        # Of a frame whose body is being received.
+        # The state of a frame whose body is being received.
         self._head: bytes = b""
         self._frame: Frame | None = None
         self._send: Send | None = None
-        self._size: i64 = UNTIL_NUL  # of its body as it says
+        self._size: i64 = UNTIL_NUL  # bytes of its body, as announced
         self._missing: i64 = 0  # of its body; UNTIL_NUL: nobody knows
         self._pieces: list[bytes] = []
         self._body_bytes: i64 = 0
@@ -164,7 +164,7 @@ class StompPeer(Peer):
         end: i64 = len(data)
         while pos < end:
             if self.state >= CLOSING:
-                return  # by a frame before: what follows it is nobody's
+                return  # by an earlier frame: later input is ignored
             if self.paused:
                 break
             if self.units_left <= 0:
@@ -215,7 +215,7 @@ class StompPeer(Peer):
             self._receipt = frame.get("receipt")
         size: i64 = content_length(frame, int(self.shared.message_max_bytes))
         if frame.command != "SEND":
-            # A client may say how long its empty body is; some echo the length of the message that they answer.
+            # A client may send a content-length for its empty body; some echo that of the message that they answer.
             size = UNTIL_NUL
         self._frame = frame
         self._head = head
@@ -560,7 +560,7 @@ def _agreed_version(frame: Frame) -> int:
 
 
 def _heart_beats(frame: Frame) -> tuple[int, int]:
-    """Return how often we send a heart-beat, and how often we want one, in ms; 0: never.
+    """Return the intervals in which we send a heart-beat, and in which we want one, in ms; 0: never.
 
     Raises:
         ConnectionException: 502, the header is not two numbers.
