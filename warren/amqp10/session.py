@@ -266,9 +266,7 @@ class Amqp10Session(Session):
                 raise
             self.fail_link(link, error)
         except Amqp10Error as error:
-            self.fail_link(
-                link, LinkError(error.condition, error.explanation)
-            )  # the message is malformed, not the frame
+            self.fail_link(link, LinkError(error.condition, error.explanation))  # the frame itself is valid
         if self._window <= WINDOW_STEP:
             self._write_flow()
 
