@@ -1,10 +1,10 @@
-"""What the broker offers its plugins: to look at everything, and to change things the way clients do.
+"""Offer plugins a view of the whole broker, and changes to it in the way of clients.
 
-1. A plugin reads the engine's objects as they are, between two turns: nothing of them changes while it does not await.
-2. It changes nothing on them. Declaring, binding, publishing and getting go through `clients`, as AMQP methods of a
-   user; users, vhosts, permissions, policies, limits and parameters through `administer`; a file of definitions
-   through `server.definitions`; `settle` follows every other call that the engine offers an operator.
-3. What `administer` and `clients` report as done is on disk.
+1. A plugin reads the engine's objects as they are, between two turns: they do not change while it does not await.
+2. It does not change them itself. Declaring, binding, publishing and getting go through `clients`, as AMQP methods of a
+   user. Users, vhosts, permissions, policies, limits and parameters go through `administer`, a file of definitions
+   through `server.definitions`. `settle` follows every other call that the engine offers an operator.
+3. A change that `administer` or `clients` reports as done is on disk.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ COMMIT_TIMEOUT_S: Final = 30.0
 class Health:
     """Whether the broker can do its work; `reason` says in one sentence why not.
 
-    `confirm` is what a confirm promises: ``durable`` or ``os``, or ``mixed`` when that differs between vhosts.
-    `degraded` names the tasks that are failing; what is not essential does not make the broker unhealthy. `held` says
-    why shovels, federation links and tables are held (``held_links.py``).
-    A leader whose disk holds up its followers names that as degraded, too.
+    `confirm` is the promise of a confirm: ``durable``, ``os``, or ``mixed`` when it differs between vhosts.
+    `degraded` names the failing tasks; only essential ones make the broker unhealthy. `held` says why shovels,
+    federation links and tables are held (``held_links.py``).
+    If the disk of a leader delays its followers, `degraded` names that, too.
     """
 
     ok: bool
@@ -58,7 +58,7 @@ class Health:
     held: str = ""
 
     def document(self) -> dict[str, Any]:
-        """Return what ``/health`` answers; nothing in it tells a stranger more than names of parts."""
+        """Return the answer of ``/health``; a stranger learns nothing more from it than names of parts."""
         found: dict[str, Any] = {"status": "ok"} if self.ok else {"status": "failed", "reason": self.reason}
         found["confirm"] = self.confirm
         degraded = [*self.degraded, *(["links"] if self.held else [])]
@@ -69,7 +69,7 @@ class Health:
         return found
 
 
-# What nodes of a cluster speak with each other.
+# The protocol between nodes of a cluster.
 CLUSTERING: Final = "clustering"
 
 
@@ -83,7 +83,7 @@ class Listening:
 
 
 class CommitTimeout(Exception):
-    """A change of the metadata was not on disk in time; it is not undone, and may still get there."""
+    """A change of the metadata was not on disk in time; it is not undone, and may still become durable."""
 
 
 def _hang_up(sock: socket.socket, _client: ClientOfNode) -> None:
@@ -95,9 +95,8 @@ def _hang_up(sock: socket.socket, _client: ClientOfNode) -> None:
 class Management:
     """One running broker, as its plugins see it. Times are in ms since the epoch.
 
-    `clock_ms` is the time that everything which expires goes by (`clock`), and `started_ms` what it was at the start.
-    `cluster` describes the followers of this node, and `replication` is what takes commands about them; both are None
-    for a single node.
+    `clock_ms` is the time by which everything expires (`clock`), and `started_ms` its value at the start. `cluster`
+    describes the followers of this node, and `replication` takes commands about them; both are None for a single node.
     """
 
     broker: Broker
@@ -124,15 +123,15 @@ class Management:
     listening: list[Listening] = field(default_factory=list)
     stopping: bool = False
     local_http: LocalHttp = field(default_factory=LocalHttp)
-    # What serves HTTP of another node's client, which comes through a socket.
+    # Serves HTTP of another node's client, which comes through a socket.
     pass_on: Callable[[socket.socket, ClientOfNode], None] = _hang_up
     _committed: trio.Event = field(default_factory=trio.Event)
 
     async def administer(self, change: MetadataChange, by: str) -> None:
-        """Apply an administrative change that the user `by` asked for, and wait until it is durable.
+        """Apply an administrative change that the user `by` requested, and wait until it is durable.
 
         Raises:
-            ValueError: it is not valid, for the reason said; nothing is changed.
+            ValueError: it is not valid, for the reason said; the broker stays as it is.
             CommitTimeout: it is not on disk yet.
         """
         ticket = self.broker.administer(change, by)
@@ -153,13 +152,13 @@ class Management:
             raise CommitTimeout
 
     def open_local(self) -> socket.socket:
-        """Return one end of a new connection to this broker; the other end is served like a client's.
+        """Return one end of a new connection to this broker, which serves the other end like a client's.
 
         The internal user (`topology_watcher.INTERNAL_USER`, with `internal_password`) can log in here only.
 
         Raises:
-            ConnectionRefusedError: the broker stops, which waits until all connections have ended; or there are no
-                descriptors left for links.
+            ConnectionRefusedError: the broker is stopping and waits for its connections to end, or no descriptors are
+            left for links.
         """
         if self.stopping:
             raise ConnectionRefusedError("the broker is stopping")
@@ -173,22 +172,22 @@ class Management:
         return ours
 
     def note_commit(self) -> None:
-        """More changes are durable. For the broker itself."""
+        """Note that more changes are durable. For the broker itself."""
         self._committed.set()
         self._committed = trio.Event()
 
 
 class NotPromoted(Exception):
-    """A follower is not promoted, for the reason said."""
+    """A follower cannot be promoted, for the reason said."""
 
 
 class NoLeader(Exception):
-    """No leader can be reached, or it takes nobody at the moment, for the reason said."""
+    """The leader cannot be reached, or accepts no clients at the moment, for the reason said."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A connection to the leader for one client, whose bytes go through it as they are. `leader`: which one that is."""
+    """A connection to the leader for one client; it carries the client's bytes unchanged. `leader`: its name."""
 
     sock: socket.socket
     leader: object
@@ -201,25 +200,25 @@ class ReadableCopy(Protocol):
 
     @property
     def store_id(self) -> bytes:
-        """Of which store it is."""
+        """The id of the store that it copies."""
 
     def maybe_stream(self, vhost: str, name: str) -> int | None:
         """Return the id of a stream in the store."""
 
     def maybe_pattern(self, user: str, vhost: str) -> str | None:
-        """Return which queues of a vhost a user may read; None: the user may not enter it."""
+        """Return a pattern of the queues in a vhost that a user may read; None if the user may not enter it."""
 
     def read(self, stream_id: int, first: int, end: int, most_bytes: int) -> tuple[list[bytes], int]:
         """Return sealed chunks, see ``msgstore.files.sealed_copy``. Blocks. Raises OSError."""
 
 
 def _nothing_readable() -> ReadableCopy | None:
-    """Have readers ask the leader."""
+    """Return None: readers have to ask the leader."""
     return None
 
 
 async def _not_recovered(_accept_loss: bool) -> dict[str, Any]:
-    """Recover nothing: there is nothing that could."""
+    """Refuse: this node cannot recover anything."""
     raise NotPromoted("this node cannot be recovered")
 
 
@@ -253,18 +252,18 @@ class Following:
 
 @runtime_checkable
 class FollowerPlugin(Protocol):
-    """A plugin that has something to do beside a follower as well."""
+    """A plugin that also works beside a follower."""
 
     async def follow(self, following: Following, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
         """Serve until cancelled; started with the ports that were opened.
 
         Raises:
-            StartError: something outside the program stands in the way.
+            StartError: something outside the program prevents it.
         """
 
 
 class Plugin(Protocol):
-    """Something that runs beside the broker, in its process."""
+    """Runs beside the broker, in its process."""
 
     def prepare(self, management: Management) -> None:
         """Tell the broker what it has to know before it imports definitions: validators of parameters, for instance.
@@ -276,5 +275,5 @@ class Plugin(Protocol):
         """Serve until cancelled; started with the ports that were opened.
 
         Raises:
-            StartError: something outside the program stands in the way.
+            StartError: something outside the program prevents it.
         """

@@ -95,28 +95,28 @@ from warren.server.unread_jobs import READ_ADVICE, UnreadJobs
 EXIT_CODE: Final = 3
 RETRY_S: Final = 0.5
 GRACE_S: Final = 5.0
-STALL_S: Final = 1.0  # at a stop, for the gate to open again
+STALL_S: Final = 1.0  # at a stop: how long the gate may take to open again
 SYNC_WITHIN_S: Final = 1.0
-# How long nothing must have been written before a checkpoint is taken without need, and how often that may be.
+# How long without writes before an unneeded checkpoint is taken, and how often that may happen.
 IDLE_S: Final = 1.0
 # Between two checkpoints that are taken for another reason than the length of the log.
 CHECKPOINT_PAUSE_S: Final = 5.0
-# How long segments that nothing needs wait for one while others write, when they are less than one is taken for.
+# How long unneeded segments wait for a checkpoint while others write, if they are too few to justify one.
 DEAD_KEPT_S: Final = 60.0
 DISK_CHECK_S: Final = 1.0
 DISK_CHECK_MIN_S: Final = 0.05
-# What can be written at most.
+# The most that can be written.
 FILL_BYTES_PER_S: Final = 2 << 30
 COMPACTION_IDLE_S: Final = 1.0
-# Everything is read again at most so often.
+# At most this often everything is read again.
 SCRUB_EVERY_S: Final = 3600.0
 SCRUB_IDLE_S: Final = 5.0
 
 _WATCH_S: Final = SYNC_WITHIN_S / 2
 _READ_RETRY_S: Final = 0.05
-# How long a start waits for reads that fail before it gives up.
+# How long a start waits for failing reads before it gives up.
 READ_PATIENCE_S: Final = 30.0
-# After so many failures of a read the copy of another node is asked for, where there is one.
+# After this number of failures of a read, the copy of another node is requested, if there is one.
 _FAILURES_BEFORE_MENDING: Final = 6
 _POLL_S: Final = 0.02
 _DAMAGES_LOGGED_MAX: Final = 20
@@ -127,13 +127,13 @@ log = get_logger("message_store")
 
 
 def end_process() -> None:
-    """End the process at once, as it ends when the store has failed."""
+    """End the process at once, as after a failure of the store."""
     standard_streams.finish()
     os._exit(EXIT_CODE)
 
 
 class StoreFiles(Protocol):
-    """What the threads need of ``msgstore.files.store.Store``."""
+    """The part of ``msgstore.files.store.Store`` that the threads need."""
 
     def commit(self, job: CommitJob, time_ms: int) -> None: ...
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]: ...
@@ -156,7 +156,7 @@ class StoreFiles(Protocol):
 
 
 class Engine(Protocol):
-    """What the service needs of ``channels.broker.Broker``."""
+    """The part of ``channels.broker.Broker`` that the service needs."""
 
     log: MessageLog
 
@@ -166,19 +166,19 @@ class Engine(Protocol):
 
 
 class Gate(Protocol):
-    """Between the committer and the engine: whether a commit may be reported that this node has carried out."""
+    """Between the committer and the engine: whether to report a commit that this node has carried out."""
 
     def is_open(self, job: CommitJob) -> bool: ...
 
     def waits(self, job: CommitJob) -> bool:
-        """Tell whether it is still closed, and `gate_moved` will be called when it opens. Any thread; no promise."""
+        """Tell whether the gate is still closed, so that `gate_moved` follows when it opens. Any thread; a hint."""
 
     def trouble(self) -> str:
-        """Return why commits wait, in a few words; empty when they do not."""
+        """Return why commits wait, in a few words; empty if they do not."""
 
 
 class Mender(Protocol):
-    """Mends what is damaged on disk, where other nodes have the same. Called in the threads; blocks for seconds."""
+    """Mends damage on disk from other nodes that have the same data. Called in the threads; blocks for seconds."""
 
     def mend(self, job: Errand, places: list[int]) -> bool:
         """Mend what `job` has met, in the log at these places; tell whether to run the job again."""
@@ -188,7 +188,7 @@ class Mender(Protocol):
 
 
 class OpenGate:
-    """That of a single node."""
+    """The gate of a single node."""
 
     def is_open(self, job: CommitJob) -> bool:
         return True
@@ -201,10 +201,10 @@ class OpenGate:
 
 
 class MessageStoreService:
-    """Carries out what the message log of `broker` asks for, with the files of `store`.
+    """Carries out the requests of the message log of `broker`, with the files of `store`.
 
     `wake` makes the reactor call `completed` soon, from any thread; `settle` lets the engine finish its turn; both may
-    be set later. `on_failed` is told, once, that the process has to stop. `abandon` ends the process when it does not.
+    be set later. `on_failed` is called once, when the process has to stop. `abandon` ends the process when it does not.
     """
 
     def __init__(
@@ -222,20 +222,21 @@ class MessageStoreService:
         gate: Gate | None = None,
         mender: Mender | None = None,
     ) -> None:
-        self.failed = ""  # why the store has failed
-        self.versions: Versions | None = None  # which Warren has made and written it
-        self.losses: tuple[dict[str, object], ...] = ()  # what the start has found missing or damaged
-        self.commit_times = Histogram()  # of writing and syncing a batch; the committer's
+        self.failed = ""  # the reason for the failure of the store
+        self.versions: Versions | None = None  # of Warren: made by, and written by
+        self.losses: tuple[dict[str, object], ...] = ()  # missing or damaged data that the start has found
+        self.commit_times = Histogram()  # of writing and syncing a batch; written by the committer
         # Since the start.
-        self.batches = 0  # carried out, those included that only synced
+        self.batches = 0  # carried out, including those that only synced
         self.syncs = 0
         self.written_bytes = 0
         self.synced_bytes = 0
         self.reads = 0
         self.checkpoints = 0
-        # Segments of the log in which scrubbing has found damaged frames that nobody mends, and when, in ms since 1970.
+        # Segments of the log in which scrubbing has found damaged frames that are not mended, and when, in ms since
+        # 1970.
         self.damaged_segments: dict[int, int] = {}
-        self.errands = 0  # that are under way: what the engine has asked for and has not been told of
+        self.errands = 0  # under way: requested by the engine, and not reported to it yet
         self._store = store
         self._broker = broker
         self._log = broker.log
@@ -251,7 +252,7 @@ class MessageStoreService:
         self._mender = mender
         self._held: CommitJob | None = None  # at the gate
         self._compaction = Compaction(broker.log)
-        self._pace = CommitPace()  # the committer's
+        self._pace = CommitPace()  # used by the committer
         self._outcomes: deque[Outcome] = deque()
         self._committer = Worker("committer", self._commit, self._report, _committer_retries)
         self._reader = Worker("reader", self._read, self._report, _reader_retries)
@@ -259,22 +260,22 @@ class MessageStoreService:
         self._ended = Event()
         self._stopping = False
 
-        self._shortages: dict[str, str] = {}  # what waits for space, and why
+        self._shortages: dict[str, str] = {}  # jobs that wait for space, and the reason
         self._postponed: list[Job] = []  # of the housekeeper, until there may be space again
-        self._releasing = 0  # how many removals are with the reader
-        self._held_back: list[CheckpointJob] = []  # until those are with the housekeeper
-        self._pinning = 0  # how many pins are being made
-        self._dropped_later: list[DropJob] = []  # until those have
+        self._releasing = 0  # number of removals with the reader
+        self._held_back: list[CheckpointJob] = []  # until the removals are with the housekeeper
+        self._pinning = 0  # number of pins being made
+        self._dropped_later: list[DropJob] = []  # until the pins are made
         self._unread = UnreadJobs(self._reader.put)
-        # The reader's: how often reads failed that still do, and those of them whose file is gone.
+        # Of the reader: how often reads failed that still fail, and those of them whose file is gone.
         self._failures: dict[Errand, int] = {}
-        self._given_up: set[Errand] = set()  # reads that an operator has given up
+        self._given_up: set[Errand] = set()  # reads that an operator has cancelled
         self._files_gone: set[Errand] = set()
         self._disk_is_low = False
         self._disk_is_known = True
-        self._spared_segment = 0  # in which the next one was asked for
-        self._written_segment = 0  # that was written last
-        self._space_taken = trio.Event()  # since the free space was looked at
+        self._spared_segment = 0  # the segment in which the next one was requested
+        self._written_segment = 0  # written last
+        self._space_taken = trio.Event()  # since the last look at the free space
         self._quarantined: set[int] = set()
         self._clean_checkpoint = False
         self._progress = trio.Event()
@@ -290,7 +291,7 @@ class MessageStoreService:
         self._housekeeper.start()
 
     def dispatch(self) -> None:
-        """Hand the jobs of the log to the threads. Call when there are any."""
+        """Hand the jobs of the log to the threads. Call it when there are any."""
         message_log = self._log
         if message_log.commit_jobs:
             jobs, message_log.commit_jobs = message_log.commit_jobs, []
@@ -323,10 +324,10 @@ class MessageStoreService:
                 self._reader.put(ReleaseJob(unlink))
 
     def read_at_once(self) -> None:
-        """Carry out the reads that the log asks for, in this thread. Only before `start`.
+        """Carry out the reads that the log requests, in this thread. Only before `start`.
 
         Raises:
-            StartError: the disk does not give something.
+            StartError: the disk does not return something.
         """
         message_log = self._log
         while message_log.read_jobs:
@@ -336,7 +337,7 @@ class MessageStoreService:
                 self._broker.loaded(read)
 
     def completed(self) -> None:
-        """Tell the engine what the threads have done. The reactor calls this when woken, and then settles."""
+        """Report to the engine what the threads have done. The reactor calls this when woken, and then settles."""
         outcomes = self._outcomes
         while outcomes and not self.failed:
             outcome = outcomes.popleft()
@@ -348,7 +349,7 @@ class MessageStoreService:
             self._progress.set()
 
     def gate_moved(self) -> None:
-        """Tell the engine of the commit at the gate, if it is open now. On the loop; the caller settles the turn."""
+        """Report the commit at the gate to the engine, if the gate is open now. On the loop; settle afterwards."""
         if self._outcomes:
             self.completed()
         if self.failed:
@@ -429,7 +430,7 @@ class MessageStoreService:
                 self._reader.put(drop)
 
     def _maybe_prepare_spare(self, job: CommitJob) -> None:
-        """Have the next segment made when half of this one is written: so that no commit waits for it."""
+        """Prepare the next segment when half of this one is written, so that no commit waits for it."""
         segment = int(job.segment)
         if segment != self._spared_segment and 2 * (job.lsn - job.base_lsn) > job.capacity:
             self._spared_segment = segment
@@ -461,7 +462,7 @@ class MessageStoreService:
             for damage in damages:
                 if damage.segment >= 0 and not damage.queue and damage.sequence_number < 0:
                     self.damaged_segments.setdefault(int(damage.segment), self._clock_ms())
-        hurt = {int(damage.segment) for damage in damages if damage.segment >= 0}  # of streams others are files too
+        hurt = {int(damage.segment) for damage in damages if damage.segment >= 0}  # damage of streams is in other files
         for segment in hurt - self._quarantined:
             self._quarantined.add(segment)
             self._housekeeper.put(QuarantineJob(segment))
@@ -500,7 +501,7 @@ class MessageStoreService:
             log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
 
     def _carry_out(self, job: Errand) -> None:
-        """Do what `job` asks for; what it reads is damaged only if it is so twice, and nobody can mend it."""
+        """Do `job`; its data counts as damaged only if it is read so twice and cannot be mended."""
         if job in self._files_gone:
             return
         store, checksum = self._store, self._log.checksum
@@ -511,7 +512,7 @@ class MessageStoreService:
         try:
             job.carry_out(store)
         except StoreUnreadableError as error:
-            # Right bytes written over those that cannot be read change nothing. See ``replication.mending``.
+            # Writing the right bytes over unreadable ones does not change anything else. See ``replication.mending``.
             if self._mender is None or self._failures.get(job, 0) < _FAILURES_BEFORE_MENDING:
                 raise
             if not self._mender.mend(job, [error.lsn] if error.lsn >= 0 else []):
@@ -530,7 +531,7 @@ class MessageStoreService:
         job.is_checked = not places
 
     def _note_gone(self, stream_id: int, segments: list[int]) -> None:
-        """Files of a stream are not there any longer, or are others: reads of them that fail find nothing."""
+        """Note that files of a stream were removed or replaced: failing reads of them find nothing."""
         for job in self._failures:
             if isinstance(job, SealedRead) and job.stream_id == stream_id and job.segment in segments:
                 self._files_gone.add(job)
@@ -564,7 +565,7 @@ class MessageStoreService:
         self._outcomes.append(outcome)
         if self._ended.is_set():
             return
-        # Behind `append`: what comes for the gate from now on finds the outcome there.
+        # After `append`: the gate may open from now on, and finds the outcome there.
         if not (isinstance(outcome, CommitJob) and self._gate.waits(outcome)):
             self._wake()
         if isinstance(outcome, Failure) and not self._ended.wait(GRACE_S):
@@ -573,7 +574,7 @@ class MessageStoreService:
     # --- trouble ----------------------------------------------------------------------------------------------------
 
     def trouble(self) -> str:
-        """Return why the store cannot do its work, in a few words; empty when it can."""
+        """Return why the store cannot do its work, in a few words; empty if it can."""
         if self.failed:
             return "the message store has failed"
         if self._unread.trouble():
@@ -592,7 +593,7 @@ class MessageStoreService:
         if isinstance(job, SealJob) or not isinstance(job, CommitJob | Errand):
             self._postponed.append(job)
         if kind == "spare":
-            # While there is room in this segment, make what is dead go.
+            # While there is room in this segment, release dead data.
             self._log.checkpoints.want()
         self._set_alarm()
 
@@ -612,11 +613,11 @@ class MessageStoreService:
     # --- what cannot be read ----------------------------------------------------------------------------------------
 
     def unread(self) -> list[dict[str, Any]]:
-        """Return the reads that fail, as the API shows them; the oldest first."""
+        """Return the failing reads, as the API shows them; the oldest first."""
         return self._unread.described(self._clock_ms())
 
     def failed_reads(self) -> int:
-        """Return how often a read has failed since the start."""
+        """Return how often reads have failed since the start."""
         return self._unread.failures
 
     def give_up_reads(self, vhost: str, queue: str) -> int:
@@ -634,17 +635,17 @@ class MessageStoreService:
     # --- counts -----------------------------------------------------------------------------------------------------
 
     def compacted_segments(self) -> int:
-        """Return how many segments have been emptied since the start."""
+        """Return the number of segments emptied since the start."""
         return int(self._compaction.segments_done)
 
     def moved_bytes(self) -> int:
-        """Return how much was copied for that."""
+        """Return the number of bytes copied for that."""
         return int(self._compaction.moved_bytes)
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Close batches in time, sync, take checkpoints when it is quiet, watch the disk, compact, scrub. For ever."""
+        """Close batches in time, sync, take checkpoints in quiet times, watch the disk, compact, scrub. For ever."""
         async with trio.open_nursery() as nursery:
             keep = self._tasks.keep
             nursery.start_soon(keep, "store linger", self._linger, ESSENTIAL)
@@ -664,7 +665,7 @@ class MessageStoreService:
         while True:
             await self._opened.wait()
             await trio.sleep(LINGER_S)
-            # Another batch may have been opened meanwhile: it is written a little early.
+            # Another batch may have been opened meanwhile: then it is written a little early.
             if message_log.in_flight is None:
                 self._opened = trio.Event()
                 if not message_log.is_idle():
@@ -673,14 +674,14 @@ class MessageStoreService:
 
     async def _watch_writes(self) -> None:
         message_log = self._log
-        unsynced_lsn = -1  # up to where it was not synced the last time
+        unsynced_lsn = -1  # the last LSN that was still unsynced in the previous round
         last_lsn = -1
         checkpoint_lsn = -1
         quiet_since = checkpoint_s = trio.current_time()
         while True:
             is_covered = message_log.next_lsn <= min(message_log.durable_lsn, message_log.checkpoints.lsn)
             if message_log.is_idle() and is_covered and not message_log.is_reclaiming() and not self._gain_bytes():
-                await self._opened.wait()  # nothing was written that is not synced, or not in a checkpoint
+                await self._opened.wait()  # all that was written is synced and in a checkpoint
             await trio.sleep(_WATCH_S)
             if self._stopping:
                 continue
@@ -704,10 +705,10 @@ class MessageStoreService:
                 self._settle()
 
     def _gains_space(self, since_s: float, is_quiet: bool) -> bool:
-        """Tell whether a checkpoint is worth its cost for the segments that can go then. Since the last one: `since_s`.
+        """Tell whether a checkpoint is worth its cost for the segments that it releases. `since_s`: since the last one.
 
-        Without that a backlog that has been drained would stay on disk until the log has grown by
-        ``store.checkpoint_bytes``, which takes weeks with somebody who publishes a little every second.
+        Without it a drained backlog would stay on disk until the log has grown by ``store.checkpoint_bytes``. That
+        takes weeks if a client publishes only a little every second.
         """
         gain_bytes = self._gain_bytes()
         if is_quiet or since_s >= DEAD_KEPT_S or self._disk_is_low:
@@ -721,7 +722,7 @@ class MessageStoreService:
         minimum = self._settings.disk_free_min_bytes
         while True:
             pause_s = DISK_CHECK_S
-            # Space is taken a segment at a time: to look each time means to stop publishers at most a segment too late.
+            # Space is taken a segment at a time: looking each time stops publishers at most one segment too late.
             self._space_taken = trio.Event()
             try:
                 free = self._store.free_bytes()
@@ -732,7 +733,7 @@ class MessageStoreService:
             else:
                 self._disk_is_known = True
                 self._note_free_space(free, minimum)
-                # By others too: the nearer the watermark, the sooner it can be crossed.
+                # Other programs take space, too: the nearer the watermark, the sooner it can be crossed.
                 pause_s = min(max((free - minimum) / FILL_BYTES_PER_S, DISK_CHECK_MIN_S), DISK_CHECK_S)
                 if self._disk_is_low:
                     pause_s = RETRY_S
@@ -760,7 +761,7 @@ class MessageStoreService:
         self._settle()
 
     async def _compact(self) -> None:
-        """Move what is live out of sparse segments, a piece at a time."""
+        """Move live data out of sparse segments, a piece at a time."""
         compaction = self._compaction
         pause_s = PIECE_BYTES / self._settings.compaction_bytes_per_s
         while True:
@@ -775,7 +776,7 @@ class MessageStoreService:
                 await next_beat(COMPACTION_IDLE_S)
 
     async def _scrub(self) -> None:
-        """Read what is sealed again, a piece at a time, for the corruption that nobody has met yet."""
+        """Read sealed data again, a piece at a time, to find corruption that no read has met yet."""
         scrubber = Scrubber(self._log)
         begun_bytes = 0
         passes = 0
@@ -790,12 +791,12 @@ class MessageStoreService:
             if begun_bytes:
                 self._settle()
             elif not scrubber.is_busy():
-                await trio.sleep(SCRUB_IDLE_S)  # nothing is sealed
+                await trio.sleep(SCRUB_IDLE_S)  # no sealed data
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
     async def deleted(self) -> None:
-        """Return when everything that the log was asked for until now is durable, deleted queues above all."""
+        """Return when everything requested from the log until now is durable, deleted queues above all."""
         message_log = self._log
         if message_log.is_idle() and message_log.durable_lsn >= message_log.next_lsn:
             return
@@ -806,10 +807,10 @@ class MessageStoreService:
             await self._next_progress()
 
     async def restored(self, under_way: Callable[[], bool]) -> None:
-        """Return when what the engine has to read before anybody publishes is no longer `under_way`.
+        """Return when the reads that the engine needs before it can take publishes are no longer `under_way`.
 
         Raises:
-            StartError: the disk does not give it.
+            StartError: the disk does not return the data.
         """
         while under_way():
             self._settle()
@@ -818,10 +819,10 @@ class MessageStoreService:
                 raise StartError(f"message store: {self._unread.trouble()}; {READ_ADVICE}")
 
     async def pin(self, holder: str) -> tuple[LogPosition, list[PinnedFile]]:
-        """Hold the store as it is now for `holder`, who has no pin, until `unpin`: all that is durable, and its files.
+        """Hold the durable state of the store and its files for `holder`, which has no pin, until `unpin`.
 
         Raises:
-            PinError: that is not possible; nothing is held.
+            PinError: that is not possible; no pin is held.
         """
         job = PinJob(holder)
 
@@ -847,7 +848,7 @@ class MessageStoreService:
         return job.position, job.files
 
     def unpin(self, holder: str) -> None:
-        """Let go of what is held for `holder`, soon."""
+        """Release the pin of `holder` soon."""
         self._housekeeper.put(UnpinJob(holder))
 
     async def stop(self, deadline: float) -> bool:
@@ -880,7 +881,7 @@ class MessageStoreService:
         return self._clean_checkpoint and message_log.is_idle() and message_log.checkpoints.lsn == message_log.next_lsn
 
     async def _next_progress(self) -> None:
-        # A batch with nothing in it is done without an outcome of a thread: hence the second way out.
+        # An empty batch is done without an outcome of a thread: hence the second way out.
         self._progress = trio.Event()
         with trio.move_on_after(_POLL_S):
             await self._progress.wait()
@@ -908,15 +909,15 @@ class MessageStoreService:
         self._housekeeper.finish()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the threads after `end`, at most so long for each; tell whether all are over."""
+        """Wait for the threads after `end`, at most `timeout_s` for each; tell whether all have ended."""
         return all(worker.join(timeout_s) for worker in (self._committer, self._reader, self._housekeeper))
 
 
 def patiently(read: Callable[[], _Result], pause: Callable[[float], None] = time.sleep) -> _Result:
-    """Return what `read` returns, which is called again while the disk does not give something. Blocks; at a start.
+    """Return the result of `read`, which is called again while the disk does not return data. Blocks; at a start.
 
     Raises:
-        StartError: it has not for `READ_PATIENCE_S`, or waiting does not help.
+        StartError: the disk has not for `READ_PATIENCE_S`, or waiting does not help.
     """
     waited_s, pause_s = 0.0, _READ_RETRY_S
     while True:
@@ -937,7 +938,7 @@ def _committer_retries(job: Job) -> float | None:
 
 
 def _reader_retries(job: Job) -> float | None:
-    """Reads are repeated at once, since nothing may overtake them."""
+    """Repeat reads at once, since no other job may overtake them."""
     return _READ_RETRY_S
 
 

@@ -35,7 +35,7 @@ class KnownSession:
         self.queues: list[Queue] = [vhost.queues[name] for name in names if name in vhost.queues]
 
     def queue_names(self) -> list[str]:
-        """Return whose rights are asked about who ends it: its queues, or the one that it would have."""
+        """Return the queues on which ending the session needs rights: its queues, or the one that it would have."""
         return [queue.name for queue in self.queues] or [queue_name(self.kept.name, 0)]
 
     def described(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class KnownSession:
         }
 
     def subscriptions(self) -> list[tuple[Binding, int] | SharedSubscription]:
-        """Return what it has subscribed to, each to be shown by `describe_subscription`."""
+        """Return its subscriptions, each for `describe_subscription`."""
         found: list[tuple[Binding, int] | SharedSubscription] = []
         exchange = self.vhost.exchange(EXCHANGE)
         receivers: list[Receiver] = list(self.queues)
@@ -107,7 +107,7 @@ def end_session(broker: Broker, session: KnownSession, reason: str) -> None:
 
 
 def authorize_topic(principal: Principal, action: int, topic: str) -> None:
-    """Make sure that `action` on what is retained for `topic` is granted, as to who publishes or subscribes there.
+    """Make sure that `action` on the retained messages of `topic` is granted, as for publishing or subscribing there.
 
     Raises:
         ChannelException: 403.

@@ -1,1 +1,1 @@
-"""Sockets: who may connect, TLS, and the reactor that reads and writes them."""
+"""Handle sockets: admission, TLS, and the reactor that reads and writes them."""

@@ -27,7 +27,7 @@ def address_block(address: str) -> str:
 
 
 class Admission:
-    """Counts of unauthenticated connections."""
+    """Counts unauthenticated connections."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Admission:
         descriptors_below: int = UNLIMITED.clients_below,
     ) -> None:
         self.unauthenticated = 0
-        self.refusal = ""  # why `enter` has refused, the last time
+        self.refusal = ""  # the reason for the last refusal of `enter`
         self._descriptors_below = descriptors_below
         self._unauthenticated_max = unauthenticated_max
         self._per_block_max = per_block_max
@@ -55,7 +55,7 @@ class Admission:
         return self._accepts_left >= 1
 
     def enter(self, address: str, descriptor: int) -> bool:
-        """Count a new connection; False when there are too many, or too many that have not logged in."""
+        """Count a new connection; False if too many are open, or too many have not logged in."""
         self._accepts_left -= 1
         if descriptor >= self._descriptors_below:
             self.refusal = "too many descriptors are in use"
@@ -70,7 +70,7 @@ class Admission:
         return True
 
     def leave(self, address: str) -> None:
-        """Uncount a connection that logged in or ended before it did."""
+        """Remove a connection from the counts, when it logs in or ends before."""
         block = address_block(address)
         self.unauthenticated -= 1
         if self._blocks[block] == 1:

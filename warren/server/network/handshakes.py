@@ -21,12 +21,12 @@ class Handshakes:
         self._due: dict[str, dict[int, None]] = {}  # by block; the next first, in both
 
     def begin(self, fd: int, block: str, now_s: float) -> None:
-        """Add a handshake with somebody in `block`."""
+        """Add a handshake with a peer in `block`."""
         self._deadlines[fd] = now_s + self._timeout_s
         self._blocks[fd] = block
 
     def make_due(self, fd: int) -> None:
-        """Its peer has sent something: have its step done in its turn."""
+        """Note that its peer has sent something: its step is done in its turn."""
         due = self._due.setdefault(self._blocks[fd], {})
         if fd not in due:
             due[fd] = None
@@ -39,7 +39,7 @@ class Handshakes:
         fd = next(iter(due))
         del due[fd]
         if due:
-            self._due[block] = due  # behind all others
+            self._due[block] = due  # after all others
         self.due_count -= 1
         return fd
 
@@ -56,7 +56,7 @@ class Handshakes:
                 del self._due[block]
 
     def overdue(self, now_s: float) -> list[int]:
-        """Return those that should be done by now."""
+        """Return the handshakes past their deadlines."""
         found: list[int] = []
         for fd, deadline_s in self._deadlines.items():
             if deadline_s > now_s:

@@ -19,7 +19,7 @@ def open_sockets(what: str, endpoint: Endpoint) -> list[socket.socket]:
     """Listen on every address that the host name stands for.
 
     Raises:
-        StartError: the name means nothing, or the port is not to be had.
+        StartError: the name cannot be resolved, or the port cannot be bound.
     """
     sockets: list[socket.socket] = []
     try:

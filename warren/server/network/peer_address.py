@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 Address = IPv4Address | IPv6Address
-# Each connection is asked about several times, and clients come back from where they were.
+# Several questions are asked about each connection, and clients reconnect from the same addresses.
 _REMEMBERED: Final = 4096
 
 
@@ -34,7 +34,7 @@ def is_loopback(text: str) -> bool:
 
 
 def origin_of(text: str) -> str:
-    """Return what counts as one origin of login attempts: an IPv4 address, or an IPv6 /64."""
+    """Return the origin for counting login attempts: an IPv4 address, or an IPv6 /64."""
     address = maybe_address(text)
     if isinstance(address, IPv6Address):
         return str(IPv6Network((int(address), 64), strict=False))

@@ -1,4 +1,4 @@
-"""The reactor: one trio task serves the sockets of all protocols through one selector, which is epoll on Linux.
+"""Serve the sockets of all protocols in one trio task through one selector, which is epoll on Linux.
 
 A turn reads every ready socket once, feeds the engine, lets it hand out deliveries and confirms, and flushes the
 outboxes that became dirty. The engine never waits, so nothing here awaits except the end of a turn.
@@ -60,17 +60,17 @@ from warren.server.network.web_rules import WebRules, WebSocketEnd
 TURN_BUDGET_S: Final = 0.010
 TURN_UNITS: Final = 16384
 FEED_UNITS_MIN: Final = 256
-# How much one connection may read at a time: what it may handle, in frames as small as they come, and not too little
-# for large ones.
+# The limit for one read of a connection: as much as it may handle, in frames as small as they come, yet enough for
+# large ones.
 UNIT_BYTES: Final = 64
 RECEIVE_MIN_BYTES: Final = 65536
-# What an event costs besides what the engine does, and what the bytes cost that it brings.
+# The cost of an event, apart from the work of the engine and from its bytes.
 EVENT_UNITS: Final = 8
 BYTES_PER_UNIT: Final = 1024
 CLOCK_EVERY_UNITS: Final = 2048
 CLOCK_EVERY_SENDS: Final = 16
 ACCEPTS_PER_TURN: Final = 32
-# How long a listener rests when more have connected than may, and when accepting has failed.
+# How long a listener rests after too many connections, and after accepting has failed.
 ACCEPT_PAUSE_S: Final = 0.02
 ACCEPT_FAILED_S: Final = 1.0
 YIELD_EVERY_S: Final = 0.002
@@ -81,7 +81,7 @@ HANDSHAKE_BUDGET_S: Final = 0.001
 HANDSHAKES_DUE_MAX: Final = 64
 LINGER_S: Final = 3.0
 UNSENT_S: Final = 30.0
-# Not from the selector: the connection has something left to handle, or its pause is over.
+# Not from the selector: the connection has more to handle, or its pause is over.
 GO_ON: Final = 1 << 40
 
 
@@ -93,7 +93,7 @@ def feed_units(ready: int) -> int:
 class Listener:
     """A listening socket. `protocol` makes the peers, `tls` returns the context for new ones: it can be reloaded.
 
-    With `web` they come over WebSockets.
+    With `web` the peers come over WebSockets.
     """
 
     def __init__(
@@ -122,10 +122,9 @@ class Listener:
 class Reactor:
     """The sockets of one broker.
 
-    `certificate_user` maps a verified certificate to a user name, `on_crash` is told of our own faults, `on_settled`
-    runs when the engine has left notices or login requests, `is_alone` tells that no other task waits to run.
-    `dispatch` runs when the message log has jobs, `on_wake` in the turn after a `wake`. `clock` is monotonic, in
-    seconds.
+    `certificate_user` maps a verified certificate to a user name, `on_crash` receives our own faults, `on_settled` runs
+    when the engine has left notices or login requests, `is_alone` tells whether no other task waits to run. `dispatch`
+    runs when the message log has jobs, `on_wake` in the turn after a `wake`. `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -162,9 +161,9 @@ class Reactor:
         self._is_closed = False
         self._watched: dict[int, Callable[[], None]] = {}
         self._listeners: dict[int, Listener] = {}
-        self._idle_listeners: dict[Listener, float] = {}  # not watched until then
+        self._idle_listeners: dict[Listener, float] = {}  # not watched until this time
         self._transports: dict[int, Transport] = {}
-        self._ending: dict[int, Transport] = {}  # those of them that have until a deadline for it
+        self._ending: dict[int, Transport] = {}  # transports with a deadline for their end
         self._by_key: dict[int, Transport] = {}
         self._handshakes = Handshakes(tls_handshake_timeout_s)
         self._clock = clock
@@ -172,16 +171,16 @@ class Reactor:
         self._accepting: list[Listener] = []  # have connections waiting, in this turn
         self._unsent: list[Outbox] = []  # to be sent in the next turn
         self._units: i64 = 0  # done in this turn
-        self._feed_units: i64 = FEED_UNITS_MAX  # what a connection may do in this turn
-        self._receive_bytes: int = RECEIVE_BYTES  # and read
+        self._feed_units: i64 = FEED_UNITS_MAX  # how much a connection may do in this turn
+        self._receive_bytes: int = RECEIVE_BYTES  # and how much it may read
         self._stopped = False
-        self.may_serve: Callable[[], bool] | None = None  # a broker by itself always may
+        self.may_serve: Callable[[], bool] | None = None  # None: a broker by itself may always
         self.serves = False  # whether clients of other nodes are served: no listener shows that
 
     # --- from outside -----------------------------------------------------------------------------------------------
 
     def begin_serving(self) -> None:
-        """Take clients of other nodes, too."""
+        """Serve clients of other nodes, too."""
         self.serves = True
 
     def listen(self, listener: Listener) -> None:
@@ -203,14 +202,14 @@ class Reactor:
     def watch(self, fd: int, on_readable: Callable[[], None]) -> None:
         """Call `on_readable` in the turns in which there is something to read, before the engine ends the turn.
 
-        That it raises nothing is its own business.
+        `on_readable` must not raise.
         """
         self._watched[fd] = on_readable
         if not self._is_closed:
             self._selector.register(fd, READABLE)
 
     def unwatch(self, fd: int) -> None:
-        """Watch no more; to be called before the descriptor is closed. After `close` links end, too."""
+        """Stop watching; call this before the descriptor is closed. After `close` links end, too."""
         del self._watched[fd]
         if not self._is_closed:
             self._selector.unregister(fd)
@@ -231,8 +230,8 @@ class Reactor:
             events = self._selector.poll(0)
             if not events and not self._has_work():
                 if busy and self._is_alone():
-                    # Requests come in answer to what was just sent: waiting here for a moment costs a third of
-                    # the way through trio's scheduler and back.
+                    # Requests follow as answers to what was just sent: waiting here for a moment costs a third of the
+                    # way through trio's scheduler and back.
                     events = self._selector.poll(LURK_S)
                 if not events:
                     busy = False
@@ -249,7 +248,7 @@ class Reactor:
             now_s = self._clock()
             self.turn_times.observe(now_s - self.broker.now_s)  # since the turn began
             if now_s - last_yield_s > YIELD_EVERY_S:
-                # Other tasks (timers, commits, HTTP) get their turn however busy the sockets are.
+                # Other tasks (timers, commits, HTTP) have a turn however busy the sockets are.
                 await trio.lowlevel.checkpoint()
                 last_yield_s = now_s
 
@@ -268,7 +267,7 @@ class Reactor:
         self._wakeup.close()
 
     def tick(self, now_s: float) -> None:
-        """Let time pass: heartbeats, deadlines, lingering sockets. Call about twice a second."""
+        """Handle passing time: heartbeats, deadlines, lingering sockets. Call about twice a second."""
         self.broker.log.now_ms = self._clock_ms()
         self.broker.tick(now_s)
         for fd in self._handshakes.overdue(now_s):
@@ -288,7 +287,7 @@ class Reactor:
             self.wake()
 
     def _turn(self, events: list[tuple[int, int]]) -> None:
-        """Handle ready sockets, those first that the last turn did not reach, then settle."""
+        """Handle ready sockets, beginning with those that the last turn did not reach, then settle."""
         start_s = self._clock()
         self.broker.now_s = start_s
         self.broker.log.now_ms = self._clock_ms()
@@ -323,7 +322,7 @@ class Reactor:
         except BaseException:
             self._ready = dict(events[reached:])  # this task restarts, and each event is told only once
             raise
-        # Behind the last event: until here no descriptor that was closed in this turn is another connection's.
+        # After the last event: until here a closed descriptor cannot be reused by another connection.
         if self._accepting:
             self._accept_some()
         if self._handshakes.due_count:
@@ -347,7 +346,7 @@ class Reactor:
         return list(ready.items())
 
     def _share_out(self, ready: int) -> None:
-        """Divide the work of a turn among so many sockets."""
+        """Divide the work of a turn among `ready` sockets."""
         units = feed_units(ready)
         if units != self._feed_units:
             self._feed_units = units
@@ -355,7 +354,7 @@ class Reactor:
             self.broker.shared.feed_units = units
 
     def settle(self) -> None:
-        """Let the engine finish its turn, and send what it wrote. Call after every engine call made from outside."""
+        """Let the engine finish its turn, and send its output. Call after every engine call from outside."""
         self._settle(goes_on=False)
         if self._has_work():
             self.wake()
@@ -373,7 +372,7 @@ class Reactor:
             if transport is not None:
                 self._ready[transport.fd] = self._ready.get(transport.fd, 0) | GO_ON
         outboxes = broker.take_dirty()
-        # Last words: when they are with the kernel, the socket is closed.
+        # Last bytes: when they are with the kernel, the socket is closed.
         for connection in broker.take_ended():
             transport = self._by_key.get(connection.key)
             if connection.is_unreachable and transport is not None:
@@ -394,7 +393,7 @@ class Reactor:
         return mine or self.broker.has_work()
 
     def _send(self, outboxes: list[Outbox]) -> None:
-        """Send what is in `outboxes`, and what time does not allow in the next turn."""
+        """Send the contents of `outboxes`; leave the rest to the next turn if time is over."""
         start_s = self._clock() if len(outboxes) > CLOCK_EVERY_SENDS else 0.0
         countdown: i64 = CLOCK_EVERY_SENDS
         for sent, outbox in enumerate(outboxes):
@@ -420,14 +419,14 @@ class Reactor:
         connection = self.broker.connections.get(outbox.key)
         if connection is not None:
             connection.broken()
-            self.wake()  # what it held goes back to its queues
+            self.wake()  # its unacked messages return to their queues
 
     def wake(self) -> None:
         """Have another turn soon: the only method that other threads may call."""
         try:
             self._ring()
         except BlockingIOError:
-            pass  # it cannot be more awake
+            pass  # it is awake already
 
     def _other_event(self, fd: int) -> None:
         if fd == self._wake_fd:
@@ -447,7 +446,7 @@ class Reactor:
         try:
             data = transport.receive(self._receive_bytes)
         except WebSocketEnd as end:
-            # Its last words are sent, as those of the protocol would be.
+            # The last bytes of the WebSocket are sent like those of the protocol.
             self._over(connection, end.reason)
             return
         except OSError:
@@ -552,7 +551,7 @@ class Reactor:
             except BlockingIOError:
                 return
             except OSError as error:
-                # Out of descriptors, most likely: leave the rest in the backlog for a while.
+                # Probably out of descriptors: leave the rest in the backlog for a while.
                 self.broker.note("error", "accept.failed", {"error": str(error)})
                 self._rest(listener, ACCEPT_FAILED_S)
                 return
@@ -564,7 +563,7 @@ class Reactor:
             try:
                 self._welcome(listener, sock, address)
             except Exception as error:
-                # Without memory, most likely: that ends this connection only.
+                # Probably out of memory: that ends this connection only.
                 self.crashes += 1
                 self._on_crash(error)
                 transport = self._transports.get(sock.fileno())
@@ -583,13 +582,13 @@ class Reactor:
             self._handshakes.begin(transport.fd, address_block(address), self._clock())
 
     def _rest(self, listener: Listener, pause_s: float) -> None:
-        """Accept nothing from `listener` for a while."""
-        # In this order: without memory for the first step the listener stays watched, and none is lost.
+        """Stop accepting from `listener` for a while."""
+        # In this order: without memory for the first step the listener stays watched, so it is not lost.
         self._idle_listeners[listener] = self.broker.now_s + pause_s
         self._selector.unregister(listener.sock.fileno())
 
     def _watch_listeners(self, now_s: float) -> None:
-        """Accept again from those that have rested."""
+        """Accept again from listeners that have rested."""
         for listener, until_s in list(self._idle_listeners.items()):
             if now_s >= until_s:
                 self._selector.register(listener.sock.fileno(), READABLE)
@@ -606,7 +605,7 @@ class Reactor:
         """Serve a connected socket whose other end is in this process."""
         sock.setblocking(False)
         transport = Transport(sock, address, Connection)
-        transport.pre_auth = False  # nobody from outside: admission does not count it
+        transport.pre_auth = False  # not from outside: admission does not count it
         self._begin(transport)
         connection = transport.connection
         assert connection is not None
@@ -619,7 +618,7 @@ class Reactor:
         return self.serves and self._admission.may_accept(self._clock())
 
     def pass_on(self, sock: socket.socket, client: ClientOfNode) -> None:
-        """Serve a client of another node; what it sends comes through `sock`, a connection of that node.
+        """Serve a client of another node; its bytes come through `sock`, a connection of that node.
 
         Rules about addresses apply to the client's address. An excess client is closed.
         """
@@ -636,14 +635,14 @@ class Reactor:
         self.settle()
 
     def _shake_hands(self) -> None:
-        """Do steps of TLS handshakes, one at least and not for long: others are served between them."""
+        """Do steps of TLS handshakes, at least one and not for long: other sockets are served between them."""
         start_s = self._clock()
         while self._handshakes.due_count:
             transport = self._transports[self._handshakes.take_next()]
             try:
                 self._handshake(transport)
             except Exception as error:
-                # A certificate that we cannot read, perhaps: that ends this connection only.
+                # Probably an unreadable certificate: that ends this connection only.
                 self.crashes += 1
                 self._on_crash(error)
                 self._close(transport)
@@ -663,7 +662,7 @@ class Reactor:
             return
         self._handshakes.end(transport.fd)
         self._connect(transport)
-        # What the client sent right behind its handshake is decrypted here, not by another event.
+        # Bytes that the client sent right after its handshake are decrypted here, not by another event.
         self._read(transport)
 
     def _connect(self, transport: Transport) -> None:
@@ -673,7 +672,7 @@ class Reactor:
             certificate = transport.peer_certificate()
             client = ClientOfNode(
                 endpoint_text(transport.sock.getpeername),
-                sys.intern(endpoint_text(transport.sock.getsockname)),  # one text for all of a listener
+                sys.intern(endpoint_text(transport.sock.getsockname)),  # one text for all sockets of a listener
                 isinstance(transport, TlsTransport),
                 self._certificate_user(certificate) if certificate is not None else None,
             )
@@ -685,7 +684,7 @@ class Reactor:
         self._by_key[connection.key] = transport
 
     def _linger(self, transport: Transport) -> None:
-        """Everything is sent: end our half and wait for the peer to end its own."""
+        """End our half, since everything is sent, and wait for the peer to end its own."""
         transport.linger_deadline_s = self._clock() + LINGER_S
         self._ending[transport.fd] = transport
         try:
@@ -696,7 +695,7 @@ class Reactor:
         self._set_interest(transport, READ)
 
     def _over(self, connection: Peer, reason: str) -> None:
-        """End a connection whose peer has closed its WebSocket, or has broken the rules of one."""
+        """End a connection whose peer has closed its WebSocket, or has broken its rules."""
         if connection.state == ENDED:
             return
         if reason:
@@ -728,7 +727,7 @@ class Reactor:
 
 
 def endpoint_text(get: Callable[[], Any]) -> str:
-    """Return ``host:port``; a peer that is already gone has none, nor has one in this process."""
+    """Return ``host:port``; a peer that is already gone, or in this process, does not have one."""
     try:
         found = get()
     except OSError:

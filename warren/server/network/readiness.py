@@ -34,28 +34,28 @@ READABLE: Final = 0x1
 WRITE: Final = 0x4
 ERROR: Final = 0x8
 GONE: Final = 0x10
-# The peer says nothing more. Asked for by itself it tells of an end, and is silent about data.
+# The peer has ended its half. Requested alone it reports an end, but no data.
 ENDED: Final = 0x2000
 READ: Final = READABLE | ENDED
 
 SYSTEM: Any = select  # the module that has kqueue
-EVENTS_MAX: Final = 1023  # of one answer, as select.epoll has it
+EVENTS_MAX: Final = 1023  # for one answer, as in select.epoll
 
 
 class Selector(Protocol):
-    """The part of `select.epoll` that is used. `register`, `modify` and `unregister` raise OSError as that does."""
+    """The part of `select.epoll` that is used. `register`, `modify` and `unregister` raise OSError as there."""
 
     def register(self, fd: int, eventmask: int, /) -> None:
         """Watch a descriptor."""
 
     def modify(self, fd: int, eventmask: int, /) -> None:
-        """Watch it for something else."""
+        """Watch it for other events."""
 
     def unregister(self, fd: int, /) -> None:
-        """Watch it no more."""
+        """Stop watching it."""
 
     def poll(self, timeout: float, maxevents: int = EVENTS_MAX, /) -> list[tuple[int, int]]:
-        """Return who is ready, and for what; wait for that at most so many seconds."""
+        """Return the ready descriptors with their events; wait at most `timeout` seconds for the first one."""
 
     def fileno(self) -> int:
         """Return a descriptor to wait for (2)."""
@@ -68,7 +68,7 @@ class Wakeup(Protocol):
     """Makes `fd` readable, from any thread. Functions that are called often are the system's own."""
 
     fd: int
-    ring: Callable[[], object]  # makes `fd` readable until it is heard; BlockingIOError: it is already
+    ring: Callable[[], object]  # BlockingIOError: `fd` is readable already
     heard: Callable[[], object]  # ends that; called only when `fd` is readable
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ def open_selector() -> Selector:
 
 
 def open_wakeup() -> Wakeup:
-    """Return what fits the selector.
+    """Return the wakeup that fits the selector.
 
     Raises:
         StartError: as `chosen_kind`.
@@ -115,7 +115,7 @@ def open_wakeup() -> Wakeup:
 
 
 class EventFd:
-    """A wakeup that only Linux has: one descriptor, and nothing to read but a number."""
+    """A wakeup that only Linux has: one descriptor, which reads as a number."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -172,7 +172,7 @@ class KqueueSelector:
         system = self._system
         changes = []
         if old & READ != new & READ:
-            # Whether it tells of a state or of what is new cannot be changed of a filter that is there.
+            # An existing filter cannot be changed from telling a state to telling changes.
             if old & READ:
                 changes.append(system.kevent(fd, system.KQ_FILTER_READ, system.KQ_EV_DELETE))
             if new & READ:
@@ -252,7 +252,7 @@ class PollSelector:
         try:
             self._ready.heard()
         except BlockingIOError:
-            pass  # nobody waited, or nothing was seen
+            pass  # no thread waited, or nothing was seen
         return self._poll.poll(timeout * 1000)[:maxevents]
 
     def fileno(self) -> int:
@@ -271,7 +271,7 @@ class PollSelector:
                 self._state.wait_for(lambda: self._is_awaited or self._is_closed)
                 if self._is_closed:
                     return
-                # One of its own: this is outside of the lock, and the other one is asked meanwhile.
+                # A `poll` object of its own: this is outside of the lock, and the other one is asked meanwhile.
                 poll = select.poll()
                 for fd, eventmask in self._interests.items():
                     poll.register(fd, offered(eventmask))
@@ -297,7 +297,7 @@ class PollSelector:
 
 
 def ring(wakeup: Wakeup) -> None:
-    """Make its descriptor readable, unless it is."""
+    """Make its descriptor readable, unless it is already."""
     try:
         wakeup.ring()
     except BlockingIOError:
@@ -305,5 +305,5 @@ def ring(wakeup: Wakeup) -> None:
 
 
 def offered(eventmask: int) -> int:
-    """Return the part of a mask that `poll` knows here: the peer's end by itself is told by Linux only."""
+    """Return the part of a mask that `poll` knows here: only Linux reports the peer's end by itself."""
     return eventmask if getattr(select, "POLLRDHUP", 0) == ENDED else eventmask & ~ENDED

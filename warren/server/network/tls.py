@@ -1,8 +1,8 @@
-"""TLS for the listeners of AMQP and HTTP: contexts from settings, replaced without a restart; names in certificates.
+"""Make TLS contexts for listeners from settings, replace them without a restart, and read names in certificates.
 
 1. TLS 1.2 is the oldest version spoken; renegotiation and compression are off.
-2. A reload that fails leaves the context in use as it is, and the settings that it was made from.
-3. A name comes only from a certificate the handshake has verified, and only when it is unambiguous.
+2. A failed reload leaves the current context as it is, and the settings that it was made from.
+3. A name is taken only from a certificate that the handshake has verified, and only if it is unambiguous.
 
 Connections keep the context they were accepted with. Source of the names: RabbitMQ, "TLS support", peer
 verification; its ``ssl_cert_login_from``.
@@ -54,14 +54,14 @@ class TlsError(StartError):
 
 
 class ServerTls:
-    """The context that new connections get, made from the files of `settings`; `reload` reads the files again."""
+    """The context for new connections, made from the files of `settings`; `reload` reads the files again."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self.settings = settings
         self.context = server_context(settings)
 
     def reload(self, settings: TlsSettings | None = None) -> bool:
-        """Replace the context by one made from the files as they are now, those of `settings` if there are other ones.
+        """Replace the context by one made from the current files; `settings`: use its files from now on.
 
         Returns False when that fails.
         """
@@ -77,7 +77,7 @@ class ServerTls:
 
 
 def maybe_server_tls(settings: Settings) -> ServerTls | None:
-    """Return what the listeners of a node share, if one of them speaks TLS. Raises TlsError."""
+    """Return the TLS that the listeners of a node share, if one of them speaks TLS. Raises TlsError."""
     return ServerTls(settings.tls) if any(getattr(settings, each) is not None for each in WITH_TLS) else None
 
 
@@ -100,9 +100,9 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def maybe_user_of_certificate(certificate: Mapping[str, Any] | None, login_from: CertLoginFrom) -> str | None:
-    """Return the user a verified peer certificate stands for, or None when it names none or several.
+    """Return the user of a verified peer certificate, None if it does not name exactly one.
 
-    `certificate` is what `SSLObject.getpeercert()` gives: None or empty without a verified certificate.
+    `certificate` is the result of `SSLObject.getpeercert()`: None or empty without a verified certificate.
     ``dn`` is the subject as RFC 4514 writes it, ``cn`` its only common name, ``san`` the first DNS name.
     """
     if not certificate:

@@ -16,8 +16,8 @@ from typing import Final
 from mypy_extensions import i64
 
 RECORD_UNITS: Final = 8
-EMPTY_MAX: Final = 64  # those of a handshake included, of which a client has up to twenty
-EMPTY_SHARE_SHIFT: Final = 10  # and one for so many with data
+EMPTY_MAX: Final = 64  # including those of a handshake, of which a client has up to twenty
+EMPTY_SHARE_SHIFT: Final = 10  # and one more for this power of two of records with data
 HANDSHAKE_BYTES_MAX: Final = 48 << 10
 RECEIVE_MIN_BYTES: Final = 4096
 RECEIVE_MAX_BYTES: Final = 65536
@@ -34,14 +34,14 @@ class TlsRecords:
     def __init__(self) -> None:
         self.receive_bytes: int = RECEIVE_MIN_BYTES
         self.is_handshaken: bool = False
-        self._size: i64 = 0  # of all that was received
+        self._size: i64 = 0  # of all received data
         self.count: i64 = 0
         self.with_data: i64 = 0
-        self._head: bytes = b""  # the beginning of one
+        self._head: bytes = b""  # the beginning of a record
         self._missing: i64 = 0  # of the last one
 
     def received(self, data: bytes) -> None:
-        """Count the records that begin in `data`, which is what came next.
+        """Count the records that begin in `data`, the next received bytes.
 
         Raises:
             ConnectionAbortedError: the handshake is too large.
@@ -70,7 +70,7 @@ class TlsRecords:
             self.receive_bytes *= 2
 
     def check(self) -> None:
-        """Make sure, when all that was received has been read, that the peer sends data.
+        """Make sure that the peer sends data, when all received bytes have been read.
 
         Raises:
             ConnectionAbortedError: it does not.

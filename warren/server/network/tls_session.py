@@ -1,6 +1,6 @@
-"""TLS with one peer, by way of memory buffers: bytes in, bytes out, no socket.
+"""Speak TLS with one peer through memory buffers: bytes in, bytes out, without a socket.
 
-1. Nothing is buffered across calls: what can be decrypted of what has arrived is returned at once.
+1. Calls leave nothing in buffers: all received data that can be decrypted is returned at once.
 2. Records are counted (``tls_records.py``), in the handshake as well.
 """
 
@@ -17,9 +17,9 @@ READ_BYTES: Final = 262144
 
 
 class TlsSession:
-    """The server's side, or that of a client of the server called `server_name`, which begins the handshake.
+    """The server's side, or a client's side of a server named `server_name`; the client begins the handshake.
 
-    `units`: what the last `decrypted` has cost; `is_ended`: the peer says no more than has been returned.
+    `units`: the cost of the last `decrypted`; `is_ended`: the peer's data has been returned completely.
 
     Raises:
         OSError, ValueError: `server_name` is not a host name.
@@ -65,9 +65,9 @@ class TlsSession:
         return self.is_handshaken
 
     def decrypted(self, data: bytes | None) -> bytes | None:
-        """Take what has arrived, nothing (``b""``) at the end of the stream; return everything that it says.
+        """Take received bytes, or ``b""`` at the end of the stream; return all data in them.
 
-        Returns ``b""`` at the end of what the peer says, None when nothing can be decrypted yet.
+        Returns ``b""`` at the end of the peer's data, None when nothing can be decrypted yet.
 
         Raises:
             OSError: TLS has failed, or the peer sends records without data.
@@ -115,11 +115,11 @@ class TlsSession:
         return self._outgoing.read()
 
     def has_own_words(self) -> bool:
-        """Tell whether `outgoing` has anything."""
+        """Tell whether `outgoing` has bytes."""
         return self._outgoing.pending > 0
 
     def end(self) -> None:
-        """Say that nothing more comes; the peer's half of the closing handshake is not waited for."""
+        """Tell the peer that nothing more comes, without waiting for its half of the closing handshake."""
         try:
             self._tls.unwrap()
         except (ssl.SSLError, OSError):
@@ -128,7 +128,7 @@ class TlsSession:
     def peer_certificate(self) -> dict[str, object] | None:
         """Return the verified certificate of the peer as `ssl.SSLObject.getpeercert` gives it, None without one.
 
-        One with a name that is not UTF-8 cannot be read, which is no reason to turn its owner away: it names nobody.
+        A certificate with a name that is not UTF-8 cannot be read. That does not refuse its owner: it names no user.
         """
         try:
             certificate = self._tls.getpeercert()

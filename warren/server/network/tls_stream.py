@@ -34,7 +34,7 @@ class TlsStream(trio.abc.Stream):
     def __init__(self, plain: trio.abc.Stream, context: ssl.SSLContext, server_name: str | None = None) -> None:
         self._plain = plain
         self._session = TlsSession(context, server_name)
-        self._said: bytes = b""  # decrypted, and more than was asked for
+        self._said: bytes = b""  # decrypted, beyond the requested bytes
         self._sending = trio.Lock()
         self._is_receiving = False
         self._receives = 0
@@ -61,7 +61,7 @@ class TlsStream(trio.abc.Stream):
             await self._send_own_words()
         except OSError as error:
             with contextlib.suppress(trio.BrokenResourceError):
-                await self._send_own_words()  # why it failed
+                await self._send_own_words()  # the reason for the failure
             raise self._broken(error) from error
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
@@ -77,7 +77,7 @@ class TlsStream(trio.abc.Stream):
         return self._up_to(max_bytes)
 
     async def _hear(self) -> None:
-        """Wait until something was received, by this task or the one that does so already."""
+        """Wait until bytes were received, by this task or by the one that does so already."""
         if self._is_receiving:
             await self._waiting.park()
             self._check_usable()
@@ -96,7 +96,7 @@ class TlsStream(trio.abc.Stream):
             self._said = self._said + said if self._said else said
 
     def _up_to(self, max_bytes: int | None) -> bytes:
-        """Take `max_bytes` of what was decrypted."""
+        """Take at most `max_bytes` of the decrypted bytes."""
         said = self._said
         if max_bytes is None or len(said) <= max_bytes:
             self._said = b""
@@ -122,7 +122,7 @@ class TlsStream(trio.abc.Stream):
                 before = self._receives
                 await self._send(self._session.outgoing())
                 if self._receives != before:
-                    continue  # what was waited for may have come while that was sent
+                    continue  # the awaited bytes may have come while that was sent
                 if self._session.is_ended or len(self._said) > UNASKED_BYTES_MAX:
                     raise self._broken(ConnectionAbortedError("the peer does not go on with TLS")) from None
                 await self._hear()
@@ -140,7 +140,7 @@ class TlsStream(trio.abc.Stream):
         await self._plain.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
-        """Say that nothing more comes, unless something is being sent, and close without waiting for an answer."""
+        """Tell the peer that nothing more comes, unless a send is under way; close without waiting for an answer."""
         sound = self._session.is_handshaken and not self._failed and not self._closed and not self._sending.locked()
         self._closed = True
         try:
@@ -158,7 +158,7 @@ class TlsStream(trio.abc.Stream):
             raise trio.BrokenResourceError("this stream is broken")
 
     async def _send_own_words(self) -> None:
-        """Send what TLS itself has to say, if that is anything."""
+        """Send the bytes of TLS itself, if there are any."""
         if self._session.has_own_words():
             async with self._sending:
                 await self._send(self._session.outgoing())

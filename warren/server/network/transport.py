@@ -1,14 +1,14 @@
-"""Sockets of the reactor: plain, TLS, and WebSockets over either; non-blocking, one object per accepted connection.
+"""Read and write the sockets of the reactor: plain, TLS, and WebSockets over either; non-blocking, one object each.
 
 A transport moves bytes between a socket and an engine connection and decides nothing else.
 
 1. The outbox is taken only when everything taken before is with the kernel, and a large one in parts. A peer that does
    not read costs one outbox (its soft limit) and one backlog of at most that size, whatever is published for it.
-2. `receive` returns what is there now: ``b""`` at the end of the stream, None when nothing is.
-3. TLS buffers nothing across calls: whatever a receive decrypts is returned by it. A WebSocket may keep some of what
-   was received for a later call (`is_behind`); until it is through nothing more is received.
-4. A receive costs some milliseconds at most: TLS records are counted, and of small ones less is read at a time; frames
-   of a WebSocket are counted as well.
+2. `receive` returns the bytes that are there now: ``b""`` at the end of the stream, None without any.
+3. TLS leaves nothing in buffers across calls: a receive returns all that it decrypts. A WebSocket may keep a part of
+   the received bytes for a later call (`is_behind`); until that is done nothing more is received.
+4. A receive costs some milliseconds at most. TLS records are counted, and less is read at a time if they are small.
+   Frames of a WebSocket are counted as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from warren.server.network.web_socket import WebSocket
 
 RECEIVE_BYTES: Final = 262144
-# A flush ends when it has sent more than this: a peer that reads as fast as we write is not alone.
+# A flush ends when it has sent more than this: a peer that reads as fast as we write must not delay the others.
 FLUSH_MAX_BYTES: Final = 4 << 20
 # The kernel takes 1,024 pieces in one gathering write.
 PIECES_MAX: Final = 1000
@@ -38,7 +38,7 @@ PIECES_MAX: Final = 1000
 class Transport:
     """A plain TCP connection."""
 
-    # There may be very many, and all of them idle.
+    # There may be very many connections, all of them idle.
     __slots__ = (
         "_backlog",
         "_offset",
@@ -57,12 +57,12 @@ class Transport:
 
     def __init__(self, sock: socket.socket, address: str, protocol: PeerMaker) -> None:
         self.sock = sock
-        self.protocol = protocol  # makes the peer when it can be talked to
+        self.protocol = protocol  # makes the peer when the connection is ready
         self.fd = sock.fileno()
         self.address = address  # the peer's, without port
         self.connection: Peer | None = None
         self.interest = 0  # what epoll watches
-        self.receiving_units: i64 = 0  # what the last receive cost besides
+        self.receiving_units: i64 = 0  # additional cost of the last receive
         self.pre_auth = True  # counted by admission control
         self.is_web = False  # a WebSocket
         self.linger_deadline_s = 0.0  # not 0: we have ended, and wait for the peer to
@@ -71,11 +71,11 @@ class Transport:
         self._offset = 0  # sent bytes of _backlog[0]
 
     def receive(self, limit_bytes: int) -> bytes | None:
-        """Return received bytes, at most `limit_bytes`; more of what TLS has decrypted.
+        """Return received bytes, at most `limit_bytes`, or more if TLS has decrypted more.
 
         Raises:
             OSError: the connection is gone.
-            WebSocketEnd: it is over for its peer, which has last words to come.
+            WebSocketEnd: the WebSocket is over; the last bytes for its peer follow.
         """
         try:
             return self.sock.recv(limit_bytes)
@@ -83,11 +83,11 @@ class Transport:
             return None
 
     def is_behind(self) -> bool:
-        """Tell whether some of what was received is still to be returned by `receive`."""
+        """Tell whether `receive` still has received bytes to return."""
         return False
 
     def flush(self) -> bool:
-        """Send the outbox; False when the socket is full, or much was sent, and EPOLLOUT has to call again.
+        """Send the outbox; False if the socket is full, or much was sent, and EPOLLOUT has to call again.
 
         Raises:
             OSError: the connection is gone.
@@ -98,7 +98,7 @@ class Transport:
         if not self._backlog:
             chunks = self._take(outbox.take_some())
             if len(chunks) == 1:
-                # Nearly always: one piece, and the socket takes it whole.
+                # The usual case: one piece, which the socket takes completely.
                 size = self._send_whole(chunks[0])
                 if size == len(chunks[0]):
                     if outbox.sent(size):
@@ -168,11 +168,11 @@ class Transport:
         return True
 
     def finish_sending(self) -> None:
-        """Tell the peer that nothing more comes; everything taken before is with the kernel."""
+        """Tell the peer that nothing more comes; the kernel has everything taken before."""
         self.sock.shutdown(socket.SHUT_WR)
 
     def _say_last(self, data: bytes) -> None:
-        """Send a few bytes behind everything else, if there is room for them."""
+        """Send a few bytes after everything else, if there is room for them."""
         try:
             self.sock.send(data)
         except BlockingIOError:
@@ -194,7 +194,7 @@ class TlsTransport(Transport):
         return self._session.is_handshaken
 
     def handshake(self) -> bool:
-        """Go on with the handshake; True when it is done.
+        """Continue the handshake; True when it is done.
 
         Raises:
             OSError: the handshake failed (`ssl.SSLError` is one) or the connection is gone.
@@ -224,7 +224,7 @@ class TlsTransport(Transport):
         try:
             data = self.sock.recv(session.receive_bytes())
         except BlockingIOError:
-            pass  # what came right behind the handshake may still be undecrypted
+            pass  # bytes that came right after the handshake may still be undecrypted
         decrypted = session.decrypted(data)
         self.receiving_units = session.units
         return decrypted
@@ -238,7 +238,7 @@ class TlsTransport(Transport):
         self._raw = b""
         connection = self.connection
         assert connection is not None
-        # The outbox counts what the socket takes, which is now ciphertext.
+        # The outbox counts the bytes for the socket, which are now ciphertext.
         connection.outbox.in_flight_bytes += len(encrypted) - len(plain)
         return [encrypted]
 
@@ -322,14 +322,14 @@ class TlsWebSocketTransport(TlsTransport):
 
 
 def _opened(rules: WebRules, address: str) -> WebSocket:
-    # Imported by the first one: with wsproto, and what that needs, comes a megabyte.
+    # Imported by the first one: wsproto and its dependencies take a megabyte.
     from warren.server.network.web_socket import WebSocket
 
     return WebSocket(rules, address)
 
 
 def _said(transport: Transport, web: WebSocket) -> bytes | None:
-    """Return what the frames that `web` has received say, as many as a turn may have."""
+    """Return the data in the frames that `web` has received, as many as a turn may have."""
     connection = transport.connection
     assert connection is not None
     said = web.read(min(max(int(connection.shared.feed_units) // FRAME_UNITS, FRAMES_MIN), FRAMES_MAX))
@@ -340,19 +340,19 @@ def _said(transport: Transport, web: WebSocket) -> bytes | None:
 
 
 def _framed(transport: Transport, web: WebSocket, chunks: list[bytes]) -> list[bytes]:
-    """Return `chunks` of the outbox in frames, behind the control frames that are due."""
+    """Return `chunks` of the outbox in frames, after the control frames that are due."""
     connection = transport.connection
     assert connection is not None
     # A pong does not count for the protocol: heartbeats are sent as if no pong had been sent.
     connection.outbox.sent_bytes -= web.control_bytes()
     framed = web.framed(chunks)
-    # The outbox counts what the socket takes.
+    # The outbox counts the bytes for the socket.
     connection.outbox.in_flight_bytes += sum(map(len, framed)) - sum(map(len, chunks))
     return framed
 
 
 class PassedOnTransport(Transport):
-    """A client that another node passes on: `client` says whose bytes these are. The socket is that of the node."""
+    """A client that another node passes on: `client` describes it, the socket is that of the node."""
 
     def __init__(self, sock: socket.socket, client: ClientOfNode, protocol: PeerMaker) -> None:
         super().__init__(sock, client.host, protocol)
@@ -360,7 +360,7 @@ class PassedOnTransport(Transport):
 
 
 class TlsPassedOnTransport(PassedOnTransport):
-    """The same with TLS between the nodes, of which the handshake is done: OpenSSL reads and writes the socket."""
+    """The same with TLS between the nodes, whose handshake is done: OpenSSL reads and writes the socket."""
 
     def receive(self, limit_bytes: int) -> bytes | None:
         try:

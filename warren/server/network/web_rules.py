@@ -1,6 +1,6 @@
-"""What a listener wants of its WebSockets, and whose pages may open one.
+"""Set the rules of a listener for its WebSockets, and decide which pages may open one.
 
-`WebSocket` itself is in `web_socket`, which is imported where one is opened: a broker without WebSockets does not have
+`WebSocket` itself is in `web_socket`, which is imported when one is opened: a broker without WebSockets does not have
 wsproto in its memory.
 """
 
@@ -29,10 +29,10 @@ class WebSocketEnd(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WebRules:
-    """What a listener wants of its WebSockets.
+    """The rules of a listener for its WebSockets.
 
-    `subprotocols` are those that it knows; who names none is let in if `may_name_none`. `admits` is given an Origin, a
-    Host, and the address of the peer.
+    `subprotocols` are those that it knows; a client that names none is accepted if `may_name_none`. `admits` gets an
+    Origin, a Host, and the address of the peer.
     """
 
     subprotocols: tuple[str, ...]
@@ -42,10 +42,10 @@ class WebRules:
 
 
 class Origins:
-    """Whose pages may connect: those in `listed`, and those of the host that they connect to.
+    """The pages that may connect: those in `listed`, and those of the host that they connect to.
 
-    A name that an attacker had resolve to this machine is not taken for its name: from this machine only addresses,
-    ``localhost`` and `own_names` count as such.
+    An attacker can make a name resolve to this machine. So from this machine only addresses, ``localhost`` and
+    `own_names` count as such a host.
     """
 
     def __init__(self, listed: str, own_names: str) -> None:

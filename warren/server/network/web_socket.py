@@ -44,12 +44,12 @@ PATH: Final = "/ws"
 HEAD_BYTES_MAX: Final = 8192
 _HEAD_END: Final = b"\r\n\r\n"
 _EMPTY_KEY: Final = re.compile(rb"(?im)^sec-websocket-key:[ \t]*\r?$")
-_BINARY: Final = 0x82  # the whole of a message
+_BINARY: Final = 0x82  # a whole message
 _TEXT: Final = 0x81
 
 
 class WebSocket:
-    """A WebSocket with somebody at `address`.
+    """A WebSocket with a peer at `address`.
 
     `units`: the cost of the last `read`; `is_behind`: it has left data, so call it again.
     """
@@ -59,7 +59,7 @@ class WebSocket:
         self.is_behind: bool = False
         self._rules = rules
         self._address = address
-        self._head = bytearray()  # of the request, as far as it has come
+        self._head = bytearray()  # of the request, as far as received
         self._connection: Connection | None = None  # when the handshake is done
         self._control: bytes = b""  # sent before anything else
         self._pong: bytes = b""
@@ -92,10 +92,10 @@ class WebSocket:
             self._shake_hands(bytes(head[:end]), bytes(head[end:]))
 
     def read(self, frames_max: int) -> bytes | None:
-        """Return what the peer says in its next frames, so many at most; None: nothing yet.
+        """Return the data in the peer's next frames, at most `frames_max`; None: nothing yet.
 
         Raises:
-            WebSocketEnd: that was all.
+            WebSocketEnd: the peer has sent its last data.
         """
         self.units = 0
         self.is_behind = False
@@ -138,7 +138,7 @@ class WebSocket:
             self._choose(handshake, request, behind)
 
     def _choose(self, handshake: H11Handshake, request: Request, behind: bytes) -> None:
-        """Accept the first subprotocol that is known here."""
+        """Accept the first known subprotocol."""
         rules = self._rules
         chosen = next((each for each in request.subprotocols if each in rules.subprotocols), None)
         if chosen is None and (request.subprotocols or not rules.may_name_none):
@@ -208,7 +208,7 @@ class WebSocket:
         return b"".join(parts)
 
     def _fail(self, connection: Connection, code: int, reason: str) -> None:
-        """The peer has broken a rule of WebSockets."""
+        """End the WebSocket: the peer has broken one of its rules."""
         self._control += connection.send(CloseConnection(code=code, reason=reason))
         self._end = f"WebSocket: {reason}"
 
@@ -226,7 +226,7 @@ class WebSocket:
         if self._is_text:
             chunks = [b"".join(chunks)]
             kind = _TEXT if _is_utf8(chunks[0]) else _BINARY
-        # By hand, for wsproto copies the data four times.
+        # By hand, since wsproto copies the data four times.
         head = control + frame_head(kind, size)
         return [head + chunks[0]] if len(chunks) == 1 and size < 8192 else [head, *chunks]
 
