@@ -1,4 +1,4 @@
-"""What the disk can do to the store, in three kinds: what passes, what does not, and what cannot be read now."""
+"""The errors of the disk, in three kinds: temporary ones, lasting ones, and reads that fail at the moment."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ class StoreError(Exception):
 
 
 class StoreFullError(StoreError):
-    """Something has run out that others may give back: space, quota, descriptors. The same job works again later."""
+    """A resource has run out that others may free: space, quota, descriptors. The same job works again later."""
 
 
 class StoreUnreadableError(StoreError):
     """The disk does not give something now. That is not damage: nothing follows from it, and the read is repeated.
 
     `segment`: the number of the segment of the log, 0 for another file. `lsn`: the place in the log, else -1. `passes`:
-    waiting may help. A directory in the place of the file, or a missing right, stays until somebody acts.
+    waiting may help. A directory in the place of the file, or a missing right, stays until an operator acts.
     """
 
     def __init__(self, path: str, why: str, segment: int = 0, lsn: int = -1, *, passes: bool = True) -> None:
@@ -28,4 +28,4 @@ class StoreUnreadableError(StoreError):
 
 
 class StoreFailedError(StoreError):
-    """The disk has failed, or said so: what was written before may be lost. The process has to stop."""
+    """The disk has failed, or reported a failure: earlier writes may be lost. The process must stop."""

@@ -1,16 +1,15 @@
-"""What the store asks of a file system, and the real one.
+"""The operations of a file system that the store needs, and the real implementation.
 
 Owns the system calls of the message store: nothing else in this package opens, writes or renames a file. That makes
 the disk replaceable: the simulation runs the store on one that crashes, tears writes, fills up and fails.
 
 1. Paths are relative to the root that an implementation was made with, ``.`` is the root; handles are integers.
 2. An operation does one thing, has happened when it returns, and has not when it raises OSError. Two exceptions:
-   `write` may write less than asked, and what was written before a `sync` that failed is lost or not, whatever later
-   calls say: the one thing left to do then is to stop.
-3. Nothing is durable but by `sync` for what is in a file and its size, and by `sync_directory` for the names in a
-   directory. Neither implies the other.
-4. Files can be read and written by their owner only, and neither a file nor a link that was there before is taken for
-   one that is made.
+   `write` may write less than asked; and after a failed `sync`, earlier writes are lost or not, whatever later calls
+   say: the caller must stop then.
+3. Only `sync` makes the content and size of a file durable, and only `sync_directory` the names in a directory. Neither
+   implies the other.
+4. Files can be read and written by their owner only. Making a file or a link fails if the name exists already.
 
 Memory mapping is not used: a disk error in a mapped page is a signal that kills the process, not an exception.
 """
@@ -49,10 +48,10 @@ class FileSystem(Protocol):
         """Return the size of the file in bytes."""
 
     def write(self, handle: int, chunks: Sequence[bytes | memoryview], offset: int) -> int:
-        """Write `chunks` one behind the other at `offset`; return how many bytes were, which may be fewer."""
+        """Write `chunks` one after the other at `offset`; return the number of written bytes, which may be smaller."""
 
     def read(self, handle: int, length: int, offset: int) -> bytes:
-        """Return at most `length` bytes from `offset`, fewer at will, none only at or behind the end."""
+        """Return at most `length` bytes from `offset`: fewer at will, none only at the end or after it."""
 
     def forget_cached(self, handle: int, length: int, offset: int) -> None:
         """Have the next read of these bytes come from the disk, as far as the system allows that. A hint."""
@@ -170,11 +169,11 @@ def assert_relative(path: str) -> None:
 
 
 def write_all(fs: FileSystem, handle: int, chunks: Sequence[bytes | memoryview], offset: int) -> None:
-    """Write all of `chunks` one behind the other at `offset`, in as many calls as that takes.
+    """Write all of `chunks` one after the other at `offset`, in as many calls as that takes.
 
     Raises OSError: as `FileSystem.write`, and EIO when a call writes nothing. Some may be written then.
     """
-    # Empty chunks go: a call full of them would write nothing and mean no harm.
+    # Leave out empty chunks: a call with nothing else would write nothing, which is not a failure.
     pending: Sequence[bytes | memoryview] = [chunk for chunk in chunks if chunk]
     while pending:
         written = fs.write(handle, pending, offset)

@@ -23,7 +23,7 @@ from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES as STREAM_HEAD
 _DIGITS: Final = 32
 _PIECE_BYTES: Final = 1 << 20
 
-# Returns so many bytes from an offset on, fewer where the file ends.
+# Returns this many bytes from an offset on, fewer where the file ends.
 Read = Callable[[int, int], bytes]
 
 

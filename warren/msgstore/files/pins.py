@@ -85,7 +85,7 @@ class Pins:
         return pinned
 
     def release(self, holder: str) -> None:
-        """Remove the pin of `holder`, if it has one. What cannot be removed goes at the next start."""
+        """Remove the pin of `holder`, if it has one. A start removes the links that cannot be removed now."""
         with suppress(OSError):
             for name in self._fs.names(PINS):
                 if name.startswith(f"{holder}."):

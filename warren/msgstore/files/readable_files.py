@@ -22,7 +22,7 @@ class ReadableFiles:
         self._store = store
 
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of each (LSN, length), with zeros where the disk gives none."""
+        """Return the bytes of each (LSN, length), with zeros where the disk cannot read."""
         return [self._read(lsn, length) for lsn, length in ranges]
 
     def _read(self, lsn: int, length: int) -> bytes:

@@ -44,7 +44,7 @@ ADVICE: Final = "run `warren store verify` on a copy of the data directory"
 
 
 class SegmentFile(Protocol):
-    """What the header of a segment file says."""
+    """The content of the header of a segment file."""
 
     number: int
     base_lsn: int
@@ -80,10 +80,10 @@ class Event:
 
 
 class Recovery:
-    """What recovery found."""
+    """The findings of a recovery."""
 
     def __init__(self) -> None:
-        self.clean = False  # the last process had stopped in order: what it delivered is known
+        self.clean = False  # the last process had stopped in order: its deliveries are known
         self.is_new = False
         self.segments = 0
         self.frames = 0
@@ -268,7 +268,7 @@ class _Recoverer:
             raise StoreError(str(error)) from None
 
     def _epoch_begins(self, epoch: int, first_lsn: int) -> None:
-        """There is something of `epoch`. Where that of a checkpoint without a table began nobody knows."""
+        """Enter an epoch that exists. The beginning of the epoch of a checkpoint without a table is unknown."""
         self._replay.epoch_begins(epoch)
         if epoch > self._log.epoch:
             self._log.epoch = epoch
@@ -294,13 +294,13 @@ class _Recoverer:
             if frame.durable_lsn > lsn:
                 return frame, True
         if following is not None:
-            # A segment is begun when the one before is synced: what does not continue the chain is missing something.
+            # A segment is begun when the previous one is synced: if it does not continue the chain, frames are missing.
             for frame, _ in self._image_of(following).frames_from(SEGMENT_HEADER_BYTES):
                 return (frame, False) if frame.durable_lsn > lsn else None
         return None
 
     def _damaged(self, image: SegmentImage, pos: int, file: SegmentFile, behind: FrameHead | None) -> None:
-        """What should be at `pos` was durable once and is not readable now."""
+        """Handle damage: the frame at `pos` was durable once and is not readable now."""
         found = self._found
         found.damaged = True
         # Each epoch begins a segment: where it began is known, whatever became of its first frame.

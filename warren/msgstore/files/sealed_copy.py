@@ -75,7 +75,7 @@ class SealedCopy:
     def _maybe_chunk(self, store_id: bytes, stream_id: int, offset: int) -> tuple[bytes, int] | None:
         """Return the chunk that has `offset`, and where it ends.
 
-        It is in the last file that begins before it; behind a compaction that was just carried out in an earlier one.
+        It is in the last file that begins before it; right after a compaction it may be in an earlier one.
         """
         segments = self._segments.get(stream_id, [])
         last = bisect_right(segments, offset) - 1
@@ -95,7 +95,7 @@ class SealedCopy:
     ) -> tuple[bytes, int] | None:
         with self._lock:
             places = self._places_in(handle, store_id, stream_id, segment, offset)
-            # Of chunks that overlap the one behind counts.
+            # Of overlapping chunks the later one counts.
             place = next((each for each in reversed(places) if each.first <= offset < each.end), None)
         if place is None:
             return None

@@ -83,7 +83,7 @@ CLEAR_BYTES: Final = 1 << 16
 _HEADER: Final = Struct("<8sH6x16sQQ12xI")
 _PLACE: Final = Struct("<QQQ")
 CHUNK_FLAGS_AT: Final = 11  # in the head of one
-# What a disk, or the checksums of its file system, say of a bad place.
+# The errors of a disk, or of the checksums of its file system, for a bad place.
 _UNREADABLE: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA})
 _ID_DIGITS: Final = 10
 _OFFSET_DIGITS: Final = 20
@@ -182,7 +182,7 @@ class SealedFiles:
     ) -> None:
         """Write bytes of a chunk at `position`, and sync them unless there are more to come. Raises OSError.
 
-        What is written at `SEGMENT_HEADER_BYTES` begins the file. Can be repeated.
+        Bytes written at `SEGMENT_HEADER_BYTES` begin the file. Can be repeated.
         """
         path = sealed_path(stream_id, segment)
         if is_replacement:
@@ -301,7 +301,7 @@ class SealedFiles:
             self._fs.unlink(sealed_path(stream_id, segment) + REPLACEMENT)
 
     def take_handles(self) -> list[int]:
-        """Return all handles, for who closes them."""
+        """Return all handles, for the caller to close."""
         handles = [*self._written.values(), *self._read.values()]
         self._written.clear()
         self._read.clear()
@@ -406,7 +406,7 @@ class SealedFiles:
         return None
 
     def _is_padding(self, handle: int, position: int, behind: int, segment: SealedSegment) -> bool:
-        """Tell whether a chunk went to `behind` because what is before `position` could not be read then."""
+        """Tell whether a chunk went to `behind` because the bytes before `position` could not be read then."""
         if behind - position >= CLEAR_BYTES or behind % CLEAR_BYTES:
             return False
         head = maybe_head(read_exactly(self._fs, handle, CHUNK_HEAD_BYTES, behind))
@@ -427,7 +427,7 @@ class SealedFiles:
         self._fs.rename(path, self._free_path(f"{path}{UNUSABLE}"))
 
     def _free_path(self, path: str) -> str:
-        """Return a path that no file has yet: what was set aside before stays."""
+        """Return an unused path: a file that was set aside before stays."""
         taken = {f"{STREAMS}/{name}" for name in self._fs.names(STREAMS)}
         number = 1
         free = path
@@ -439,7 +439,7 @@ class SealedFiles:
     def _maybe_chunk(
         self, handle: int, position: int, size: int, stream_id: int, segment: int, *, checked: bool
     ) -> ChunkHead | None:
-        """Return the head of the chunk at `position`, if one is there whole; `checked`: all of it is looked at."""
+        """Return the head of the chunk at `position`, if one is there whole; `checked`: all of it is verified."""
         data = self._maybe_read(handle, CHUNK_HEAD_BYTES, position)
         head = None if data is None else maybe_head(data)
         if head is None or position + int(head.chunk_bytes) > size:

@@ -71,7 +71,7 @@ class SegmentImage:
         """Yield the offsets where a frame may begin, from `offset` on."""
         at = offset + -offset % _ALIGNMENT
         while at < self.size:
-            # Pieces overlap by a head, so that none is cut.
+            # Pieces overlap by a head, so that no head is cut.
             data = self._read(self._number, at, min(PIECE_BYTES + FRAME_HEADER_BYTES, self.size - at))
             if not data:
                 return

@@ -87,7 +87,7 @@ _READ_ERRORS_MAX: Final = 100
 _PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 4096
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-# What a file system may need besides the bytes of a new file.
+# The space that a file system may need besides the bytes of a new file.
 _RESERVE_BYTES: Final = 1 << 16
 
 # Magic, major, minor, algorithm, store id, number, base LSN, capacity, epoch, crc.
@@ -96,7 +96,7 @@ _HEADER: Final = Struct(">8sHHB3x16sQQQII")
 
 @dataclass(slots=True)
 class SegmentHeader:
-    """What a segment file says about itself, and its `size` in bytes."""
+    """The fields of a segment file's header, and its `size` in bytes."""
 
     number: int
     base_lsn: int
@@ -137,7 +137,7 @@ class Changes(Protocol):
         """A segment with this header is begun."""
 
     def frame(self, head: bytes, payload: list[bytes], *, sync: bool) -> None:
-        """A frame is written behind the one before, and synced with all before it when `sync`."""
+        """A frame is written after the previous one, and synced with all before it when `sync`."""
 
     def sync(self, lsn: int) -> None:
         """All frames before `lsn` are synced."""
@@ -147,7 +147,7 @@ class Changes(Protocol):
 
 
 class Store(FailStop):
-    """The store in the root directory of `fs`. `handles_max`: how many files each of its caches keeps open."""
+    """The store in the root directory of `fs`. `handles_max`: the number of files each of its caches keeps open."""
 
     def __init__(
         self, fs: FileSystem, clock_ms: Callable[[], int] = wall_time_ms, handles_max: int = READ_HANDLES_MAX
@@ -190,7 +190,7 @@ class Store(FailStop):
         # Base LSN, number, capacity; ascending. Replaced, never changed: readers take it without the lock.
         self._segments: list[tuple[int, int, int]] = []
         self._spare: _NewFile | None = None
-        self._recovered_end: tuple[int, int] | None = None  # number and length of what an earlier process wrote last
+        self._recovered_end: tuple[int, int] | None = None  # number and length of an earlier process's last segment
 
     # --- before the threads: open and recover -----------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class Store(FailStop):
         return headers, problems
 
     def _read_header(self, number: int) -> SegmentHeader | str:
-        """Return the header of a segment, or what is wrong with it. Raises StoreUnreadableError."""
+        """Return the header of a segment, or its fault. Raises StoreUnreadableError."""
         path = segment_path(number)
         try:
             handle = self._fs.open(path, writable=False)
@@ -358,7 +358,7 @@ class Store(FailStop):
         self._sync_directory(".")
 
     def recovered(self, number: int, length: int) -> None:
-        """Nothing counts behind `length` bytes of this segment, the last one. It is cut there when space is short."""
+        """Ignore everything after `length` bytes of this segment, the last one. It is cut there when space is short."""
         self._recovered_end = number, length
 
     def scan_sealed(self, store_id: bytes, log_has: Callable[[int, int], bool], *, tolerates: bool = True) -> Scan:
@@ -423,9 +423,9 @@ class Store(FailStop):
     def commit(self, job: CommitJob, time_ms: int) -> None:
         """Write the frame of `job` at its place, `time_ms` being the time now; sync when the job says so.
 
-        When there is no space for the frame, the spare goes, or what is unused of the segment that recovery ended in.
+        If the frame does not fit, the store frees the spare, or the unused part of the segment that recovery ended in.
 
-        Sets ``job.crc`` and ``job.committed_lsn``: behind the frame for a job that syncs, if this store commits alone;
+        Sets ``job.crc`` and ``job.committed_lsn``: after the frame for a job that syncs, if this store commits alone;
         else the code that waits for the others sets it before the job is reported.
 
         Raises:
@@ -635,7 +635,7 @@ class Store(FailStop):
             raise _unreadable(segment_path(number), error, number, lsn) from None
 
     def forget_cached(self, ranges: list[tuple[int, int]]) -> None:
-        """Have the next read of these ranges come from the disk itself: what is in the cache may be damaged there."""
+        """Have the next read of these ranges come from the disk itself: the copy in the cache may be damaged."""
         segments = self._segments
         for lsn, length in ranges:
             at = bisect_right(segments, lsn, key=_base_of) - 1
@@ -700,8 +700,8 @@ class Store(FailStop):
     def write_checkpoint(self, content: bytes) -> None:
         """Replace the checkpoint file, durably and in one step.
 
-        When there is no space for both, the spare goes, or what is unused of the segment that recovery ended in; at
-        last, as much of the segment that is being written as was preallocated and is not used.
+        If both do not fit, the store frees the spare, or the unused part of the segment that recovery ended in;
+        at last, preallocated and unused space of the segment that is being written.
 
         Raises:
             StoreFullError: the old one is in place; call again later.
@@ -783,7 +783,7 @@ class Store(FailStop):
             self._raise(f"make {SPARE}", error)
 
     def _makes_room(self, error: OSError) -> bool:
-        """Give up what can be spared, when `error` is a shortage; tell whether there was something."""
+        """Free the space that can be spared, when `error` is a shortage; tell whether some was freed."""
         if error.errno not in SHORTAGES:
             return False
         return self._give_up_spare() or (error.errno in _NO_SPACE and self._cut_recovered())
@@ -836,9 +836,9 @@ class Store(FailStop):
         return True
 
     def quarantine(self, number: int) -> None:
-        """Copy a segment as it is now into the quarantine, for those who will look at it.
+        """Copy a segment as it is now into the quarantine, for later analysis.
 
-        A segment is copied once, however often corruption is found in it. What cannot be read is zeros in the copy.
+        A segment is copied once, however often corruption is found in it. Unreadable bytes are zeros in the copy.
 
         Raises:
             StoreFullError: the disk has no space for a copy; nothing was copied.
@@ -981,7 +981,7 @@ class Store(FailStop):
             return self._pins.take(holder, position)
 
     def unpin(self, holder: str) -> None:
-        """Let go of what is held for `holder`, if anything is."""
+        """Release the files that are held for `holder`, if any."""
         self._pins.release(holder)
 
     def free_bytes(self) -> int:
@@ -991,14 +991,14 @@ class Store(FailStop):
     # --- under all of them ------------------------------------------------------------------------------------------
 
     def _give_back_space(self, path: str, error: OSError) -> None:
-        """Remove a half-made file for which there was no space. It is in nobody's way if that fails too."""
+        """Remove a half-made file that did not fit. A failure of that does not matter."""
         if error.errno in SHORTAGES:
             with suppress(OSError):
                 self._fs.unlink(path)
 
 
 def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:
-    """Return what the beginning of a segment file of `size` bytes says, or what is wrong with it.
+    """Return the header at the beginning of a segment file of `size` bytes, or what is wrong with it.
 
     Raises:
         StoreError: a later version of Warren has written it.
@@ -1021,7 +1021,7 @@ def _unreadable(path: str, error: OSError, segment: int = 0, lsn: int = -1) -> S
 
 
 def _copies_of(number: int) -> str:
-    """Return with what the names of copies in the quarantine begin."""
+    """Return the common beginning of the names of copies in the quarantine."""
     return f"{segment_path(number).removeprefix(f'{LOG}/')}-"
 
 

@@ -1,22 +1,22 @@
-"""A batch: what gathers in memory for one commit, and the frame that becomes of it.
+"""A batch: rows that gather in memory for one commit, and the frame that is made of it.
 
     add, settle, copy, ... -> rows -> write: the records of a frame -> enter: their places in the indexes
 
-1. A batch is one frame, or several that count together: what happens in one call of the engine (a publish to many
-   queues, a transaction) is in one batch, and so entirely on disk or not at all.
+1. A batch is one frame, or several that count together. The changes of one call of the engine (a publish to many
+   queues, a transaction) are in one batch, and so entirely on disk or not at all.
 2. A message has a row per queue. Rows of messages that are settled before the batch is closed are cancelled: such a
    message is never written.
-3. When the frame is written the next batch is open already: what the queues ask for when they are told of the end of
-   this one, and the name of a queue of which only a copy was written, goes there.
+3. When the frame is written the next batch is open already. The next batch takes the rows that queues add when they are
+   told of the end of this one, and the name of a queue of which only a copy was written.
 
 4. A large batch that stays open is written in portions: each has the records that a frame would have if the batch
-   were closed then, and is entered at once (`MessageLog.write_ahead`). So the frame is what such frames would be, one
-   behind the other, and what is settled after its portion is acknowledged in a later one.
+   were closed then, and is entered at once (`MessageLog.write_ahead`). So the frame is like such frames one after the
+   other, and a message that is settled after its portion is acknowledged in a later one.
 
     order of records in a portion:  EPOCH  LIFE  QUEUE  ACK  PAGE  MESSAGE (and copies)  QUEUE_DELETED
 
-A page is written as it is when the portion is: without what that settles, so its acks come before, and not yet with
-what it stores and copies, so that comes behind.
+A page is written as it is at the time of the portion: without the entries that the portion settles, so its acks come
+before; and not yet with the entries that it stores and copies, so those come after it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from warren.msgstore.log.records import (
 if TYPE_CHECKING:
     from warren.msgstore.log.message_log import MessageLog
 
-# A few messages of this size are much to write; for them only those wait who publish such themselves.
+# A few messages of this size are much to write; only publishers of such messages wait for them.
 LARGE_BODY_BYTES: Final = 1 << 20
-# How many rows of a message are gone through for one of them.
+# The number of rows of a message that are gone through for one of them.
 ROWS_LOOKED_AT: Final = 8
 # About this much of the memory of a message is not written with it.
 _UNWRITTEN_BYTES: Final = 122
@@ -63,7 +63,7 @@ def written_bytes(message: Message) -> i64:
 
 
 class BatchWaiter:
-    """Somebody who waits for a batch: the confirms of a channel, for instance."""
+    """A waiter for a batch: the confirms of a channel, for instance."""
 
     def batch_done(self, batch: i64) -> None:
         """Everything that was in `batch` is as durable as was asked for."""
@@ -93,12 +93,12 @@ class Batch:
         self.is_forced: bool = False
         self.is_held: bool = False
         self.was_held: bool = False
-        # What is in it.
+        # Its content.
         self.is_begun: bool = False  # there is something
         self.is_further: bool = False  # there were portions before
         self.row_bytes: i64 = 0
         self.large_bytes: i64 = 0  # of that, messages with bodies of at least `LARGE_BODY_BYTES`
-        self.ahead_bytes: i64 = 0  # of it, what was in earlier portions
+        self.ahead_bytes: i64 = 0  # the part of it in earlier portions
         self.further_rows: i64 = 0  # those of messages that have one already
         self.messages: list[Message] = []  # of row n
         self.acking: list[QueueIndex] = []
@@ -108,11 +108,11 @@ class Batch:
         self._deleted: list[int] = []
         self._indexes: list[QueueIndex | None] = []  # the queue of row n; None: cancelled
         self._numbers = vec[i64]()  # in that queue
-        self._row_of: dict[tuple[int, int], int] | None = None  # by queue and number; None: nobody has needed it
+        self._row_of: dict[tuple[int, int], int] | None = None  # by queue and number; None: not needed so far
         self._naming: list[QueueIndex] = []
         self._wanted_pages: list[tuple[QueueIndex, int]] = []
         self._wanted_copies: list[CopyRow] = []
-        # What has been written, and where in the payload.
+        # Everything written so far, and where in the payload.
         self._message_rows = vec[i64]()  # the first of each message
         self._message_lengths = vec[i64]()
         self._message_positions = vec[i64]()
@@ -216,7 +216,7 @@ class Batch:
             first = kept_end
 
     def settle_waiting(self, index: QueueIndex, first: i64, end: i64) -> None:
-        """All messages of the queue from `first` up to `end` are gone, and what of them is in this batch: purge."""
+        """Settle all messages of the queue from `first` up to `end`, also those in this batch: a purge."""
         index.void_rows(first, end)
         self.settle_range(index, first, end)
 

@@ -89,7 +89,7 @@ class CheckpointError(ValueError):
 
 
 class NewerCheckpointError(CheckpointError):
-    """A newer Warren has written it. It is whole, and must not be replaced by what this version makes of the log."""
+    """A newer Warren has written it. It is whole, and must not be replaced by a checkpoint of this version."""
 
 
 def snapshot(log: MessageLog) -> bytes:
@@ -142,7 +142,7 @@ def snapshot(log: MessageLog) -> bytes:
 
 
 def seal(content: bytes, checksum: Checksum, last_crc: int) -> bytes:
-    """Return the whole file of a `snapshot` taken right behind the frame with `last_crc`."""
+    """Return the whole file of a `snapshot` taken right after the frame with `last_crc`."""
     content = content[:40] + last_crc.to_bytes(4, "big") + content[44:]
     return content + checksum(content, 0).to_bytes(4, "big")
 
@@ -233,7 +233,7 @@ def _write_page(out: BytesWriter, page: IndexPage, page_number: i64, may_grow: b
 
 
 class CheckpointReader:
-    """Brings an empty log to what a checkpoint says."""
+    """Brings an empty log to the state of a checkpoint."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

@@ -32,7 +32,7 @@ class CheckpointCycle:
     def __init__(self, log: MessageLog) -> None:
         self.take: Callable[[], bytes] | None = None
         self.lsn: i64 = 0  # up to where the one on disk reaches
-        self.every_bytes: i64 = 128 << 20  # how much log there may be behind one before the next
+        self.every_bytes: i64 = 128 << 20  # this much log after a checkpoint makes the next one due
         self.clean: bool = False  # the process ends with the next one
         self._log = log
         self._taken_lsn: i64 = 0  # up to where the last one reaches that was taken
@@ -82,7 +82,7 @@ class CheckpointCycle:
             log.checkpoint_jobs.append(job)
 
     def written(self, job: CheckpointJob) -> None:
-        """The file is in place: what was dead when it was taken can go."""
+        """Remove segments that were dead when the checkpoint was taken: the file is in place."""
         self.lsn = job.lsn
         self._under_way = False
         dead = self._dead

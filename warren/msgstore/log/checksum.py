@@ -5,7 +5,7 @@
 3. Both algorithms work in every installation, so that a store written on one host can be read on another. Which one
    new files get depends on what is fast here: without its wheel CRC-32C runs from a table, hundreds of times slower.
 
-These find what disks and torn writes do to data. They prove nothing about who wrote it.
+They find damage by disks and torn writes. They do not prove the origin of data.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def default_algorithm() -> int:
 
 
 def checksum_function(algorithm: int) -> ChecksumFunction:
-    """Return the function ``(data, previous) -> checksum`` of `algorithm`, for those who call it often.
+    """Return the function ``(data, previous) -> checksum`` of `algorithm`, for frequent calls.
 
     Raises:
         ValueError: no such algorithm.

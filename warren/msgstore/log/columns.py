@@ -105,7 +105,7 @@ _FILTER_AT: Final = 128
 _MARK_AT: Final = 176
 _PARTS_AT: Final = 56
 _CRC_AT: Final = 184
-_FLAGS_AT: Final = 12  # in the payload of a content header: behind class, weight and body size
+_FLAGS_AT: Final = 12  # in the payload of a content header: after class, weight and body size
 _PADDING: Final = bytes(ALIGNMENT_BYTES)
 # Below, a part is hardly worth it.
 COMPRESSED_FROM_BYTES: Final = 128
@@ -132,7 +132,7 @@ class ColumnsWriter:
         self.content_bytes: i64 = 0  # of bodies and properties
         self._has_bodies: bool = bodies
         self._has_properties: bool = properties
-        # Offsets, flags and routes are begun with the first message that has one of its own: most chunks have none.
+        # Offsets, flags and routes are begun with the first message that needs them: most chunks do without.
         self._first: i64 = 0
         self._offsets = BytesWriter()
         self._times = BytesWriter()
@@ -230,7 +230,7 @@ class ColumnsWriter:
         self._earlier_bytes += message.body_bytes
 
     def filter_by(self, value: str | None) -> None:
-        """Note what the message that was added last is filtered by; None: by nothing. Of all messages, or of none."""
+        """Note the filter value of the message that was added last; None: it has none. For all messages or none."""
         self._is_filtered = True
         if value is None:
             self._any_unfiltered = True
@@ -395,7 +395,7 @@ def maybe_head(data: bytes) -> ChunkHead | None:
 
 
 def is_whole(head: ChunkHead, chunk: bytes) -> bool:
-    """Tell whether `chunk`, from its head on, is all there and what was written."""
+    """Tell whether `chunk`, from its head on, is complete and intact."""
     if len(chunk) != head.chunk_bytes:
         return False
     crc: i64 = zlib.crc32(memoryview(chunk)[CHUNK_HEAD_BYTES:])

@@ -85,7 +85,7 @@ class Compaction:
         self.moved_bytes: i64 = 0  # since the start
         self.segments_done: i64 = 0
         self._segment: Segment | None = None
-        self._at: i64 = 0  # LSN of what is read next
+        self._at: i64 = 0  # LSN of the next read
         self._frame_end: i64 = 0  # LSN at which the frame ends in which `_at` is; equal to `_at`: a frame begins there
         self._busy: bool = False
         self._piece = b""
@@ -154,7 +154,7 @@ class Compaction:
         self.log.read_jobs.append(PieceRead(self, int(self._at), int(left if left < size else size)))
 
     def piece_read(self, data: bytes) -> None:
-        """The piece is here: see which index pages have to be."""
+        """Handle a piece that was read: find the index pages that it needs."""
         self._busy = False
         segment = self._segment
         assert segment is not None
@@ -291,7 +291,7 @@ class Compaction:
 
 
 def _fits(data: bytes, pos: i64, length: i64, kind: i64) -> bool:
-    """Tell whether the record is long enough for what it begins with. Its crc is only checked before it is copied."""
+    """Tell whether the record is long enough for its fixed fields. Its crc is only checked before it is copied."""
     if kind == MESSAGE:
         return MESSAGE_HEAD_BYTES + PLACE_BYTES * place_count(data, pos) <= length
     return kind != PAGE or length >= PAGE_HEAD_BYTES

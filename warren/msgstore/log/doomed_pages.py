@@ -30,7 +30,7 @@ class DoomedPages:
         self._reading: bool = False
 
     def add(self, index: QueueIndex, page: IndexPage) -> None:
-        """Release what an absent page refers to, in a while: it has to be read for that."""
+        """Release the references of an absent page, in a while: it must be read for that."""
         assert not page.resident and page.lsn != 0
         self.pages.append((int(page.lsn), int(page.length), bool(index.transient)))
         page.lsn = 0

@@ -44,7 +44,7 @@ class IndexDamage:
         return found
 
     def message_count(self) -> int:
-        """Return how many messages are damaged, those of damaged pages included."""
+        """Return the number of damaged messages, those of damaged pages included."""
         return len(self.numbers) + sum([int(page.live) for page in self.pages.values()])
 
     def is_empty(self) -> bool:

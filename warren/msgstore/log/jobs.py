@@ -1,4 +1,4 @@
-"""What the engine asks the store's threads to do: plain values, made on the loop, carried out elsewhere.
+"""Jobs of the engine for the store's threads: plain values, made on the loop, carried out elsewhere.
 
 The engine half of the store never touches a file. It makes these, the shell carries them out in order, and hands each
 one back with its outcome filled in. `CommitJob`s go to the committer, `SealJob`s and checkpoints to the housekeeper,
@@ -28,7 +28,7 @@ PIECE_BYTES: Final = 1 << 18
 
 
 class Files(Protocol):
-    """What errands need of ``msgstore.files.store.Store``."""
+    """The methods of ``msgstore.files.store.Store`` that errands need."""
 
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]: ...
     def seal(self, job: SealJob) -> None: ...
@@ -69,7 +69,7 @@ class CommitJob:
         self.payload_bytes: i64 = payload_bytes
         self.record_count: i64 = record_count
         self.sync: bool = sync
-        self.is_continued: bool = is_continued  # the next job has more of the batch: nobody is told of it before that
+        self.is_continued: bool = is_continued  # the next job has more of the batch: it is not reported before that
         self.crc: i64 = 0  # outcome: the crc field of the frame
         self.committed_lsn: i64 = 0  # outcome: all below is committed
 
@@ -81,19 +81,19 @@ class CommitJob:
 
 
 class Errand:
-    """Something that a thread does for somebody in the engine, who is told when it is done.
+    """A job of a thread for a part of the engine, which is told when it is done.
 
-    ``is_checked``: the thread has found all records that `damaged` looks at intact, so nobody need check them again.
+    ``is_checked``: the thread has found all records that `damaged` looks at intact, so they need not be checked again.
     """
 
     is_checked: bool = False
 
     def subject(self) -> tuple[str, str]:
-        """Return vhost and name of the queue for which it is done; empty when it is for none."""
+        """Return vhost and name of the queue for which it is done; empty without one."""
         return "", ""
 
     def carry_out(self, files: Files) -> None:
-        """Do it. Called in a thread; what it finds it keeps in itself."""
+        """Do it. Called in a thread; it keeps its findings in itself."""
         raise AssertionError("overridden")
 
     def damaged(self, checksum: Callable[[bytes, int], int]) -> list[int]:
@@ -134,7 +134,7 @@ class RecordsRead(ReadJob):
     """Read ranges of records. A large record has a range of its own, which stands in `alone`.
 
     It comes in pieces, and is checked here: to join 128 MiB on the loop, or to look through them, would hold up
-    everybody. ``large`` has the pieces for each of `alone`; none, when the record is not intact.
+    all clients. ``large`` has the pieces for each of `alone`; none, when the record is not intact.
     """
 
     def __init__(self, ranges: list[tuple[int, int]], alone: list[int], checksum: Callable[[bytes, int], int]) -> None:
@@ -179,14 +179,14 @@ class RecordsRead(ReadJob):
 
 
 class SealJob(Errand):
-    """Write a chunk of a stream behind the others of its segment file, and sync it; `position` 0 begins the file."""
+    """Write a chunk of a stream after the others of its segment file, and sync it; `position` 0 begins the file."""
 
     def __init__(self, stream_id: int, segment: int, position: int, columns: Columns) -> None:
         self.stream_id = stream_id
         self.segment = segment  # its first offset
         self.position = position
         self.columns = columns
-        self.is_replacement: bool = False  # it goes into a file that will take the place of what is there
+        self.is_replacement: bool = False  # it goes into a file that will replace existing ones
         self.placed_at = 0  # outcome: where the chunk begins
         self.head = b""  # outcome: its head
 
@@ -214,10 +214,10 @@ class Removal(Errand):
     """Something that cannot be taken back. It is for `Removals` to have it carried out."""
 
     def __init__(self) -> None:
-        self.removals: Removals | None = None  # who waits for its end
+        self.removals: Removals | None = None  # waits for its end
 
     def goes(self) -> bool:
-        """Tell whether it is still to be carried out: what it follows from is committed, and it comes next."""
+        """Tell whether it must still be carried out: its cause is committed, and it is the next one."""
         return True
 
     def replaced(self) -> tuple[int, list[int]]:
@@ -255,7 +255,7 @@ class CheckpointJob:
 
 
 class UnlinkJob:
-    """Remove segment files that nobody needs."""
+    """Remove segment files that are no longer needed."""
 
     def __init__(self, segments: list[int]) -> None:
         self.segments = segments

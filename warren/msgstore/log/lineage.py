@@ -39,7 +39,7 @@ class Lineage:
             self.firsts.append(int.from_bytes(content[at + _ID_BYTES : at + _ENTRY_BYTES], "big"))
 
     def begin(self, life_id: bytes, first: int) -> None:
-        """Enter a life that writes from `first` on; what was entered from there on was never written, or is lost."""
+        """Enter a life that writes from `first` on; entries from there on were never written, or are lost."""
         keep = bisect_left(self.firsts, first)
         del self.firsts[keep:], self.life_ids[keep:]
         self.firsts.append(first)
@@ -55,7 +55,7 @@ class Lineage:
     def diverged_at(self, life_id: bytes, number: int, end: int) -> int:
         """Return where this lineage, which ends at `end`, has left the path of a position.
 
-        `ON_PATH`: nowhere, what is below `number` is the same. `NOT_HERE`: before `number`, nobody can tell where.
+        `ON_PATH`: nowhere, everything below `number` is the same. `NOT_HERE`: before `number`, at an unknown place.
         """
         ends = [*self.firsts, end]
         if life_id == NO_LIFE:

@@ -48,7 +48,7 @@ class _Asking(BatchWaiter):
 
     def batch_done(self, batch: i64) -> None:
         log = self._log
-        # A segment that is written ahead, or has no frame yet, begins behind the position.
+        # A segment that is written ahead, or has no frame yet, begins after the position.
         holder = None
         for segment in log.segments.segments:
             if segment.base_lsn < log.durable_lsn:

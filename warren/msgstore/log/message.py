@@ -40,9 +40,10 @@ class LetterCount:
 class Envelope:
     """Exchange and routing key of a message, as they stand at the end of every basic.deliver of it.
 
-    ``tail`` is both as short strings plus the frame-end octet, ``names`` the bare names one behind the other.
-    ``blind_copies`` are the keys of a BCC header, which a dead letter goes by too, ``taken_by`` the queues that have a
-    dead letter which another one refused, ``letters`` how many dead letters it shares its origin with; none is stored.
+    ``tail`` is both as short strings plus the frame-end octet, ``names`` the bare names one after the other.
+    ``blind_copies`` are the keys of a BCC header, which also route a dead letter. ``taken_by`` are the queues that have
+    a dead letter which another one refused. ``letters`` is the number of dead letters that share its origin.
+    They are not stored.
     """
 
     __slots__ = ("blind_copies", "exchange", "letters", "names", "routing_key", "routing_key_bytes", "tail", "taken_by")
@@ -63,8 +64,7 @@ class Envelope:
 # Where the payload of a content header frame begins.
 HEADER_AT: Final = 7
 
-# What keeping a message in memory costs besides its frames, and a piece of it, or a key of a BCC header, besides its
-# bytes.
+# The memory that a message takes besides its frames, and a piece of it, or a key of a BCC header, besides its bytes.
 MESSAGE_OVERHEAD_BYTES: Final = 220
 PIECE_OVERHEAD_BYTES: Final = 56
 
@@ -74,8 +74,8 @@ class Message:
     """One message. ``content``: frames as received, or ``b""`` when they are ``pieces``; ``body_bytes``: the bare body.
 
     The first of the pieces is the content header frame. ``time_ms``: when it was published, in ms since the epoch, or
-    while it is held, until when; 0: nobody needed to know. ``expiration_ms``: its own time to live, -1 without.
-    ``memory_bytes``: what it takes in memory, about. It does not change while anybody has the message.
+    while it is held, until when; 0: not needed so far. ``expiration_ms``: its own time to live, -1 without.
+    ``memory_bytes``: the memory that it takes, about. It does not change while the message is kept.
     """
 
     __slots__ = (
@@ -119,7 +119,7 @@ class Message:
         self.frame_max_bytes: i64 = frame_max_bytes  # the largest whole frame in `content`
         self.persistent: bool = persistent
         self.awaits_batch: bool = False  # its confirm waits for the open batch, whether it has a row there or not
-        self.sole: bool = False  # one queue or exchange has it, and nobody else
+        self.sole: bool = False  # only one queue or exchange has it
         self.row: i64 = -1  # its first row in the open batch of the log, if it has one
         self.time_ms: i64 = 0
         self.expiration_ms: i64 = -1
@@ -143,7 +143,7 @@ class Message:
         return made
 
     def take_frames(self, content: bytes, pieces: list[bytes] | None) -> None:
-        """Have other frames for the same body. For who has just made the message, before anybody keeps it."""
+        """Set other frames for the same body. Only for the maker of the message, before it is kept anywhere."""
         self.memory_bytes += len(content) - len(self.content)
         if self.pieces is not None:
             self.memory_bytes -= _kept_bytes(self.pieces)
@@ -153,12 +153,12 @@ class Message:
         self.pieces = pieces
 
     def copy_blindly_to(self, keys: list[str]) -> None:
-        """Have the envelope carry the keys of a BCC header; both are new, and nobody else has them yet."""
+        """Put the keys of a BCC header into the envelope; both are new, and not shared yet."""
         self.envelope.blind_copies = keys
         self.memory_bytes += _key_bytes(keys)
 
     def note_takers(self, names: list[str]) -> None:
-        """Have the envelope of a dead letter say who has it: those that refused it get it again, the others not."""
+        """Note in the envelope of a dead letter which queues have it: those that refused it get it again."""
         old = self.envelope
         envelope = Envelope(old.exchange, old.routing_key)  # that of a message from disk is others' too
         envelope.blind_copies = old.blind_copies

@@ -59,17 +59,17 @@ from warren.msgstore.log.removals import Removals
 from warren.msgstore.log.sealed_table import SealedStream, SealedTable
 from warren.msgstore.log.segments import Segment, SegmentTable
 
-# A batch that nobody waits for is closed when it has this much, or when it is `LINGER_S` old.
+# A batch without waiters is closed when it has this much, or when it is `LINGER_S` old.
 LINGER_BYTES: Final = 4 << 20
 LINGER_ROWS: Final = 16384
 LINGER_S: Final = 0.05
 # A batch takes rows that are only moved out of memory up to here; the rest goes into the next ones.
 PAGED_BYTES_MAX: Final = 4 << 20
 PAGED_ROWS_MAX: Final = 16384
-# With so much in the open batch publishers wait, until the shell knows better what the disk can take.
+# With this much in the open batch publishers wait, until the shell knows better how much the disk can take.
 BATCH_BYTES: Final = 8 << 20
-# Likewise with so many rows more than messages: each takes time when the batch is closed. What comes beyond that, dead
-# letters for instance, is written in portions.
+# Likewise with this many rows more than messages: each takes time when the batch is closed. Rows beyond that, of dead
+# letters for instance, are written in portions.
 FURTHER_ROWS: Final = 32768
 
 
@@ -149,8 +149,8 @@ class MessageLog:
         self.seal_jobs: list[SealJob] = []
         self.checkpoint_jobs: list[CheckpointJob] = []
         self.unlink_jobs: list[UnlinkJob] = []
-        # Of streams, by queue id: what recovery found in files of their own, until they are restored; those that are
-        # served. When a chunk is full.
+        # By queue id: tables of streams' files that recovery found, until they are restored; the served streams.
+        # The size of a full chunk.
         self.sealed: dict[int, SealedTable] = {}
         self.deleted_queues: set[int] = set()  # those whose end recovery has replayed
         self.sealed_streams: dict[int, SealedStream] = {}
@@ -163,7 +163,7 @@ class MessageLog:
 
     @property
     def store_tag(self) -> bytes:
-        """What every frame of this store carries, and no other frame."""
+        """The tag that every frame of this store carries, and no other frame."""
         return self.store_id[:STORE_TAG_BYTES]
 
     # --- queues -----------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class MessageLog:
         self.batch.is_held = False
 
     def is_congested(self) -> bool:
-        """Tell whether so much waits to be written that publishers of large messages should wait."""
+        """Tell whether publishers of large messages should wait: too much waits to be written."""
         return self.batch.row_bytes > self.batch_bytes
 
     def room_to_page(self) -> i64:
@@ -278,7 +278,7 @@ class MessageLog:
         return most - batch.row_bytes
 
     def is_crowded(self) -> bool:
-        """Tell whether so much of that is of small messages, or for many queues, that all publishers should wait."""
+        """Tell whether all publishers should wait: too much of that is of small messages, or for many queues."""
         batch = self.batch
         if batch.row_bytes - batch.large_bytes > self.batch_bytes:
             return True
@@ -290,11 +290,11 @@ class MessageLog:
         return self.in_flight is None and not batch.is_begun and not batch.waiters and not batch.is_forced
 
     def is_reclaiming(self) -> bool:
-        """Tell whether segments may still lose references of what is gone already."""
+        """Tell whether segments may still lose references of messages that are gone already."""
         return not self.reclamation.is_empty() or len(self.doomed.pages) > 0
 
     def close_if_due(self, *, lingered: bool = False) -> None:
-        """Close the open batch when it is time: somebody waits, it is large, or it has `lingered`."""
+        """Close the open batch when it is time: it has a waiter, is large, or has `lingered`."""
         batch = self.batch
         if batch.is_held or self.in_flight is not None:
             is_large: bool = batch.is_held or batch.is_further or batch.further_rows > FURTHER_ROWS
@@ -314,7 +314,7 @@ class MessageLog:
             self._close(batch)
 
     def write_ahead(self) -> None:
-        """Write a portion of the open batch, see (4): what is in it now. It stays open."""
+        """Write a portion of the open batch, see (4): its content so far. It stays open."""
         ahead = self._ahead
         if ahead is None:
             segment = Segment(self.next_segment, self.next_base_lsn, self.segment_bytes)
@@ -465,7 +465,7 @@ class MessageLog:
                 owner.batch_closed()
 
     def call_when_written(self, owner: IndexOwner) -> None:
-        """Have `owner` look again after the commit that is under way: what it wants to read is not written yet."""
+        """Have `owner` look again after the commit that is under way: the records for its read are not written yet."""
         self._waiting_reads.append(owner)
 
     # --- what is read ---------------------------------------------------------------------------------------------

@@ -1,21 +1,21 @@
-"""How much the broker may write by itself: dead letters, returns that are counted, what is remembered or retained.
+"""The broker's own writes, and their limit: dead letters, returns that are counted, copies for history and the like.
 
-Publishers wait for the disk and for alarms where they are read. What the broker writes without a publisher waits here,
-whatever it is: one share of each batch of the log for all of it together.
+Publishers wait for the disk and for alarms where they are read. Writes of the broker without a publisher wait here: all
+of them together have one share of each batch of the log.
 
-    need      waits for                                            who
-    NOTHING   nobody                                               what writes nothing, and what holds the batch open
+    need      waits for                                            used by
+    NOTHING   nothing                                              calls that write nothing, or hold the batch open
     PACED     its share of the batch                               returns: their queues hand out nothing meanwhile
     WRITES    that, and for the disk to have more than its floor   dead letters, delayed messages that are due
     ADDS      that, and for memory                                 copies of what stays: history, retained messages
 
 1. A batch has at most `batch_bytes // 2` of this, and one message more. A batch with its share is closed soon, and
-   synced: the next one begins with a share of its own. So a confirm waits for no more than without any of this, and a
-   half of every batch is left for publishers.
+   synced: the next one begins with a share of its own. So a confirm waits no longer than without own writes, and half
+   of every batch is left for publishers.
 2. Waiting moves nothing: a message whose dead letter waits has its old place in the log, and a copy that waits is not
-   made. A crash loses nothing of it that is not made again, and doubles nothing.
-3. PACED and WRITES do not wait for memory: they move what is there already, and queues are paged out. Returns do not
-   wait for the disk to have space: consumers that are to make some would get nothing. They write nothing then
+   made. A crash loses only things that are made again, and doubles nothing.
+3. PACED and WRITES do not wait for memory: they move existing messages, and queues are paged out. Returns do not wait
+   for space on the disk: consumers that should free some would get nothing. They write nothing then
    (`may_store_returns`): a count of deliveries is in memory only.
 """
 
@@ -44,7 +44,7 @@ class OwnWrites:
         self._log = log
         self._batch: i64 = 0  # of which `_bytes` are
         self._bytes: i64 = 0
-        self._depth: i64 = 0  # how many that began have not ended: one may lead to another
+        self._depth: i64 = 0  # writes that began and have not ended: one may lead to another
         self._before: i64 = 0  # what was in the open batch when the first of them began, and its number
         self._begun_in: i64 = 0
         self.waiters: list[IndexOwner] = []  # they want to write, and are called by `call_waiters`

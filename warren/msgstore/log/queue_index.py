@@ -15,7 +15,7 @@ A page holds the entries of `page_entries` consecutive sequence numbers. A page 
 1. Every stored message that is not settled has an entry, whether a client has it, a consumer waits for it, or it lies
    in the middle of a long backlog.
 2. An absent page is exactly as its PAGE record says: a page is loaded before one of its entries changes. Only pages
-   whose messages nobody has loaded yet are absent, so settling finds its page in memory.
+   whose messages were not loaded yet are absent, so settling finds its page in memory.
 3. Each live entry, and each PAGE record in use, is one reference to the segment it points into (`SegmentTable`).
 4. A range is settled page by page: pages that it covers leave the index at once, and their references are released
    later, by the log's reclamation or, for absent ones, by its doomed pages.
@@ -51,7 +51,7 @@ class IndexPage:
     def __init__(self) -> None:
         self.entries = vec[i64]()  # as many as were ever needed; those missing at the end are 0
         self.live: i64 = 0  # entries that are not 0
-        self.droppable: i64 = 0  # how many of them mean nothing after a restart
+        self.droppable: i64 = 0  # entries that mean nothing after a restart
         self.body_bytes: i64 = 0  # of the live ones that are not droppable
         self.lsn: i64 = 0  # of the PAGE record, 0: none
         self.length: i64 = 0
@@ -72,7 +72,7 @@ class IndexOwner:
         return 0
 
     def given_up(self, count: i64, body_bytes: i64) -> None:
-        """An operator has given up damaged messages, which are settled: so many, with so many bytes of bodies."""
+        """Note that an operator has given up damaged messages, which are settled: their number, and bytes of bodies."""
 
 
 class QueueIndex:
@@ -97,7 +97,7 @@ class QueueIndex:
         self.droppable_count: i64 = 0  # live entries that mean nothing after a restart
         self.delivered_below: i64 = 0  # as the checkpoint or the recovery says
         self.damaged_count: i64 = 0  # messages found damaged, in this life or an earlier one
-        self.damage: IndexDamage | None = None  # None: none is known
+        self.damage: IndexDamage | None = None  # None: no damage is known
         self.has_expiring: bool = False  # messages with a time to live of their own were ever stored
         self.page_entries: i64 = log.page_entries
         self.first_page: i64 = 0  # number of pages[0]
@@ -198,7 +198,7 @@ class QueueIndex:
         return page.entries[offset] & LSN_MASK
 
     def body_bytes_of(self, number: i64) -> i64:
-        """Return how many bytes the body of a message has; -1 when it is not stored, settled, or its page is absent."""
+        """Return the bytes of a message's body; -1 when it is not stored, settled, or its page is absent."""
         page = self.page(number // self.page_entries)
         at: i64 = 2 * (number % self.page_entries)
         if page is None or not page.resident or at >= len(page.entries) or page.entries[at] == 0:
@@ -250,7 +250,7 @@ class QueueIndex:
         return True
 
     def lose_page(self, page: IndexPage) -> None:
-        """The PAGE record is damaged: its messages are not served, and what it refers to stays as it is."""
+        """Handle a damaged PAGE record: its messages are not served, and its references stay."""
         at = self.pages.index(page)
         self.damaged_count += page.live
         self.need_damage().pages[int(self.first_page + at)] = page
@@ -265,7 +265,7 @@ class QueueIndex:
         self.live_body_bytes -= page.body_bytes
 
     def give_up_page(self, page_number: i64) -> None:
-        """Let go of a damaged page; its segments keep the references that nobody knows."""
+        """Release a damaged page; its segments keep the unknown references."""
         damage = self.need_damage()
         page = damage.pages.pop(int(page_number))
         self.release_record(page)
@@ -429,7 +429,7 @@ class QueueIndex:
             self._drop_gone()
 
     def _let_go(self, page: IndexPage) -> None:
-        """Take a whole page out of what is counted; its references go later."""
+        """Subtract a whole page from the counts; its references go later."""
         self.live_count -= page.live
         self.droppable_count -= page.droppable
         self.live_body_bytes -= page.body_bytes
@@ -525,7 +525,7 @@ class QueueIndex:
             self.log.batch.acking.append(self)
 
     def ack_range_count(self) -> i64:
-        """Return how many ranges the next frame says are gone, joined or not."""
+        """Return the number of ranges that the next frame acknowledges, joined or not."""
         return i64(len(self._ack_ranges)) + 1
 
     def take_acks(self) -> list[tuple[int, int]]:

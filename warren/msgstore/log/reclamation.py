@@ -27,12 +27,12 @@ from warren.msgstore.log.records import DROPPABLE
 if TYPE_CHECKING:
     from warren.msgstore.log.message_log import MessageLog
 
-# What takes a step, about a microsecond.
+# The work of a step, about a microsecond.
 THINGS_PER_STEP: Final = 8
 ENTRIES_PER_STEP: Final = 64
-# What the system takes back in a step: large messages are few and long.
+# The memory that the system takes back in a step: large messages are few and long.
 BYTES_PER_STEP: Final = 16 << 10
-# So much is settled at once: for what is small no batch is held.
+# This many steps are settled at once: for small removals the batch is not held.
 AT_ONCE_STEPS: Final = 64
 _ALL_STEPS: Final = 1 << 40
 
@@ -47,7 +47,7 @@ class _Heap:
         self.freed_bytes: i64 = 0  # by the last `shrink`
 
     def shrink(self, steps: i64) -> i64:
-        """Let go of what so many steps allow, one thing at least; return how many they were."""
+        """Release as much as this number of steps allows, one thing at least; return the number of steps used."""
         things = self.things
         named = self.named
         there: i64 = len(things) + len(named)
@@ -80,7 +80,7 @@ Settle = Callable[[Message, int], None]
 
 
 class _Unsettled:
-    """Messages by their places, the places in the order in which they are settled, and who settles them.
+    """Messages by their places, the places in the order of settling, and the function that settles them.
 
     `messages` has those that are not settled yet; from `at` on `places` may have others. From the beginning: places
     that ascend are one range in the frame.
@@ -94,7 +94,7 @@ class _Unsettled:
 
 
 class Reclamation:
-    """What is still to be taken apart."""
+    """Removed messages that must still be taken apart."""
 
     def __init__(self, log: MessageLog) -> None:
         self._log = log
@@ -107,9 +107,9 @@ class Reclamation:
         return not self._pages and not self._heaps and not self._unsettled
 
     def settle(self, places: list[int], messages: dict[int, Message], settle: Settle) -> None:
-        """Have messages settled that nobody else has, see (4); they are not resident by our reckoning.
+        """Settle messages that nothing else refers to, see (4); they are not resident by our reckoning.
 
-        `places`: of all of them, and maybe others, which are passed over.
+        `places`: of all of them, and maybe others, which are skipped.
         """
         if not messages:
             return
@@ -125,21 +125,21 @@ class Reclamation:
         self._pages.append(page)
 
     def add(self, things: list[Any], resident_bytes: i64) -> None:
-        """Take a list that nobody else has, of what counts for so much in the memory of all queues."""
+        """Take over a list, and the part of it in the memory of all queues."""
         if things:
             self._heaps.append(_Heap(things, {}, resident_bytes))
         else:
             self._log.resident_bytes -= resident_bytes
 
     def add_named(self, named: dict[Any, Any], resident_bytes: i64) -> None:
-        """As `add`, of what a dictionary has."""
+        """Take over a dictionary, like `add`."""
         if named:
             self._heaps.append(_Heap([], named, resident_bytes))
         else:
             self._log.resident_bytes -= resident_bytes
 
     def take_apart(self, steps: i64) -> i64:
-        """Do at most so many steps, give or take one thing; return how many are left, of which below 0 is too much."""
+        """Do at most `steps`, give or take one thing; return how many are left, below 0 after too many."""
         if self._unsettled:
             steps = self._settle_some(steps)
             if not self._unsettled:

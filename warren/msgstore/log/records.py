@@ -3,7 +3,7 @@
 The byte tables are in ``msgstore.tools.format``, which declares the same with construct; golden files hold both to it.
 All numbers are big-endian, every record starts at a multiple of 8, and the padding between records is zeros.
 
-1. A record's crc covers all of the record behind the crc itself: a message read on its own proves itself.
+1. A record's crc covers all of the record after the crc itself: a message read on its own proves itself.
 2. A frame's crc covers its header and all records: a frame is there whole, or it is not there.
 3. Content is stored as it was received, frame by frame, so that neither storing nor delivering takes it apart.
 4. A frame carries the first bytes of its store's random id: no publisher can write one into a message.
@@ -34,7 +34,7 @@ STORE_TAG_AT: Final = 44
 STORE_TAG_BYTES: Final = 8
 # In the word with the number of records: the batch continues in the next frame.
 CONTINUED: Final = 1 << 31
-# A payload has no more, unless it is a single record. Records are limited by what a message may be: far below 4 GiB.
+# The limit of a payload, except for a single record. Records are limited by the size of a message: far below 4 GiB.
 FRAME_BYTES: Final = 64 << 20
 
 RECORD_HEAD_BYTES: Final = 16
@@ -60,7 +60,7 @@ DELIVERED: Final = 0x20
 
 TIME_BYTES: Final = 8
 LIFE_ID_BYTES: Final = 16
-# Lanes from here on have no messages: what the broker notes for itself has the form of messages there.
+# Lanes from here on have notes of the broker instead of messages, in the form of messages.
 NOTES_FROM: Final = 260
 
 # Contents from this size on are not copied into the frame but written from where they are.
@@ -148,7 +148,7 @@ def frame_header(
 
 
 class FramePayload:
-    """What one frame holds."""
+    """The content of one frame."""
 
     def __init__(self, chunks: list[bytes], payload_bytes: i64, record_count: i64) -> None:
         self.chunks = chunks
@@ -168,7 +168,7 @@ class RecordWriter:
         self.position: i64 = 0  # of the record that was written last
         self._frame_bytes: i64 = frame_bytes
         self._frame_start: i64 = 0  # where the payload of the last frame begins
-        self._frame_records: i64 = 0  # how many records are in earlier frames
+        self._frame_records: i64 = 0  # records in earlier frames
         self._frames: list[FramePayload] = []  # those
         self._checksum = checksum
         self._out = BytesWriter()
@@ -409,12 +409,12 @@ def is_intact(checksum: Checksum, data: bytes, at: i64, length: i64) -> bool:
 
 
 def place_count(data: bytes, at: i64) -> i64:
-    """Return how many places the MESSAGE record at `at` went to."""
+    """Return the number of places that the MESSAGE record at `at` went to."""
     return i64(read_i16_be(data, at + 10)) & 0xFFFF
 
 
 def names_of(data: bytes, at: i64) -> i64:
-    """Return where the names of the MESSAGE record at `at` begin, behind its places."""
+    """Return where the names of the MESSAGE record at `at` begin, after its places."""
     return at + MESSAGE_HEAD_BYTES + PLACE_BYTES * place_count(data, at)
 
 
@@ -511,7 +511,7 @@ class MessageReader:
 
 
 def time_of(data: bytes, at: i64) -> i64:
-    """Return the time in the MESSAGE record at `at`, 0 when it has none."""
+    """Return the time in the MESSAGE record at `at`, 0 without one."""
     if data[at + 9] & TIMED == 0:
         return 0
     return read_i64_be(data, _content_start(data, at) + unsigned_word(data, at + 20))

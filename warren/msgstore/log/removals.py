@@ -1,17 +1,18 @@
-"""Files of streams that go, or are replaced: not before it is committed what made them superfluous.
+"""Removal or replacement of streams' files, once the cause of that is committed.
 
     add -> the open batch is closed -> committed -> reader: removed, durably -> finished
            (soon, and synced)
 
-1. Why a file is superfluous (a deletion, a policy, the messages that came) is in the open batch, or before. After a
-   crash that takes that back the file is needed. So it stays until all is committed that the log has by the end of that
-   batch; when everything is committed and nothing open, it goes at once.
-2. Changes of the metadata that the journal still gathers are in no batch. While it does, files stay (`hold`).
-3. A checkpoint is written when the removals that follow from what it knows are finished. So a start that finds files of
-   a deleted stream finds its end among the frames, too, and removes what a crash has left of them (`take_sealed`). But
-   for a chunk that was being written when its stream was deleted: nothing waits for that, as it may wait for space.
+1. The cause (a deletion, a policy, newer messages) is in the open batch, or earlier. If a crash takes the cause back,
+   the file is needed. So the file stays until everything is committed that the log has by the end of that batch. If
+   everything is committed already and nothing open, it is removed at once.
+2. Changes of the metadata that the journal still gathers are not in a batch yet. Until then, files stay (`hold`).
+3. A checkpoint is written when the removals are finished whose causes it contains. So a start that finds files of a
+   deleted stream also finds its end among the frames, and removes the files that a crash has left (`take_sealed`). The
+   exception is a chunk that was being written when its stream was deleted: nothing waits for it, as it may wait for
+   space.
 4. Removals are carried out in their order. Reads that were asked for before one of them still find the file.
-5. One is with the reader at a time, of `FILES_AT_ONCE` files at most: however many go, a read waits for one of them.
+5. The reader has one removal at a time, of `FILES_AT_ONCE` files at most, so a read waits for one of them at most.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Removals:
             self.log_is_durable()
 
     def log_is_durable(self) -> None:
-        """Have carried out what follows from what is committed by now."""
+        """Carry out the removals whose causes are committed by now."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= self._log.durable_lsn:
             self._go(waiting.popleft()[1])
@@ -105,7 +106,7 @@ class Removals:
         return len(self._under_way) > 0
 
     def take_sealed(self, tables: dict[int, SealedTable]) -> None:
-        """Take over what recovery found in files of streams; what of that is of deleted ones is removed."""
+        """Take over the files of streams that recovery found; those of deleted streams are removed."""
         log = self._log
         log.sealed = tables
         for stream_id in sorted(log.deleted_queues):

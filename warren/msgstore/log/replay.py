@@ -1,4 +1,4 @@
-"""Replaying the log: what each record does to the indexes and segments.
+"""Replaying the log: the effect of each record on the indexes and segments.
 
 1. Replaying frames in their order gives exactly the state in which they were written (message_log.py (3)), but for
    what is droppable: that is gone.
@@ -97,7 +97,7 @@ def maybe_frame(checksum: Checksum, store_tag: bytes, data: bytes, at: i64, lsn:
 def next_head(store_tag: bytes, data: bytes, start: int) -> int:
     """Return where the next frame may begin, at a multiple of 8 of `data` from `start` on; -1 when nowhere.
 
-    The tag is looked for, which publishers do not know: what they write over and over costs nothing.
+    It searches for the tag, which publishers do not know: repeated bytes of theirs cost nothing.
     """
     has_tag = any(store_tag)
     wanted, shift = (store_tag, STORE_TAG_AT) if has_tag else (FRAME_MAGIC, 0)
@@ -291,7 +291,7 @@ class Replay:
         if index is None:
             return
         page = index.page(read_i64_be(data, at + 24))
-        # When records are lost, the page is not what they made of it: what was replayed stays, and is written again.
+        # When records are lost, the page may differ from its record: the replayed one stays, and is written again.
         if page is not None and not self.hurt:
             index.page_written(page, lsn, length)
 
@@ -324,7 +324,7 @@ class Replay:
     def salvage(self, data: bytes, start: i64, end: i64, lsn: i64) -> list[str]:
         """Apply the intact records of a damaged frame's payload; return the names of queues that lost something.
 
-        The frame may have been the last of its batch: what there is of that is applied, too.
+        The frame may have been the last of its batch: the rest of the batch is applied, too.
         """
         self._apply_waiting()
         self.hurt = True

@@ -29,7 +29,7 @@ from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
 from warren.msgstore.log.segments import Segment
 
 PIECE_BYTES: Final = 1 << 20
-# In so many streams a chunk is looked for in one step; what a new scrubber begins with.
+# The number of streams in which one step looks for a chunk, and which a new scrubber begins with.
 LOOKED_AT_MAX: Final = 1000
 
 

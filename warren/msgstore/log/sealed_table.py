@@ -22,7 +22,7 @@ SEGMENT_HEADER_BYTES: Final = 64
 
 
 class SealedChunk:
-    """A chunk: the offsets that it stands for, where it is, and what its head says."""
+    """A chunk: the offsets that it stands for, its place, and the fields of its head."""
 
     def __init__(self, position: i64, head: ChunkHead) -> None:
         self.first: i64 = head.first
@@ -50,7 +50,7 @@ class SealedSegment:
         self.max_time_us: i64 = 0
 
     def add(self, chunk: SealedChunk) -> None:
-        """Enter a chunk that is behind all others."""
+        """Enter a chunk that comes after all others."""
         assert chunk.first >= self.end
         self.chunks.append(chunk)
         self.end = chunk.end
@@ -84,7 +84,7 @@ class SealedTable:
         return self.segments[0].first if self.segments else self.end
 
     def add_segment(self, segment: SealedSegment) -> None:
-        """Enter a whole segment behind all others."""
+        """Enter a whole segment after all others."""
         assert not self.segments or segment.first >= self.end
         self.segments.append(segment)
         self.end = segment.end
@@ -93,7 +93,7 @@ class SealedTable:
         self.file_bytes += segment.file_bytes
 
     def add(self, chunk: SealedChunk, *, begins_segment: bool) -> None:
-        """Enter a chunk behind all others."""
+        """Enter a chunk after all others."""
         if begins_segment:
             self.segments.append(SealedSegment(chunk.first))
             self.file_bytes += SEGMENT_HEADER_BYTES
@@ -147,7 +147,7 @@ class SealedTable:
         return True
 
     def place(self, offset: i64) -> tuple[SealedSegment, SealedChunk]:
-        """Return the segment and the chunk that `offset` is in, or the next if it is in none; it is before the end."""
+        """Return the segment and the chunk that `offset` is in, or else the next one; it is before the end."""
         segments = self.segments
         low: i64 = 0
         high: i64 = len(segments) - 1
@@ -195,7 +195,7 @@ class SealedTable:
 
 
 class SealedStream:
-    """A stream that is served, as who goes round all of them sees it."""
+    """A stream that is served, for code that visits all of them."""
 
     def sealed(self) -> SealedTable:
         """Return what is sealed of it."""

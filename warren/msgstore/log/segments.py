@@ -22,7 +22,7 @@ class Segment:
         self.number: i64 = number
         self.base_lsn: i64 = base_lsn
         self.capacity: i64 = capacity
-        self.end_lsn: i64 = base_lsn  # behind its last frame
+        self.end_lsn: i64 = base_lsn  # after its last frame
         self.live_refs: i64 = 0
         self.live_bytes: i64 = 0
         self.droppable_refs: i64 = 0

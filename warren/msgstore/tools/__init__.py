@@ -1,1 +1,1 @@
-"""Looking into the message store of a stopped broker: what is there, what is wrong, and what can be saved."""
+"""Looking into the message store of a stopped broker: its content, its damage, and the messages that can be saved."""

@@ -23,7 +23,7 @@ from warren.msgstore.log.columns import (
 )
 from warren.msgstore.log.message import Envelope, Message, build_message
 
-# How the frames of a body are cut; nobody sees it.
+# How the frames of a body are cut; it is not visible outside.
 _FRAME_MAX_BYTES: Final = 131072
 
 

@@ -31,7 +31,7 @@ class CutError(Exception):
 
 
 class Cut:
-    """Where the log was cut: behind the frame with the `time_ms`, 0 when that is not known."""
+    """Where the log was cut: after the frame with the `time_ms`, 0 when that is not known."""
 
     def __init__(self, lsn: int, time_ms: int) -> None:
         self.lsn = lsn
@@ -89,7 +89,7 @@ def _too_early(files: StoreFiles, checkpoint_lsn: int) -> str:
 
 
 def cut_streams(fs: FileSystem) -> Iterator[Line]:
-    """Cut what is sealed of streams to what the log, which was cut, knows of; yield what could not be.
+    """Cut the sealed files of streams to the messages that the cut log knows; yield those that could not be cut.
 
     Raises:
         UnreadableStore: the log cannot be read. OSError: it cannot be changed.

@@ -77,7 +77,7 @@ def dump(
 
 
 def dump_unknown(state: StoredState, sealed: dict[int, SealedStream]) -> Iterator[Line]:
-    """Yield a line for each message of streams that the log does not know: nobody knows their names here."""
+    """Yield a line for each message of streams that the log does not know: their names are unknown here."""
     for stream_id, stream in sealed.items():
         if stream_id not in state.log.indexes:
             where: Line = {"vhost": None, "queue": None, "queue_id": stream_id}

@@ -145,8 +145,8 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
 
 1. This module is the reference. ``msgstore.log.records`` and ``msgstore.log.checkpoint`` are faster implementations of
    the same format; golden files and tests hold them equal to it, so a change of the format begins here.
-2. Everything is strict: what stands in a zero field, a wrong length or count, an unknown kind that is not IGNORABLE and
-   a wrong crc are refused with `FormatError`.
+2. Everything is strict: a non-zero byte in a zero field, a wrong length or count, an unknown kind that is not IGNORABLE
+   and a wrong crc are refused with `FormatError`.
 3. Tools and tests import it; the broker does not, because construct is too slow and too large to serve with.
 
 It does not know how frames follow each other, which of them are durable or which messages are live.
@@ -292,7 +292,7 @@ class Sealed(Subconstruct):  # type: ignore[misc]
 
 
 class Filling(FixedSized):  # type: ignore[misc]
-    """What must use up exactly the bytes that a length before it announced."""
+    """A part that must use up exactly the bytes that a length before it announced."""
 
     def _parse(self, stream: Any, context: Any, path: str) -> Any:
         inner = io.BytesIO(stream_read(stream, evaluate(self.length, context), path))
@@ -305,7 +305,7 @@ class Filling(FixedSized):  # type: ignore[misc]
 
 
 class ZeroPadded(Aligned):  # type: ignore[misc]
-    """Padding to a multiple of 8 bytes that is looked at: it must be zeros."""
+    """Padding to a multiple of 8 bytes that is checked: it must be zeros."""
 
     def __init__(self, subcon: Any) -> None:
         super().__init__(ALIGNMENT_BYTES, subcon)
@@ -574,7 +574,7 @@ Checkpoint = Sealed(
 
 
 def build_segment(header: Mapping[str, Any], frames: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return a segment file that ends behind its last frame."""
+    """Return a segment file that ends after its last frame."""
     algorithm = header["algorithm"]
     parts = [SegmentHeader.build(header), *(Frame.build(frame, algorithm=algorithm) for frame in frames)]
     return b"".join(parts)

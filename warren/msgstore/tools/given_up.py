@@ -1,10 +1,10 @@
-"""What a repair has given up: what `verify` finds right after it, and nothing can mend.
+"""Damage that a repair has given up: `verify` finds it right after the repair, and it cannot be mended.
 
     given-up.json    beside the checkpoint: {"format": 1, "time_ms": ..., "problems": [...]}, the lines of `verify`
 
-1. `verify` says of each once that it was given up. It is a problem no longer, as long as the very same is found; other
+1. `verify` says of each once that it was given up. It is no longer a problem while exactly the same is found; other
    damage is. An entry whose segment has gone says nothing.
-2. What the disk does not give is never given up: it may be there another time.
+2. Bytes that the disk cannot read now are never given up: a later read may succeed.
 3. Each repair replaces the file in one step.
 """
 
@@ -23,12 +23,12 @@ PATH: Final = "given-up.json"
 _NEW: Final = "given-up.json.tmp"
 _FORMAT: Final = 1
 _UNREADABLE: Final = ("unreadable", "cannot be read", "cannot read", "cannot be opened", "Input/output error")
-# What moves on with the log.
+# Fields that change while the log grows.
 _MOVING: Final = ("type", "durable_lsn")
 
 
 class GivenUp:
-    """What the repairs of one store have given up."""
+    """The damage that the repairs of one store have given up."""
 
     def __init__(self, fs: FileSystem) -> None:
         """Raises UnreadableStore: the file is damaged, or a newer Warren has written it."""
@@ -51,14 +51,14 @@ class GivenUp:
             fs.close(handle)
 
     def judged(self, line: Line) -> Line:
-        """Return a line of `verify`, as one of what was given up if it is that."""
+        """Return a line of `verify`, marked as given up if it is that."""
         if line["type"] != PROBLEM or _key(line) not in self._known:
             return line
         return {**line, "type": GIVEN_UP, "repaired": self._time}
 
 
 def give_up(fs: FileSystem, lines: Iterable[Line], time_ms: int) -> list[Line]:
-    """Remember the problems among the lines of `verify`, durably; return them, but for what cannot be read.
+    """Remember the problems among the lines of `verify`, durably; return them, except for unreadable files.
 
     Raises:
         OSError: they are not remembered.

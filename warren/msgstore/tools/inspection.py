@@ -125,7 +125,7 @@ def _segment(file: SegmentFile, queues: dict[int, Line], *, with_frames: bool, w
 
 
 def _queues(files: StoreFiles, named: dict[int, Line], store_id: bytes) -> Iterator[Line]:
-    """Yield the sealed files and the queues of the log, with what is live in those that a broker would find."""
+    """Yield the sealed files and the queues of the log, with the live content of those that a broker would find."""
     streams = read_streams(files.fs, store_id, in_full=True)
     with LogReader(files) as reader:
         state: StoredState | None = None

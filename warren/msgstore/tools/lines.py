@@ -1,4 +1,4 @@
-"""What the tools print: one JSON object a line, each with a ``type``.
+"""The output of the tools: one JSON object a line, each with a ``type``.
 
 1. A line of type ``problem`` is something that a store must not have; it makes the exit code 1. A ``note`` is worth
    knowing and nothing to worry about.

@@ -1,4 +1,4 @@
-"""One pass over the whole log: which of its frames count, and what is wrong with the others.
+"""One pass over the whole log: the frames that count, and the faults of the others.
 
 Where the next frame should be and is not, or does not follow the one before by its ``previous_crc``:
 
@@ -9,9 +9,9 @@ Where the next frame should be and is not, or does not follow the one before by 
     no frame or checkpoint claims that this place was synced  the torn tail that a crash leaves; never counted either
     something does                                            corruption
 
-1. `cuts` and `corrupt` are complete when `lines` is exhausted: what is torn shows at the end.
-2. What follows from damage already told (the chain that it interrupts) is not told again.
-3. Corruption of which a copy is in the quarantine was found before by a recovery or a repair; it is noted, no problem.
+1. `cuts` and `corrupt` are complete when `lines` is exhausted: torn frames show at the end.
+2. Consequences of reported damage (the chain that it interrupts) are not reported again.
+3. Corruption with a copy in the quarantine was found before by a recovery or a repair; it is noted, but not a problem.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class LogCheck:
 
     def _segment(self, number: int) -> Iterator[Line]:
         if self._before is None:
-            # The first frame of a store has none before it; that of an older segment may be gone by right.
+            # The first frame of a store has no predecessor; that of an older segment may be gone by right.
             self._chain = 0 if number == 1 else None
         elif number != self._before + 1:
             self._chain = None

@@ -159,7 +159,7 @@ class SegmentFile:
         return piece
 
     def frames(self) -> Iterator[IntactFrame | Gap]:
-        """Yield all intact frames in order, and what lies between them."""
+        """Yield all intact frames in order, and the gaps between them."""
         offset = SEGMENT_HEADER_BYTES
         while True:
             found = self.frame_at(offset)
@@ -288,7 +288,7 @@ class SegmentFile:
         return True
 
     def _frame_behind(self, damaged: int) -> int | None:
-        """Return the offset of the first intact frame behind a damaged one."""
+        """Return the offset of the first intact frame after a damaged one."""
         head = self.read(damaged, FRAME_HEAD_BYTES)
         if head[:4] == FRAME_MAGIC and len(head) == FRAME_HEAD_BYTES:
             announced = damaged + FRAME_HEAD_BYTES + int.from_bytes(head[4:8], "big")
@@ -355,7 +355,7 @@ class StoreFiles:
             raise UnreadableStore(f"messages/{segment_path(number)}: {os.strerror(error.errno or 0)}") from None
 
     def quarantined(self) -> list[str]:
-        """Return the names of what was put aside, as far as that counts."""
+        """Return the names of files that were put aside, as far as that counts."""
         try:
             return self.fs.names(QUARANTINE) if self.trusts_copies else []
         except OSError:

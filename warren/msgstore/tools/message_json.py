@@ -1,4 +1,4 @@
-"""A stored message as JSON: what its publisher sent, readable where it can be and complete.
+"""A stored message as JSON: complete, and readable where possible.
 
     body              text, when all of it is UTF-8; else body_base64
     properties        those present, by name; headers as an object

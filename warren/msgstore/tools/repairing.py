@@ -185,7 +185,7 @@ class Repair:
         elif others:
             store_id = others[-1].store_id
         else:
-            # Of the id itself no more is left than the tag.
+            # Only the tag is left of the id.
             store_id = _first_tag(image).ljust(16, b"\0")
         tag = store_id[:STORE_TAG_BYTES]
         if not any(tag):

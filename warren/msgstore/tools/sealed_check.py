@@ -32,7 +32,7 @@ COPY_PREFIX: Final = "stream-"
 
 
 class SealedCheck:
-    """One check. `state`: what the log says; None when it says nothing."""
+    """One check. `state`: the live state according to the log; None when the log says nothing."""
 
     def __init__(self, files: StoreFiles, store_id: bytes, state: StoredState | None) -> None:
         self.files = 0
@@ -130,7 +130,7 @@ def copy_prefix(path: str) -> str:
 
 
 def tail_gap(state: StoredState, stream: SealedStream) -> list[tuple[int, int]]:
-    """Return the offsets between what is sealed and what the log has, from where to where, if there are any."""
+    """Return the range of offsets between the sealed messages and those of the log, if there is a gap."""
     index = state.log.indexes.get(stream.id)
     if index is None or not stream.chunks:
         return []

@@ -155,7 +155,7 @@ class SealedFile(ChunkFile):
             self.fault = header_problem(header, store_id, stream_id, first)
 
     def pieces(self, *, in_full: bool = False) -> Iterator[WholeChunk | Damage]:
-        """Yield what is in the file, in order. `in_full`: the columns of chunks are looked at too."""
+        """Yield the content of the file, in order. `in_full`: the columns of chunks are checked too."""
         position = SEGMENT_HEADER_BYTES
         while position < self.size:
             found = self._chunk_at(position, in_full=in_full)
@@ -221,7 +221,7 @@ class SealedFile(ChunkFile):
         return self.size
 
     def _is_padding(self, position: int, behind: int) -> bool:
-        """Tell whether a chunk went to `behind` because what is before `position` could not be read then."""
+        """Tell whether a chunk went to `behind` because the bytes before `position` could not be read then."""
         if behind == self.size or behind - position >= CLEAR_BYTES or behind % CLEAR_BYTES:
             return False
         return not any(self.readable(position, behind - position))
@@ -233,7 +233,7 @@ class SealedFile(ChunkFile):
 
 @dataclass(slots=True)
 class FileFacts:
-    """What is in a file. `fault`: why a broker would not serve it; `is_left_over`: compaction has merged it away."""
+    """The content of a file. `fault`: why a broker would not serve it; `is_left_over`: compaction has merged it."""
 
     path: str
     stream_id: int
@@ -254,7 +254,7 @@ class FileFacts:
 
 
 class SealedStream:
-    """What is sealed of one stream. `files`: the oldest first; `chunks`: those that a broker would serve."""
+    """The sealed part of one stream. `files`: the oldest first; `chunks`: those that a broker would serve."""
 
     def __init__(self, fs: FileSystem, stream_id: int, files: list[FileFacts]) -> None:
         self.id = stream_id

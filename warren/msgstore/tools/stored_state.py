@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LostPage:
-    """A page of the index whose PAGE record is not there. `live`: how many messages it had."""
+    """A page of the index whose PAGE record is missing. `live`: the number of its messages."""
 
     page: IndexPage
     page_number: int
@@ -63,7 +63,7 @@ class LostPage:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """What a checkpoint says about the log. `end_lsns` of the segments that were complete by then."""
+    """The facts in a checkpoint about the log. `end_lsns` of the segments that were complete by then."""
 
     file_bytes: int
     lsn: int
@@ -113,7 +113,7 @@ class LogReader:
         return self.headers[at].number
 
     def read(self, lsn: int, length: int) -> bytes:
-        """Return the bytes at `lsn`, fewer or none where they are not there."""
+        """Return the bytes at `lsn`, fewer or none where they are missing."""
         number = self.segment_of(lsn)
         if number is None:
             return b""
@@ -206,7 +206,7 @@ class StoredState:
         return page_entries(data, 0)
 
     def message(self, index: QueueIndex, entry: Entry) -> bytes | str:
-        """Return the MESSAGE record of an entry, or what is wrong with it."""
+        """Return the MESSAGE record of an entry, or its fault."""
         if self.reader.segment_of(entry.lsn) is None:
             return "its segment is missing"
         data = self.reader.read(entry.lsn, entry.length)
@@ -240,7 +240,7 @@ class Unsealed:
 
 
 def unsealed(state: StoredState, index: QueueIndex, end: int) -> Unsealed:
-    """Return what the log has of the stream of `index` from offset `end` on: what is before that is sealed."""
+    """Return the part of the stream of `index` that the log has from offset `end` on: earlier messages are sealed."""
     found: Unsealed | None = None
     for entry in state.entries(index):
         if isinstance(entry, LostPage):
@@ -256,7 +256,7 @@ def unsealed(state: StoredState, index: QueueIndex, end: int) -> Unsealed:
 
 
 class References:
-    """How often, and with how many bytes, each segment is referred to."""
+    """The number of references to each segment, and their bytes."""
 
     def __init__(self, state: StoredState) -> None:
         self.counts: Counter[int] = Counter()  # by segment number
@@ -306,7 +306,7 @@ def name_fields(index: QueueIndex) -> Line:
 
 
 def queue_count(indexes: Iterable[QueueIndex]) -> int:
-    """Return how many queues these are: all lanes of a queue are one, and what has lost its name is one by itself."""
+    """Return the number of queues: all lanes of a queue are one, and each index without a name is one by itself."""
     return len({(index.vhost, index.name) if index.name else int(index.queue_id) for index in indexes})
 
 
