@@ -1,4 +1,4 @@
-"""In which of many queues and exchanges something has happened since they were looked at last.
+"""Finds the queues and exchanges, among many, in which something has happened since the last look.
 
 Most are idle. To build a row of counters of each of 100,000 queues every few seconds takes 4 % of a core; to
 compare one number of each takes a twentieth of that.
@@ -13,7 +13,7 @@ from mypy_extensions import i64
 from warren.exchanges.exchange import Exchange
 from warren.queues.queue import Queue
 
-# Any odd number: what makes one thing go up while another goes down come to another sum.
+# Any odd number: if one counter goes up while another goes down, the sum still changes.
 _MIX: Final = 1_000_003
 
 
@@ -27,10 +27,10 @@ class Lengths:
 
 
 def changed_queues(queues: list[Queue], start: i64, stop: i64, lengths: Lengths) -> list[Queue]:
-    """Return those from `start` to `stop` of which anything that is counted has changed since the last call.
+    """Return those from `start` to `stop` in which a counter has changed since the last call.
 
-    What is in all of them is added to `lengths`. A queue that is seen for the first time has changed; one that was
-    deleted is left out.
+    The messages in all of them are added to `lengths`. A queue that is seen for the first time counts as changed; a
+    deleted one is left out.
     """
     changed: list[Queue] = []
     for at in range(start, min(stop, i64(len(queues)))):
@@ -52,7 +52,7 @@ def changed_queues(queues: list[Queue], start: i64, stop: i64, lengths: Lengths)
 
 
 def changed_exchanges(exchanges: list[Exchange]) -> list[Exchange]:
-    """Return those of which anything that is counted has changed since the last call, or that are new."""
+    """Return those in which a counter has changed since the last call, and new ones."""
     changed: list[Exchange] = []
     for exchange in exchanges:
         activity: i64 = exchange.published_in * _MIX + exchange.spread

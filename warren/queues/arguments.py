@@ -1,14 +1,14 @@
 """The arguments of queue.declare and basic.consume: those we know, what each may be, and the texts of refusals.
 
 1. `ARGUMENTS` is the one list of queue arguments. Policies name the same things without ``x-`` and are checked by the
-   same rows, see `fault_of`. Faults are told in the list's order, arguments of other queue types after them, then what
-   does not go together, then durable, exclusive and auto_delete.
+   same rows, see `fault_of`. Faults are told in the list's order; arguments of other queue types come after them, then
+   conflicts between arguments, then durable, exclusive and auto_delete.
 2. `QueueArguments.values` holds only values that passed, by policy key. Unknown arguments are kept in the declaration,
    shown and not compared.
-3. Redeclarations: the arguments that the queue's type knows are compared, integers by value across their widths. No
-   ``x-queue-type``, ``""`` and ``undefined`` stand for ``classic``.
-4. What an earlier version has stored never keeps the broker from starting: restored arguments that are refused today
-   have no effect instead.
+3. Redeclarations: the arguments that the queue's type knows are compared, integers by value across their widths. A
+   missing ``x-queue-type``, ``""`` and ``undefined`` stand for ``classic``.
+4. Arguments that an earlier version has stored never keep the broker from starting: a restored argument that this
+   version refuses has no effect instead.
 
 Source: RabbitMQ, "Queues: optional arguments"; texts and their order were seen on 3.10.8. Later versions' values and
 arguments are taken where they differ: quorum queues have ``x-consumer-timeout`` and ``x-delayed-retry-*``. Classic
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DEDUP_KEYS_MAX: Final = 10_000_000  # they are in memory
 AGE_MAX_MS: Final = 1 << 53  # 285,000 years
 
-# What a value has to be.
+# The kinds of values.
 INTEGER: Final = 0  # from `low` to `high`
 TEXT: Final = 1  # a name or a routing key
 CHOICE: Final = 2  # one of `choices`
@@ -42,7 +42,7 @@ FLAG: Final = 3
 BACKOFF: Final = 4  # see `backoff_delays`
 AGE: Final = 5  # see `age_ms`
 
-# Queue types, and how RabbitMQ calls them in its texts.
+# Queue types, and RabbitMQ's names for them in its texts.
 CLASSIC: Final = "classic"
 QUORUM: Final = "quorum"
 STREAM: Final = "stream"
@@ -66,10 +66,10 @@ _BACKOFF_FORM: Final = "\"expected an array of delays (5000, '5s', '1h') or 'exp
 
 
 class Argument:
-    """A row: the argument ``x-key``, what it may be, and which queue types have it.
+    """A row: the argument ``x-key``, its possible values, and the queue types that have it.
 
-    ``wrong`` is the reason given for a value that is out of range or no choice, VALUE in it stands for the value.
-    ``noun`` is how a refused policy calls it; no noun, no policy key.
+    ``wrong`` is the reason given for a value that is out of range or not a choice, VALUE in it stands for the value.
+    ``noun`` is its name in the refusal of a policy; without a noun it is not a policy key.
     """
 
     def __init__(
@@ -217,14 +217,14 @@ BY_KEY: Final[dict[str, Argument]] = {row.key: row for row in ARGUMENTS}
 
 
 class QueueArguments:
-    """What a declaration's arguments ask for. ``values`` has the valid ones, by policy key.
+    """The valid arguments of a declaration: ``values`` has them by policy key.
 
     With ``stored`` they come from the catalogue, see (4).
 
     Raises:
-        ChannelException: 406, an argument that we understand has an impossible type or value, belongs to another
-            queue type or contradicts another one; or a quorum queue or a stream is to be exclusive, transient or
-            auto-deleted.
+            ChannelException: 406, an argument that we understand has an impossible type or value, belongs to another
+                queue type or contradicts another one; or a quorum queue or a stream is declared exclusive, transient or
+                auto-deleted.
     """
 
     def __init__(self, declaration: QueueDeclaration, vhost_name: str, *, stored: bool = False) -> None:
@@ -309,7 +309,7 @@ class QueueArguments:
 
 
 class ConsumerArguments:
-    """What the arguments of a basic.consume ask for. Times are in ms, -1 when not given."""
+    """The values of a basic.consume's arguments. Times are in ms, -1 when not given."""
 
     def __init__(self) -> None:
         self.priority: int = 0
@@ -318,7 +318,7 @@ class ConsumerArguments:
 
 
 def consumer_arguments(queue_name: str, vhost_name: str, encoded: bytes) -> ConsumerArguments:
-    """Return what the encoded table asks for; arguments that we do not know mean nothing.
+    """Return the values in the encoded table; unknown arguments are ignored.
 
     Raises:
         ChannelException: 406, an argument has an impossible type or value.
@@ -386,7 +386,7 @@ def fault_of(row: Argument, value: object, type_name: str) -> str:
 
 
 def backoff_delays(value: object) -> list[int]:
-    """Return the delays in ms that an ``x-retry-backoff`` means, or none when it means nothing.
+    """Return the delays in ms of an ``x-retry-backoff``, an empty list for an invalid one.
 
     An array holds the delays one by one, as ms or as ``5s``, ``30m`` (units ms, s, m, h, d). ``exponential:1s:5m``
     doubles the first delay until the second is reached.
@@ -420,7 +420,7 @@ def backoff_delays(value: object) -> list[int]:
 def age_ms(text: str) -> int:
     """Return the ms of an age of a stream such as ``7D`` or ``1h``, or -1. A month has 30 days, a year 365.
 
-    An age that nothing reaches is `AGE_MAX_MS`.
+    An age longer than that is `AGE_MAX_MS`.
     """
     return min(_timespan_ms(text, _AGES_MS), AGE_MAX_MS)
 
@@ -479,7 +479,7 @@ def _type_fault(table: Table, encoded: bytes) -> str:
 
 
 def _conflict(values: Table, queue_type: str) -> tuple[str, str]:
-    """Return the key that cannot work besides the others, and why; or twice ``""``."""
+    """Return the key that cannot work together with the others, and why; or twice ``""``."""
     if values.get("key-shared") is True:
         if "max-priority" in values:
             return "key-shared", '"not with x-max-priority, which lets messages overtake others of their key"'
@@ -494,7 +494,7 @@ def _conflict(values: Table, queue_type: str) -> tuple[str, str]:
 
 
 def _own_refusal(row: Argument, fault: str) -> ChannelException | None:
-    """Return the refusal of an argument that RabbitMQ has an own text for."""
+    """Return the refusal of an argument for which RabbitMQ has a text of its own."""
     if row.key == "stream-max-segment-size-bytes" and fault.startswith("{value_too_large"):
         return _refusal(f"Exceeded max value for {row.name}")
     if row.key == "stream-filter-size-bytes" and fault.startswith(("{value_too_large", "{value_negative")):

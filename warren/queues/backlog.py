@@ -1,24 +1,24 @@
-"""The messages of a queue that nobody has had yet, in order: the first in memory, the rest on disk when it is long.
+"""The messages of a queue that were not delivered yet, in order: the first in memory, the rest on disk if it is long.
 
     sequence numbers    first ... | middle_from ... middle_to | ... next_number
                         head        middle                      tail
                         messages    on disk only, known to      messages that came since
                         in memory   the queue's index
 
-1. Everything in the head is older than the middle, and that older than the tail. A message comes into the tail only
-   while there is a middle, so a short queue is all head.
-2. The middle is only what the index has entries for. Whatever is in the head or the tail has not been delivered.
+1. Everything in the head is older than the middle, and the middle is older than the tail. A message comes into the tail
+   only while there is a middle, so a short queue is all head.
+2. The middle has only messages with entries in the index. Messages in the head and in the tail were not delivered.
 3. The middle grows when a batch is closed, for only then is it known where a message is stored. While all queues
    together take more memory than they may, the head gives up its end, a bounded number of messages at a time; the tail
-   always gives up all it can. Under pressure what is not stored becomes so, a piece for each batch: as much as that
-   has room for (`MessageLog.room_to_page`), in order within the piece.
+   always gives up all it can. Under pressure messages that are not stored yet are stored, a piece for each batch: as
+   much as the batch has room for (`MessageLog.room_to_page`), in order within the piece.
 4. The middle is read in order and ahead of the consumers, a piece at a time, one read under way for each queue. Such a
    read may take long (jobs.py (1)): it counts only where the index still points at the place that was read.
 5. Index pages are resident for everything that was loaded, so that settling finds them (queue_index.py (2)).
-6. What is taken out of turn leaves a gap in the head or the tail. Where gaps are nearly all there is, what is left is
-   stored and given up as under pressure: a message that nobody takes does not keep a place for each that has passed.
-7. What is taken out of turn to be handed out is in the index still, until it is settled: `TakenNumbers` tells it from
-   what waits in the middle, and keeps its index page resident.
+6. A message taken out of turn leaves a gap in the head or the tail. Where nearly everything is gaps, the rest is stored
+   and given up as under pressure: a message that nobody takes does not keep a place for each that has passed it.
+7. A message that is taken out of turn to be delivered stays in the index until it is settled. `TakenNumbers` tells it
+   from messages that wait in the middle, and keeps its index page resident.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, 
 from warren.msgstore.log.records import page_entries
 from warren.queues.taken_numbers import TakenNumbers
 
-# What the head of a queue keeps while memory is short (one message at least), and how many it gives up at a time.
+# The bytes that the head keeps while memory is short (at least one message), and how many messages it gives up at once.
 SHORT_HEAD_MESSAGES: Final = 64
 SHORT_HEAD_BYTES: Final = 1 << 20
 GIVE_UP_MAX: Final = 8192
@@ -48,10 +48,10 @@ SHORT_LOAD_BYTES_MAX: Final = 32 << 10
 LOAD_PAGES_MAX: Final = 8
 # Messages lying this close are read in one go.
 READ_GAP_BYTES: Final = 4096
-# Settled messages between two that are not take a place in the head; a larger gap waits until the head is empty.
+# Settled messages between two unsettled ones take places in the head; a larger gap waits until the head is empty.
 HEAD_GAP_MAX: Final = 4096
-# How many places the head and the tail have for each message and besides, before those that are left are given up; what
-# is loaded takes half of that besides, at most.
+# How many places the head and the tail have per message, and in addition, before the rest is given up. Loaded messages
+# use at most half of the additional places.
 PLACES_PER_MESSAGE: Final = 64
 SPARSE_MIN: Final = 16384
 
@@ -108,14 +108,14 @@ class Backlog(IndexOwner):
         self.log = log
         self.index: QueueIndex | None = None
         self.next_number: i64 = 0
-        self.popped_number: i64 = 0  # sequence number of what `pop` returned last
+        self.popped_number: i64 = 0  # sequence number of the message that `pop` returned last
         self.resident_count: i64 = 0  # messages in the head
         self.bodies_in_memory: i64 = 0  # bytes of the bodies of those in the head and the tail
         self.middle_count: i64 = 0
         self.generation: i64 = 0  # reads of an earlier one are void
         self.delivered_before: i64 = 0  # older messages may have been delivered before the last restart
-        self._taken: TakenNumbers | None = None  # None: none ever
-        self._taken_below: i64 = 0  # larger than every number that was handed out out of turn
+        self._taken: TakenNumbers | None = None  # None: nothing was ever taken
+        self._taken_below: i64 = 0  # larger than every number that was delivered out of turn
         self._on_loaded = on_loaded
         self._first: i64 = 0  # sequence number of _items[_head]
         self._items: list[Message | None] = []
@@ -126,7 +126,7 @@ class Backlog(IndexOwner):
         self._tail: list[Message | None] = []
         self._tail_count: i64 = 0
         self._tail_bytes: i64 = 0
-        self._candidates_to: i64 = 0  # pages below have been offered for unloading
+        self._candidates_to: i64 = 0  # pages below this were offered for unloading
         self._loading: bool = False
         self._loading_to: i64 = 0
         self._waits_for_disk: bool = False
@@ -134,13 +134,13 @@ class Backlog(IndexOwner):
     # --- in and out -----------------------------------------------------------------------------------------------
 
     def skip_number(self) -> i64:
-        """Return the number of a message that does not wait: the backlog is empty, and it goes to a consumer."""
+        """Return the number of a message that does not wait: the backlog is empty, and a consumer gets it at once."""
         number: i64 = self.next_number
         self.next_number = number + 1
         return number
 
     def append(self, message: Message) -> i64:
-        """Add a message behind all others and return its number."""
+        """Add a message at the end and return its number."""
         number: i64 = self.next_number
         self.next_number = number + 1
         cost: i64 = message.memory_bytes
@@ -289,7 +289,7 @@ class Backlog(IndexOwner):
         return self.next_number - len(tail) + at
 
     def stored_from(self, number: i64, most: i64) -> tuple[list[int], int]:
-        """Return what may wait in the middle from `number` on, at least `most` messages if there are; where it ends.
+        """Return numbers from `number` on that may wait in the middle, at least `most` if there are, and their end.
 
         Of index pages that are absent these are all numbers.
         """
@@ -321,11 +321,11 @@ class Backlog(IndexOwner):
         return numbers, int(number) if number < end else int(end)
 
     def has_taken(self, page_number: i64) -> bool:
-        """Tell whether something of an index page was taken out of turn, and is not settled."""
+        """Tell whether an unsettled message of an index page was taken out of turn."""
         return self._taken is not None and self._taken.has_page(int(page_number))
 
     def take(self, number: i64) -> bool:
-        """Take a message out of turn that is handed out; False when it does not wait. See `remove` and `settled`."""
+        """Take a message out of turn for a delivery; False when it does not wait. See `remove` and `settled`."""
         if not self.remove(number):
             return False
         if number >= self._taken_below:
@@ -340,7 +340,7 @@ class Backlog(IndexOwner):
         return True
 
     def settled(self, number: i64) -> None:
-        """What `take` has taken is settled."""
+        """Note that a message that `take` took is settled."""
         taken = self._taken
         index = self.index
         if taken is not None and index is not None:
@@ -349,7 +349,7 @@ class Backlog(IndexOwner):
                 index.unload_candidates.append(int(page_number))
 
     def remove(self, number: i64) -> bool:
-        """Take a message out from wherever it waits; False when it does not. To be settled by the caller then.
+        """Take a message out of the backlog; False when it does not wait. The caller settles it then.
 
         The index page of a message on disk must be resident.
         """
@@ -359,7 +359,7 @@ class Backlog(IndexOwner):
                 return False
             self.middle_count -= 1
             if self.middle_count == 0 and self._loading:
-                # Of what is being read nothing waits any more; the next read is of another middle.
+                # The read under way is for messages that no longer wait; the next read is of another middle.
                 self.generation += 1
                 self._loading = False
             return True
@@ -389,7 +389,7 @@ class Backlog(IndexOwner):
     def delivered_below(self) -> int:
         """Return the number below which messages have been delivered, now or before a restart.
 
-        Everything has been that does not wait; what was handed out out of turn makes those that wait before it suspect.
+        Messages that do not wait were delivered. A delivery out of turn makes the messages that wait before it suspect.
         """
         return max(self.oldest_number(), int(self.delivered_before), int(self._taken_below))
 
@@ -421,7 +421,7 @@ class Backlog(IndexOwner):
         self._forget_all()
 
     def _settle_middle(self, index: QueueIndex) -> None:
-        """Settle the middle; what was taken out of it is out for acknowledgement."""
+        """Settle the middle, but not messages taken out of it: they are out for acknowledgement."""
         taken = self._taken
         first: i64 = self._middle_from
         if taken is not None:
@@ -435,7 +435,7 @@ class Backlog(IndexOwner):
     def _settle_list(self, messages: list[Message | None], at: i64, number: i64, count: i64) -> None:
         """Settle the messages from place `at` on, the first of which has `number`; there are `count` of them.
 
-        Who is not there has been taken out of turn, and may be out for acknowledgement.
+        Missing messages were taken out of turn, and may be out for acknowledgement.
         """
         index = self.index
         assert index is not None
@@ -453,12 +453,12 @@ class Backlog(IndexOwner):
             at += 1
 
     def close(self) -> None:
-        """The queue is deleted: let go of everything."""
+        """Release everything: the queue is deleted."""
         if self.index is not None:
             self.log.delete_queue(self.index)
             self.index = None
         self._forget_all()
-        # The queue has us and we had the queue: nothing must be left for the cyclic collector.
+        # The queue and this refer to each other: do not leave them to the cyclic collector.
         self._on_loaded = nobody_waits
 
     def _forget_all(self) -> None:
@@ -478,7 +478,7 @@ class Backlog(IndexOwner):
         self._loading = False
 
     def restore(self, index: QueueIndex) -> None:
-        """Take over what recovery found: everything waits, and is on disk."""
+        """Take over the messages that recovery found: all wait, and are on disk."""
         self.index = index
         index.owner = self
         self.next_number = index.next_number
@@ -488,7 +488,7 @@ class Backlog(IndexOwner):
         self._candidates_to = index.first_page
         self._offer_pages()
 
-    # --- what others look at --------------------------------------------------------------------------------------
+    # --- for observers ------------------------------------------------------------------------------------------------
 
     def subject(self) -> tuple[str, str]:
         """Return vhost and name of the queue, as its index says."""
@@ -496,7 +496,7 @@ class Backlog(IndexOwner):
         return ("", "") if index is None else (index.vhost, index.name)
 
     def memory_bytes(self) -> int:
-        """Return what the messages in memory take, about."""
+        """Return roughly how many bytes the messages in memory take."""
         return int(self._head_bytes + self._tail_bytes)
 
     def sealed_end(self) -> i64:
@@ -504,7 +504,7 @@ class Backlog(IndexOwner):
         return 0
 
     def skip_sealed(self, number: i64, skip: i64) -> tuple[int, int]:
-        """Pass over at most `skip` of what is sealed, from `number` on; return the next number, and what is left."""
+        """Skip at most `skip` sealed messages from `number` on; return the next number, and what is left of `skip`."""
         raise AssertionError("overridden where something is sealed")
 
     def look_sealed(self, number: i64, most: int, told: Callable[[list[tuple[int, Message]], int], None]) -> None:
@@ -523,7 +523,7 @@ class Backlog(IndexOwner):
         return int(self._middle_from), int(self._middle_to)
 
     def next_resident(self, number: i64, end: i64) -> i64:
-        """Return the next number that may be in memory, `end` when there is none before it."""
+        """Return the next number that may be in memory, `end` when it would not be before `end`."""
         if self.resident_count:
             if number < self._first:
                 return self._first if self._first < end else end
@@ -535,7 +535,7 @@ class Backlog(IndexOwner):
         return number
 
     def offer_loaded(self, page_numbers: list[int]) -> None:
-        """Give up index pages that were loaded for somebody who only looked, where the middle does not need them."""
+        """Give up index pages that were loaded only for a look, where the middle does not need them."""
         index = self.index
         if index is not None and page_numbers:
             index.unload_candidates += page_numbers
@@ -550,7 +550,7 @@ class Backlog(IndexOwner):
         return found + [(tail + at, message) for at, message in enumerate(self._tail) if message is not None]
 
     def check_invariants(self) -> None:
-        """Assert what the messages in memory come to. For tests."""
+        """Assert that the sums fit the messages in memory. For tests."""
         head = [message for message in self._items if message is not None]
         tail = [message for message in self._tail if message is not None]
         assert (len(head), len(tail)) == (self.resident_count, self._tail_count)
@@ -561,10 +561,10 @@ class Backlog(IndexOwner):
     # --- to disk --------------------------------------------------------------------------------------------------
 
     def batch_closed(self) -> None:
-        """What was published is stored now, so its place in memory can be given up where the queue is long."""
+        """Let messages leave memory where the queue is long: a closed batch has stored them."""
         self._waits_for_disk = False
         if self._tail and self.middle_count == 0 and self.resident_count == 0:
-            # Nobody has asked since the last of the head was taken: what cannot shrink as a tail can as a head.
+            # Consumers have not asked since the head became empty: a tail that cannot shrink can do so as a head.
             self._promote_tail()
         if self._is_head_sparse() or (
             self.log.resident_bytes > self.log.memory_bytes
@@ -592,7 +592,7 @@ class Backlog(IndexOwner):
         return len(self._tail) > SPARSE_MIN + PLACES_PER_MESSAGE * self._tail_count
 
     def thin_out(self) -> bool:
-        """Give up gaps that are at an end; False when some are left, and messages between them have to be stored."""
+        """Give up gaps that are at an end; False when others are left, and messages between them have to be stored."""
         items = self._items
         if self.resident_count:
             end: i64 = len(items)
@@ -610,7 +610,7 @@ class Backlog(IndexOwner):
     def _shorten_head(self) -> None:
         """Give up messages from the end of the head; under pressure have those before them stored, to go next."""
         if self._loading or (self._tail and self.middle_count == 0):
-            return  # what is being read comes behind the head, and so does the tail
+            return  # a read is under way for messages after the head, and the tail comes later
         keep_to: i64 = self._short_head_end()
         at: i64 = self._stored_from(keep_to)
         if at < len(self._items):
@@ -619,7 +619,7 @@ class Backlog(IndexOwner):
             self._store_end(keep_to)
 
     def _stored_from(self, keep_to: i64) -> i64:
-        """Return the place from which on everything in the head is on disk, but at most `GIVE_UP_MAX` places."""
+        """Return the place from which everything in the head is on disk, but at most `GIVE_UP_MAX` places."""
         items = self._items
         index = self.index
         at: i64 = len(items)
@@ -637,7 +637,7 @@ class Backlog(IndexOwner):
         return at
 
     def _give_up_from(self, at: i64) -> None:
-        """Forget the head from this place on: the index knows where it is."""
+        """Forget the head from this place on: the messages are in the index."""
         items = self._items
         leaving = items[at:]
         number: i64 = self._first + at - self._head
@@ -667,7 +667,7 @@ class Backlog(IndexOwner):
         self.log.resident_bytes -= left_bytes
 
     def _store_end(self, keep_to: i64) -> None:
-        """Have the end of the head stored, as much as the open batch has room for."""
+        """Have the end of the head stored, as far as the open batch has room."""
         log = self.log
         index = self.index
         if index is None:
@@ -694,7 +694,7 @@ class Backlog(IndexOwner):
             self.log.batch.add(index, message, number)
 
     def _short_head_end(self) -> i64:
-        """Return the place behind what the head keeps while memory is short."""
+        """Return the end of the part of the head that stays while memory is short."""
         items = self._items
         at: i64 = self._head
         end: i64 = self._head + SHORT_HEAD_MESSAGES
@@ -767,7 +767,7 @@ class Backlog(IndexOwner):
         self._candidates_to = end_page
         taken = self._taken
         if taken is not None and taken.numbers:
-            # Those come back when what was taken is settled.
+            # Those are offered when the messages taken from them are settled.
             candidates = index.unload_candidates
             index.unload_candidates = [number for number in candidates if not taken.has_page(number)]
         index.unload(first_page, end_page)
@@ -791,7 +791,7 @@ class Backlog(IndexOwner):
                 return
             if self._gather(index, number):
                 return
-            # Nothing live in the rest of this page.
+            # The rest of this page is settled.
             number = (number // size + 1) * size
         raise AssertionError("the middle has messages that the index does not know")
 
@@ -810,7 +810,7 @@ class Backlog(IndexOwner):
         self.log.read_jobs.append(PageLoad(self, pages))
 
     def pages_read(self, job: PageLoad) -> None:
-        """Index pages are back."""
+        """Go on with index pages that were read."""
         if job.generation != self.generation:
             return
         self._loading = False
@@ -825,7 +825,7 @@ class Backlog(IndexOwner):
             lsn, _ = job.ranges[at]
             at += 1
             if page.resident or page.lsn != lsn:
-                continue  # compaction was here meanwhile
+                continue  # compaction was faster
             if not log.is_page(data, page.length):
                 lost += page.live
                 lost_bytes += page.body_bytes
@@ -840,9 +840,9 @@ class Backlog(IndexOwner):
             self._on_loaded(int(lost), int(lost_bytes))
 
     def _gather(self, index: QueueIndex, number: i64) -> bool:
-        """Ask for messages from `number` on; False when its page has none any more."""
+        """Ask for messages from `number` on; False when its page has no more of them."""
         taken = self._taken
-        base: i64 = self._first if self.resident_count else number  # where the head begins then
+        base: i64 = self._first if self.resident_count else number  # where the head will begin
         if self.resident_count and (
             number - (self._first + len(self._items) - self._head) > HEAD_GAP_MAX
             or number - base > SPARSE_MIN // 2 + PLACES_PER_MESSAGE * self.resident_count
@@ -921,7 +921,7 @@ class Backlog(IndexOwner):
         return True
 
     def messages_read(self, job: MessageLoad) -> None:
-        """Messages are back: they are the end of the head now."""
+        """Append messages that were read to the head."""
         self.log.resident_bytes -= job.reserved_bytes
         if job.generation != self.generation:
             return
@@ -952,7 +952,7 @@ class Backlog(IndexOwner):
                     index, number, job.data[place], job.lsns[at] - start, job.lengths[at], job.is_checked
                 )
             if message is None and index.lsn_of_resident(number) != job.lsns[at]:
-                # Compaction has moved it, and what it was in is gone: from here on it is read once more.
+                # Compaction has moved it, and its old place is gone: read again from here on.
                 self._loading_to = number
                 break
             if message is None:
@@ -985,4 +985,4 @@ class Backlog(IndexOwner):
 
 
 def nobody_waits(lost: int, lost_bytes: int) -> None:
-    """The queue of a read that comes back is gone."""
+    """Stands for the listener of a read whose queue is gone."""

@@ -3,7 +3,7 @@
     words   a bit for each number, 32 in a word
     tops    a bit for each word that is not 0
 
-With numbers up to 10,000 ten tops are looked at, at most.
+For numbers up to 10,000 at most ten tops are looked at.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class BitSet:
         self._tops = vec[i64]()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all numbers."""
         self._words = vec[i64]()
         self._tops = vec[i64]()
 
     def add(self, number: i64) -> None:
-        """Have `number` in the set."""
+        """Add `number` to the set."""
         at: i64 = number >> 5
         while at >= len(self._words):
             self._words = append(self._words, 0)
@@ -35,7 +35,7 @@ class BitSet:
         self._tops[at >> 5] |= 1 << (at & 31)
 
     def discard(self, number: i64) -> None:
-        """Have `number` not in the set."""
+        """Remove `number` from the set."""
         at: i64 = number >> 5
         if at >= len(self._words):
             return
@@ -45,7 +45,7 @@ class BitSet:
             self._tops[at >> 5] &= ~(1 << (at & 31))
 
     def next_from(self, number: i64) -> i64:
-        """Return the first number of the set that is not before `number`; -1 when there is none."""
+        """Return the smallest number of the set from `number` on; -1 when there is no such number."""
         words = self._words
         at: i64 = number >> 5
         if at >= len(words):
@@ -72,7 +72,7 @@ class BitSet:
 
 
 def _lowest(word: i64) -> i64:
-    """Return which is the lowest bit of a word of 32 that is not 0."""
+    """Return the place of the lowest bit in a word of 32 bits that is not 0."""
     at: i64 = 0
     if word & 0xFFFF == 0:
         word >>= 16

@@ -1,19 +1,19 @@
-"""Looking at what waits in a queue, anywhere in it, on disk or in memory, without touching it.
+"""Looks at the messages that wait in a queue, anywhere in it, on disk or in memory, without changing it.
 
-A look goes through the places of a queue, lane by lane, and in each in the order in which they would leave it, but for
-what was handed out out of turn and came back (``queues.selective``):
+A look goes through the places of a queue, lane by lane. In each lane the order is that of delivery, except for messages
+that were delivered out of turn and came back (``queues.selective``):
 
-    what came back, and in a key-shared queue what was set aside, by place
-    the backlog, by sequence number: of a stream what is sealed; head, middle (on disk), tail
+    returned messages, and in a key-shared queue those set aside, by place
+    the backlog, by sequence number: of a stream the sealed part; head, middle (on disk), tail
 
-1. Nothing changes: neither order nor counts nor `redelivered`. Index pages that had to be loaded are given up again,
-   and what is damaged is left for whoever takes it out to find; until then it counts as waiting.
-2. A cursor is a lane, a part of it, and the first number of that which has not been looked at. Between two looks
-   messages may come and go; none is seen twice unless it came back, and none is missed that stays where it is. One that
-   is set aside meanwhile has left the backlog, and may be missed.
-3. Skipping costs a look at each message in memory and at each page of the index, not at each message on disk: of those
-   that are skipped none is read but in the page in which skipping ends.
-4. What one look reads is bounded by `READ_BYTES_MAX`, or one message, and what it passes over by `PASSED_MAX`.
+1. Nothing changes: neither order nor counts nor `redelivered`. Index pages that had to be loaded are given up again. A
+   damaged message counts as waiting until a reader takes it out and finds the damage.
+2. A cursor is a lane, a part of it, and the first number in that part that has not been looked at. Between two looks
+   messages may come and go. A message is seen twice only if it came back, and one that stays where it is is not missed.
+   A message that is set aside meanwhile has left the backlog, and may be missed.
+3. Skipping costs a look at each message in memory and at each page of the index, not at each message on disk: only in
+   the page where skipping ends are messages read.
+4. One look reads at most `READ_BYTES_MAX`, or one message, and passes over at most `PASSED_MAX`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Seen:
 
 
 class Cursor:
-    """Where a look goes on: a lane, the next `number` of it, and how many messages are to be passed over before.
+    """Where a look continues: a lane, the next `number` in it, and how many messages must be skipped first.
 
-    `in_backlog`: what came back has been looked at.
+    `in_backlog`: the returned messages have been looked at.
     """
 
     def __init__(self, skip: int = 0) -> None:
@@ -58,7 +58,7 @@ class Cursor:
         self.ended: bool = False
 
     def next_lane(self, count: int) -> None:
-        """Go on with the next lane; there are `count`."""
+        """Continue with the next lane; there are `count`."""
         self.lane += 1
         self.in_backlog = False
         self.number = 0
@@ -66,15 +66,15 @@ class Cursor:
             self.ended = True
 
 
-# Gets what was seen, in order; fewer than asked for although the cursor has not ended when there was much to read or to
-# pass over.
+# Gets the messages that were seen, in order. They may be fewer than asked for before the cursor has ended, when there
+# was much to read or to skip.
 Told = Callable[[list[Seen]], None]
 
 
 def look(queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
     """Tell the next messages, `most` at most, and move the cursor: at once, or when they have been read.
 
-    Nobody else looks with this cursor meanwhile. A queue that is deleted while it is read tells nothing, at the end.
+    A cursor must not be used for two looks at once. A queue that is deleted during the read tells nothing, at the end.
     """
     found: list[Seen] = []
     ready = queue.ready
@@ -88,7 +88,7 @@ def look(queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
         sealed_end = backlog.sealed_end()
         if cursor.number < sealed_end:
             if found:
-                break  # first tell what is here
+                break  # first tell the messages found here
             cursor.number, cursor.skip = backlog.skip_sealed(cursor.number, cursor.skip)
             if cursor.number < sealed_end:
                 backlog.look_sealed(cursor.number, int(cursor.skip) + most, _SealedTold(queue, cursor, most, told).seen)
@@ -104,7 +104,7 @@ def look(queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
                     break
             if cursor.number < middle_end:
                 if found:
-                    break  # first tell what is here
+                    break  # first tell the messages found here
                 if _look_at_disk(queue, backlog, cursor, most, told):
                     return
         elif cursor.number < backlog.next_number:
@@ -115,7 +115,7 @@ def look(queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
 
 
 class _SealedTold:
-    """Tells what a look sees of what a stream has sealed."""
+    """Tells the messages that a look sees in the sealed part of a stream."""
 
     def __init__(self, queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
         self._queue = queue
@@ -136,7 +136,7 @@ class _SealedTold:
 
 
 def _look_at_returned(queue: Queue, cursor: Cursor, passes: i64, most: int, found: list[Seen]) -> i64:
-    """Go on in what came back to a lane; return how many were looked at."""
+    """Continue in the returned messages of a lane; return how many were looked at."""
     sharing = queue.sharing
     wanted: i64 = most - len(found) + cursor.skip
     if wanted > passes:
@@ -156,7 +156,7 @@ def _look_at_returned(queue: Queue, cursor: Cursor, passes: i64, most: int, foun
 
 
 def _look_at_memory(backlog: Backlog, cursor: Cursor, end: i64, passes: i64, most: int, found: list[Seen]) -> i64:
-    """Go on in the head or the tail, up to `end`; return how many numbers were looked at."""
+    """Continue in the head or the tail, up to `end`; return how many numbers were looked at."""
     lane_bits: i64 = cursor.lane << LANE_SHIFT
     number: i64 = cursor.number
     passed: i64 = 0
@@ -180,7 +180,7 @@ def _seen(backlog: Backlog, lane_bits: i64, number: i64, message: Message) -> Se
 
 
 def _skip_on_disk(backlog: Backlog, cursor: Cursor, end: i64, passes: i64) -> i64:
-    """Pass over whole pages of the middle, and over what pages in memory know; return how many were looked at."""
+    """Skip whole pages of the middle, and single entries of pages in memory; return how many were looked at."""
     index = backlog.index
     assert index is not None
     size: i64 = index.page_entries
@@ -209,7 +209,7 @@ def _skip_on_disk(backlog: Backlog, cursor: Cursor, end: i64, passes: i64) -> i6
 
 
 def _look_at_disk(queue: Queue, backlog: Backlog, cursor: Cursor, most: int, told: Told) -> bool:
-    """Go on in the middle; True when something is being read, and will be told."""
+    """Continue in the middle; True when a read is under way, and will be told."""
     index = backlog.index
     assert index is not None
     numbers, cursor.number = backlog.stored_from(cursor.number, most)
@@ -240,7 +240,7 @@ class _DiskLook(Fetch):
         self.told = told
 
     def fetched(self, messages: list[Message | None]) -> None:
-        """Tell what still waits where it was."""
+        """Tell the messages that still wait where they were."""
         cursor = self.cursor
         if self.queue.deleted:
             cursor.ended = True
@@ -265,17 +265,17 @@ class _DiskLook(Fetch):
         backlog.offer_loaded(self.loaded)
 
     def page_damaged(self, page: IndexPage) -> None:
-        """The backlog counts what it loses, when it comes there."""
+        """Do nothing: the backlog counts its lost messages when it reads the page itself."""
 
     def message_damaged(self, number: i64, lsn: i64) -> None:
-        """Likewise."""
+        """Do nothing, for the same reason."""
 
 
 # --- taking out -------------------------------------------------------------------------------------------------------
 
 
 def still_waits(queue: Queue, seen: Seen) -> bool:
-    """Tell whether a message that a look has just told, in the same call, still waits where it was."""
+    """Tell whether a message that a look has told in this call still waits where it was."""
     ready = queue.ready
     return not queue.deleted and (ready.maybe_waiting(seen.place) is not None or ready.is_on_disk(seen.place))
 

@@ -1,20 +1,20 @@
-"""Claim queues: what a drain has taken out of a queue and not acknowledged yet, by number.
+"""Claim queues: the messages that a drain has taken out of a queue and not acknowledged yet, by number.
 
     queue  --claim-->  claim queue: first ... next_number  --settle_below-->  gone
            <-give_back-                                    --settle_oldest->  back, held, dead-lettered, or gone
 
 1. Claiming a message, and giving it back, takes it out of one queue and puts it into the other in one call of the
    engine, and so in one frame of the log: after a crash it is in exactly one of them.
-2. Everything is stored, whatever its delivery mode. Offsets are sequence numbers: they follow each other without gaps,
-   and one that was synced never stands for another message, also when the queue has been empty over a restart.
-3. Nothing comes in but claims, and nothing leaves but from the beginning, by number. Publishes are refused, and so are
-   consumers, basic.get and purges; no policy applies, and nothing expires. What is claimed may be read again and again.
-4. What was claimed is as it was: exchange, routing key, properties, body, whether it may have been delivered before. Of
-   its time it keeps when it was published; where nobody has noted that, it is when it was claimed.
+2. Everything is stored, whatever its delivery mode. Offsets are sequence numbers without gaps. A number that was synced
+   never stands for another message, even if the queue was empty during a restart.
+3. Only claims come in, and they leave only from the beginning, by number. Publishes are refused, and so are consumers,
+   basic.get and purges; policies do not apply, and nothing expires. A claim may be read again and again.
+4. A claim keeps its exchange, routing key, properties and body, and whether it may have been delivered before. It keeps
+   the time when it was published; where that is not known, it has the time when it was claimed.
 5. The oldest number is known exactly once `find_first` has told it: after a restart a page of the index may have to be
-   read for that. What is said before is not larger.
+   read for that. A number that is told earlier is not larger.
 
-Which drain a claim queue belongs to says its declaration; who may use it is not decided here.
+The declaration of a claim queue names its drain. Access to it is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.retry import DELIVERY_COUNT, count_of
 
-# Arguments of the declaration: whose claims they are.
+# Arguments of the declaration: the drain that the claims belong to.
 SOURCE: Final = "x-drain-queue"
 CONSUMER: Final = "x-drain-consumer"
 
-# What a reader has decided about claims that it does not simply acknowledge.
-REQUEUE: Final = 1  # it has failed with them: back to the queue
+# The verdict of a reader on claims that it does not simply acknowledge.
+REQUEUE: Final = 1  # processing failed: back to the queue
 DEAD_LETTER: Final = 2
-LIMIT: Final = 3  # acknowledged, but for those that have failed more often than they may
+LIMIT: Final = 3  # acknowledged, except those that have failed more often than they may
 
-# How much one call of the engine claims or gives back, or one message.
+# How much one call of the engine claims or gives back; at least one message.
 PIECE_MESSAGES: Final = 512
 PIECE_BYTES: Final = 1 << 20
 
@@ -60,15 +60,15 @@ _NO_END: Final = NUMBER_MASK + 1
 
 
 def claims_arguments(queue: str, consumer: str) -> bytes:
-    """Return the arguments that a claim queue is declared with."""
+    """Return the arguments with which a claim queue is declared."""
     return encode_table({SOURCE: queue, CONSUMER: consumer})
 
 
 class Verdict:
-    """What becomes of claims; `kind` as above.
+    """The way in which claims leave; `kind` as above.
 
-    `delay_ms`: of `REQUEUE`; negative: what the queue says. `failures`, `limit`: of `LIMIT`: how often the claims have
-    failed since they were claimed, besides what they say themselves, and how often they may.
+    `delay_ms`: of `REQUEUE`; negative: by the rules of the queue. `failures`, `limit`: of `LIMIT`: how often the claims
+    have failed since they were claimed, in addition to their own count, and how often they may.
     """
 
     def __init__(self, kind: i64, *, delay_ms: i64 = -1, failures: i64 = 0, limit: i64 = 0) -> None:
@@ -79,7 +79,7 @@ class Verdict:
 
 
 class Claimed:
-    """What one call has claimed. `waits`: more can be said when something has been read from disk."""
+    """The messages claimed by one call. `waits`: whether there are more is known only after a read from disk."""
 
     def __init__(self, most: i64, room_bytes: i64, *, any_size: bool) -> None:
         self.count: i64 = 0
@@ -89,10 +89,10 @@ class Claimed:
         self.is_full: bool = False
         self._most: i64 = most
         self._room_bytes: i64 = room_bytes
-        self._any_size: bool = any_size  # of the first one
+        self._any_size: bool = any_size  # the first message may have any size
 
     def has_room(self, message: Message) -> bool:
-        """Tell whether `message` may be claimed as well, and note it when it may not."""
+        """Tell whether `message` may be claimed as well, and note it if not."""
         room_bytes: i64 = self._room_bytes - self.body_bytes
         is_first = self.count == 0 and self._any_size
         if self.count >= self._most or self._memory_bytes >= PIECE_BYTES:
@@ -109,7 +109,7 @@ class Claimed:
 
 
 class ClaimBacklog(OffsetBacklog):
-    """The claims of one drain; `first` is the oldest, or the next to come. In memory is what no batch has yet."""
+    """The claims of one drain; `first` is the oldest, or the next to come. Claims with a batch are not in memory."""
 
     def __init__(self, log: MessageLog) -> None:
         super().__init__(log)
@@ -123,7 +123,7 @@ class ClaimBacklog(OffsetBacklog):
         self.first = index.first_page * index.page_entries if index.live_count else index.next_number
 
     def batch_closed(self) -> None:
-        """What was claimed is stored now, so it can leave memory."""
+        """Let claims leave memory: a closed batch has stored them."""
         if self._tail:
             self._extend_middle()
             self._batch_reaches(self.tail_from())
@@ -139,14 +139,14 @@ class ClaimBacklog(OffsetBacklog):
         return page is not None and not page.resident
 
     def drop_to(self, end: i64) -> tuple[int, int]:
-        """Forget what is before `end`, which is synced; `lacks_page` is False. Return how many, and their bytes."""
+        """Forget the claims before `end`, which is synced; `lacks_page` is False. Return how many, and their bytes."""
         index = self.index
         assert index is not None and self.first <= end <= self.synced_to()
         size: i64 = index.page_entries
         start: i64 = self.first
         page = index.page(start // size)
         if page is not None and not page.resident:
-            start = start // size * size  # what is before has gone already, so it goes whole and unread
+            start = start // size * size  # everything before is gone already, so this page goes whole and unread
         count, body_bytes = self._forget_stored(index, start, end)
         self.first = end
         self.middle_count -= count
@@ -186,7 +186,7 @@ class ClaimQueue(OffsetQueue):
         self._first_is_known = index.live_count == 0
 
     def find_first(self, told: Callable[[int], None]) -> None:
-        """Tell the number of the oldest claim, or of the next to come: at once, or when it has been looked for."""
+        """Tell the number of the oldest claim, or of the next to come: at once, or after a look on disk."""
         messages = self.messages
         index = messages.index
         if self._first_is_known or self.deleted or index is None:
@@ -212,11 +212,11 @@ class ClaimQueue(OffsetQueue):
     # --- claims ---------------------------------------------------------------------------------------------------
 
     def claim(self, queue: Queue, most: i64, room_bytes: i64, any_size: bool, ends: list[int]) -> Claimed:
-        """Claim what is next to leave `queue`: at most `most` messages, `room_bytes` of bodies and `PIECE_BYTES`.
+        """Claim the messages that would leave `queue` next: at most `most`, `room_bytes` of bodies and `PIECE_BYTES`.
 
-        `any_size`: the first may be larger. `ends`: for each lane the number from which on none is claimed, see
-        `ends_of`; empty: all may be. What has expired is not claimed. Whoever waits for the disk is told by
-        `Queue.call_when_ready`.
+        `any_size`: the first may be larger. `ends`: for each lane the number from which messages are not claimed, see
+        `ends_of`; empty: all may be. Expired messages are not claimed. `Queue.call_when_ready` tells a caller that
+        waits for the disk.
         """
         claimed = Claimed(most, room_bytes, any_size=any_size)
         if queue.paused or queue.deleted or self.deleted:
@@ -236,7 +236,7 @@ class ClaimQueue(OffsetQueue):
         return claimed
 
     def _claim_returned(self, queue: Queue, lane: i64, end: i64, most: i64, claimed: Claimed) -> None:
-        """Claim what came back to a lane, or was set aside in it."""
+        """Claim messages of a lane that were returned, or set aside in it."""
         ready = queue.ready
         sharing = queue.sharing
         keeper = queue.keeper
@@ -303,18 +303,18 @@ class ClaimQueue(OffsetQueue):
         self._first_is_known = True
 
     def give_back(self, queue: Queue, told: Callable[[int], None]) -> None:
-        """Have `queue` take the oldest claims back, a piece at a time; tell how many those were, 0: none is left.
+        """Have `queue` take the oldest claims back, a piece at a time; tell how many those were, 0: nothing is left.
 
-        They come behind what waits there, flagged as redelivered, and their time to live begins anew. Neither a limit
-        nor what the queue has seen before keeps them out. `find_first` has been called. What is not synced yet is left.
+        They join the end of the queue, flagged as redelivered, and their time to live begins again. Neither limits nor
+        deduplication keep them out. `find_first` must have told. Claims that are not synced yet stay.
         """
         self._read_oldest(queue, self.messages.synced_to(), None, told)
 
     def settle_oldest(self, queue: Queue | None, end: i64, verdict: Verdict, told: Callable[[int], None]) -> None:
-        """Have the oldest claims before `end`, which is synced, leave by a verdict, a piece at a time; as `give_back`.
+        """Have the oldest claims before `end`, which is synced, leave by a verdict, in pieces as in `give_back`.
 
-        What is to be dead-lettered and cannot be, as `queue` has no dead letter exchange any more, goes back to it.
-        `queue` None: it is gone; claims are only acknowledged, up to the first with which more is to be done.
+        Dead letters go back to `queue` if it no longer has a dead letter exchange. `queue` None: it is gone. Then
+        claims are only acknowledged, up to the first that needs the queue.
         """
         self._read_oldest(queue, end, verdict, told)
 
@@ -328,9 +328,9 @@ class ClaimQueue(OffsetQueue):
             _ReturnRead(self, index, queue, stop, verdict, told).begin()
 
     def returned(self, queue: Queue | None, messages: list[Message | None], end: i64, verdict: Verdict | None) -> int:
-        """Have these, which are the claims before `end`, leave, and forget them; None cannot be read.
+        """Have these claims, which are all before `end`, leave, and forget them; None cannot be read.
 
-        When `queue` is gone the first that needs it stays, and what is behind it.
+        When `queue` is gone, the first claim that needs it stays, and so do the later ones.
         """
         count = 0
         number: i64 = self.messages.first
@@ -368,32 +368,32 @@ class ClaimQueue(OffsetQueue):
     # --- what claim queues do not do ------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Nobody takes anything."""
+        """Do nothing: nobody consumes claims."""
 
     def drain(self) -> None:
-        """Nobody takes anything."""
+        """Do nothing: nobody consumes claims."""
 
     def publish(self, message: Message) -> i64:
-        """Refuse."""
+        """Refuse a publish."""
         self.refused += 1
         return REFUSED
 
     def accept(self, message: Message, origin: i64) -> i64:
-        """Refuse."""
+        """Refuse a message."""
         if origin == CHANNEL:
             self.refused += 1
         return REFUSED
 
     def hold(self, message: Message, until_ms: i64, origin: i64) -> i64:
-        """Refuse."""
+        """Refuse to hold a message."""
         return self.accept(message, origin)
 
     def may_refuse(self) -> bool:
-        """It refuses all publishes."""
+        """Return True: it refuses all publishes."""
         return True
 
     def has_space_for(self, count: i64, body_bytes: i64) -> bool:
-        """It has none, for nobody."""
+        """Return False: a claim queue never has room."""
         return False
 
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
@@ -405,7 +405,7 @@ class ClaimQueue(OffsetQueue):
         raise self.refusal()
 
     def purge(self) -> int:
-        """Refuse: whoever has claimed them may be reading them.
+        """Refuse: a drain may be reading the claims.
 
         Raises:
             ChannelException: 403.
@@ -421,7 +421,7 @@ class ClaimQueue(OffsetQueue):
         raise self.refusal()
 
     def refusal(self) -> ChannelException:
-        """Return the refusal of what clients do with queues."""
+        """Return the refusal of client operations on the queue."""
         text = f"queue '{self.name}' in vhost '{self.vhost_name}' holds the claims of a drain"
         return ChannelException(ACCESS_REFUSED, text)
 
@@ -450,7 +450,7 @@ class _FirstRead(OffsetRead):
 
 
 class _SettleRead(OffsetRead):
-    """Reads the page of the index up to somewhere in which claims are settled."""
+    """Reads the page of the index that contains the end of settled claims."""
 
     def __init__(self, queue: ClaimQueue, index: QueueIndex, end: i64, told: Callable[[], None]) -> None:
         super().__init__(queue, index, end, end + 1)
@@ -467,7 +467,7 @@ class _SettleRead(OffsetRead):
 
 
 class _ReturnRead(OffsetRead):
-    """Reads claims that leave otherwise than acknowledged."""
+    """Reads claims that leave by a verdict, or go back."""
 
     def __init__(
         self,
@@ -494,7 +494,7 @@ class _ReturnRead(OffsetRead):
 
 
 def _is_acknowledged(message: Message, verdict: Verdict) -> bool:
-    """Tell whether a claim simply goes: its batch has failed, but not more often than the message may."""
+    """Tell whether a claim is simply acknowledged: its batch has failed, but not more often than the message may."""
     return verdict.kind == LIMIT and count_of(message, DELIVERY_COUNT) + verdict.failures <= verdict.limit
 
 
@@ -502,7 +502,7 @@ def _is_acknowledged(message: Message, verdict: Verdict) -> bool:
 
 
 def mark_of(queue: Queue) -> int:
-    """Return a mark of where `queue` ends now: which queue it is, and the next number of each lane."""
+    """Return a mark of the current end of `queue`: its identity, and the next number of each lane."""
     mark = _identity(queue)
     shift = _IDENTITY_BITS
     lane = 0
@@ -514,7 +514,7 @@ def mark_of(queue: Queue) -> int:
 
 
 def ends_of(queue: Queue, mark: int) -> list[int]:
-    """Return for each lane the number below which messages came before `mark`; none did when it is of another queue."""
+    """Return for each lane the number up to which messages came before `mark`; 0 if the mark is of another queue."""
     lanes = queue.ready.lane_count()
     if mark & ((1 << _IDENTITY_BITS) - 1) != _identity(queue):
         return [0] * lanes

@@ -1,15 +1,15 @@
-"""Whom a queue serves next: the consumers of the highest priority that has one with room, in turn.
+"""Chooses the consumer that a queue serves next: among the highest priority that has one with room, in turn.
 
-With single-active-consumer only one is served, until it goes; its successor is the one with the highest priority, of
+With single-active-consumer only one is served, until it goes. Its successor is the one with the highest priority; among
 equals the first that came.
 
-1. A consumer that comes or goes costs the same with ten and with a hundred thousand others. Who goes leaves a gap
-   behind; the gaps of a group are closed when they are half of it.
-2. Who owes as many answers as its prefetch allows is not looked at again before one of them has come: it is out of the
-   ring from when it is passed over for that until then, and back at its place in turn.
-3. A priority is not looked at again while nobody of it is in the ring, and with n priorities coming, going and choosing
-   take log n steps: each consumer may have a priority of its own. Each that is looked at in vain has somebody who
-   counts as passed over.
+1. A consumer that comes or goes costs the same with ten and with a hundred thousand others. A consumer that goes leaves
+   a gap; the gaps of a group are closed when they are half of it.
+2. A consumer that owes as many answers as its prefetch allows is not looked at again before an answer has come. It
+   leaves the ring when it is passed over, and then returns to its place in turn.
+3. A priority is not looked at again while its ring is empty. With n priorities coming, going and choosing take log n
+   steps: each consumer may have a priority of its own. A priority that is looked at in vain has at least one consumer
+   that counts as passed over.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from warren.queues.delivery import Consumer
 
 
 class _Awake:
-    """A heap of the groups with somebody in their ring, the highest priority first; some may have nobody any more."""
+    """A heap of the groups with consumers in their ring, the highest priority first; some rings may be empty by now."""
 
     def __init__(self) -> None:
         self.groups: list[tuple[int, _Group]] = []
-        self.is_over: bool = False  # the queue is deleted: nobody comes back
+        self.is_over: bool = False  # the queue is deleted: consumers no longer come back
 
     def push(self, group: _Group) -> None:
         if not self.is_over:
@@ -38,7 +38,7 @@ class _Awake:
 class _Group(BitSet):
     """Consumers of one priority, in the order in which they came; the set has the places of the ring.
 
-    That is, of those that may have room of their own. While there are any the group is in `awake`.
+    The ring has those that may have room of their own. While it is not empty the group is in `awake`.
     """
 
     def __init__(self, priority: int, awake: _Awake) -> None:
@@ -49,7 +49,7 @@ class _Group(BitSet):
         self._awake = awake
         self.members: list[Consumer | None] = []
         self.count: i64 = 0
-        self.first: i64 = 0  # before it are gaps only
+        self.first: i64 = 0  # only gaps are before it
         self.next: i64 = 0
         self.passed_over: i64 = 0  # by the last `place_with_room`
 
@@ -90,7 +90,7 @@ class _Group(BitSet):
         self.next = following if following < len(members) else i64(0)
 
     def place_with_room(self) -> i64:
-        """Return the place of the first in turn that has room; -1 when nobody has."""
+        """Return the place of the first in turn that has room; -1 when all are full."""
         members = self.members
         start: i64 = self.next
         self.passed_over = 0
@@ -116,7 +116,7 @@ class _Group(BitSet):
             at = self.next_from(at + 1)
 
     def holds_back(self) -> bool:
-        """Tell whether somebody has room and only waits for its turn; the queue is woken after that."""
+        """Tell whether a consumer has room and only waits for its turn; the queue is woken after that."""
         members = self.members
         at: i64 = self.next_from(0)
         while at >= 0:
@@ -129,7 +129,7 @@ class _Group(BitSet):
         return False
 
     def oldest(self) -> Consumer | None:
-        """Return the one that came first; None when nobody is left."""
+        """Return the one that came first; None when the group is empty."""
         members = self.members
         while self.first < len(members):
             member = members[self.first]
@@ -140,19 +140,19 @@ class _Group(BitSet):
 
 
 class ConsumerGroups:
-    """Those of a queue that may be served. Whoever has no room is passed over."""
+    """The consumers of a queue that may be served. Those without room are passed over."""
 
     def __init__(self) -> None:
-        # With single-active-consumer, a heap of those with members, the highest priority first; some may have none.
+        # With single-active-consumer: a heap of the groups with members, the highest priority first; some may be empty.
         self._ranking: list[tuple[int, _Group]] = []
         self._awake = _Awake()
-        self._passed: list[tuple[int, _Group]] = []  # by the search under way: nobody in their rings has room
-        self._place: i64 = -1  # what that has found
+        self._passed: list[tuple[int, _Group]] = []  # by the search under way: their rings have no consumer with room
+        self._place: i64 = -1  # the place that the search has found
         self._by_priority: dict[int, _Group] = {}
         self._count: int = 0
-        self._empty: int = 0  # groups without members: as many as half of them
+        self._empty: int = 0  # groups without members: at most half of all
         self.passed_over: i64 = 0  # by the last `pick`, for want of room
-        self.sole: Consumer | None = None  # the only one that is served, as most queues have it
+        self.sole: Consumer | None = None  # the only one that is served, as in most queues
         self._active: Consumer | None = None  # with single-active-consumer, else None
         self._found: Consumer | None = None  # by the last `has_room`
 
@@ -174,7 +174,7 @@ class ConsumerGroups:
         self._choose()
 
     def remove(self, consumer: Consumer) -> None:
-        """Serve `consumer` no longer."""
+        """No longer serve `consumer`."""
         group = self._by_priority[consumer.priority]
         group.leave(consumer)
         self._count -= 1
@@ -199,7 +199,7 @@ class ConsumerGroups:
         self._awake.groups = awake
 
     def _next_active(self) -> Consumer | None:
-        """Return the first that came of those with the highest priority."""
+        """Return the consumer that came first among those with the highest priority."""
         ranking = self._ranking
         while ranking:
             group = ranking[0][1]
@@ -224,7 +224,7 @@ class ConsumerGroups:
     def clear(self) -> None:
         """Serve nobody."""
         self._ranking = []
-        self._awake.groups = []  # it has them, and they have it: nothing must be left for the cyclic collector
+        self._awake.groups = []  # they refer to each other: do not leave them to the cyclic collector
         self._awake.is_over = True
         self._by_priority = {}
         self._count = 0
@@ -234,17 +234,17 @@ class ConsumerGroups:
         self._found = None
 
     def narrow(self, consumer: Consumer) -> None:
-        """Until `widen` serve only `consumer`, whose turn it is; but whoever has a higher priority goes before it."""
+        """Until `widen` serve only `consumer`, whose turn it is, and consumers of a higher priority before it."""
         if self._active is None and len(self._by_priority) == 1:
             self.sole = consumer
             self.passed_over = 0
 
     def widen(self) -> None:
-        """End that."""
+        """Serve all consumers again."""
         self._choose()
 
     def rest(self, consumer: Consumer) -> bool:
-        """Do not choose `consumer`, which finds nothing, before it has come back; False: it is the `sole` one."""
+        """Skip `consumer`, which finds nothing, until it has come back; False: it is the `sole` one."""
         group = self._by_priority[consumer.priority]
         if consumer.away_from is None:
             group.discard(consumer.group_place)
@@ -252,7 +252,7 @@ class ConsumerGroups:
         return self.sole is not consumer
 
     def pick(self) -> Consumer | None:
-        """Choose who gets the next message; None when nobody may take one. There is no `sole` one."""
+        """Choose who gets the next message; None when nobody may take one. Not for a `sole` one."""
         group = self._search()
         if group is None or (self._passed and self._must_wait()):
             self._end_search()
@@ -264,7 +264,7 @@ class ConsumerGroups:
         return members[place]
 
     def has_room(self) -> bool:
-        """Tell whether somebody could be served, priorities and turns apart. Whoever is found is asked first again."""
+        """Tell whether a consumer could be served, priorities and turns apart. That one is asked first next time."""
         found = self._found
         if found is not None and found.has_room():
             self.passed_over = 0
@@ -275,7 +275,7 @@ class ConsumerGroups:
         return group is not None
 
     def _search(self) -> _Group | None:
-        """Find the first with room, at `_place` of the group that is returned. `_end_search` has to follow."""
+        """Find the first with room, at `_place` of the returned group. Call `_end_search` afterwards."""
         self.passed_over = 0
         awake = self._awake.groups
         while awake:
@@ -301,7 +301,7 @@ class ConsumerGroups:
             passed.clear()
 
     def _must_wait(self) -> bool:
-        """Tell whether one that was passed over has room and only waits for its turn; the queue is woken after."""
+        """Tell whether a passed-over consumer has room and only waits for its turn; the queue is woken after."""
         for _, group in self._passed:
             self.passed_over += len(group.members)
             if group.holds_back():
@@ -309,5 +309,5 @@ class ConsumerGroups:
         return False
 
 
-# Stands for those of all queues without consumers, of which there may be very many.
+# Shared by all queues without consumers, of which there may be very many.
 NOBODY: Final = ConsumerGroups()

@@ -1,15 +1,15 @@
-"""What has happened since the start, counted: messages, deaths, sizes, and what came and went.
+"""Counters since the start: messages, deaths, sizes, and things that came and went.
 
-1. Nothing here goes back, but for an object that is deleted with what it counted for itself.
-2. Where a message passes, a field is incremented that lies in an object at hand (exchange, queue, channel, ledger), and
-   only what nothing else tells; the rest is derived when somebody asks, in `MessageCounts`.
-3. What a channel counted is added to its vhost when it ends, what a vhost counted to the broker: sums never go back.
+1. Counters never decrease, except that a deleted object takes its own counts along.
+2. On a message's way a field is incremented in an object at hand (exchange, queue, channel, ledger), and only if no
+   other counter tells the same. The rest is derived on demand, in `MessageCounts`.
+3. When a channel ends, its counts are added to its vhost; when a vhost ends, to the broker. So sums never decrease.
 
 The fields of `MessageCounts` mean what those of RabbitMQ's ``message_stats`` mean, seen on 3.10.8:
 
     publish            by channels, in a transaction from its commit on; not dead letters, nor what the broker publishes
-    confirm            basic.ack to a publisher; a nack counts nowhere
-    return_unroutable  mandatory and nobody took it; drop_unroutable: not mandatory
+    confirm            basic.ack to a publisher; a nack is not counted
+    return_unroutable  mandatory and not routed; drop_unroutable: not mandatory
     deliver            with manual ack, redeliveries included; deliver_no_ack: without; get, get_no_ack: by basic.get
     get_empty          basic.get that found nothing
     redeliver          those of the four that had been delivered before
@@ -25,7 +25,7 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-# Upper bounds, inclusive, of the sizes of bodies. The first one is where the fast path does not count.
+# Upper bounds, inclusive, of the sizes of bodies. Up to the first one the fast path does not count.
 SIZE_BOUNDS: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
 SMALL_MAX_BYTES: Final = 100
 LARGE_BOUNDS: Final = 7
@@ -40,8 +40,8 @@ STRATEGIES: Final = (AT_MOST_ONCE, AT_LEAST_ONCE, DISABLED)
 class MessageCounts:
     """What happened to messages on one channel, in one queue, or a sum of several.
 
-    ``publish_confirm``: of `publish`, those on channels that confirm. ``routed``: how many queues they went to, all
-    together. ``published_bytes``: their bodies. A queue knows neither of them, nor `confirm` and what is unroutable.
+    ``publish_confirm``: of `publish`, those on channels that confirm. ``routed``: to how many queues they went, all
+    together. ``published_bytes``: their bodies. A queue has none of these, nor `confirm` and the unroutable ones.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class MessageCounts:
         self.ack: i64 = 0
 
     def add(self, other: MessageCounts) -> None:
-        """Add what `other` counted."""
+        """Add the counts of `other`."""
         self.publish += other.publish
         self.publish_confirm += other.publish_confirm
         self.published_bytes += other.published_bytes
@@ -79,12 +79,12 @@ class MessageCounts:
 
     @property
     def deliver_get(self) -> int:
-        """All that was delivered."""
+        """All deliveries."""
         return int(self.deliver + self.deliver_no_ack + self.get + self.get_no_ack)
 
 
 class Sums:
-    """What happened to messages in each vhost and in all, and the bytes of all clients, since the start."""
+    """The message counts of each vhost and of all, and the bytes of all clients, since the start."""
 
     def __init__(self) -> None:
         self.by_vhost: dict[str, MessageCounts] = {}
@@ -94,7 +94,7 @@ class Sums:
 
 
 class DeathCounts:
-    """How many messages died, by reason, whether they were dead-lettered or just gone.
+    """How many messages died, by reason, whether they were dead-lettered or dropped.
 
     ``confirmed``: dead-lettered at least once, and taken by every queue they went to.
     """
@@ -136,7 +136,7 @@ class DeathTable:
 
 
 class Churn:
-    """What came and went. `connections` are those that were open; `queues_declared` includes those already there."""
+    """How many things came and went. `connections`: those that were open; `queues_declared`: redeclared ones too."""
 
     def __init__(self) -> None:
         self.connections_opened: int = 0
@@ -156,7 +156,7 @@ class Churn:
 
 
 class SizeCounts:
-    """How many bodies were larger than `SMALL_MAX_BYTES`, by `SIZE_BOUNDS`. The small ones are all the others."""
+    """How many bodies were larger than `SMALL_MAX_BYTES`, by `SIZE_BOUNDS`. All others are small."""
 
     def __init__(self) -> None:
         self._bounds = vec[i64]()
@@ -164,7 +164,7 @@ class SizeCounts:
         for bound in SIZE_BOUNDS[1:]:
             self._bounds = append(self._bounds, bound)
             self._counts = append(self._counts, 0)
-        self._counts = append(self._counts, 0)  # larger than all
+        self._counts = append(self._counts, 0)  # larger than all bounds
 
     def count(self, size: i64) -> None:
         """Count a body of `size` bytes, which is larger than `SMALL_MAX_BYTES`."""
@@ -174,7 +174,7 @@ class SizeCounts:
         self._counts[at] += 1
 
     def buckets(self, published: int) -> list[int]:
-        """Return how many of all `published` bodies had at most each of `SIZE_BOUNDS`, and behind them the total."""
+        """Return how many of all `published` bodies had at most each of `SIZE_BOUNDS`, and then the total."""
         large = [int(count) for count in self._counts]
         found = [published - sum(large)]
         for count in large:

@@ -1,11 +1,11 @@
-"""What is damaged on disk of each queue: listed for operators, and given up when one of them says so.
+"""The damage on disk of each queue: listed for operators, and given up when one of them asks.
 
-1. A damaged place is an index's (``msgstore.log.index_damage``) or a sealed chunk of a stream. It is known from when it
-   was read; a restart forgets it, and the next read finds it again.
-2. To give up is the only thing that lets go of a damaged message of a queue that stays. Its entry goes as one that is
-   acknowledged does. A damaged index page goes without its references: which these are is not known, so its segments
-   stay until ``warren store repair`` has counted them.
-3. A chunk of a stream stays in its file and is passed over; given up, it is not listed any longer in this life.
+1. A damaged place is an index's (``msgstore.log.index_damage``) or a sealed chunk of a stream. It is known once it was
+   read; a restart forgets it, and the next read finds it again.
+2. Unless its queue is deleted, a damaged message is removed only by giving it up. Then its entry is settled as if
+   acknowledged. A damaged index page is removed without its references: these are not known, so its segments stay until
+   ``warren store repair`` has counted them.
+3. A chunk of a stream stays in its file and is passed over; once given up, it is no longer listed in this life.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DamagedPlace:
 
 
 def has_damage(log: MessageLog) -> bool:
-    """Tell whether anything is known to be damaged."""
+    """Tell whether any damage is known."""
     return bool(log.damaged_indexes or log.damaged_chunks)
 
 
@@ -63,7 +63,7 @@ def damaged_messages(log: MessageLog) -> int:
 
 
 def damaged_places(log: MessageLog, most: int) -> list[DamagedPlace]:
-    """Return the damaged places by queue, at most so many."""
+    """Return at most `most` damaged places, by queue."""
     found: list[DamagedPlace] = []
     for index in log.damaged_indexes.values():
         if len(found) >= most:
@@ -105,7 +105,7 @@ def _places_of(index: QueueIndex) -> list[DamagedPlace]:
 
 
 def give_up_damage(log: MessageLog, vhost: str, queue: str) -> int:
-    """Let go of what is damaged of a queue, in all its lanes; return how many messages that were. Settle the turn."""
+    """Give up the damage of a queue, in all its lanes; return how many messages that were. Settle the turn."""
     count = 0
     for index in list(log.damaged_indexes.values()):
         damage = index.damage

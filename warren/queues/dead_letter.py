@@ -1,4 +1,4 @@
-"""What a dead-lettered message looks like, and the other changes that queues make to a content header.
+"""The form of a dead-lettered message, and the other changes that queues make to a content header.
 
 A message that dies in a queue is published to the dead letter exchange as a new one: same body, same properties, but
 without ``expiration``, and with its history in the headers table.
@@ -16,24 +16,25 @@ without ``expiration``, and with its history in the headers table.
     x-last-death-*        the same of the latest death
 
 1. Work is done on the encoded bytes: an entry, a property or a body frame that is not named above keeps its bytes,
-   of whatever type it is. Entries that are written stand behind the others.
-2. Messages are never changed: what comes back is a new one, or the same one if nothing had to change. Large bodies are
+   of whatever type it is. New entries are written after the others.
+2. Messages are never changed: the result is a new one, or the same one if nothing had to change. Large bodies are
    shared (``pieces``), or copied once out of a content in one piece.
-3. `scan_properties` accepts every header made here. When what is written would take the table beyond ``ENTRIES_MAX``,
-   the publisher's headers go, and if that is not enough for a death, the older ones.
-4. A message that goes round without a client's doing is stopped by `is_cycle` before it is in a queue again: no header
-   that a publisher sends can push the deaths that follow out of sight.
+3. `scan_properties` accepts every header made here. When new entries would take the table beyond ``ENTRIES_MAX``, the
+   publisher's headers are dropped. If that is not enough for a death, the older deaths are dropped, too.
+4. A message that goes round without a client's doing is stopped by `is_cycle` before it is in a queue again: a header
+   from a publisher cannot hide the deaths that follow.
 
-Whose x-death? The header is the only place the history is kept in, so one that a client published is continued: counts
-survive when a consumer publishes again what it got, on which the retry patterns of RabbitMQ's users rely (up to 3.13;
-4.x starts anew, and a consumer that gives up at a count never does). But that history must not make a cycle, or a
-message replayed from a dead letter queue could be dropped on its next round, quietly. Hence the deaths that a client
-publishes are marked (`mark_republished`): they count on, and `is_cycle` does not look at them. Where nobody marks, both
-rules are those of RabbitMQ 3. An x-death that is no array is replaced: some clients turn headers into text.
+Whose x-death? The history is kept only in this header, so one that a client published is continued. Counts survive when
+a consumer publishes again what it got; the retry patterns of RabbitMQ's users rely on that (up to 3.13). 4.x starts
+from zero, and a consumer that gives up at a count never does. But that history must not make a cycle: a message
+replayed from a dead letter queue could be dropped on its next round, quietly. Hence the deaths that a client publishes
+are marked (`mark_republished`): they count on, and `is_cycle` does not look at them. Without the mark both rules are
+those of RabbitMQ 3. An x-death that is not an array is replaced: some clients turn headers into text.
 
-What else a client may have put there is treated as RabbitMQ 3 does, at the next death. Entries for the same queue and
-reason become one, the first: old brokers wrote one for each death, without a count. Queue and reason may be longstr or
-byte array. A count that is no number begins anew. What is no table, or names no queue or reason, stays as it is.
+Other content that a client may have put there is treated as RabbitMQ 3 does, at the next death. Entries for the same
+queue and reason become one, the first: old brokers wrote one for each death, without a count. Queue and reason may be
+longstr or byte array. A count that is not a number begins again. An entry that is not a table, or does not name queue
+and reason, stays as it is.
 
 Source: RabbitMQ's page "Dead Letter Exchanges"; the fields and their order are those of 4.x.
 """
@@ -69,7 +70,8 @@ MAXLEN: Final = "maxlen"
 DELIVERY_LIMIT: Final = "delivery_limit"
 
 COUNT_MAX: Final = 0x7FFFFFFFFFFFFFFF
-# x-death, one table with seven fields and a routing key in it, three each of x-first-death and x-last-death.
+# The entries of a first death: x-death, one table with seven fields and a routing key; three each of x-first-death and
+# x-last-death.
 DEATH_ENTRIES_MAX: Final = 16
 
 # Type tags.
@@ -78,7 +80,7 @@ _TABLE: Final = 70
 _LONGSTR: Final = 83
 _BYTE_ARRAY: Final = 120
 
-# Which entry of a headers table it is.
+# The kinds of entries of a headers table.
 _OTHER: Final = 0
 _DEATHS: Final = 1
 _FIRST: Final = 2
@@ -114,7 +116,7 @@ class DeadLetter:
 def dead_letter(
     message: Message, queue: str, reason: str, time_s: int, exchange: str, routing_key: str | None
 ) -> DeadLetter:
-    """Make of `message`, which died in `queue`, the one to be published to the dead letter exchange `exchange`.
+    """Make from `message`, which died in `queue`, the one to publish to the dead letter exchange `exchange`.
 
     `time_s`: seconds since the epoch. `routing_key`: the dead letter routing key, None to go with the message's own
     keys: its routing key and those of CC (BCC was taken out when it was published). Names have at most 255 bytes.
@@ -170,7 +172,7 @@ def dead_letter(
 
 
 def sent_again(message: Message) -> DeadLetter:
-    """Return the letter that `dead_letter` has made `message` for, on its way once more."""
+    """Return the letter for which `dead_letter` has made `message`, to be sent again."""
     header = _Header(message)
     split = _SplitHeaders(header, False)
     message.persistent = is_persistent(header.payload)
@@ -181,9 +183,9 @@ def sent_again(message: Message) -> DeadLetter:
 
 
 def is_cycle(letter: DeadLetter, target_queue: str) -> bool:
-    """Tell whether `letter` may not go to `target_queue`: it died there before and no client has rejected it since.
+    """Tell whether `letter` must not go to `target_queue`: it died there, and no client has rejected it since.
 
-    Never for a letter that has just been rejected.
+    False for a letter that has just been rejected.
     """
     return target_queue.encode() in letter.automatic
 
@@ -234,7 +236,7 @@ def mark_republished(message: Message) -> Message:
 def with_header(message: Message, name: str, value: object) -> Message:
     """Return `message` with the header `name` set to a scalar.
 
-    An int becomes a long (``l``), everything else what `encode_table` makes of it.
+    An int becomes a long (``l``), everything else is encoded as `encode_table` does.
 
     Raises:
         ValueError: the name is longer than 255 bytes, or an int than 64 bits.
@@ -243,13 +245,13 @@ def with_header(message: Message, name: str, value: object) -> Message:
 
 
 def with_headers(message: Message, headers: Mapping[str, object]) -> Message:
-    """Return `message` with all of `headers` set, see `with_header`; the same one when there are none."""
+    """Return `message` with all of `headers` set, see `with_header`; the same one when `headers` is empty."""
     entries = [_entry(name, value) for name, value in headers.items()]
     return _with_entries(message, [name.encode() for name in headers], b"".join(entries), len(entries))
 
 
 def without_header(message: Message, name: str) -> Message:
-    """Return `message` without its headers `name`, the same one when it has none."""
+    """Return `message` without its headers `name`; the same one if it does not have it."""
     return _with_entries(message, [name.encode()], b"", 0)
 
 
@@ -310,7 +312,7 @@ def _with_entries(message: Message, names: list[bytes], entries: bytes, count: i
 
 
 class _Header:
-    """The content header of a message: its payload, and where the headers table stands in it, or would."""
+    """The content header of a message: its payload, and the place of the headers table in it, even if missing."""
 
     def __init__(self, message: Message) -> None:
         pieces = message.pieces
@@ -374,7 +376,7 @@ def _same_but(message: Message, frame: bytes, old_frame_bytes: i64) -> Message:
 
 
 def reheaded(message: Message, envelope: Envelope, frame: bytes, old_frame_bytes: i64) -> Message:
-    """Return a new message with the body of `message` behind the content header `frame`.
+    """Return a new message with the body of `message` after the content header `frame`.
 
     `old_frame_bytes`: the size of the content header frame that it replaces.
     """
@@ -382,7 +384,7 @@ def reheaded(message: Message, envelope: Envelope, frame: bytes, old_frame_bytes
     if len(frame) > largest:
         largest = len(frame)
     elif old_frame_bytes == largest and len(frame) < largest and message.body_bytes < LARGE_MIN_BYTES:
-        # The header was the largest frame: look which one is now. A large content is cut anew as it is.
+        # The header was the largest frame: look for the largest one now. A large content is cut again as it is.
         largest = _largest_frame(message.joined(), old_frame_bytes, len(frame))
     content = b""
     pieces = message.pieces
@@ -412,7 +414,7 @@ def _largest_frame(content: bytes, start: i64, at_least: i64) -> i64:
 
 
 class _SplitHeaders:
-    """A headers table taken apart for one more death. Positions are those of values, -1: there is none."""
+    """A headers table split up for one more death. Positions are those of values, -1: missing."""
 
     def __init__(self, header: _Header, drops_copies: bool) -> None:
         payload = header.payload
@@ -421,7 +423,7 @@ class _SplitHeaders:
         self.firsts = b""  # x-first-death-*
         self.deaths: i64 = -1  # x-death
         self.copies: i64 = -1  # CC
-        self.entries: i64 = 0  # all there are
+        self.entries: i64 = 0  # all entries
         self.kept_entries: i64 = 0  # those of `kept` and `firsts`
         if header.flags & HEADERS == 0:
             return
@@ -451,7 +453,7 @@ class _SplitHeaders:
         self.entries = walker.entries
 
     def carbon_copies(self) -> list[str]:
-        """Return the routing keys in CC: what of it is text, as for a publish."""
+        """Return the routing keys in CC: its texts, as for a publish."""
         copies: list[str] = []
         payload = self.payload
         if self.copies < 0 or payload[self.copies] != _ARRAY:
@@ -466,7 +468,7 @@ class _SplitHeaders:
 
 
 def _kind_of(payload: bytes, at: i64) -> i64:
-    """Tell which entry begins at `at`."""
+    """Return the kind of the entry that begins at `at`."""
     length: i64 = payload[at]
     if length == 2 and payload[at + 1] == 67 and payload[at + 2] == 67:
         return _COPIES
@@ -478,7 +480,7 @@ def _kind_of(payload: bytes, at: i64) -> i64:
 class _Deaths:
     """The array of x-death at `at`, if it is one, without the death of (`queue`, `reason`), which is ``again``.
 
-    ``uncounted``: the count of ``again`` when it says none.
+    ``uncounted``: the count of ``again`` when it does not have one.
     """
 
     def __init__(self, data: bytes, at: i64, queue: bytes, reason: bytes) -> None:
@@ -512,14 +514,14 @@ class _Deaths:
                 automatic = False
             elif automatic:
                 self.automatic.append(death.queue)
-        # As RabbitMQ: an entry of an old broker that stands alone counts as nothing.
+        # As in RabbitMQ: a single entry of an old broker counts as nothing.
         self.uncounted = 0 if elements == 1 else times.get((queue, reason), 0)
         self._group(data, at + 5, walker.pos, found, times)
 
     def _group(
         self, data: bytes, start: i64, end: i64, found: list[_Death], times: dict[tuple[bytes, bytes], int]
     ) -> None:
-        """Write what is at `start`, without ``again``; of several deaths of a kind, as `times` says, the first."""
+        """Write the entries at `start`, without ``again``; of several deaths of a kind (see `times`) only the first."""
         others = self.others
         again = self.again
         run: i64 = start
@@ -533,7 +535,7 @@ class _Deaths:
             run = death.end
             if is_again or number < 0:
                 continue
-            times[pair] = -1  # those that follow go
+            times[pair] = -1  # later ones are dropped
             if death.count >= 0:
                 others.write(data[death.start - 5 : death.end])
             else:
@@ -545,7 +547,7 @@ class _Deaths:
 
 
 class _Death:
-    """One table of x-death: the entries ``data[start:end]``. ``count`` and ``mark`` are places of entries, -1: none."""
+    """One table of x-death: the entries ``data[start:end]``. ``count`` and ``mark``: places of entries, -1: missing."""
 
     def __init__(self, data: bytes, start: i64, end: i64) -> None:
         self.data = data
@@ -580,7 +582,7 @@ class _Death:
                     self.reason = data[value + 5 : walker.pos]
 
     def next_count(self, uncounted: i64) -> i64:
-        """Return the count with one more death: `uncounted` if it is not there, nothing if it makes no sense."""
+        """Return the count after one more death: `uncounted` if it is missing, nothing if it makes no sense."""
         if self.count < 0:
             return uncounted + 1
         value: i64 = self.count + 6
@@ -597,7 +599,7 @@ class _Death:
         return number if number == COUNT_MAX else number + 1
 
     def with_count(self, count: i64) -> bytes:
-        """Return the table's content, which has no count, with one, in front."""
+        """Return the table's content, which does not have a count, with one in front."""
         out = BytesWriter()
         out.write(b"\x05countl")
         write_i64_be(out, count)

@@ -1,11 +1,11 @@
 """Deadlines of many messages in 16 bytes each: (time in ms, sequence number), the earliest first.
 
-    run     deadlines that came in ascending order, as those with one and the same delay do: a queue, in pieces
+    run     deadlines added in ascending order, as those with one and the same delay are: a queue, in pieces
     heap    all others: a binary heap
 
-1. What comes is appended to the run if it is not before its last; whatever leaves is the earlier of both fronts.
-2. Nothing is ever taken out of the middle: whoever settles a message early leaves its deadline behind, and whoever
-   takes the earliest looks whether the message still waits. Equal times come out in the order of the sequence numbers.
+1. A deadline is appended to the run if it is not before the run's last. The next one out is the earlier of both fronts.
+2. Nothing is taken out of the middle. A message that is settled early leaves its deadline there. A caller that takes
+   the earliest checks whether the message still waits. Equal times come out in the order of the sequence numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from librt.vecs import append, pop, vec
 from mypy_extensions import i64
 
-# From so many on memory is given back when only a quarter of the heap is used.
+# From this size on memory is given back when only a quarter of the heap is used.
 SHRUNK_FROM: Final = 4096
 PIECE_ENTRIES: Final = 256
 
@@ -25,8 +25,8 @@ PIECE_ENTRIES: Final = 256
 class _Piece:
     """A part of the run: entries from `at` to `end`.
 
-    The first one grows. Those that follow have their full size at once: growing, they would leave behind holes as
-    large as they are.
+    The first one grows. The later ones have their full size at once: growing, they would leave holes as large as
+    themselves in memory.
     """
 
     def __init__(self) -> None:
@@ -41,23 +41,23 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._front = _Piece()
-        self._behind: deque[_Piece] = deque()  # the pieces behind the front, none of them empty
+        self._behind: deque[_Piece] = deque()  # the pieces after the front, none of them empty
         self._run_length: i64 = 0
         self._last_ms: i64 = 0  # the last of the run
         self._last_number: i64 = 0
         self._times = vec[i64]()
         self._numbers = vec[i64]()
-        self._most: i64 = 0  # how many there were in the heap, since memory was given back
+        self._most: i64 = 0  # the largest size of the heap since memory was given back
 
     def __len__(self) -> int:
         return int(self._run_length + i64(len(self._times)))
 
     def is_empty(self) -> bool:
-        """Tell whether there is none."""
+        """Tell whether it is empty."""
         return self._run_length == 0 and len(self._times) == 0
 
     def _run_leads(self) -> bool:
-        """Tell whether the earliest is in the run; there is one."""
+        """Tell whether the earliest is in the run; not for an empty one."""
         if self._run_length == 0:
             return False
         if len(self._times) == 0:
@@ -68,7 +68,7 @@ class Deadlines:
         return time_ms < other or (time_ms == other and front.numbers[front.at] < self._numbers[0])
 
     def first_ms(self) -> i64:
-        """Return the earliest time; there is one."""
+        """Return the earliest time; not for an empty one."""
         if self._run_leads():
             return self._front.times[self._front.at]
         return self._times[0]
@@ -172,16 +172,16 @@ class Deadlines:
         self._numbers = numbers
 
     def bring_forward(self, ms: i64) -> None:
-        """Make everything due so much earlier; the order stays."""
+        """Make everything due `ms` earlier; the order stays."""
         for piece in (self._front, *self._behind):
             _bring_forward(piece.times, ms)
         _bring_forward(self._times, ms)
         self._last_ms -= ms
 
     def latest_ms(self) -> i64:
-        """Return the latest time; there is one. Looks at half of the heap."""
+        """Return the latest time; not for an empty one. Looks at half of the heap."""
         times = self._times
-        at: i64 = len(times) // 2  # what has no children
+        at: i64 = len(times) // 2  # the entries without children
         latest: i64 = self._last_ms
         if self._run_length == 0:
             latest = times[at]
@@ -192,7 +192,7 @@ class Deadlines:
         return latest
 
     def earliest(self, most: int) -> list[tuple[int, int]]:
-        """Return (time, number) of at most so many of the earliest, in order, without looking at all the others."""
+        """Return (time, number) of the `most` earliest, in order, without looking at all the others."""
         found: list[tuple[int, int]] = []
         for piece in (self._front, *self._behind):
             entry = int(piece.at)
@@ -200,7 +200,7 @@ class Deadlines:
                 found.append((int(piece.times[entry]), int(piece.numbers[entry])))
                 entry += 1
         size = len(self._times)
-        # Entries of the heap whose parents are found already.
+        # Entries of the heap whose parents were taken already.
         frontier: list[tuple[int, int, int]] = []
         if size:
             frontier.append((int(self._times[0]), int(self._numbers[0]), 0))
@@ -216,7 +216,7 @@ class Deadlines:
         return found[:most]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all deadlines."""
         self._front = _Piece()
         self._behind.clear()
         self._run_length = 0

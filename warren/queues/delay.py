@@ -1,14 +1,14 @@
-"""Delays that a publisher asks for: which headers, and what they mean.
+"""Delays that a publisher asks for: the headers, and their meaning.
 
     x-delay         ms from now; RabbitMQ's delayed message exchange has the same header
     x-deliver-at    ms since the epoch, or a timestamp (seconds)
 
 1. Values are integers of any type, whole parts of floats and decimals, or texts of decimal digits with or without a
-   sign: what clients make of a number of milliseconds. Anything else is no delay: what other brokers ignore must not
-   close a channel. Of several headers of the same name the last one counts.
-2. Whichever of the two is later counts. A time that has come, or a negative number, is no delay.
-3. A message that is held says so: its ``x-delay`` is negative from then on, and when it is delivered, as RabbitMQ's
-   exchange does it, and so does not delay it again in the next exchange or broker.
+   sign: all the forms in which clients send a number of milliseconds. Other values are ignored: a header that other
+   brokers ignore must not close a channel. Of several headers of the same name the last one counts.
+2. The later one of the two counts. A time that has come, or a negative number, is not a delay.
+3. A held message says so: its ``x-delay`` is negative from then on, and when it is delivered, as with RabbitMQ's
+   exchange. So the next exchange or broker does not delay it again.
 
 Source: RabbitMQ's delayed message exchange plugin for ``x-delay`` and its types.
 """
@@ -32,13 +32,13 @@ from warren.queues.dead_letter import with_header
 DELAY: Final = "x-delay"
 DELIVER_AT: Final = "x-deliver-at"
 DELAY_MAX_MS: Final = 315360000000
-# What is further away than this cannot be told apart, and need not be.
+# Later times cannot be told apart, and need not be.
 _FAR: Final = 1 << 60
 _DIGITS_MAX: Final = 19
 
 
 def due_time_ms(header: bytes, now_ms: i64) -> i64:
-    """Return until when a message with this content header payload is to be held, in ms since the epoch; 0: not."""
+    """Return until when to hold a message with this content header payload, in ms since the epoch; 0: not at all."""
     table: i64 = find_property(header, HEADERS)
     if table < 0:
         return 0
@@ -73,7 +73,7 @@ def check_delay(due_ms: i64, now_ms: i64) -> None:
 
 
 def _number(data: bytes, at: i64, is_time: bool) -> i64:
-    """Return the ms that the tagged value at `at` says, 0 when it says none; `is_time`: it may be a timestamp."""
+    """Return the ms of the tagged value at `at`, 0 for other values; `is_time`: it may be a timestamp."""
     tag: i64 = data[at]
     start: i64 = at + 1
     number: i64 = 0
@@ -106,7 +106,7 @@ def _number(data: bytes, at: i64, is_time: bool) -> i64:
 
 
 def _signed_bytes(tag: i64) -> i64:
-    """Return how long integers with `tag` are, 0 when they are not signed."""
+    """Return the size of integers with `tag`, 0 when they are not signed."""
     if tag == 108 or tag == 76:  # l L
         return 8
     if tag == 73:  # I
@@ -133,7 +133,7 @@ def _whole(value: object) -> i64:
 
 
 def negate_delay(message: Message) -> None:
-    """Change the sign of the ``x-delay`` of `message` where that is a delay."""
+    """Change the sign of the ``x-delay`` of `message` if it is a delay."""
     frame = message.header_frame()
     table: i64 = find_property_from(frame, HEADER_AT, HEADERS)
     if table < 0:
@@ -159,7 +159,7 @@ def negate_delay(message: Message) -> None:
         message.take_frames(made.content, made.pieces)
         message.frame_max_bytes = made.frame_max_bytes
         return
-    # In its place, by far the most frequent.
+    # Changed in place, by far the most frequent case.
     out = BytesWriter()
     out.write(frame)
     delay = -delay

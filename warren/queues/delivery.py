@@ -8,12 +8,12 @@
 4. Consumers that share a limit of the channel, or the outbox, are served in turn (``queues.turns``).
 
 The ledger is a list indexed by tag: acknowledgements come nearly always in order, so taking the oldest is one look.
-A delivery that the broker has taken back because its time was over is noted in ``_overdue``: its client may answer it
-still, and that answer is ignored as long as the tag is among the latest `OVERDUE_MAX` of those.
+A delivery that the broker has taken back because its time was over is noted in ``_overdue``. Its client may still
+answer it. That answer is ignored as long as the tag is among the latest `OVERDUE_MAX` of those.
 
 When old deliveries stay unanswered while later ones are settled, the few old ones move to ``_stragglers`` and the list
-starts afresh: one forgotten message must not pin a list of millions of empty places. What a transaction gives back
-becomes a straggler too. ``_straggler_tags`` is a heap of their tags, with tags among them that are settled by now.
+starts again: one forgotten message must not pin a list of millions of empty places. A delivery that a transaction gives
+back becomes a straggler too. ``_straggler_tags`` is a heap of their tags; some of these may be settled by now.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ COMPACT_MIN: Final = 256
 AT_ONCE_ACKS: Final = 1024
 SPARSE_MIN: Final = 4096
 
-# How many tags of a channel are remembered as taken back by the broker, and how many marks of time.
+# How many tags of a channel are remembered as taken back by the broker, and how many time marks.
 OVERDUE_MAX: Final = 65_536
 MARKS_MAX: Final = 256
 
-# Of the arguments of a consumer, to be shown. There may be 10,000 consumers on a channel.
+# The longest arguments of a consumer that are kept to be shown. There may be 10,000 consumers on a channel.
 ARGUMENTS_KEPT_BYTES: Final = 4096
 
-# Of channels that have none, as most have: never changed.
+# Shared by channels without stragglers and the like, as most are: never changed.
 _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
 _NO_TAGS: Final[list[int]] = []
 _NO_MARKS: Final[list[tuple[int, float]]] = []
 _NO_OVERDUE: Final[dict[int, None]] = {}
 
-# Of a channel that has ended: it takes nothing, so its consumers have no room.
+# The outbox of a channel that has ended: it takes nothing, so its consumers have no room.
 NOWHERE: Final = Outbox(0, [])
 NOWHERE.writable = False
 
@@ -85,8 +85,8 @@ class Consumer(Waiter):
         self.priority = priority
         self.wanted_prefetch: i64 = prefetch
         self.prefetch: i64 = prefetch  # 0: no limit
-        # How long a delivery may go unanswered before it comes back, and before the channel is closed. Of the latter -1
-        # means the broker's own limit, 0 none.
+        # How long a delivery may go unanswered before it comes back, and before the channel is closed. For the latter
+        # -1 means the broker's own limit, and 0 none.
         self.visibility_ms: i64 = -1
         self.timeout_ms: i64 = -1
         self.has_time_limit: bool = False
@@ -94,25 +94,25 @@ class Consumer(Waiter):
         self.wanted_timeout_ms: i64 = -1
         self.credit: i64 = -1  # how many more its peer has asked for; -1: it does not say
         self.outstanding: i64 = 0
-        self.gone: bool = False  # no longer consuming; what it was sent may be unanswered
+        self.gone: bool = False  # no longer consuming; its deliveries may be unanswered
         self.timed_out: bool = False  # the broker has cancelled it because it did not answer in time
-        self.group_place: i64 = 0  # kept by `consumer_groups`, as is where it is to come back to
+        self.group_place: i64 = 0  # kept by `consumer_groups`, as is the ring to come back to
         self.away_from: BitSet | None = None
-        self.search: Search | None = None  # of who wants only some of the messages; of a stream the cursor knows
-        self.looked: i64 = 0  # what looking for messages has cost, in messages: whoever counts begins anew
+        self.search: Search | None = None  # of a consumer that wants only some messages; not of a stream
+        self.looked: i64 = 0  # the cost of looking for messages, in messages; code that counts resets it
         self.arguments = arguments
-        self.owner: object = None  # the channel, for whoever has to tell it about the end of the queue
+        self.owner: object = None  # the channel, to be told about the end of the queue
         raw = tag.encode()
         # basic.deliver up to the delivery tag, without the first byte, which is 0
         self.deliver_head = BASIC_DELIVER.to_bytes(4, "big")[1:] + bytes([len(raw)]) + raw
 
     def keep_small_arguments(self) -> None:
-        """Forget arguments that are long: what they say is known, and they are only shown from now on."""
+        """Forget long arguments: they were read already, and would only be shown from now on."""
         if len(self.arguments) > ARGUMENTS_KEPT_BYTES:
             self.arguments = EMPTY_TABLE
 
     def has_room(self) -> bool:
-        """Tell whether it may be sent a message now; who lacks nothing but what others have taken queues up for it."""
+        """Tell whether it may be sent a message now. A consumer blocked only by a shared limit joins the line."""
         ledger = self.ledger
         outbox = ledger.outbox
         if (
@@ -134,7 +134,7 @@ class Consumer(Waiter):
         return self._has_turn()
 
     def is_ready(self) -> bool:
-        """Tell whether it could be sent a message now, turns apart. For those who only look."""
+        """Tell whether it could be sent a message now, turns apart. It does not join a line."""
         ledger = self.ledger
         return (
             ledger.outbox.writable
@@ -144,24 +144,24 @@ class Consumer(Waiter):
         )
 
     def awaits_turn(self) -> bool:
-        """Tell whether it lacks nothing but its turn, which comes now."""
+        """Tell whether it only lacks its turn, which comes now."""
         return self.line is not None and self.is_ready()
 
     def has_own_room(self) -> bool:
-        """Tell whether it owes less than its prefetch, and has credit."""
+        """Tell whether it owes fewer answers than its prefetch, and has credit."""
         return self.credit != 0 and (self.no_ack or self.prefetch == 0 or self.outstanding < self.prefetch)
 
     def come_back(self) -> None:
-        """Be looked at again by those who choose whom the queue serves."""
+        """Return to the ring, so that it is considered again when the queue chooses a consumer."""
         ring = self.away_from
         if ring is not None:
             self.away_from = None
             ring.add(self.group_place)
 
     def _has_turn(self) -> bool:
-        """Tell whether its turn has come, and goes on; else see to it that it stands where it has to.
+        """Tell whether its turn has come, and continues; else see to it that it waits in the right line.
 
-        A turn is that of its queue on its channel: who has priority there need not wait for a turn of its own.
+        A turn is that of its queue on its channel: a consumer with priority there need not wait for a turn of its own.
         """
         ledger = self.ledger
         if ledger.outbox is NOWHERE or ledger.is_shut or not self.has_own_room():
@@ -214,7 +214,7 @@ class Delivery:
 
 
 class DeliveryWatcher:
-    """Told of every delivery of a channel as it is written: tracing."""
+    """Told of each delivery of a channel when it is written: tracing."""
 
     def delivered(self, queue: Receiver, message: Message, redelivered: bool) -> None:
         """`message` of `queue` was written."""
@@ -230,10 +230,10 @@ class DeliveryLedger(Waiter):
         self.turns = turns
         self.outbox = turns.outbox
         self.frame_max_bytes: i64 = frame_max_bytes  # what the peer accepts; 0: no limit
-        self.unacked_max: i64 = unacked_max  # what the broker lets a channel owe, whatever its prefetch
+        self.unacked_max: i64 = unacked_max  # the most that a channel may owe, whatever its prefetch
         self.next_tag: i64 = 1
         self.prefetch: i64 = 0  # basic.qos with global=true; 0: no limit
-        self.consumer_unacked: i64 = 0  # unacked of consumers, what the global prefetch limits
+        self.consumer_unacked: i64 = 0  # unacked of consumers, which the global prefetch limits
         self.unacked_count: i64 = 0
         # Counts (`queues.counters`). Deliveries without acks are the rest of the tags.
         self.delivered: i64 = 0
@@ -242,19 +242,19 @@ class DeliveryLedger(Waiter):
         self.got_empty: i64 = 0
         self.redelivered: i64 = 0
         self.acked: i64 = 0
-        self.awaited: bool = False  # somebody stands in `_line`
-        self.is_shut: bool = False  # its peer takes nothing on it at the moment, of no consumer
+        self.awaited: bool = False  # a consumer stands in `_line`
+        self.is_shut: bool = False  # its peer takes nothing on it at the moment, for any consumer
         self._is_served: bool = False  # it is being served, and stands in line again only then
         self._line = Line()  # consumers that wait for room in this channel
         self.consumers: dict[str, Consumer] = {}
         self.watcher: DeliveryWatcher | None = None
         self._entries: list[Delivery | None] = []
         self._first_tag: i64 = 1  # tag of _entries[0]
-        self._head: i64 = 0  # everything before is settled
+        self._head: i64 = 0  # everything before this is settled
         self._live: i64 = 0  # unsettled in _entries
         self._stragglers = _NO_STRAGGLERS
         self._straggler_tags = _NO_TAGS
-        self.owner: object = None  # the channel, for whoever has to close it
+        self.owner: object = None  # the channel, to be closed
         self._marks = _NO_MARKS  # next tag and time, see `waiting_since`
         self._overdue = _NO_OVERDUE  # tags that the broker has taken back
 
@@ -276,7 +276,7 @@ class DeliveryLedger(Waiter):
     def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
         """Write basic.deliver with its content to the outbox.
 
-        Other protocols have a form of their own, and what fails on the way to that goes to `Outbox.failed`.
+        Other protocols have a form of their own; errors in making it go to `Outbox.failed`.
         """
         outbox = self.outbox
         outbox.touch()
@@ -284,7 +284,7 @@ class DeliveryLedger(Waiter):
         head = consumer.deliver_head
         tail = message.envelope.tail
         size: i64 = 1 + len(head) + 8 + len(tail)
-        # The 7 bytes before the payload and the first of it, which is 0, in one go.
+        # The 7 bytes before the payload and its first byte, which is 0, in one go.
         write_i64_be(out, (FRAME_METHOD << 56) | (self.channel_number << 40) | (size << 8))
         out.write(head)
         write_i64_be(out, tag)
@@ -295,7 +295,7 @@ class DeliveryLedger(Waiter):
     def get(
         self, queue: Queue, message: Message, sequence_number: i64, redelivered: bool, no_ack: bool, left: i64
     ) -> None:
-        """Write basic.get-ok with its content; `left` is the number of ready messages behind it."""
+        """Write basic.get-ok with its content; `left` is the number of ready messages after it."""
         tag: i64 = self.next_tag
         self.next_tag = tag + 1
         if no_ack:
@@ -362,7 +362,7 @@ class DeliveryLedger(Waiter):
     def _remember(self, delivery: Delivery) -> None:
         entries = self._entries
         if self._live == 0:
-            # Nothing waits in the list: start it at this tag, so that no-ack tags leave no gaps behind.
+            # The list has nothing that waits: start it at this tag, so that no-ack tags do not leave gaps.
             if self._head or len(entries):
                 entries.clear()
                 self._head = 0
@@ -379,7 +379,7 @@ class DeliveryLedger(Waiter):
     # --- taking back ----------------------------------------------------------------------------------------------
 
     def ack(self, tag: i64, multiple: bool) -> bool:
-        """Settle what the client acknowledged; False when that is so much that `ack_run` has to go on with it.
+        """Settle the deliveries that the client acknowledged; False when `ack_run` has to continue, as they are many.
 
         Raises:
             ChannelException: 406, the tag is not outstanding.
@@ -399,7 +399,7 @@ class DeliveryLedger(Waiter):
         return True
 
     def ack_run(self, tag: i64, most: i64) -> i64:
-        """Settle the oldest, up to `tag` and at most so many; return how many there were.
+        """Settle the oldest, up to `tag` and at most `most`; return how many were settled.
 
         Queues are woken once for each run of their deliveries, not for each delivery.
         """
@@ -431,7 +431,7 @@ class DeliveryLedger(Waiter):
         return taken
 
     def take(self, tag: i64, multiple: bool) -> list[Delivery]:
-        """Remove and return what a nack, reject or buffered ack names, oldest first.
+        """Remove and return the deliveries that a nack, reject or buffered ack names, oldest first.
 
         The caller settles or requeues them, and calls `release` for each. A delivery that the broker has taken back is
         not among them.
@@ -475,7 +475,7 @@ class DeliveryLedger(Waiter):
         return int(tag) in self._overdue
 
     def _check_overdue(self, tag: i64) -> None:
-        """Forget that `tag` was taken back: its answer has come.
+        """Forget that `tag` was taken back: it has been answered.
 
         Raises:
             ChannelException: 406, it was not.
@@ -508,14 +508,14 @@ class DeliveryLedger(Waiter):
         return self._maybe_take_one(tag)
 
     def maybe_take_oldest(self, up_to: i64) -> Delivery | None:
-        """Remove and return the oldest delivery with a tag of at most `up_to`, 0: of all; None when there is none.
+        """Remove and return the oldest delivery with a tag up to `up_to`, 0: of all; None when all are answered.
 
         The caller settles or requeues it, and calls `release`.
         """
         return self._take_oldest(up_to)
 
     def restore(self, delivery: Delivery) -> None:
-        """Put back what `take` returned and nobody released: tx.rollback."""
+        """Put back a delivery that `take` returned and that was not released: tx.rollback."""
         self.unacked_count += 1
         index: i64 = delivery.tag - self._first_tag
         if index < 0 or index >= len(self._entries):
@@ -527,7 +527,7 @@ class DeliveryLedger(Waiter):
             self._head = index
 
     def close(self) -> None:
-        """Give out nothing more: the channel ends. What is out is taken back by and by."""
+        """Send nothing more: the channel ends. Its unacked deliveries are taken back later, step by step."""
         self.outbox = NOWHERE
         self._line.clear()
         self.awaited = False
@@ -536,7 +536,7 @@ class DeliveryLedger(Waiter):
             line.leave(self)
 
     def release(self, delivery: Delivery) -> None:
-        """Give the room that `delivery` took back to its consumer and this channel."""
+        """Return the room that `delivery` took to its consumer and this channel."""
         consumer = delivery.consumer
         if consumer is not None:
             consumer.outstanding -= 1
@@ -560,12 +560,12 @@ class DeliveryLedger(Waiter):
             self.make_room()
 
     def make_room(self) -> None:
-        """Let those who wait have their turn: there may be room."""
+        """Let waiting consumers have their turn: there may be room."""
         if self.awaited and self.line is None and not self._is_served:
             self.turns.join(self, for_outbox=False)
 
     def take_turn(self, run: i64) -> i64:
-        """Serve those who wait, a message each, until `run` messages are out and everybody had the turn once."""
+        """Serve waiting consumers, a message each, until `run` messages are sent and each has had its turn once."""
         line = self._line
         turns = self.turns
         before: i64 = self.next_tag
@@ -594,7 +594,7 @@ class DeliveryLedger(Waiter):
         return self.next_tag - before + 1 + looked
 
     def searches_on(self) -> None:
-        """A consumer that has waited for the disk to look at messages goes on. For who waits for its end."""
+        """Note that a search continues after a wait for the disk. For code that waits for the end of searches."""
 
     def left(self, consumer: Consumer) -> None:
         """Forget that `consumer`, which is gone, waits."""
@@ -603,10 +603,10 @@ class DeliveryLedger(Waiter):
             line.leave(consumer)
 
     def waiting_since(self, now_s: float) -> float:
-        """Return a time by which the oldest unanswered delivery had been made; `now_s` when there is none.
+        """Return a time by which the oldest unanswered delivery had been made; `now_s` when all are answered.
 
-        Deliveries carry no time of their own, that would cost every one of them. Each call leaves a mark instead,
-        "tags below this one were given out by then", so the answer is as exact as the calls are frequent.
+        Deliveries carry no time of their own, which would cost every one of them. Each call leaves a mark instead,
+        "tags below this one were given out by then". So the answer is as exact as the calls are frequent.
         """
         oldest = self._oldest_tag()
         if oldest == 0:
@@ -664,9 +664,9 @@ class DeliveryLedger(Waiter):
         return found
 
     def outstanding_for(self, consumer: Consumer) -> list[int]:
-        """Return the tags of what `consumer` has not answered, oldest first.
+        """Return the tags that `consumer` has not answered, oldest first.
 
-        If there are any, it costs what is outstanding, of other consumers too.
+        If there are any, the cost is that of all unanswered deliveries, of other consumers too.
         """
         if consumer.outstanding == 0:
             return []
@@ -677,7 +677,7 @@ class DeliveryLedger(Waiter):
         return found
 
     def is_oldest(self, tag: i64) -> bool:
-        """Tell whether nothing below `tag` waits for its answer."""
+        """Tell whether every delivery below `tag` was answered."""
         oldest: i64 = self._oldest_tag()
         return oldest == 0 or oldest >= tag
 
@@ -709,7 +709,7 @@ class DeliveryLedger(Waiter):
         heappush(tags, int(delivery.tag))
 
     def _oldest_straggler(self) -> int:
-        """Return the tag of the oldest of them; there is one."""
+        """Return the tag of the oldest straggler; not without any."""
         tags = self._straggler_tags
         while tags[0] not in self._stragglers:
             heappop(tags)
@@ -724,9 +724,9 @@ class DeliveryLedger(Waiter):
         return None
 
     def check_outstanding(self, tag: i64) -> None:
-        """Make sure that the delivery with `tag` waits for its answer; 0 stands for all there are, or none.
+        """Make sure that the delivery with `tag` waits for its answer; 0 stands for all of them, or nothing.
 
-        A delivery that the broker has taken back is as good.
+        A delivery that the broker has taken back counts as well.
 
         Raises:
             ChannelException: 406, the tag is not outstanding.

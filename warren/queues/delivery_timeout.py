@@ -1,16 +1,16 @@
 """How long a delivery may be unanswered: x-visibility-timeout, and x-consumer-timeout.
 
     visibility timeout    the message comes back to its queue, as one that has failed
-    consumer timeout      the message comes back, not as one that has failed, and its consumer is cancelled: it is taken
-                          for stuck
+    consumer timeout      the message comes back, not as one that has failed, and its consumer is cancelled: it is
+                          assumed to be stuck
 
-1. Each delivery with a limit has an entry in one heap by time. An answer leaves the entry behind; from `STALE_MIN` on
-   those are looked for, for the time may be hours ahead, and they keep their channel in memory.
-2. A delivery whose time begins anew has another entry, and `_touched` says which one holds. That is forgotten with the
-   entries of what has been answered.
+1. Each delivery with a limit has an entry in one heap by time. An answer leaves the entry there. From `STALE_MIN`
+   entries on answered ones are removed: their time may be hours ahead, and they keep their channel in memory.
+2. A delivery whose time begins again has another entry, and `_touched` says which one is valid. That is forgotten
+   together with the entries of answered deliveries.
 3. Deliveries come back in the order of their limits, `LEAVE_MAX` in one turn.
 4. An answer after the consumer timeout is ignored: the ledger knows the tag (`DeliveryLedger.take_overdue`). After the
-   visibility timeout the tag is unknown: the consumer stays, and has to learn that its answer came to nothing.
+   visibility timeout the tag is unknown: the consumer stays, and has to learn that its answer had no effect.
 
 The limit of the broker (`limits.delivery_timeout_s`) is for quorum queues only, and not here: channels look at their
 oldest deliveries once a minute (`channels.overdue`), which costs a delivery nothing.
@@ -32,7 +32,7 @@ from warren.queues.timers import NEVER, Timer
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
 
-# From so many on, limits of what has been answered meanwhile are looked for.
+# From this number on, limits of answered deliveries are removed.
 STALE_MIN: Final = 1024
 
 
@@ -47,7 +47,7 @@ class TimeLimit:
 
 
 class DeliveryTimeouts:
-    """The time limits of what is out of `queue`. `timer` is set for the first one."""
+    """The time limits of the unacked deliveries of `queue`. `timer` is set for the first one."""
 
     def __init__(self, queue: Queue, host: QueueHost, timer: Timer) -> None:
         self._queue = queue
@@ -63,11 +63,11 @@ class DeliveryTimeouts:
         return len(self._limits)
 
     def touched_count(self) -> int:
-        """Return of how many deliveries it is noted that their time began anew, answered ones included."""
+        """Return how many deliveries are noted whose time began again, answered ones included."""
         return len(self._touched)
 
     def begin(self, ledger: DeliveryLedger, visible_ms: i64, timeout_ms: i64) -> None:
-        """The last message that `ledger` has delivered is to be answered within a time, or two."""
+        """Set one or two limits for the answer to the message that `ledger` has delivered last."""
         tag: i64 = ledger.next_tag - 1
         if visible_ms > 0:
             self._add(TimeLimit(self._log.now_ms + visible_ms, ledger, tag, 0))
@@ -75,7 +75,7 @@ class DeliveryTimeouts:
             self._add(TimeLimit(self._log.now_ms + timeout_ms, ledger, tag, timeout_ms))
 
     def touch(self, ledger: DeliveryLedger, tag: i64, visible_ms: i64) -> None:
-        """Give a delivery its time again."""
+        """Begin the time of a delivery again."""
         at_ms: i64 = self._log.now_ms + visible_ms
         key = (ledger, int(tag))
         if self._touched.get(key, 0) == at_ms:
@@ -107,7 +107,7 @@ class DeliveryTimeouts:
         return self._limits[0][0] if self._limits else NEVER
 
     def end_due(self, now_ms: i64) -> None:
-        """Have those come back whose time is over."""
+        """Take back deliveries whose time is over."""
         limits = self._limits
         left: i64 = LEAVE_MAX
         while limits and limits[0][0] <= now_ms and left > 0:
@@ -134,7 +134,7 @@ class DeliveryTimeouts:
             self._queue.wake()
 
     def close(self) -> None:
-        """The queue is deleted."""
+        """Release everything: the queue is deleted."""
         self._limits.clear()
         self._touched = {}
         self._timer = Timer()  # it has us, and we have it

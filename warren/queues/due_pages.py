@@ -1,17 +1,17 @@
-"""Which numbers held messages get: what falls due at about the same time has its entries in the same index pages.
+"""Numbers for held messages: those that are due at about the same time have entries in the same index pages.
 
-A lane numbers its messages as they come while it holds few, and while what it holds is due soon. Of many messages with
-delays of hours each would fall due in another page of the index: to be read, changed and written again for one entry.
-So each stretch of time has a page of its own that is being filled, and when its time comes the page is read once, and
-is gone when its messages are.
+A lane numbers its messages as they come while it holds few, and while they are due soon. Of many messages with delays
+of hours each would be due in another page of the index: to be read, changed and written again for one entry. So each
+stretch of time has a page of its own that is being filled. When its time comes the page is read once, and it is gone
+together with its messages.
 
     a stretch is between 1/64 and 1/32 of how far ahead it is    two hours from now: between 112 and 225 s
 
-1. A page that gets no more numbers is in ``closed`` until somebody takes that list; the others are in ``open``, and
+1. A page that gets no more numbers is in ``closed`` until the owner takes that list; the others are in ``open``, and
    must stay in memory.
-2. Numbers of one stretch ascend as they are given. Those of different stretches do not: equal times come out in the
-   order in which they were held, but for those around the moments when a stretch becomes a shorter one.
-3. No number is given twice, and after a restart none in a page that was begun before.
+2. Numbers of one stretch ascend as they are given. Those of different stretches do not: messages with equal times come
+   out in the order in which they were held, except around the moments when a stretch becomes a shorter one.
+3. A number is not given twice, and after a restart not from a page that was begun before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-# From here on time is cut into stretches, and up to here: ten years and some days.
+# Time is cut into stretches from here on up to here: ten years and some days.
 NEAR_MS: Final = 1 << 16
 FAR_MS: Final = 1 << 39
 SHIFT_MIN: Final = 11
@@ -29,14 +29,14 @@ SLOTS: Final = (34 - SHIFT_MIN) * 64
 
 
 class DuePages:
-    """Gives numbers. `page_entries`: how many there are in a page."""
+    """Gives numbers. `page_entries`: the size of a page."""
 
     def __init__(self, page_entries: i64) -> None:
-        self.next_number: i64 = 0  # behind the last page that was begun
+        self.next_number: i64 = 0  # after the last page that was begun
         self.open: set[int] = set()
         self.closed: list[int] = []
         self._page_entries: i64 = page_entries
-        self._near: i64 = 0  # the next one for what is not sorted; none is open at the beginning of a page
+        self._near: i64 = 0  # the next one for unsorted messages; at the beginning of a page: take a new page
         # The stretch of each slot, and the next number in its page. Two stretches of a slot are never ahead at a time.
         self._keys = vec[i64]()
         self._numbers = vec[i64]()
@@ -78,7 +78,7 @@ class DuePages:
         return number
 
     def _leave(self, number: i64) -> None:
-        """Nothing more comes into the page of `number`, if it is open."""
+        """Close the page of `number`, if it is open: it gets no more entries."""
         if number % self._page_entries != 0:
             self._close(number // self._page_entries)
 

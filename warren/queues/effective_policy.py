@@ -1,12 +1,11 @@
-"""Which setting holds for a queue or an exchange: that of its argument, of its operator policy, or of its policy.
+"""The setting that applies to a queue or an exchange: from its argument, from its operator policy, or from its policy.
 
-1. Of numbers the smallest holds. A negative delivery limit is none, and loses against any limit.
-2. Of anything else the argument's value holds, then the operator policy's, then the policy's.
-3. An `EffectivePolicy` does not change: when policies come or go, others take its place.
+1. Among numbers the smallest applies. A negative delivery limit means no limit, and loses against any limit.
+2. For all other values the argument wins, then the operator policy, then the policy.
+3. An `EffectivePolicy` does not change: when policies come or go, another takes its place.
 
-Which policies apply is decided in ``vhosts.policies``, which makes these. Whoever wants to know what policies come to
-asks one of them, and looks into no definition: the rules of a queue, the alternate of an exchange, federation, and
-those who list queues.
+``vhosts.policies`` decides which policies apply, and makes these. Code that needs a setting asks one of these, and does
+not read definitions: the rules of a queue, the alternate of an exchange, federation, and lists of queues.
 
 Source: RabbitMQ, "Policies", "Operator policies".
 """
@@ -21,7 +20,7 @@ from warren.queues.arguments import BY_KEY, fault_of
 
 
 class PolicySettings:
-    """What a queue or an exchange knows of a policy that it follows: its name, and its settings by key."""
+    """A policy as a queue or an exchange that follows it knows it: its name, and its settings by key."""
 
     def __init__(self, name: str, definition: dict[str, object]) -> None:
         self.name = name
@@ -29,7 +28,7 @@ class PolicySettings:
 
 
 class EffectivePolicy:
-    """What the policy and the operator policy of one queue or exchange come to; None: there is none."""
+    """The policy and the operator policy of one queue or exchange together; None: it does not have one."""
 
     def __init__(self, policy: PolicySettings | None, operator_policy: PolicySettings | None) -> None:
         self.policy = policy
@@ -44,7 +43,7 @@ class EffectivePolicy:
         return None if self.operator_policy is None else self.operator_policy.name
 
     def definition(self) -> dict[str, object]:
-        """Return the settings of both together, a dict of its own."""
+        """Return the settings of both together, as a new dict."""
         merged: dict[str, object] = {}
         if self.policy is not None:
             merged.update(self.policy.definition)
@@ -62,7 +61,7 @@ class EffectivePolicy:
         return None
 
     def under_arguments(self, arguments: Table) -> Table:
-        """Return `arguments` of a queue, by policy key, with the settings that hold beside them or instead of them.
+        """Return `arguments` of a queue, by policy key, with the policy settings that add to them or replace them.
 
         Settings that `policy_key_error` would refuse are passed over.
         """
@@ -99,7 +98,7 @@ def _policy_text(value: object) -> str:
 
 
 def _winner(key: str, first: object, second: object) -> object:
-    """Return which of two values of `key` holds; where they are no numbers, that is the `first`."""
+    """Return the value of `key` that wins; that is the `first` where they are not both numbers."""
     if isinstance(first, bool) or isinstance(second, bool):
         return first
     if not (isinstance(first, (int, float)) and isinstance(second, (int, float))):

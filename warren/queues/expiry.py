@@ -1,17 +1,17 @@
-"""When the messages of a queue expire: its time to live (x-message-ttl), and those that messages bring (expiration).
+"""When the messages of a queue expire: by its time to live (x-message-ttl), and by that of messages (expiration).
 
-    waiting    no longer than until its deadline, wherever it stands
+    waiting    at most until its deadline, wherever it stands
     returned   back to its place while there is time left, else expired
-    handed out never behind its deadline
+    delivered  never after its deadline
 
-1. A message is never delivered behind its deadline, and leaves within a second of it wherever it waits. With the
-   queue's time to live alone deadlines have the order of the messages: only heads are looked at. A message with a time
-   to live of its own, and what stands out of that order, has an entry in `_early`; what is right then is looked for
-   when it is due.
-2. What has expired dies, as ``queues.message_deaths`` says, `LEAVE_MAX` in one turn, the rest when the timers run
-   again. It is not delivered meanwhile.
-3. What a policy's time to live finds waiting begins to age when the policy comes, and what is of a time that has yet to
-   come, since the clock was set back before a start, with that start: it keeps nothing behind it alive.
+1. A message is never delivered after its deadline, and leaves within a second of it wherever it waits. With the queue's
+   time to live alone deadlines have the order of the messages: only heads are looked at. A message with a time to live
+   of its own, or out of that order, has an entry in `_early`; whether that is still right is checked when it is due.
+2. Expired messages die, as ``queues.message_deaths`` says, `LEAVE_MAX` in one turn, the rest when the timers run again.
+   They are not delivered meanwhile.
+3. Messages that wait when a policy brings a time to live begin to age at that moment. After the clock was set back
+   before a start, messages may have times in the future: they begin to age at that start, and do not keep later ones
+   alive.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 # How many expired messages are fetched from the middle of a backlog in one go.
 EXPIRE_MAX: Final = 512
 EXPIRE_MAX_BYTES: Final = 1 << 20
-# From so many on, deadlines of what has been settled meanwhile are looked for.
+# From this number on, deadlines of settled messages are removed.
 STALE_MIN: Final = 1024
 
 
 class Expiry:
-    """The deadlines of what waits in `queue`. `timer` is set for the first one."""
+    """The deadlines of the messages that wait in `queue`. `timer` is set for the first one."""
 
     def __init__(self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, timer: Timer) -> None:
         log = host.log
@@ -57,22 +57,22 @@ class Expiry:
         self._has_levels: bool = rules.max_priority > 0
         self._early = Deadlines()  # of places
         self._fetching: bool = False
-        self.is_held_up: bool = False  # for dead letters: what has expired stays, and is not handed out
+        self.is_held_up: bool = False  # for dead letters: expired messages stay, and are not delivered
         self._since_ms: i64 = log.now_ms  # the time of messages that have none
         self._came_ms: i64 = log.now_ms  # no message that has come into this process is later
-        # The queue's time to live counts from here at the earliest.
+        # The queue's time to live counts from this time at the earliest.
         has_messages = queue.published > 0 or queue.ready.count > 0 or queue.unacked_count > 0
         self._aging_from_ms: i64 = log.now_ms if has_messages or self._ttl_ms < 0 else 0
-        self._latest_ms: i64 = log.now_ms  # when the latest came that the queue's time to live holds for
+        self._latest_ms: i64 = log.now_ms  # when the latest message came that has the queue's time to live
 
     def __len__(self) -> int:
-        """Return how many deadlines are noted beside the order of the messages."""
+        """Return how many deadlines are noted besides the order of the messages."""
         return len(self._early)
 
     def follow(self, rules: QueueRules) -> None:
-        """Have another time to live hold from now on."""
+        """Follow another time to live from now on."""
         if self._ttl_ms < 0:
-            # What waits already begins to age now.
+            # Messages that wait already begin to age now.
             self._aging_from_ms = self.log.now_ms
         self._ttl_ms = rules.message_ttl_ms
         self._has_levels = rules.max_priority > 0
@@ -80,7 +80,7 @@ class Expiry:
     # --- messages come ----------------------------------------------------------------------------------------------
 
     def admitted(self, message: Message) -> None:
-        """A message comes into the queue: give it its time, if one holds for it."""
+        """Give a message that comes into the queue its time, if there is a time to live for it."""
         if message.time_ms == 0 and (self._ttl_ms >= 0 or message.expiration_ms >= 0):
             message.time_ms = self.log.now_ms
         if self.log.now_ms > self._came_ms:
@@ -89,14 +89,14 @@ class Expiry:
             self._latest_ms = message.time_ms
 
     def released(self, message: Message) -> None:
-        """A held message comes into the queue: its time to live begins now, whatever the time was when it was held."""
+        """Begin the time to live of a held message that comes into the queue now, however long it was held."""
         if message.expiration_ms >= 0 or self._ttl_ms >= 0:
             message.time_ms = self.log.now_ms
         if self.log.now_ms > self._came_ms:
             self._came_ms = self.log.now_ms
 
     def waits(self, message: Message, place: i64) -> None:
-        """`message` waits now: note its deadline."""
+        """Note the deadline of `message`, which waits now."""
         if message.time_ms == 0:
             return
         own: i64 = message.expiration_ms
@@ -109,14 +109,14 @@ class Expiry:
             self._note_early(message.time_ms + own, place)
         if self._ttl_ms >= 0:
             if message.time_ms < self._latest_ms:
-                # The clock was set back: those before it leave later.
+                # The clock was set back: earlier messages leave later.
                 self._note_early(message.time_ms + self._ttl_ms, place)
             else:
                 self._latest_ms = message.time_ms
                 self._timers.at(message.time_ms + self._ttl_ms, self._timer)
 
     def returns(self, delivery: Delivery) -> bool:
-        """A delivery comes back: note its deadline; False when it is over, and the message has died."""
+        """Note the deadline of a delivery that comes back; False when it is over, and the message has died."""
         message = delivery.message
         own: i64 = message.expiration_ms
         if own < 0 and self._ttl_ms < 0:
@@ -127,18 +127,18 @@ class Expiry:
             self._deaths.add(message, delivery.sequence_number, EXPIRED)
             return False
         if own >= 0 or self._has_levels or message.time_ms < self._latest_ms:
-            # What is returned need not have the order of its deadlines: of several levels, of a clock set back.
+            # Returned messages need not be in the order of their deadlines: several levels, or a clock set back.
             self._note_early(deadline, delivery.sequence_number)
         self._timers.at(deadline, self._timer)
         return True
 
     def restored(self, index: QueueIndex) -> None:
-        """The backlog of a lane was taken over from an earlier process: find the deadlines in it."""
+        """Find the deadlines in the backlog of a lane, taken over from an earlier process."""
         if index.has_expiring:
             _EarlyScan(self.log, index, self).go_on()
 
     def early_found(self, at_ms: i64, place: i64) -> None:
-        """A message with a time to live of its own waits on disk."""
+        """Note a message on disk with a time to live of its own."""
         self._note_early(at_ms, place)
 
     def _note_early(self, at_ms: i64, place: i64) -> None:
@@ -148,7 +148,7 @@ class Expiry:
         self._timers.at(at_ms, self._timer)
 
     def _forget_stale(self) -> None:
-        """Forget deadlines of messages that do not wait any more: they may be far in the future, and very many."""
+        """Forget deadlines of messages that no longer wait: they may be far in the future, and very many."""
         queue = self.queue
         early = self._early
         returned = queue.ready.returned_places()
@@ -178,9 +178,9 @@ class Expiry:
         return at_ms
 
     def since_ms(self, message: Message) -> i64:
-        """Return from when on `message` ages."""
+        """Return the time from which `message` ages."""
         since: i64 = message.time_ms
-        # What is of a time to come was stored by an earlier process, whose clock was ahead: it waits since the start.
+        # A future time was stored by an earlier process, whose clock was ahead: the message waits since the start.
         if since == 0 or (since > self.log.now_ms and since > self._came_ms):
             return self._since_ms
         return since
@@ -190,13 +190,13 @@ class Expiry:
         return self.deadline_ms(message) <= self.log.now_ms
 
     def expired_at_hand_out(self, message: Message, place: i64) -> None:
-        """A message that was about to be delivered, and is not in the queue any more, is too old."""
+        """Let a message die that was about to be delivered and has left the queue: it is too old."""
         self._deaths.add(message, place, EXPIRED)
 
     def expire(self) -> bool:
-        """Let go of what has expired, as far as it is in memory; the rest is fetched. False: there was too much.
+        """Remove expired messages that are in memory; fetch the others. False: there were too many.
 
-        What is left goes when the timers run next.
+        The rest is removed when the timers run next.
         """
         now_ms: i64 = self.log.now_ms
         early = self._early
@@ -224,12 +224,12 @@ class Expiry:
         return False
 
     def _has_to_wait(self) -> bool:
-        """Tell whether dead letters have to be placed before more may expire; the timer is due then."""
+        """Tell whether dead letters must be placed before more messages may expire; the timer is due then."""
         self.is_held_up = self._deaths.must_wait(self._timer)
         return self.is_held_up
 
     def _expire_early(self, now_ms: i64, left: i64) -> i64:
-        """Let go of at most `left` of those in `_early`; return how many more there may be."""
+        """Remove at most `left` of those in `_early`; return how many more there may be."""
         ready = self.queue.ready
         early = self._early
         lane: i64 = -1
@@ -259,7 +259,7 @@ class Expiry:
         return left
 
     def _lives_on(self, message: Message, place: i64, now_ms: i64) -> bool:
-        """Tell whether `message` has more time than was noted: the time to live of a policy has gone."""
+        """Tell whether `message` has more time than was noted: a policy with a time to live has gone."""
         at_ms: i64 = self.deadline_ms(message)
         if at_ms <= now_ms:
             return False
@@ -268,7 +268,7 @@ class Expiry:
         return True
 
     def expired_fetched(self, fetch: Fetch, lane_bits: i64, messages: list[Message | None]) -> None:
-        """Expired messages have come from the middle of the backlog, or the first of them."""
+        """Let expired messages die that were read from the middle of the backlog, or the first of them."""
         queue = self.queue
         if queue.deleted:
             return
@@ -301,9 +301,9 @@ class Expiry:
         return at_ms
 
     def close(self) -> None:
-        """The queue is deleted."""
+        """Release everything: the queue is deleted."""
         self._early.clear()
-        self._timer = Timer()  # it has us, and we have it
+        self._timer = Timer()  # it refers to us, and we to it
 
 
 class _ExpiredFetch(Fetch):
@@ -316,7 +316,7 @@ class _ExpiredFetch(Fetch):
         self._expiry.expired_fetched(self, self._lane_bits, messages)
 
     def page_damaged(self, page: IndexPage) -> None:
-        """The backlog counts what it loses, when it comes there."""
+        """Do nothing: the backlog counts its lost messages when it reads the page itself."""
 
 
 class _EarlyScan(TimeScan):

@@ -1,14 +1,14 @@
-"""Messages read from disk by their sequence numbers, out of turn: what expires behind a live head, what was held.
+"""Messages read from disk by their sequence numbers, out of turn: those that expire behind a live head, held ones.
 
     asked for -> pages of the index that are absent -> wait until the messages are written -> messages -> told
 
-1. The caller asks for numbers that were stored; whether one is still wanted when it comes is the caller's to look.
-2. When it is told, the index pages of all numbers asked for are resident, unless they are damaged: then none of their
-   messages is there.
+1. The caller asks for numbers that were stored, and checks whether it still wants a message when it comes.
+2. When the caller is told, the index pages of all numbers asked for are resident, except damaged ones: their messages
+   are missing.
 3. Places are looked up after the pages are here and read at once, so compaction cannot take a segment away in between.
-4. An index page that somebody else has loaded, changed or written again since it was asked for is not what was read:
-   it is looked at again.
-5. What is read at a time is bounded, whatever the size of the messages: `most_bytes`, or one message.
+4. An index page that was loaded, changed or written again since it was asked for is not the one that was read: it is
+   looked at again.
+5. One read is bounded, whatever the size of the messages: `most_bytes`, or one message.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, 
 from warren.msgstore.log.records import DROPPABLE, TIME_BYTES, page_entries, record_length, time_of
 from warren.queues.deadlines import Deadlines
 
-# Records lying this close are read in one go, and at most so much.
+# Records lying this close are read in one go, and at most this much.
 READ_GAP_BYTES: Final = 4096
 READ_BYTES_MAX: Final = 1 << 20
-# How many index pages a scan looks at in one go, and how close together times are read in one go. What was stored one
-# after the other may be spread over many pages.
+# How many index pages a scan looks at in one go, and how close together times are read in one go. Messages stored in a
+# row may have entries spread over many pages.
 SCAN_PAGES: Final = 32
 SCAN_GAP_BYTES: Final = 1024
 
 
 class Ranges:
-    """Places in the log, close ones put together. Entry n is in range ``places[n]``, -1: in none, at ``starts[n]``."""
+    """Places in the log, close ones merged. Entry n is in range ``places[n]``, at ``starts[n]``; -1: in no range."""
 
     def __init__(self, log: MessageLog, gap_bytes: i64, *, parts_large: bool = False) -> None:
         self.ranges: list[tuple[int, int]] = []
-        self.alone: list[int] = []  # those that are one large record, when these are to be parted from the others
+        self.alone: list[int] = []  # ranges that are one large record, when these must be parted from the others
         self._parts_large: bool = parts_large
         self.places = vec[i64]()
         self.starts = vec[i64]()
@@ -76,7 +76,7 @@ class Ranges:
         self.starts = append(self.starts, lsn - self._start)
 
     def add_nothing(self) -> None:
-        """Count an entry that lies nowhere."""
+        """Count an entry without a place."""
         self.places = append(self.places, -1)
         self.starts = append(self.starts, 0)
 
@@ -85,7 +85,7 @@ class Ranges:
             self.ranges.append((int(self._start), int(self._end - self._start)))
 
     def taken(self) -> list[tuple[int, int]]:
-        """Return all ranges; nothing is added any more."""
+        """Return all ranges; nothing may be added afterwards."""
         self._close()
         return self.ranges
 
@@ -94,7 +94,7 @@ class Ranges:
 class Fetch(IndexOwner):
     """One request. Override `fetched`. `most_bytes`: how much may come at a time, 0: all.
 
-    When not all may come, ``numbers`` is only the first of what was asked for, and ``left`` the rest. ``loaded`` are
+    When not all may come, ``numbers`` is only the first of the numbers asked for, and ``left`` the rest. ``loaded`` are
     the numbers of the index pages that were absent before.
     """
 
@@ -108,11 +108,11 @@ class Fetch(IndexOwner):
         self._damaged: list[IndexPage] = []
 
     def fetched(self, messages: list[Message | None]) -> None:
-        """Take what was asked for, in that order; None for what is gone, or damaged and so lost."""
+        """Take the messages that were asked for, in that order; None for one that is gone, or damaged and so lost."""
         raise AssertionError("overridden")
 
     def goes_on(self) -> bool:
-        """Ask for what was left; False when nothing was."""
+        """Ask for the numbers that were left; False when nothing was left."""
         if not self.left:
             return False
         self.numbers = self.left
@@ -121,17 +121,17 @@ class Fetch(IndexOwner):
         return True
 
     def page_damaged(self, page: IndexPage) -> None:
-        """An index page cannot be read, and so none of its messages. Whoever counts them overrides this."""
+        """Report an index page that cannot be read, and so none of its messages can. Override to count them."""
         index = self.index
         self.log.report_damage(index, -1, page.lsn)
         index.lose_page(page)
 
     def message_damaged(self, number: i64, lsn: i64) -> None:
-        """A message cannot be read. Whoever only looks overrides this."""
+        """Report a message that cannot be read. Override for a mere look."""
         self.log.report_damage(self.index, number, lsn)
 
     def begin(self) -> None:
-        """Ask for what is missing next."""
+        """Ask for the next missing part."""
         index = self.index
         pages: list[IndexPage] = []
         page_numbers: list[int] = []
@@ -156,16 +156,16 @@ class Fetch(IndexOwner):
             self._read_messages()
 
     def batch_closed(self) -> None:
-        """Another batch is written."""
+        """Continue: another batch is written."""
         self.begin()
 
     def pages_read(self, job: _PagesRead) -> None:
-        """The pages are here."""
+        """Take index pages that were read."""
         index = self.index
         log = self.log
         for page, number, (lsn, _), data in zip(job.pages, job.numbers, job.ranges, job.data, strict=True):
             if page.resident or page.lsn != lsn or index.deleted:
-                continue  # somebody else was here meanwhile
+                continue  # it was changed meanwhile
             if log.is_page(data, page.length):
                 index.page_loaded(page, page_entries(data, 0), log.void_below_lsn)
                 self.loaded.append(number)
@@ -198,7 +198,7 @@ class Fetch(IndexOwner):
         self.log.read_jobs.append(_MessagesRead(self, found, ranges))
 
     def messages_read(self, job: _MessagesRead) -> None:
-        """The messages are here."""
+        """Take messages that were read."""
         index = self.index
         log = self.log
         messages: dict[int, Message] = {}
@@ -216,7 +216,7 @@ class Fetch(IndexOwner):
                         index, number, job.data[place], job.places.starts[at], length, job.is_checked
                     )
                 if message is None and index.lsn_of_resident(number) != lsn:
-                    self.begin()  # compaction has moved it meanwhile, and what it was in is gone
+                    self.begin()  # compaction has moved it meanwhile, and its old place is gone
                     return
                 if message is None:
                     self.message_damaged(number, lsn)
@@ -276,11 +276,11 @@ class TimeScan(IndexOwner):
     """Reads the times of all stored messages of an index, or of those that have a time to live of their own.
 
     After a restart: a few pages at a time and one read under way, so that a long queue is served meanwhile. Messages
-    that are stored later are not met; one may be found that is settled meanwhile, and one that is moved meanwhile may
-    be found twice. Override `found` and `ended`; `unreadable` and `page_damaged` if nobody else looks at what is there.
+    that are stored later are not found; one may be found that is settled meanwhile, and one that is moved meanwhile may
+    be found twice. Override `found` and `ended`; also `unreadable` and `page_damaged` if no other code reads there.
 
     `wanted_flag`: in the low bits of an entry, 0: all. `whole`: `found` gets the records; else only their ends are
-    read, where the times are, unchecked. Whoever reads the message will find it damaged.
+    read, where the times are, unchecked. A later read of the message will find it damaged.
     """
 
     def __init__(self, log: MessageLog, index: QueueIndex, wanted_flag: i64, *, whole: bool) -> None:
@@ -294,7 +294,7 @@ class TimeScan(IndexOwner):
         self._again: list[int] = []  # and after those
         self._unwritten: bool = False
         self._retried: set[int] = set()
-        # What is to be read before the next pages.
+        # The entries to read before the next pages.
         self._numbers = vec[i64]()
         self._lsns = vec[i64]()
         self._lengths = vec[i64]()
@@ -315,7 +315,7 @@ class TimeScan(IndexOwner):
         """The time of a message cannot be read."""
 
     def page_damaged(self, page: IndexPage) -> None:
-        """An index page cannot be read. Whoever needs it will see for himself."""
+        """Do nothing: a later reader of the index page will find the damage."""
 
     def go_on(self) -> None:
         """Ask for the next pages, or for the messages of those that are here."""
@@ -332,7 +332,7 @@ class TimeScan(IndexOwner):
         self._read()
 
     def _look(self) -> bool:
-        """Note what is to be read of the next pages; False when that has to wait, or was all."""
+        """Note the entries of the next pages that must be read; False when that has to wait, or all is done."""
         index = self.index
         absent: list[IndexPage] = []
         numbers: list[int] = []
@@ -367,7 +367,7 @@ class TimeScan(IndexOwner):
         return False
 
     def _next_page(self) -> i64:
-        """Return the number of the next page to look at, -1 when there is none."""
+        """Return the number of the next page to look at, -1 after the last."""
         page_number: i64 = self._page_number
         if page_number * self.index.page_entries < self._end:
             self._page_number = page_number + 1
@@ -375,11 +375,11 @@ class TimeScan(IndexOwner):
         return self._pages.pop() if self._pages else -1
 
     def batch_closed(self) -> None:
-        """What was being moved is where it is to be now."""
+        """Continue: messages that were being moved are in their new places."""
         self.go_on()
 
     def pages_read(self, job: _ScanPages) -> None:
-        """Pages are here. They are looked at and not kept."""
+        """Look at pages that were read. They are not kept."""
         index = self.index
         if index.deleted:
             return
@@ -421,7 +421,7 @@ class TimeScan(IndexOwner):
             self._again.append(int(page_number))
 
     def _sort(self) -> None:
-        """Bring what was noted into the order of the log, if it is not: what lies together is read in one go."""
+        """Sort the noted entries by their places in the log, if needed: neighbours are read in one go."""
         order = Deadlines()
         at: i64 = 0
         last: i64 = 0
@@ -449,7 +449,7 @@ class TimeScan(IndexOwner):
         self._lengths = lengths
 
     def _read(self) -> None:
-        """Read the next of what was noted."""
+        """Read the next of the noted entries."""
         first: i64 = self._at
         at: i64 = first
         total: i64 = 0
@@ -471,7 +471,7 @@ class TimeScan(IndexOwner):
         self.log.read_jobs.append(_ScanTimes(self, first, at, places))
 
     def times_read(self, job: _ScanTimes) -> None:
-        """What was asked for is here."""
+        """Tell the times that were read."""
         if self.index.deleted:
             return
         places = job.places
@@ -494,7 +494,7 @@ class TimeScan(IndexOwner):
         self.go_on()
 
     def _looks_again(self, page_number: i64) -> bool:
-        """A message is not where it was when its page was looked at: have the page looked at again, once."""
+        """Have a page looked at again, once: a message was not where its entry said."""
         if int(page_number) in self._retried:
             return int(page_number) in self._again
         self._retried.add(int(page_number))
@@ -517,7 +517,7 @@ class _ScanPages(WholeRecordsRead):
 
 
 class _ScanTimes(ReadJob):
-    """The places of what the scan has noted from `first` to `end`."""
+    """The places of the scan's noted entries from `first` to `end`."""
 
     def __init__(self, scan: TimeScan, first: i64, end: i64, places: Ranges) -> None:
         super().__init__(places.taken())

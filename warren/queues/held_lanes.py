@@ -1,11 +1,11 @@
-"""The lanes of a queue beside its backlog, with what is held (``queues.held_messages``).
+"""The lanes of a queue besides its backlog, with held messages (``queues.held_messages``).
 
     held          delayed by its publisher, or until another try
-    parked        given up, until somebody releases it
+    parked        given up, until an operator releases it
     undelivered   dead letters that a target has refused, of a queue that sends them at least once
 
-What was refused is sent again every `UNDELIVERED_RETRY_MS`; who has taken it does not get it again, in this process. It
-stays where it is in the log meanwhile, for a target may be away for days.
+A refused letter is sent again every `UNDELIVERED_RETRY_MS`. A queue that has taken it does not get it again, in this
+process. The letter stays in its place in the log meanwhile, for a target may be away for days.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNDELIVERED_RETRY_MS: Final = 5000
 
 
 class HeldLanes:
-    """What is held of `queue`; a lane is None until something is. `timer` is set for the first of all."""
+    """The held messages of `queue`; a lane is None until it gets a message. `timer` is set for the first of all."""
 
     def __init__(self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, timer: Timer) -> None:
         self.held: HeldLane | None = None
@@ -61,7 +61,7 @@ class HeldLanes:
         self._keep_in(lane, message, until_ms)
 
     def park(self, message: Message) -> None:
-        """Keep a message until somebody releases it."""
+        """Keep a message until an operator releases it."""
         lane = self.parked
         if lane is None:
             lane = HeldLane(self, PARKED)
@@ -69,7 +69,7 @@ class HeldLanes:
         self._keep_in(lane, message, PARKED_UNTIL)
 
     def letter_sent(self, letter: Message | None) -> None:
-        """Hear of the letter of a message that died here: None when it was taken, else it is to be sent again."""
+        """Note the fate of a letter of a message that died here: None when it was taken, else it must be sent again."""
         if not self._deaths.at_least_once:
             return
         if letter is None:
@@ -96,7 +96,7 @@ class HeldLanes:
         return number
 
     def released(self, lane: i64, message: Message) -> None:
-        """The time of a held message has come."""
+        """Take a held message whose time has come."""
         if lane != UNDELIVERED:
             self._queue.accept(message, RELEASED)
             return
@@ -104,8 +104,8 @@ class HeldLanes:
             self._keep_undelivered(message.copy())
 
     def send_again(self, letter: Message) -> bool:
-        """Send a letter to those that have not taken it; tell whether there is nobody left."""
-        letter.attempts = 0  # to whoever takes it it is new
+        """Send a letter to the queues that have not taken it; tell whether all have it now."""
+        letter.attempts = 0  # it is new to the next queue
         if not self._host.send_letter(self._queue, letter):
             return False
         self._deaths.confirmed()
@@ -116,7 +116,7 @@ class HeldLanes:
         return self._deaths.may_dead_letter()
 
     def dead_letter_parked(self, message: Message) -> None:
-        """Somebody wants a parked message dead-lettered."""
+        """Dead-letter a parked message, as an operator asked."""
         if self._deaths.may_dead_letter():
             self._deaths.add(message, -1, DELIVERY_LIMIT)
         else:
@@ -125,19 +125,19 @@ class HeldLanes:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def release_due(self, now_ms: i64) -> None:
-        """Release what has its time."""
+        """Release the messages whose time has come."""
         for lane in (self.held, self.parked, self.undelivered):
             if lane is not None:
                 lane.release_due(now_ms)
 
     def changed(self) -> None:
-        """There may be something with an earlier time."""
+        """Set the timer again: something may be due earlier."""
         at_ms: i64 = self.first_ms()
         if at_ms < NEVER and not self._queue.deleted:
             self._host.timers.at(at_ms, self._timer)
 
     def first_ms(self) -> i64:
-        """Return when the next one has its time."""
+        """Return when the next message is due."""
         at_ms: i64 = NEVER
         for lane in (self.held, self.parked, self.undelivered):
             if lane is not None:
@@ -161,7 +161,7 @@ class HeldLanes:
         self.changed()
 
     def lane_of(self, code: i64) -> HeldLane | None:
-        """Return what is held in one of the lanes; None when nothing ever was."""
+        """Return one of the lanes; None when it never held a message."""
         if code == DELAYED:
             return self.held
         return self.parked if code == PARKED else self.undelivered
@@ -172,7 +172,7 @@ class HeldLanes:
         return any(lane is not None and lane.in_memory_count() for lane in lanes)
 
     def page_out(self) -> None:
-        """Memory is short."""
+        """Give up memory, which is short."""
         for lane in (self.held, self.parked, self.undelivered):
             if lane is not None:
                 if lane.needs_index():
@@ -180,11 +180,11 @@ class HeldLanes:
                 lane.page_out()
 
     def close(self) -> None:
-        """The queue is deleted."""
+        """Release everything: the queue is deleted."""
         for lane in (self.held, self.parked, self.undelivered):
             if lane is not None:
                 lane.close()
-        # They have us and we had them: nothing must be left for the cyclic collector.
+        # The lanes and this refer to each other: do not leave them to the cyclic collector.
         self.held = None
         self.parked = None
         self.undelivered = None
@@ -198,12 +198,12 @@ class HeldLane(HeldMessages):
         super().__init__(lanes.log)
         self.code: i64 = code
         self._lanes = lanes
-        # Of letters that only some have taken, by number: a message that leaves memory forgets who that was.
+        # The takers of letters that only some queues have taken, by number: a message that leaves memory forgets them.
         self._takers: dict[int, list[str]] = {}
         self._last_takers: list[str] = []  # mostly they are the same
 
     def note_takers(self, number: int, letter: Message) -> None:
-        """Remember who has taken the letter with a number, until it leaves."""
+        """Remember which queues have taken the letter with a number, until it leaves."""
         takers = letter.envelope.taken_by
         if takers:
             if takers != self._last_takers:
