@@ -1,13 +1,13 @@
 """The broker as one deterministic machine: no socket, no disk, no clock.
 
-In: bytes of connections (`Connection.feed`), the time (`tick`), finished commits of the message log (`stored`), what
-was read from disk (`loaded`), answers to login requests, alarms, administrative changes. Out: bytes in outboxes
+In: bytes of connections (`Connection.feed`), the time (`tick`), finished commits of the message log (`stored`), data
+read from disk (`loaded`), answers to login requests, alarms, administrative changes. Out: bytes in outboxes
 (`take_dirty`), login requests, jobs of the message log, durable changes of the metadata (`journal.lane`), connections
 that ended, notices for the operator.
 
 1. The shell calls `end_turn` after feeding connections and before flushing; deliveries and confirms are written there.
 2. `has_work` tells that another turn is due although no socket has anything to read.
-3. Nothing here waits. Whatever needs waiting pauses a connection: its input stays where it is, at last in the peer.
+3. Nothing here waits. Work that has to wait pauses a connection: its input stays where it is, in the end in the peer.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Broker:
         return joined
 
     def switch(self, connection: Connection, protocol: PeerMaker, data: bytes) -> None:
-        """Put a peer that speaks `protocol` in the place of a connection, of which nothing but `data` has come yet."""
+        """Put a peer that speaks `protocol` in the place of a connection that has received only `data` so far."""
         key, peer, address = connection.key, connection.peer, connection.address
         made = protocol(self, key, peer, connection.local, address, connection.certificate_user)
         made.go_on_from(connection)
@@ -374,7 +374,7 @@ class Broker:
         self.rounds.tick(now_s, self.connections)
 
     def _note_letters(self) -> None:
-        """Log how many dead letters were too many, at most once a minute."""
+        """Log the number of dropped dead letters, at most once a minute."""
         dropped = int(self.letters_in_line.dropped)
         if dropped and self.now_s >= self._next_letters_note_s:
             self.letters_in_line.dropped = 0
@@ -571,7 +571,7 @@ class Broker:
             received += connection.received_bytes
             sent += connection.outbox.sent_bytes
             if connection.channels:
-                # One that is not open has none, but of one whose vhost is gone they may still be closing.
+                # A connection that is not open has none, but channels of one whose vhost is gone may still be closing.
                 of_vhost = by_vhost.get(connection.vhost_name, sums.everywhere)
                 for channel in connection.channels.values():
                     if channel.state != CHANNEL_CLOSING:
@@ -691,7 +691,7 @@ class Broker:
     def administer(self, change: MetadataChange, by: str = INTERNAL_USER, *, planned: bool = False) -> int:
         """Apply an administrative change that `by` asked for, live, and journal it. Return the ticket to wait for.
 
-        `planned`: whether `by` may have it has been checked; what it says is checked again.
+        `planned`: the right of `by` to the change has been checked; its content is checked again.
 
         Raises:
             ValueError: the change is not valid, a pattern for instance, or its vhost or user does not exist. The text

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 # After a framing error no close-ok can be recognised; the peer gets this long to read why it is closed.
 LINGER_S: Final = 3.0
-# How long frames for a channel that has ended are ignored, and for how many channels that is known.
+# The time in which frames for an ended channel are ignored, and the number of such channels that are remembered.
 CLOSED_S: Final = 10.0
 CLOSED_MAX: Final = 256
 _NONE_CLOSED: Final[dict[int, float]] = {}
@@ -318,7 +318,7 @@ class Connection(FastConnection):
     def failed(self, error: AmqpError) -> bool:
         """Turn an error into the close it asks for; True when later frames are still to be walked."""
         if self.state >= CLOSING:
-            # One close has been sent, or answered. What is malformed now changes nothing but that nobody listens.
+            # One close has been sent, or answered. A malformed frame now only means that later input is ignored.
             self._deaf = True
             return False
         number = int(self.at_channel)

@@ -326,7 +326,7 @@ class Events(TopologyWatcher):
     def describe(self, change: MetadataChange, by: str) -> list[Event]:
         """Return the events of a change that `by` is about to make; send them once the change is made.
 
-        Policies are told by `policy_changing` and `policy_changed`, and what goes with a vhost as it goes.
+        `policy_changing` and `policy_changed` tell of policies; objects of a deleted vhost are told when they go.
         """
         if not self.is_watched():
             return []

@@ -177,7 +177,7 @@ class FastChannel(Session):
         vhost = self.connection.fast_vhost
         assert route is not None and vhost is not None
         if self.last_version != vhost.topology_version:
-            # Channels share it, but none takes it for another publish: the version has changed for all.
+            # Channels share the route, but each notices that the version has changed.
             route.queues = [queue for queue in route.queues if not queue.deleted]
 
     def _hold(self, size: i64) -> None:

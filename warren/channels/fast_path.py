@@ -274,7 +274,7 @@ class FastConnection(Peer):
                             or not _are_at(channel.last_arguments, data, payload + 4, next_pos - 1)
                             or not route.cacheable
                         ):
-                            # Errors found while routing are raised behind the method frame. The content that
+                            # Errors found while routing are raised after the method frame. The content that
                             # follows then meets a closing channel and is dropped.
                             route = channel.find_route(data[payload + 4 : next_pos - 1])
                         channel.route = route

@@ -49,7 +49,7 @@ FRAME_MAX_BYTES: Final = 8192  # payload and frame overhead, before tune-ok
 FRAMES_MAX: Final = 10
 FRAMES_MAX_BYTES: Final = 65536
 
-# Kombu, and so Celery, reads basic.qos after RabbitMQ's rules only from a product of this name; and what we promise is
+# Kombu, and so Celery, reads basic.qos after RabbitMQ's rules only from a product of this name; and we promise
 # RabbitMQ's behaviour at this version. The server's own name and version stand in `platform` and `warren_version`.
 COMPATIBLE_PRODUCT: Final = "RabbitMQ"
 COMPATIBLE_VERSION: Final = "3.13.7"

@@ -1,11 +1,11 @@
 """Whether a peer is still there: its traffic in both directions, and the heartbeats we owe it (specification 4.2.7).
 
-1. A peer from which nothing came for twice the agreed interval, or as many as its protocol says, is gone. Any bytes
-   will do. While we do not read, its silence does not count.
+1. A peer from which nothing came for twice the agreed interval, or as many as its protocol requires, is gone. Any bytes
+   count as a sign of life. While we do not read, its silence does not count.
 2. It gets a heartbeat when we sent it nothing for half the interval.
 3. A peer that takes none of its waiting bytes is stuck, whether it sends heartbeats or not.
-4. Time that passes between two ticks counts up to half of the time allowed, for (1) and (3): what could not be read or
-   taken because we were stopped, or the machine was, is before the next tick.
+4. Time between two ticks counts up to half of the time allowed, for (1) and (3): if we or the machine were stopped, the
+   delayed bytes are read and written before the next tick.
 
 Time is an argument. The connection reports the bytes sent and received, and acts on the answers.
 """

@@ -611,7 +611,7 @@ class Peer:
 
 
 def memory_short() -> ChannelException:
-    """Return the refusal of what topology would grow by."""
+    """Return the refusal of topology that would grow."""
     return ChannelException(
         PRECONDITION_FAILED, "memory is short: nothing can be declared or bound until the memory alarm is over"
     )

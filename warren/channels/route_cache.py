@@ -26,7 +26,7 @@ from warren.vhosts.virtual_host import VirtualHost
 
 BYTES_MAX: Final = 32 << 20
 CACHE_BYTES_MAX: Final = 4 << 20
-# What a route takes besides its arguments, which it holds four times: as the key, and as names and bytes of its
+# The size of a route besides its arguments, which it holds four times: as the key, and as names and bytes of its
 # envelope.
 ROUTE_BYTES: Final = 600
 LIST_BYTES: Final = 56

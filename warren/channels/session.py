@@ -63,7 +63,7 @@ class Session:
         self.state: i64 = SESSION_OPEN
         self.transaction: Transaction | None = None
         self.confirms: Confirms | None = None
-        # What was published here, to how many more queues than messages, and what became of the rest.
+        # The publishes here, how many more queues than messages they went to, and the outcome of the rest.
         self.published: i64 = 0
         self.published_bytes: i64 = 0
         self.spread: i64 = 0

@@ -84,14 +84,14 @@ def _stripped(name: str) -> str:
 
 
 def check_name(kind: str, name: str) -> None:
-    """Refuse a `name` of an exchange or queue (`kind`) that cannot be kept, or that a client could not say again.
+    """Refuse a `name` of an exchange or queue (`kind`) that cannot be kept, or that a client could not repeat.
 
     Any other control character is allowed, as in RabbitMQ: a program that shows a name escapes it.
 
     Raises:
         ChannelException: 406.
     """
-    # PostgreSQL has no NUL in a text. Line breaks are removed from what clients declare, bind and delete.
+    # PostgreSQL has no NUL in a text. Line breaks are removed from names that clients declare, bind and delete.
     for character in name:
         if character in "\0\r\n":
             raise ChannelException(PRECONDITION_FAILED, f"{kind} name {name!a} contains a NUL or a line break")

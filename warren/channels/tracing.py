@@ -15,11 +15,11 @@
       routed_queues     A   of a publish only: the queues that it goes to, but for the one of a direct reply-to
 
 1. A publish is traced when it is routed, in a transaction too, whether a queue takes it or not; a delivery when it is
-   written, by basic.get too. What the broker publishes by itself is not: dead letters, events, traces. Replies to a
+   written, by basic.get too. Publishes of the broker itself are not traced: dead letters, events, traces. Replies to a
    direct reply-to are not traced as deliveries.
 2. A message that was published to the trace exchange, or had been before it died for the first time, is never traced.
    So one publish or delivery makes one trace, however the trace exchange and its queues are bound and dead-lettered.
-   A client that sends ``x-first-death-exchange`` itself hides deliveries so, not the publish.
+   A client that sends ``x-first-death-exchange`` itself hides deliveries of the message, but not the publish.
 3. Traces are published at the end of the turn, in order (`channels.own_messages`); they are transient.
 4. Tracing is switched by vhost while the broker runs, and is off after a start.
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from warren.channels.peer import Peer
 
 TRACE_EXCHANGE: Final = "amq.rabbitmq.trace"
-# Of queues and of keys, in a trace whose headers would be too large: then the message's own are left out as well.
+# Limits for queues and keys, in a trace whose headers would be too large: the message's own are left out as well.
 NAMES_MAX: Final = 1000
 NAMES_MAX_BYTES: Final = 16384
 _FIRST_DEATH: Final = b"\x16x-first-death-exchangeS\x00\x00\x00\x12amq.rabbitmq.trace"

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 # So much of a transaction of the broker's own is committed at once.
 ROWS_AT_ONCE: Final = 16384
-# What the first acknowledgement in a queue takes besides: the frame of the log says of each queue what is gone.
+# Extra steps of the first acknowledgement in a queue: the frame of the log lists the removed messages of each queue.
 QUEUE_STEPS: Final = 2
 
 
@@ -162,15 +162,15 @@ class BufferRun(DeliveryRun):
 
 
 class Commit(Job):
-    """tx.commit: publishes, then acknowledgements, then what is given back.
+    """tx.commit: publishes, then acknowledgements, then requeues.
 
-    The batch of the log is held open until the last of it is done (2); there is nothing to hold where it is done at
-    once. Two that are long do not hold the same batch: the second one waits. So does what may be a repetition of a
-    message that is under way (`SeenKeys` (8)).
+    The batch of the log is held open until all of it is done (2); a commit that is done at once need not hold it. Two
+    long commits do not hold the same batch: the second one waits. So does a message that may repeat one that is under
+    way (`SeenKeys` (8)).
 
-    What `check` does not let pass is rolled back instead, and answered with tx.rollback-ok: publishes are forgotten,
-    and what was answered is for the channel to put back. `note` is called when all of it is done and nothing was
-    refused: what that stores is in the same frame.
+    If `check` does not pass, the commit is rolled back and answered with tx.rollback-ok: publishes are forgotten, and
+    the channel has to put back the answered deliveries. `note` is called when all of it is done and nothing was
+    refused: records that it stores are in the same frame.
     """
 
     def __init__(
@@ -401,8 +401,8 @@ def tx_rollback(channel: Session) -> None:
 def commit_checked(channel: Session, check: CommitCheck, note: Callable[[], None]) -> None:
     """Do as tx.commit does if `check` lets it pass, for a caller inside the broker, and then `note`.
 
-    What that stores is in the same frame of the log. What does not pass is rolled back and answered so. It is done
-    at once, unless that is very much.
+    Records that `note` stores are in the same frame of the log. If the check fails, the transaction is rolled back and
+    answered so. All of it is done at once, unless it is very much.
 
     Raises:
         ChannelException: 406, the channel has no transaction.
