@@ -14,8 +14,8 @@
     the client, if it has subscribed without its own messages     the header x-mqtt-client
 
 A user property whose name is one on which the broker acts is kept under `_ESCAPE` and that name. Headers of other
-publishers go out as user properties where they are texts, numbers or truth values, in 5.0. Whatever they are, they do
-no harm: what is none of the values above, or longer than a packet can say, is left out.
+publishers go out as user properties where they are texts, numbers or truth values, in 5.0. Invalid headers are
+harmless: values other than those above, or longer than a packet allows, are left out.
 """
 
 from __future__ import annotations

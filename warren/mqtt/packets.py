@@ -1,7 +1,7 @@
 """Packets of MQTT 3.1, 3.1.1 and 5.0: bytes to values, and values to bytes.
 
     packet      type << 4 | flags, remaining length as varint, then so many bytes
-    varint      7 bits an octet, the lowest first, 80 on all but the last; at most 4, in 5.0 none that could be left out
+    varint      7 bits an octet, the lowest first, 80 on all but the last; at most 4, in 5.0 as few as possible
     text        length (2), UTF-8 without NUL and without halves of surrogate pairs
     binary      length (2), bytes
     properties  varint of their bytes, then each: identifier (varint), value      only in 5.0: (*)

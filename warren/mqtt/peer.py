@@ -721,7 +721,7 @@ class MqttPeer(Peer):
         self.resume(PAUSED_LOGIN)
 
     def _granted(self, connect: Connect, expiry_s: int) -> Properties:
-        """Return the properties of CONNACK: what differs from what was asked for, or from what 5.0 assumes."""
+        """Return the properties of CONNACK: differences from the client's requests, or from the defaults of 5.0."""
         granted = Properties()
         values = granted.values
         if connect.properties.number(SESSION_EXPIRY, 0) != expiry_s:

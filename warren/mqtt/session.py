@@ -99,9 +99,9 @@ TOPIC_KEPT_BYTES: Final = 256
 FILTER_STEPS: Final = 48
 RETAINED_STEPS: Final = 10
 FOUND_STEPS: Final = 8
-# With so many messages ready in its queue, or so many bytes as for QoS 0, a session gets no more of what is retained.
+# With this number of messages ready in its queue, or as many bytes as for QoS 0, no more retained messages are added.
 REPLAYED_AHEAD: Final = 1000
-# How many messages may wait for PUBACK, PUBREC or PUBREL of a client of 5.0; how many of QoS 2 of any.
+# Limit for messages that wait for PUBACK, PUBREC or PUBREL of a client of 5.0; for those of QoS 2 of any client.
 UNANSWERED_MAX: Final = 1024
 SHARES_MAX: Final = 100
 SHARES_EXPIRE_MS: Final = 86_400_000  # unused so long, a shared queue has lost all sessions: those of a crash, that is
@@ -128,17 +128,17 @@ class MqttSession(Session):
         self.kept = kept
         self.client_id = kept.name
         self.expiry_s = expiry_s
-        self.is_resumed: bool = False  # it was there before the connection: to end it earlier takes a right
+        self.is_resumed: bool = False  # its session existed before the connection: to end it earlier takes a right
         self.prefetch = min(peer.receive_max, UNANSWERED_MAX)
         self.subscriptions = self._ledger.filters
         self.shared_subscriptions = _NONE_SHARED  # by filter, with $share/ and the group
         self.subscriber: Subscriber | None = None  # of its subscriptions of QoS 0, if they need no queue
         self._replay: Replay | None = None  # waits for the client to take what it was sent
-        self._stored_replay: StoredReplay | None = None  # of what goes to its queues, from the first time on
-        # By topic, what has no properties, for each QoS.
+        self._stored_replay: StoredReplay | None = None  # of retained messages for its queues, from the first time on
+        # By topic, the publishes without properties, for each QoS.
         self._prepared: list[dict[bytes, PreparedPublish]] | None = None  # from its first PUBLISH on
         self._receipts: Receipts | None = None
-        self._own_kept = False  # what it publishes says so: a subscription does not want it
+        self._own_kept = False  # its publishes carry the client id: a subscription does not want them back
         self._ticket: int = 0  # of the latest change that this connection has made
         self._batch: int = 0  # of the log, with the latest record of the session
 
@@ -149,7 +149,7 @@ class MqttSession(Session):
             self._ticket = ticket
 
     def write_done(self, packet: bytes) -> None:
-        """Send the answer to what has been changed when that is durable."""
+        """Send the answer to a change when the change is durable."""
         if self._mqtt.running:
             self._mqtt.write_when_durable(packet, self._ticket, self._batch)
 
@@ -179,7 +179,7 @@ class MqttSession(Session):
             kind = PUBREC if qos == 2 else PUBACK
             self._mqtt.outbox.write(acknowledgement(kind, packet_id, V5, QUOTA, words))
         else:
-            # Nothing else tells it: without PUBACK it would wait, and block those behind.
+            # Nothing else tells the client: without PUBACK it would wait, and block the messages after it.
             self._mqtt.fail_later(MqttError(QUOTA, explanation))
 
     # --- PUBLISH ----------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class MqttSession(Session):
         """Carry out a command of `topology`.
 
         Raises:
-            AmqpError: whatever its rules say; 406, topology may not grow while memory is short.
+            AmqpError: as the command's rules say; 406, topology may not grow while memory is short.
         """
         if self.connection.broker.has_alarm("memory"):
             self.connection.check_growth(growth_bytes(self, command))
@@ -339,11 +339,11 @@ class MqttSession(Session):
         return is_there
 
     def release_again(self) -> None:
-        """Send PUBREL again for what has had none of its PUBCOMP: behind CONNACK, before anything else."""
+        """Send PUBREL again for messages without PUBCOMP: after CONNACK, before anything else."""
         version = self._mqtt.version
         released = [acknowledgement(PUBREL, packet_id, version) for packet_id in self.kept.released]
         if released:
-            self._answer(b"".join(released))  # the log may have none of them yet, when the session was taken over
+            self._answer(b"".join(released))  # they may not be in the log yet, when the session was taken over
 
     def consume_again(self, qos: int) -> None:
         """Have the queue of a session that was there before hand out: its subscriptions are known."""
@@ -376,7 +376,7 @@ class MqttSession(Session):
             self._batch = int(log.batch.number)
 
     def end_for_good(self) -> None:
-        """The session ends with its connection: what would outlive that goes."""
+        """The session ends with its connection: remove everything that would outlive it."""
         self.sessions.session_over(self.kept)
         self.sessions.end(self.kept)
 
@@ -445,7 +445,7 @@ class MqttSession(Session):
             return (reason_of(error) if version == V5 else FAILURE), False
 
     def _subscribe_shared(self, wanted: Wanted, identifier: int) -> tuple[int, bool]:
-        """Take a share of what comes to a group."""
+        """Take a share of the messages of a group."""
         filter_ = wanted.filter
         old = self.shared_subscriptions.get(filter_)
         if old is None and len(self.shared_subscriptions) >= SHARES_MAX:
@@ -560,7 +560,7 @@ class MqttSession(Session):
         return 0
 
     def send_retained(self, topic: str, subscription: Subscription) -> i64:
-        """Have a subscription get what is retained for `topic`; return how many bytes that are."""
+        """Send a subscription the retained message of `topic`; return its bytes."""
         vhost = self.vhost
         receiver: Receiver | None = self.subscriber
         if receiver is None or subscription.qos > 0:
@@ -582,7 +582,7 @@ class MqttSession(Session):
     def is_far_behind(self, qos: int) -> bool:
         """Tell whether so much waits in a queue of this session that retained messages should wait.
 
-        One that outlives its connection gets them all when that has ended: nobody would send them later.
+        A session that outlives its connection gets them all when that has ended: nobody would send them later.
         """
         queue = self.vhost.queues.get(queue_name(self.client_id, qos))
         if queue is None or (not self.is_open() and self.expiry_s > 0):
@@ -592,7 +592,7 @@ class MqttSession(Session):
         return ready.count > REPLAYED_AHEAD or ready.body_bytes > most_bytes
 
     def _took_some(self) -> None:
-        """The client has answered, or taken what it was sent: there may be room for more of what is retained."""
+        """The client has answered or taken something: there may be room for more retained messages."""
         replay = self._stored_replay
         if replay is not None:
             replay.begin()
@@ -663,7 +663,7 @@ class MqttSession(Session):
         self._answer(acknowledgement(PUBCOMP, packet_id, self._mqtt.version, reason))
 
     def _answer(self, packet: bytes) -> None:
-        """Send an answer of QoS 2 when the log has what it says, if the session lasts."""
+        """Send an answer of QoS 2 when its content is in the log, if the session lasts."""
         if self.kept.stored is None:
             self._mqtt.outbox.write(packet)
         else:
@@ -683,12 +683,12 @@ class MqttSession(Session):
         counts.deliver_no_ack += self._ledger.direct
 
     def dropped_qos_0(self) -> int:
-        """Return how many messages of QoS 0 the client has not got because it does not read so fast."""
+        """Return the number of messages of QoS 0 that were dropped because the client reads too slowly."""
         subscriber = self.subscriber
         return 0 if subscriber is None else int(subscriber.dropped)
 
     def in_flight(self) -> tuple[int, int]:
-        """Return how many messages wait for an answer for good: of the client's, and sent to it."""
+        """Return the numbers of messages, from the client and to it, that wait for their final answer."""
         receipts = self._receipts
         received = len(self.kept.received) + (0 if receipts is None else receipts.waiting_of_qos_1)
         return received, self._ledger.in_flight_count() + len(self.kept.released)
@@ -728,7 +728,7 @@ def _arguments_of(wanted: Wanted, identifier: int) -> bytes:
 
 
 def _identifier_of(value: object) -> int:
-    """Return the subscription identifier in the arguments of a binding, which anybody may have made; 0: none."""
+    """Return the subscription identifier in the arguments of a binding, which any client may have made; 0: not set."""
     if isinstance(value, bool) or not isinstance(value, int):
         return 0
     return value if 0 < value <= SUBSCRIPTION_ID_MAX else 0
@@ -776,7 +776,7 @@ class _Searches:
 
 
 class Replay(Job):
-    """What is retained, for new subscriptions of QoS 0 that need no queue."""
+    """Retained messages for new subscriptions of QoS 0 that need no queue."""
 
     def __init__(self, session: MqttSession) -> None:
         self._session = session
@@ -808,7 +808,7 @@ class Replay(Job):
 
 
 class StoredReplay(Job):
-    """What is retained, for new subscriptions whose messages go to a queue of the session.
+    """Retained messages for new subscriptions whose messages go to a queue of the session.
 
     It waits while the client has much to take, for its answers are what ends that; they are read meanwhile. It waits
     for the disk and for memory, too. A filter that is subscribed to again before it is done is begun with once more.
@@ -824,7 +824,7 @@ class StoredReplay(Job):
         self._left.put(subscription, RetainedSearch(self._session.vhost.retained(), subscription.filter))
 
     def begin(self) -> None:
-        """Go on, unless that is under way, or there is nothing left."""
+        """Continue, unless the job is under way, or nothing is left."""
         if not self._is_under_way and self._left.maybe_first() is not None:
             self._is_under_way = True
             self._session.connection.broker.work.begin(self)
@@ -858,7 +858,7 @@ class StoredReplay(Job):
 
 
 class ResumeRun(Job):
-    """What there is of a session that was there before: its subscriptions, then its queues hand out again."""
+    """The restart of an existing session: its subscriptions, then its queues deliver again."""
 
     def __init__(self, session: MqttSession) -> None:
         self._session = session
@@ -887,7 +887,7 @@ class ResumeRun(Job):
             return True
         binding = self._binding
         if not self._is_begun or (binding is not None and binding not in exchange.bindings):
-            # From the beginning, too, when somebody has unbound the next one meanwhile.
+            # Start over, too, if the next one has been unbound meanwhile.
             binding = exchange.by_destination.get(queue)
             self._is_begun = True
         while binding is not None:
@@ -902,7 +902,7 @@ class ResumeRun(Job):
 
 
 class SubscribeRun(Job):
-    """SUBSCRIBE: one filter after the other, then SUBACK and what is retained for them."""
+    """SUBSCRIBE: one filter after the other, then SUBACK and the retained messages for them."""
 
     def __init__(self, session: MqttSession, request: Subscribe, version: int) -> None:
         self._session = session

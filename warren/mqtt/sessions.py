@@ -1,8 +1,8 @@
 """The MQTT sessions of a vhost: those kept while disconnected, delayed wills, and shared subscriptions.
 
-1. The queues of a session go when the session ends; ``x-expires`` on them is for what a crash leaves behind.
-2. The queue of a shared subscription goes when the session of its last subscriber does, or has unsubscribed.
-3. A will that waits is published with the rights that its user has then.
+1. The queues of a session are deleted when the session ends; ``x-expires`` on them removes leftovers of a crash.
+2. The queue of a shared subscription is deleted when its last subscriber has unsubscribed, or its session has ended.
+3. A waiting will is published with the rights that its user has then.
 
     notes of a session     a field table, empty in what earlier versions have stored
         user               who has connected last

@@ -2,11 +2,11 @@
 
 1. A `Subscriber` is the destination of the bindings of all such subscriptions of a session: a message comes once,
    however many of them match.
-2. Nothing is kept for it but what waits in the outbox. When more than `most_bytes` wait there, what comes is dropped
-   and counted, until the peer has taken everything: its queues have their turn in between. What has still to come,
-   because a publisher has delayed it, may take as much besides.
-3. To a publisher a message that is dropped here is like one that gets lost on its way: it was routed, and nothing waits
-   for it.
+2. Only messages in the outbox are kept for it. When more than `most_bytes` wait there, new messages are dropped and
+   counted, until the peer has taken everything: its queues have their turn in between. Messages that a publisher has
+   delayed may take as much in addition.
+3. For a publisher, a message that is dropped here is like one that gets lost on its way: it was routed, and nothing
+   waits for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DUE_AT_ONCE: Final = 256
 
 
 class Subscriber(Receiver):
-    """Those of one session, whose ledger writes what is special. `most_bytes` may wait for its peer."""
+    """The subscriptions of one session, whose ledger writes special messages. `most_bytes` may wait for its peer."""
 
     def __init__(self, name: str, ledger: MqttLedger, fanout: Fanout, most_bytes: i64) -> None:
         super().__init__(name)
@@ -55,7 +55,7 @@ class Subscriber(Receiver):
         if waiting > outbox.soft_limit_bytes:
             outbox.writable = False  # for its queues
         if self._is_full or waiting > self._most_bytes:
-            # With nothing in it an outbox may be closed for another reason: too much of QoS 2 waits for the log.
+            # An outbox without waiting bytes may be closed for another reason: too much of QoS 2 waits for the log.
             self._is_full = waiting > self._most_bytes or (waiting > 0 and not outbox.writable)
             if self._is_full:
                 outbox.writable = False

@@ -1,12 +1,12 @@
-"""Topics and filters of MQTT, and the routing and binding keys of the topic exchange that they are.
+"""Topics and filters of MQTT, and their routing and binding keys in the topic exchange.
 
     /    level separator    .
-    .                       /       the other way round, so that nothing is lost: `a.b/c` is the key `a/b.c`
+    .                       /       and back, so that nothing is lost: `a.b/c` is the key `a/b.c`
     +    one level          *       in filters
     #    any levels         #
 
-A level of a filter that is a mere * would be a wildcard as a binding key. What such a subscription gets too much, and
-what a wildcard in front matches of topics that begin with $, `Filters` finds out.
+A level of a filter that is a mere * would be a wildcard as a binding key. `Filters` drops the extra messages of such a
+subscription, and the topics that begin with $ and match a leading wildcard.
 
 Source: MQTT 5.0, section 4.7; the mapping is that of RabbitMQ's plugin, but for the dot.
 """

@@ -1,15 +1,15 @@
-"""Destinations: which exchange, routing key and queue a path means, as RabbitMQ's adapter has it.
+"""Destinations: the exchange, routing key and queue that a path means, as in RabbitMQ's adapter.
 
     destination             SEND                                   SUBSCRIBE
     /queue/NAME             declares NAME; default exchange        declares NAME, durable unless headers say otherwise
-    /amq/queue/NAME         default exchange                       NAME, which has to be there
+    /amq/queue/NAME         default exchange                       NAME, which must exist
     /exchange/X[/KEY]       exchange X with routing key KEY        a queue of its own, bound to X with KEY
     /topic/KEY              amq.topic with routing key KEY         a queue of its own, bound to amq.topic with KEY
     /reply-queue/NAME       default exchange: where a reply goes   -
     /temp-queue/NAME        only in reply-to: an exclusive queue of the connection
 
-Each part is percent-encoded UTF-8, so that a name may hold a slash. What follows the third slash of a topic or an
-exchange belongs to the routing key.
+Each part is percent-encoded UTF-8, so that a name may hold a slash. The rest of a topic or an exchange after the third
+slash belongs to the routing key.
 
 Source: RabbitMQ, "STOMP Plugin", section "Destinations".
 """

@@ -74,11 +74,11 @@ class Receipt:
 
 
 class Send(PreparedPublish):
-    """What a head of SEND means, whatever the body."""
+    """The meaning of a head of SEND, for any body."""
 
     def __init__(self, size: i64, queue: str, exchange: str, routing_key: str, properties: bytes) -> None:
         super().__init__(exchange, routing_key, properties)
-        self.size: i64 = size  # content-length, -1: none
+        self.size: i64 = size  # content-length, -1: missing
         self.queue = queue  # that is declared for it, or ""
 
 
@@ -127,7 +127,7 @@ class Receipts(Confirms):
 
 
 class Subscription:
-    """One SUBSCRIBE: what the client calls it and subscribes to, its queue, and how it acknowledges."""
+    """One SUBSCRIBE: its name and destination, its queue, and how the client acknowledges."""
 
     def __init__(self, name: str, destination: str, queue: str, mode: str) -> None:
         self.name = name
@@ -265,7 +265,7 @@ class CumulativeAnswer(Job):
 
 
 class Abort(Rollback):
-    """ABORT: what was answered waits for its answer again, also for one that is for many."""
+    """ABORT: answered deliveries wait for their answer again, also for an answer to several."""
 
     def __init__(self, ledger: StompLedger, transaction: Transaction) -> None:
         super().__init__(ledger, transaction)
@@ -284,7 +284,7 @@ class Abort(Rollback):
             steps.left -= len(tags) // TAGS_PER_STEP
             waiting = self._cumulative.get(consumer_tag)
             if waiting is not None:
-                # Those of other transactions may be between them.
+                # Deliveries of other transactions may be between them.
                 merged = sorted([*tags, *waiting])
                 waiting.clear()
                 waiting.extend(merged)
@@ -322,9 +322,9 @@ class StompSession(Session):
             self._refuse_commit(self._committing)
 
     def _refuse_commit(self, committing: Committing) -> None:
-        """A queue has no room for what COMMIT would publish: nothing of it happens, and the connection ends."""
+        """A queue has no room for the messages of COMMIT: none of it is done, and the connection ends."""
         self._committing = None
-        self._transactions[committing.name] = committing.transaction  # what was answered in it goes back with the rest
+        self._transactions[committing.name] = committing.transaction  # its deliveries are requeued, too
         self._stomp.fail_later(ChannelException(PRECONDITION_FAILED, COMMIT_REFUSED), committing.receipt)
 
     def write_receipt(self, name: str, ticket: int = 0, batch: int = 0) -> None:
@@ -369,14 +369,14 @@ class StompSession(Session):
     # --- SEND -------------------------------------------------------------------------------------------------------
 
     def maybe_known(self, head: bytes) -> Send | None:
-        """Return what a head means that was sent before and asks for nothing special."""
+        """Return the meaning of a head that was sent before and has no special requests."""
         send = self._sends.get(head)
         if send is not None and send.queue != "" and send.version != self.vhost.topology_version:
             return send if send.queue in self.vhost.queues else None
         return send
 
     def understand(self, head: bytes, frame: Frame, size: i64) -> Send:
-        """Return what a SEND means; what it needs is declared.
+        """Return the meaning of a SEND, after declaring the objects that it needs.
 
         Raises:
             AmqpError: it may not be sent.
@@ -443,7 +443,7 @@ class StompSession(Session):
         """Carry out a command of `topology`.
 
         Raises:
-            AmqpError: whatever its rules say; 406, topology may not grow while memory is short.
+            AmqpError: as the command's rules say; 406, topology may not grow while memory is short.
         """
         broker = self.connection.broker
         if broker.has_alarm("memory") and not self.connection.has_growth_left(self, command):
@@ -472,7 +472,7 @@ class StompSession(Session):
             self._declared_max = max(DECLARED_MIN, 2 * len(declared))
 
     def _declare_queue(self, name: str, frame: Frame, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
-        check_name("queue", name)  # of 0-9-1 line breaks are removed; what is sent would go to the name with them
+        check_name("queue", name)  # 0-9-1 removes line breaks; messages would go to the name with them
         table: Table = {}
         for key, value in frame.headers.items():
             if is_queue_argument(key):
@@ -498,7 +498,7 @@ class StompSession(Session):
         """SUBSCRIBE.
 
         Raises:
-            AmqpError: whatever its rules and those of what it declares say.
+            AmqpError: as the rules of the command and of its declarations say.
         """
         path = frame.need("destination")
         name, tag = self._name_of(frame)
@@ -589,7 +589,7 @@ class StompSession(Session):
         }
 
     def unsubscribe(self, frame: Frame) -> None:
-        """UNSUBSCRIBE; of a durable subscription that says so again, its queue goes.
+        """UNSUBSCRIBE; for a durable subscription, with the same header again, its queue is deleted.
 
         Raises:
             AmqpError: there is no such subscription, or its queue may not be deleted.
@@ -615,7 +615,7 @@ class StompSession(Session):
         """ACK and NACK.
 
         Raises:
-            AmqpError: nothing of that name waits for an answer, or there is no such transaction.
+            AmqpError: no delivery with that id waits for an answer, or the transaction does not exist.
         """
         name = frame.get("id")
         if name is None:
@@ -691,7 +691,7 @@ class StompSession(Session):
         self.connection.begin(Commit(self, transaction, check))
 
     def abort(self, frame: Frame) -> None:
-        """ABORT: what was sent is forgotten, what was answered waits for its answer again."""
+        """ABORT: sent messages are forgotten, answered deliveries wait for their answer again."""
         transaction = self._the_transaction(frame.need("transaction"))
         del self._transactions[frame.need("transaction")]
         self.connection.begin(Abort(self._ledger, transaction))
@@ -727,6 +727,6 @@ class StompSession(Session):
 
 
 def durable_queue_name(path: str, subscription: str) -> str:
-    """Return the name of the queue of a durable subscription: it follows from what the client says each time."""
+    """Return the queue name of a durable subscription: it follows from headers that the client repeats each time."""
     digest = hashlib.sha256(f"{len(path)}:{path}{subscription}".encode()).hexdigest()
     return f"{QUEUE_PREFIX}{digest[:32]}"
