@@ -78,8 +78,8 @@ COMPILING = ["-Wno-all", "-pipe", "-fno-asynchronous-unwind-tables", "-fno-unwin
 # ones in line, such as those that look into a list: a tenth less CPU per message.
 COMPILING.append("-fvisibility=hidden")
 
-# What mypyc writes to free an object without a header for the collector (`mypyc_attr(acyclic=True)`), or to keep it for
-# the next one (`free_list_len=1`). With a header it is taken from the collector first.
+# mypyc's code that frees an object without a header for the collector (`mypyc_attr(acyclic=True)`), or keeps it for the
+# next one (`free_list_len=1`). An object with a header is removed from the collector first.
 ACYCLIC_DEALLOC = re.compile(
     r"""(?P<head> _dealloc\(\w+[ ]\*self\)\n \s*\{\n
             (?: \s*if[ ]\(\w+_free_instance[ ]==[ ]NULL\)[ ]\{\n (?: .*;\n)+ \s*\}\n )?)
@@ -91,8 +91,8 @@ ACYCLIC_DEALLOC = re.compile(
 INDENTATION = re.compile(r"(?m)^[ \t]+")
 # Functions that run once, when their module is imported: half a minute of optimizing that nothing gains from.
 RUN_ONCE = re.compile(r"^(?=char CPyDef_\w+top_level__\(void\) \{|int CPyGlobalsInit\(void\)\s*\{)", re.MULTILINE)
-# What the interpreter calls a compiled function by. The engine calls its functions directly: what is behind such a
-# function need not be put in line there once more.
+# The wrapper by which the interpreter calls a compiled function. The engine calls its functions directly, so the code
+# of such a function need not be inlined in the wrapper once more.
 WRAPPER = re.compile(r"^(?=PyObject \*CPyPy_\w+\()", re.MULTILINE)
 DEALLOC = re.compile(r"(?P<name>\w+_dealloc)\(\w+ \*self\)\n\s*\{(?P<body>.*?)\bdone: ;", re.DOTALL)
 

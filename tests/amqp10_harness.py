@@ -105,7 +105,7 @@ def sections(payload: bytes) -> dict[int, Any]:
 
 
 class Amqp10Client:
-    """One client. What it does lets the broker come to rest, and returns what that said."""
+    """One client. Each action lets the broker come to rest, and returns its answers."""
 
     def __init__(self, harness: Engine, *, certificate_user: str | None = None) -> None:
         self.harness = harness

@@ -6,7 +6,7 @@ Owns how tests start a broker and what they may know of the process. Speaks no A
    broker that is started again keeps its ports, as its clients expect.
 2. `start` returns when the broker says where it listens and, with an HTTP listener, when GET /health answers.
 3. Output is kept in two files below `directory`: ``warren.out`` (stdout) and ``warren.log`` (stderr), over all starts.
-4. What runs is the installed package, compiled as it is; with PYTHONPATH the source that this names.
+4. The process runs the installed package, compiled as it is; with PYTHONPATH, the source there.
 5. WARREN_SELECTOR holds for it, too: a whole suite can be run with another selector.
 6. It is forked from a process that has imported everything (`fork_server.py`), unless that would be something else than
    ``python -m warren``. WARREN_TEST_FORK=0 executes all of them.
@@ -115,7 +115,7 @@ class WarrenProcess:
     # --- life ---------------------------------------------------------------------------------------------------
 
     def spawn(self) -> None:
-        """Start the process and wait for nothing."""
+        """Start the process, without waiting."""
         assert not self.is_running()
         self.data_directory.parent.mkdir(parents=True, exist_ok=True)
         arguments = ["serve", "--data-dir", str(self.data_directory)]

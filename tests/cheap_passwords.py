@@ -1,9 +1,9 @@
 """Passwords that cost nothing to hash: a hash takes as long as everything else that a broker does when it starts.
 
 A broker hashes the password of its first user, and verifies it when a client logs in: a tenth of a second of a
-processor each, since that is what a password hash is for, in a thousand brokers of a test run. What the hash looks like
-is the same but for its parameter ``ln``; what it costs in earnest is tested by ``unit/server/logins/test_passwords.py``
-in processes of their own.
+processor each, which is the purpose of a password hash, in a thousand brokers of a test run. The hash looks the same
+except for its parameter ``ln``. ``unit/server/logins/test_passwords.py`` tests the real cost, in processes of their
+own.
 """
 
 from __future__ import annotations

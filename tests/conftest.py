@@ -1,6 +1,6 @@
-"""What all suites share: where a broker keeps its metadata, what passwords cost, and how hypothesis judges.
+"""Settings of all suites: the place of a broker's metadata, the cost of passwords, and hypothesis.
 
-How long an example takes to be made says how busy the machine is, and nothing about the code: it fails no test.
+The time to make an example depends on the load of the machine, not on the code: it does not fail tests.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class DiskStore(MemoryStore):
 
     def __init__(self, broker: Broker, store: Store) -> None:
         super().__init__(broker)
-        self.unread: list[Errand] = []  # what the disk did not give
-        self.gives_up = False  # what it does not give
+        self.unread: list[Errand] = []  # reads that the disk did not allow
+        self.gives_up = False  # reads that the disk does not allow
         self._store = store
         self.continued_frames = 0
         self.jobs_left = -1  # 0: nothing is written, as by a process that has died; -1: everything is

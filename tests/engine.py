@@ -23,7 +23,7 @@ TURNS_MAX = 10000
 
 
 class Client:
-    """One peer. `received`: what it was sent and has not yet `take`n; `stalled`: it does not read."""
+    """One peer. `received`: the bytes sent to it and not yet taken with `take`; `stalled`: it does not read."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -80,7 +80,7 @@ class Engine:
 
     @property
     def indexes(self) -> list[QueueIndex]:
-        """What the log has of queues, exchanges and vhosts: all but the changes of the metadata."""
+        """Return the log's indexes of queues, exchanges and vhosts: all but the changes of the metadata."""
         return [index for index in self.broker.log.indexes.values() if index.lane != METADATA]
 
     def connect(self) -> Client:
@@ -97,7 +97,7 @@ class Engine:
         self.clients.pop(client.connection.key, None)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; what is due meanwhile happens when it is."""
+        """Let time pass; each timer fires when it is due."""
         end_ms = int(self.broker.log.now_ms) + round(seconds * 1000)
         while self.broker.timers.next_ms() <= end_ms:
             self.broker.keep_time(max(self.broker.timers.next_ms(), int(self.broker.log.now_ms)))

@@ -49,7 +49,7 @@ class Received(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """What a channel.close or connection.close says; ``scope`` is ``"channel"`` or ``"connection"``."""
+    """The contents of a channel.close or connection.close; ``scope`` is ``"channel"`` or ``"connection"``."""
 
     scope: str
     code: int

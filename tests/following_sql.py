@@ -1,4 +1,4 @@
-"""What SQL would be told: the durable changes of the metadata, read from the log as `CatalogueWriter` reads them."""
+"""The durable changes of the metadata for SQL, read from the log as `CatalogueWriter` reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warren.vhosts.metadata_lane import decode_change
 
 
 class Disk(Protocol):
-    """What carries out the jobs of the log."""
+    """Carries out the jobs of the log."""
 
     def run(self) -> bool: ...
 

@@ -122,7 +122,7 @@ class _Server:
         return Forked(control)
 
     def end(self) -> None:
-        """Let go of it, and wait: what its children took of the processors is counted as ours from then on."""
+        """Release it, and wait: from then on its children's processor time counts as ours."""
         self._socket.close()
         self._process.wait(DEADLINE_S)
 

@@ -85,7 +85,7 @@ class kqueue:
 
 
 class System:
-    """What stands for the module `select`."""
+    """Stands in for the module `select`."""
 
     kqueue = kqueue
     kevent = kevent

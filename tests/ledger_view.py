@@ -1,4 +1,4 @@
-"""What a `DeliveryLedger` holds, as tests look at it: a broker never asks for all of it."""
+"""The contents of a `DeliveryLedger`, for tests: a broker never asks for all of it."""
 
 from __future__ import annotations
 

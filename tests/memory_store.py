@@ -52,7 +52,7 @@ class MemoryLogFiles:
 
 
 class MemoryDisk:
-    """What `log` has written; `hold`: nothing is carried out until it is False again."""
+    """The bytes that `log` has written; while `hold` is True no job is carried out."""
 
     def __init__(self, log: MessageLog) -> None:
         self.log = log

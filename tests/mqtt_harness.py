@@ -183,7 +183,7 @@ class MqttClient:
     def subscribe(
         self, *filters: str, qos: int = 0, options: int = 0, packet_id: int = 9, given: Properties | None = None
     ) -> list[int]:
-        """Subscribe; return the codes of SUBACK. What is retained waits to be taken."""
+        """Subscribe; return the codes of SUBACK. Retained messages wait to be taken."""
         body = packet_id.to_bytes(2, "big") + ((given or Properties()).encode() if self.version == 5 else b"")
         body += b"".join(text(each) + bytes([qos | options]) for each in filters)
         self.peer.feed(packet(8, 2, body))

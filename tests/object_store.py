@@ -44,7 +44,7 @@ class ObjectStore:
 
 @contextmanager
 def running_object_store(directory: Path) -> Iterator[ObjectStore]:
-    """Run one; what it holds is in memory. Its log is in `directory`."""
+    """Run one; its contents are in memory. Its log is in `directory`."""
     port = free_port()
     command = [str(SERVER), "-H", "127.0.0.1", "-p", str(port)]
     environment = {name: text for name, text in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))}

@@ -40,7 +40,7 @@ class Peer:
     def __init__(self, greeting: bytes = LOGIN) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.inbox = b""
-        self.repeated = b""  # what comes for ever, behind the inbox
+        self.repeated = b""  # bytes that repeat for ever, after the inbox
         self.received = b""
         self.reads = 0
         self.takes_bytes = 1 << 30

@@ -1,4 +1,4 @@
-"""What a queue or an exchange remembers for deduplication, as tests look at it: nobody else asks for it."""
+"""A queue's or exchange's memory for deduplication, as tests look at it: nothing else asks for it."""
 
 from __future__ import annotations
 

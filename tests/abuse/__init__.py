@@ -1,1 +1,1 @@
-"""Hostile peers beside an innocent one: what they do, what it costs the other, and what has to hold."""
+"""Hostile peers beside an innocent one: their actions, the cost for the other, and the requirements."""

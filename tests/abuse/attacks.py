@@ -1,4 +1,4 @@
-"""What hostile peers do: single inputs, each of which is valid and cheap to send, and bounded in count and time.
+"""Attacks of hostile peers: single inputs, each of which is valid and cheap to send, and bounded in count and time.
 
 ``python -m abuse.attacks NAME AMQP_PORT HTTP_PORT AMQPS_PORT HTTPS_PORT``, in tests/, makes one of them, in a process
 of its own, so that it does not slow down the innocent client that is measured beside it. ``mallory`` has no tag and may
@@ -156,7 +156,7 @@ def one_byte_chunks(ports: Ports) -> None:
 
 @attack
 def idle_http_connections(ports: Ports) -> None:
-    """As many HTTP connections as there may be, which ask for nothing."""
+    """As many HTTP connections as allowed, without a request."""
     with contextlib.ExitStack() as stack:
         for _ in range(600):
             stack.enter_context(raw_http(ports))
@@ -206,7 +206,7 @@ def client_hellos(ports: Ports) -> None:
 
 @attack
 def key_updates(ports: Ports) -> None:
-    """TLS connections that ask for nothing but new keys, which takes the broker longer than any other record."""
+    """TLS connections that only ask for new keys, which takes the broker longer than any other record."""
     peers = [tls(ports.amqps) for _ in range(8)]
     peers += [tls(ports.https) for _ in range(8)]
     for peer, asked in [(peer, peer.key_updates(2500)) for peer in peers]:
@@ -430,7 +430,7 @@ def remembered_messages(ports: Ports) -> None:
 
 @attack
 def consumers_of_all_priorities(ports: Ports) -> None:
-    """20,000 consumers of one queue with a priority each, none of whom has room, and messages for them."""
+    """20,000 consumers of one queue with a priority each, all without room, and messages for them."""
     client = hostile(ports)
     client.pump([queue("ranks"), method_frame(1, m.BasicQos(0, 1, False))])
     for number in range(20_000):

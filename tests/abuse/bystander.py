@@ -1,4 +1,4 @@
-"""An innocent client: what it asks for while others misbehave, and how long it has to wait for it.
+"""An innocent client: its requests while others misbehave, and its waits.
 
 It asks in turn for a confirm of a persistent message in a durable queue, for a login on a new connection, and for the
 health of the node, each on its own and again as soon as it is answered and a short pause is over.

@@ -26,7 +26,7 @@ from . import scene
 from .attacks import VHOST
 
 PREPARE_EVERY: Final = 100
-# What would take the stage away: users and vhosts of the attack itself, connections of the one who asks.
+# Requests that would end the attack: users and vhosts of the attack itself, connections of the client.
 OUT_OF_BOUNDS: Final = ("/api/users", "/api/vhosts", "/api/permissions", "/api/user-limits", "/api/connections")
 NUMBERS: Final = [0, -1, 1, 255, 65536, 1 << 31, 1 << 53, (1 << 63) - 1, 1 << 63, 1 << 64, 10**400, 1.5, -0.0, 1e308]
 WORDS: Final = ["all", "true", "1h", "classic", "quorum", "stream", "topic", "none", "ack_requeue_true", "auto"]

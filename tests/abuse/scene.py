@@ -25,7 +25,7 @@ SETTINGS = {
 
 
 class Outcome(NamedTuple):
-    """What an attack did to others: longest waits in s, what failed, and how the process fared."""
+    """The effect of an attack on others: longest waits in s, failures, and the state of the process."""
 
     name: str
     worst_s: dict[str, float]

@@ -2,10 +2,11 @@
 
 The fuzzer breaks frames; here nothing is broken. Each value is drawn from the edges of what its domain allows: names
 that exist, that do not, of 255 bytes, of control characters; the largest and smallest numbers; tables with every
-argument the broker knows, set to values that make no sense; properties that make it act. What has to hold:
+argument the broker knows, set to values that make no sense; properties that make it act. The requirements:
 
 1. No exception leaves the engine, it comes to rest, and no close says 541.
-2. A connection that is gone leaves nothing: no consumer, exclusive queue, unacked message, no byte of a body.
+2. A connection that is gone leaves nothing behind: consumers, exclusive queues, unacked messages and bytes of bodies
+   go.
 3. Memory is back to its level when the vhost is deleted.
 4. A step, one read with the turns that it causes, does not multiply: the turns until rest are bounded.
 

@@ -1,7 +1,7 @@
 """No single peer ends, blocks or bloats the broker: each attack beside an innocent client.
 
-What the innocent client asks for is done, however long it takes: its worst waits are printed, and ``python -m abuse``
-prints them for a quiet machine. How much work an input may cause is asserted by counting, in `work`.
+The innocent client gets all its answers, however late. The test prints its worst waits; ``python -m abuse`` prints them
+for a quiet machine. How much work an input may cause is asserted by counting, in `work`.
 """
 
 from __future__ import annotations

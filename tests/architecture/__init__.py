@@ -1,1 +1,1 @@
-"""What the shape of the code promises: import arrows, purity of the engine, documented names."""
+"""The promises of the code's shape: import arrows, purity of the engine, documented names."""

@@ -1,4 +1,4 @@
-"""What comments and docstrings cite is there: a name in single backquotes is one of the package, or of a library."""
+"""All names that comments and docstrings cite exist: one in single backquotes is of the package, or of a library."""
 
 from __future__ import annotations
 

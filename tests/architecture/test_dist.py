@@ -1,4 +1,4 @@
-"""What `make dist` makes a release of (`scripts/dist.py`), and that its parts agree with each other and with Warren."""
+"""The parts of a release that `make dist` makes (`scripts/dist.py`) agree with each other and with Warren."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_the_image_is_built_of_files_that_are_there_and_let_through(dist: Any) -
     assert [name for name in members if not (ROOT / name).exists()] == []
     kept = re.findall(r"(?m)^!(.+)$", (ROOT / ".dockerignore").read_text())
     assert set(kept) == {name.partition("/")[0] for name in members}
-    # What setuptools reads of the project.
+    # The parts of the project that setuptools reads.
     project = (ROOT / "pyproject.toml").read_text()
     named = {
         *re.findall(r'(?m)^readme = "(.+)"$', project),

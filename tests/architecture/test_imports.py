@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "warren"
 TESTS = Path(__file__).parents[1]
-# What the suites share and yet belongs to one of them.
+# Modules that the suites share although they belong to one of them.
 SUITES_SHARED = {("conftest", "integration"), ("durable_harness", "simulation"), ("sealing_stream", "simulation")}
 
 # Each package with the ones it may import, besides itself.
@@ -63,8 +63,8 @@ EXCEPTIONS = {
     *(("links/lake_host.py", package) for package in ("server", "vhosts")),
     ("links/client_tls.py", "server"),  # which files are read, and in which threads, is one rule for the process
 }
-# What in `channels` is AMQP 0-9-1's own. The rest is the half that all protocols share, and knows none of them, but for
-# the broker, which makes the connections of this process to itself.
+# The modules of `channels` for AMQP 0-9-1 only. All protocols share the others, which do not know any protocol. The
+# exception is the broker, which makes the connections of this process to itself.
 AMQP_0_9_1 = {"channel", "channel_confirms", "connection", "direct", "fast_channel", "fast_path", "handshake"}
 KNOW_AMQP_0_9_1 = {"broker"}
 FORBIDDEN_IN_ENGINE = {

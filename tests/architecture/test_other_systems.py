@@ -1,4 +1,4 @@
-"""What only Linux has is behind one interface each: no other module names it. (decision 0049)"""
+"""Each feature that only Linux has is behind one interface: no other module names it. (decision 0049)"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ INPUTS: dict[str, bytes] = {
     "wrong method": method_frame(0, m.ConnectionSecureOk(b"")),
     "broken frame": b"\x01\x00\x00\x00\x00\x00\x00\x00",
 }
-# state x input -> state. CHECKING_LOGIN reads nothing: what comes is handled once the login is answered.
+# state x input -> state. CHECKING_LOGIN reads nothing: input is handled once the login is answered.
 AFTER: dict[str, dict[str, str]] = {
     "AWAIT_HEADER": {"header": "AWAIT_START_OK"},
     "AWAIT_START_OK": {"start-ok": "CHECKING_LOGIN", "heartbeat": "AWAIT_START_OK"},

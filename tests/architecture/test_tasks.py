@@ -1,4 +1,4 @@
-"""No task is without a supervisor: what one raises must not end the broker."""
+"""Every task has a supervisor: an exception in a task must not end the broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "warren"
 
-# What makes a task or a thread. `serve_listeners` and its like start a task for each connection.
+# Calls that make a task or a thread. `serve_listeners` and its like start a task for each connection.
 STARTERS = {
     "start_soon",
     "start",
@@ -27,7 +27,7 @@ ELSEWHERE = {"perf", "ctl", "spark_bridge", "lake"}
 # Everything else that starts something: file, function and what is started, and why that cannot end the broker.
 ARGUED = {
     ("links/supervisor.py", "_begin", "self._live"): "a link: catches what it raises, and shows it as its state",
-    # Inside the attempt of a link, whose nursery ends with it: what they raise is the failure of the attempt.
+    # Inside the attempt of a link, whose nursery ends with it: an exception in them is the failure of the attempt.
     ("links/amqp_client.py", "start", "self._run"): "the two halves of a link's connection",
     ("links/amqp_client.py", "start", "self._beat"): "the heartbeats of a link's connection",
     ("links/federation.py", "move", "attempt"): "one of the two things that a federation link does",

@@ -1,4 +1,4 @@
-"""What clients of the broker do, in a line."""
+"""Actions of the broker's clients, in a line each."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ _sessions: dict[int, Any] = {}
 
 @pytest.fixture
 def logged_in(browser: Browser, broker: WarrenProcess) -> Any:
-    """What a browser keeps of a session of guest; a broker that was started again knows no session."""
+    """A browser's stored session of guest; a restarted broker does not know old sessions."""
     if broker.pid in _sessions:
         return _sessions[broker.pid]
     context = browser.new_context(base_url=f"http://127.0.0.1:{broker.http_port}")
@@ -115,7 +115,7 @@ def ui(browser: Browser, broker: WarrenProcess, logged_in: Any, vhost: str) -> I
     yield page
     trouble, page.trouble = page.trouble, []
     if trouble or page.dialog.count():
-        # Whatever happened, the next test shall not suffer from it.
+        # In any case the next test must not suffer from it.
         _kept.pop(broker.pid).page.context.close()
     assert trouble == []
 

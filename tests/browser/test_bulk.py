@@ -1,4 +1,4 @@
-"""What programs hold that read and write in bulk: drains, snapshots and stages, looked at and done away with."""
+"""State of programs that read and write in bulk: drains, snapshots and stages, viewed and deleted."""
 
 from __future__ import annotations
 

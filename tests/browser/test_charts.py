@@ -1,4 +1,4 @@
-"""What charts offer, and whether they can be read."""
+"""The functions of charts, and whether they can be read."""
 
 from __future__ import annotations
 

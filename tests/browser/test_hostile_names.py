@@ -99,7 +99,7 @@ def test_everything_else_of_this_name_is_shown_as_text_and_can_be_followed_and_d
     expect(ui.main.locator("tbody a").filter(has_text=name[:40]).first).to_be_visible()
     ui.visit("vhosts", name)
     expect(ui.page.locator("h1")).to_have_text(name)
-    expect(ui.card("Permissions").locator("tbody tr")).to_have_count(2)  # its own and the one of who made it
+    expect(ui.card("Permissions").locator("tbody tr")).to_have_count(2)  # its own and that of its creator
     ui.press("Delete…")
     ui.confirm("Delete vhost")
     ui.heading("Virtual hosts")

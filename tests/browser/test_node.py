@@ -1,4 +1,4 @@
-"""The node and its store: what takes the memory, charts, and what to do when something is wrong."""
+"""The node and its store: use of memory, charts, and advice for faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is around every page: search, refresh, keys, theme, columns, the address bar."""
+"""The parts around every page: search, refresh, keys, theme, columns, the address bar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tags of a user let it see and do."""
+"""What a user may see and do, by its tags."""
 
 from __future__ import annotations
 

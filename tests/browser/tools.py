@@ -1,4 +1,4 @@
-"""What the tests of the web UI need besides Python: Debian's Chromium, driven by Playwright."""
+"""Tools for the tests of the web UI besides Python: Debian's Chromium, driven by Playwright."""
 
 from __future__ import annotations
 

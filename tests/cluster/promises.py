@@ -38,7 +38,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the promises keep to. A test breaks each, and the check has to notice."""
+    """The rules that the promises keep. A test breaks each, and the check has to notice."""
 
     limit: int = LIMIT
     grace: int = GRACE
@@ -50,7 +50,7 @@ class Rules:
 
 
 class Record(NamedTuple):
-    """What is in etcd, as far as it matters here."""
+    """The contents of etcd, as far as they matter here."""
 
     leader: int
     by_transfer: bool
@@ -58,7 +58,7 @@ class Record(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """A follower. `message`: what is on the way, a beacon to it or its answer, and how long ago the beacon was sent."""
+    """A follower. `message`: a beacon to it under way, or its answer, and how long ago the beacon was sent."""
 
     heard: int  # how long ago it received the last beacon, by its own clock
     promised: int  # how long ago the beacon was sent that the leader has its last answer to, by the leader's clock
@@ -68,7 +68,7 @@ class Follower(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything. `opened`: what the leader has proposed at the revision that it knows."""
+    """The whole state. `opened`: the proposal of the leader at the revision that it knows."""
 
     revision: int
     record: Record
@@ -193,7 +193,7 @@ class Promises:
 
 @dataclass
 class Explored:
-    """What was looked at; in `served` of the states the first node serves, in `begun` another."""
+    """The explored states; in `served` of them the first node serves, in `begun` another."""
 
     states: int
     served: int

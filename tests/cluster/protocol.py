@@ -84,7 +84,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the protocol keeps to. A test breaks each, and the check has to notice."""
+    """The rules that the protocol keeps. A test breaks each, and the check has to notice."""
 
     unknown_may_be_done: bool = True
     read_settles_nothing: bool = True
@@ -129,7 +129,7 @@ class Node(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """An epoch: whose, and what its leader has sent."""
+    """An epoch: its leader, and the entries that the leader has sent."""
 
     owner: int
     log: Log
@@ -152,8 +152,8 @@ class State(NamedTuple):
     restores: int = 0
     born: int = 0  # lives so far, in a world with restores
     copy: tuple[int, Log, tuple[int, ...]] | None = None  # of whose disk, and what was on it
-    older: int = UNKNOWN  # whose disk has gone back, and has not everything yet
-    back: frozenset[int] = NO_SET  # whose disks have ever gone back
+    older: int = UNKNOWN  # the node whose disk has gone back, and has not everything yet
+    back: frozenset[int] = NO_SET  # nodes whose disks have ever gone back
 
 
 def _end_of(log: Log) -> tuple[int, int]:
@@ -565,7 +565,7 @@ class Protocol:
 
 @dataclass
 class Explored:
-    """What was looked at. `is_complete`: every state within the bounds."""
+    """The explored states. `is_complete`: every state within the bounds."""
 
     states: int
     steps: int

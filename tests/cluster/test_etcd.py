@@ -66,7 +66,7 @@ async def until_it_answers(ask_again: Callable[[], Awaitable[T]]) -> T:
 
 
 async def count_up(etcd: Etcd, key: bytes) -> int:
-    """Add one to a number, as a careful user does: what is unknown is read, and only then tried again."""
+    """Add one to a number, as a careful user does: after an unknown outcome it reads, and only then tries again."""
     found = await until_it_answers(lambda: etcd.get(key))
     before = 0 if found is None else int(found.value)
     revision = 0 if found is None else found.revision
@@ -418,6 +418,6 @@ def test_a_stale_member_is_an_error_of_its_own() -> None:
 
 
 def test_the_ways_to_ask_are_those_of_etcd(cluster: EtcdCluster) -> None:
-    """What the tests themselves rely on."""
+    """The tests themselves rely on these requests."""
     ask(cluster.endpoints[0], "kv/put", {"key": text("z"), "value": text("z")})
     assert ask(cluster.endpoints[1], "kv/range", {"key": text("z")})["kvs"][0]["value"] == text("z")

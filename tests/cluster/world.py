@@ -260,7 +260,7 @@ class World:
         self.tell(node.process, Tick())
 
     def crash(self, node: Node, *, wipe: bool = False) -> None:
-        """End the process: what was synced stays, unless the disk is lost with it."""
+        """End the process: synced bytes stay, unless the disk is lost with it."""
         if node.process is None:
             return
         node.process = None
@@ -456,7 +456,7 @@ class World:
                 event = SwapDone(number, self.etcd.revision) if done else SwapRefused(number)
                 self.later(self.latency(), lambda: answer_once(event))
 
-        # Without an answer the outcome is unknown. What was sent before may be carried out much later.
+        # Without an answer the outcome is unknown. The request may be carried out much later.
         self.later(ETCD_TIMEOUT_S / node.rate, lambda: answer_once(SwapUnknown(number)))
         if node.name in self.cut_from_etcd:
             return

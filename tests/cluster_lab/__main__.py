@@ -39,7 +39,7 @@ _SAID_MAX: Final = 60
 
 @dataclass
 class Row:
-    """What became of the trials of one fault."""
+    """The results of the trials of one fault."""
 
     trials: int = 0
     confirmed: int = 0

@@ -1,4 +1,4 @@
-"""Faults of the lab: what is done to which machine, and for how long."""
+"""Faults of the lab: the action, the machine and the duration of each."""
 
 from __future__ import annotations
 

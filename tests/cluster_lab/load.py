@@ -56,7 +56,7 @@ _FAILURES: Final = (
 
 
 class Session(Connection):
-    """A connection that waits for nothing longer than `PATIENCE_S`."""
+    """A connection that never waits longer than `PATIENCE_S`."""
 
     def __init__(self, host: str) -> None:
         self.address = Address(host, AMQP, USER, USER)

@@ -80,7 +80,7 @@ class Machine:
         self._etcd = self._start(command, self._directory / f"etcd{self.number}.log", dict(os.environ))
 
     def start_node(self) -> None:
-        """Start the node, and wait for nothing."""
+        """Start the node, without waiting."""
         if self.is_running():
             return
         flags = {

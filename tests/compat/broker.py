@@ -4,7 +4,7 @@ Owns what tests may know about the broker; the process itself is `broker_process
 
 1. Without WARREN_TEST_AMQP_URL one Warren runs for the whole session, on free loopback ports, with its own data.
 2. With it the suite starts nothing and leaves nothing behind but what its clients forget to delete.
-3. Differences between versions are decided by the announced server-properties, never by who started the broker.
+3. Differences between versions are decided by the announced server-properties, never by the starter of the broker.
 """
 
 from __future__ import annotations

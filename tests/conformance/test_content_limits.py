@@ -197,7 +197,7 @@ def test_a_content_without_progress_closes_its_channel(harness: Harness) -> None
         harness.pass_time(20)
         client.feed(frame(3, 1, b"c"))
         client.nothing()
-    harness.pass_time(1000)  # we were stopped: what it sent meanwhile is read now
+    harness.pass_time(1000)  # we were stopped: its input of that time is read now
     client.nothing()
     harness.pass_time(29)
     client.nothing()

@@ -22,7 +22,7 @@ from warren.vhosts.metadata import PolicyPut, VhostPut
 from .rules import rule
 
 RETRY_S = UNDELIVERED_RETRY_MS / 1000
-# What a queue needs so that its messages can die so.
+# The arguments of a queue for each cause of death of its messages.
 CAUSES: dict[str, Table] = {
     "rejected": {},
     "expired": {"x-message-ttl": 1000},
@@ -451,7 +451,7 @@ def test_a_cascade_is_bounded(client: Client, harness: Harness, cause: str, size
         died = sum(0 if queue.deaths is None else int(queue.deaths.maxlen) for queue in queues)
         return ready(harness, "end") + died - 1  # but for the publish
 
-    # Of one turn: what its bytes begin, and what was begun before; the last letter of each may go to all queues.
+    # Of one turn: the work that its bytes begin, and earlier work; the last letter of each may go to all queues.
     most = 2 * (TURN_STEPS // TARGET_STEPS + size + 1)
     client.connection.feed(publish_frames("", "q0", b"x"))
     counts = [letters()]
@@ -460,7 +460,7 @@ def test_a_cascade_is_bounded(client: Client, harness: Harness, cause: str, size
         harness.broker.end_turn()
         counts.append(letters() - before)
     assert max(counts) <= most
-    # Each death goes to "end" as well, where nothing dies: what comes there is kept.
+    # Each death goes to "end" as well, where nothing dies: messages there are kept.
     assert letters() == LETTERS_MAX
     assert ready(harness, "end") > LETTERS_MAX // (size + 1)
     harness.pass_time(1)
@@ -530,7 +530,7 @@ def test_the_line_of_letters_is_bounded(client: Client, harness: Harness) -> Non
         if len(harness.broker.work) == 0:
             break
         harness.broker.end_turn()
-    assert longest <= 150 + 200 + 6  # what was published, and what that led to
+    assert longest <= 150 + 200 + 6  # the publishes, and their effects
     assert harness.broker.letters_in_line.dropped > 0
     assert int(harness.queue("q1").published) >= 150
 

@@ -456,7 +456,7 @@ def test_a_delayed_message_counts_from_its_publish(client: Client, harness: Harn
 
 @rule("warren.dedup.batch", "A window that many keys pass through in one batch ends with the latest of them.")
 def test_many_publishes_in_one_go(client: Client, harness: Harness) -> None:
-    """A window of 128 with 1,000 keys in one read: what is evicted in the same batch is never written."""
+    """A window of 128 with 1,000 keys in one read: keys evicted in the same batch are never written."""
     declare(client)
     confirming(client)
     client.feed(b"".join(publish_frames("", "q", b"", 1, False, False, keyed(key)) for key in range(1000)))

@@ -1,4 +1,4 @@
-"""What the event exchange is told of administration and alarms, as RabbitMQ 3.10.8 tells it."""
+"""The event exchange's events of administration and alarms, as RabbitMQ 3.10.8 sends them."""
 
 from __future__ import annotations
 

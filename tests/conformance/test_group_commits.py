@@ -1,4 +1,4 @@
-"""Consumer groups of streams: what is committed."""
+"""Consumer groups of streams: the commits of offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer groups of streams: what operators and retention do to them."""
+"""Consumer groups of streams: the effects of operators and retention."""
 
 from __future__ import annotations
 

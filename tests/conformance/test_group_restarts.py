@@ -1,4 +1,4 @@
-"""Consumer groups of streams: what a restart or a crash leaves of them."""
+"""Consumer groups of streams: their state after a restart or a crash."""
 
 from __future__ import annotations
 

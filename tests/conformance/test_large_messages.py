@@ -14,7 +14,7 @@ from warren.channels.shared import PAUSED_ALARM
 
 from .rules import rule
 
-READ_BYTES = 250_000  # what a socket gives at a time
+READ_BYTES = 250_000  # the bytes of a socket's read
 BODIES = [random.Random(seed).randbytes(size) for seed, size in enumerate((3_000_000, 100, 2_500_001, 1 << 20))]
 
 

@@ -219,7 +219,7 @@ def test_topology_waits_while_memory_is_short(harness: Harness, client: Client, 
     assert 1 < added < CONNECTION_BYTES // BINDING_BYTES
     assert answers == [m.ConnectionBlocked("low on memory")]
     assert len(harness.vhost.exchange("amq.headers").bindings) == added
-    # What is there can be declared again, and taken away, and consumers may come.
+    # Existing objects can be declared again, and deleted, and consumers may come.
     other.declare("q")
     other.bind("q", "amq.headers", "", {"number": 0, "text": "x" * 200})
     other.consume("q")

@@ -40,7 +40,7 @@ def book(harness: Harness) -> ParameterBook:
 
 @pytest.fixture
 def heard(book: ParameterBook) -> list[ParameterChange]:
-    """What a listener has been told."""
+    """Return the changes that a listener has heard."""
     changes: list[ParameterChange] = []
     book.listeners.append(changes.append)
     return changes

@@ -1,4 +1,4 @@
-"""Policies: what they set holds at once for what is there and for what comes, and no longer than they do."""
+"""Policies hold at once for present and future objects, and only as long as they exist."""
 
 from __future__ import annotations
 

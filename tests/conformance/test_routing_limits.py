@@ -1,4 +1,4 @@
-"""What a peer of bad will must not achieve with bindings, patterns and reply addresses."""
+"""Limits for hostile peers: bindings, patterns and reply addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an administrator says of a vhost: the default type of its queues, and whether it may be deleted."""
+"""An administrator's settings of a vhost: the default type of its queues, and whether it may be deleted."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _BLOCK = random.Random(0).randbytes(BODY_BYTES_MAX + (64 << 10))
 
 
 class Rule(StrEnum):
-    """What a broker can break."""
+    """Rules that a broker can break."""
 
     LOST = "lost"
     INVENTED = "invented"
@@ -71,7 +71,7 @@ class TransactionState(Enum):
 
 
 class Transaction:
-    """One tx of one channel: what it publishes and what it acks."""
+    """One tx of one channel: its publishes and acks."""
 
     __slots__ = ("acked", "messages", "state")
 

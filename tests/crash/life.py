@@ -1,6 +1,6 @@
 """The life of one data directory: load, an end that the broker did not choose (or did), a start, a look at everything.
 
-The seed decides settings, clients, sizes and moments; what the broker has done by then depends on the machine, so a
+The seed decides settings, clients, sizes and moments; the broker's progress at the end depends on the machine, so a
 seed finds the same kind of case again, not the same bytes.
 """
 

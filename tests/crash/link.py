@@ -106,7 +106,7 @@ class Link:
         except BlockingIOError:
             return
         except OSError:
-            # Why is read from the other direction; what was not sent is lost.
+            # The reason is read from the other direction; unsent bytes are lost.
             self._unsent.clear()
 
     def has_unsent(self) -> bool:

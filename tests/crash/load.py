@@ -1,12 +1,12 @@
 """Clients that publish, consume, ack, commit, purge and delete at random, and tell a `History` of every step.
 
-One thread serves all of them: what the history is told has an order, and the broker gets far more processor than it
+One thread serves all of them: so the steps in the history have an order, and the broker gets far more processor than it
 would beside a client process per connection.
 
     crash.all   fanout   work-1, work-2, quiet, short-lived, fleeting
     crash.pair  fanout   ledger, deep
 
-1. Nothing is sent that the history was not told before, and nothing that is read is kept from it.
+1. The history learns of each message before it is sent, and of each message that is read.
 2. `quiet` and `deep` have no consumers, `short-lived` is deleted and declared again, `fleeting` is a transient queue,
    `ledger` is consumed and acked in transactions only.
 """

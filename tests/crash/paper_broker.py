@@ -20,7 +20,7 @@ _CONSUMED = ("a", "b")
 
 
 class Fault(Enum):
-    """What is wrong with a paper broker."""
+    """Faults of a paper broker."""
 
     NONE = auto()
     CONFIRMS_TOO_EARLY = auto()

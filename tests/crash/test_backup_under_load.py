@@ -1,7 +1,7 @@
 """Backups of a broker under load: a start on one finds what was promised before it was begun, and nothing invented.
 
-To the history a backup is a crash at a moment that nobody knows: what was answered since it was asked for may be in it
-or not. Seeds are those of ``test_kill_9.py``.
+For the history a backup is a crash at an unknown moment: requests answered since its start may be in it or not. Seeds
+are those of ``test_kill_9.py``.
 """
 
 from __future__ import annotations

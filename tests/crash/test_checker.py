@@ -12,7 +12,7 @@ from .paper_broker import Fault, PaperBroker
 
 SEEDS = 40
 
-# What a fault may be reported as; the first of them must be among the reports.
+# The possible reports of a fault; the first of them must be among the reports.
 REPORTED = {
     Fault.CONFIRMS_TOO_EARLY: [Rule.LOST, Rule.TORN],
     Fault.COMMITS_TOO_EARLY: [Rule.LOST, Rule.RETURNED, Rule.TORN],

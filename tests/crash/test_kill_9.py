@@ -36,7 +36,7 @@ def test_what_was_promised_survives_kill_9_at_random_moments(tmp_path: Path, num
             print(f"cycle {cycle}")
             life.crash(crashes_in_recovery=chooser.choice([0, 0, 0, 0, 1]))
             if chooser.random() < 0.1:
-                # What a clean stop leaves behind must not be believed after the next crash.
+                # Files of a clean stop must not be believed after the next crash.
                 print("stop")
                 life.stop()
     finally:

@@ -9,8 +9,8 @@
    may be gone.
 2. A message that was published and not confirmed is there once or not at all.
 3. A message of which any publish to `once` was confirmed is known there for good: in later lives it does not come as
-   new, and once it is gone not at all. Nothing comes as new twice in one life, confirmed or not. A delivery promises
-   nothing: what was seen, and confirmed to nobody, may be lost with its key, and is then accepted again.
+   new, and once it is gone not at all. Nothing comes as new twice in one life, confirmed or not. A delivery does not
+   promise anything: a message that was seen, but never confirmed, may be lost with its key, and is then accepted again.
 
 `WARREN_TEST_CRASH_CYCLES` and `WARREN_TEST_CRASH_SEED` are those of ``test_kill_9.py``.
 """
@@ -59,7 +59,7 @@ GONE = (AMQPError, OSError)
 
 
 class Repetitions:
-    """What came out of `once`, and what of that a broker that drops repetitions would not have sent, by (3)."""
+    """Deliveries of `once`, and those that a broker without repetitions would not have sent, by (3)."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -90,7 +90,7 @@ class Repetitions:
 
 
 class Books:
-    """What the clients of all lives have done, by name of the message."""
+    """The actions of the clients of all lives, by name of the message."""
 
     def __init__(self) -> None:
         self.published: set[str] = set()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .fuzzer import Fuzzer
 
 CHANNELS = (0, 1, 2, 63)
-# What nobody takes 4096 bytes of may be cut into many transfers.
+# Frames for a peer that takes less than 4096 bytes may be cut into many transfers.
 FRAME_SIZES = (512, 4096, 131072)
 FIRST_IDS = (0, 0, 5, 0xFFFFFFF0)
 

@@ -1,4 +1,4 @@
-"""What a client of AMQP 1.0 may see of a correct broker: every frame is whole and typed, and fits to those before it.
+"""A client of AMQP 1.0's view of a correct broker: every frame is whole and typed, and fits to those before it.
 
 1. Protocol headers, SASL, `open` and everything else come in that order; after `close`, or a login that is refused,
    nothing follows.
@@ -71,7 +71,7 @@ CONDITIONS: Final = {
 }
 OUTCOMES: Final = {ACCEPTED, REJECTED, RELEASED, MODIFIED, RECEIVED}
 
-# What comes next.
+# The input that is expected next.
 AWAITS_HEADER: Final = 0
 AWAITS_MECHANISMS: Final = 1
 AWAITS_OUTCOME: Final = 2
@@ -263,7 +263,7 @@ def _condition(error: Any) -> str:
 
 
 def _check_terminus(fields: list[Any], at: int, code: int) -> None:
-    # The client's own terminus is told back as it was said; what is ours is of the right kind.
+    # The client's own terminus is returned unchanged; our terminus is of the right kind.
     ours = 5 if fields[2] is False else 6
     if at == ours and len(fields) > at and fields[at] is not None:
         assert isinstance(fields[at], Described) and fields[at].descriptor == code, fields

@@ -68,7 +68,7 @@ _VALUES: Final[tuple[Any, ...]] = (
     b"\xff\x00",
     b"\x00\x53\x75\xa0\x01x",
     b"\x00\x53\x73\xc0\x01\x09",
-    # What is kept of messages of AMQP 1.0: the layout of their bodies, their sections, their footers.
+    # Stored properties of AMQP 1.0 messages: the layout of their bodies, their sections, their footers.
     [b"\x00\x53\x75\xa0"],
     [b"\x00\x53\x75\xb0", 1, b"\x00\x53\x75\xa0"],
     [b"\x00\x53\x75\xa0", (1 << 63) - 1, b"\x00\x53\x75\xb0"],

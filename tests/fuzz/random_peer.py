@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class RandomPeer:
-    """One client. `held_back`: what it has made and not sent yet; `rate`: of the frames that it breaks."""
+    """One client. `held_back`: frames that it has made and not sent yet; `rate`: of the frames that it breaks."""
 
-    NAME: ClassVar[str]  # of the protocol, for who plays a batch again
+    NAME: ClassVar[str]  # of the protocol, for playing a batch again
     BATCH_FRAMES: ClassVar[int]  # how many of them are broken in a batch
     RATES: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 0.9)
     LIVES: ClassVar[tuple[int, ...]] = (5, 50, 300)

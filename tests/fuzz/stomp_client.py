@@ -94,7 +94,7 @@ class RandomStompClient(RandomPeer):
         return mixed + sources[0] + sources[1]
 
     def _sensible(self, frame: StompFrame) -> StompFrame:
-        """Answer what was delivered; what has nothing to answer beats, mostly."""
+        """Answer a delivery; without one, mostly send a heart-beat."""
         if frame.command not in ("ACK", "NACK"):
             return frame
         waiting = self.transcript.unanswered

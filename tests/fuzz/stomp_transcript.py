@@ -16,7 +16,7 @@ from warren.amqp.errors import REPLY_NAMES
 
 COMMANDS: Final = ("CONNECTED", "MESSAGE", "RECEIPT", "ERROR")
 VERSIONS: Final = ("1.0", "1.1", "1.2")
-# What stands behind a backslash.
+# The characters allowed after a backslash.
 _ESCAPES: Final = {"1.1": "nc\\", "1.2": "nc\\r"}
 _NAMES: Final = tuple(name for code, name in REPLY_NAMES.items() if code != 541)
 

@@ -1,4 +1,4 @@
-"""What the fuzzer and the splits have found, each as the shortest dialogue that shows it."""
+"""Faults that the fuzzer and the splits have found, each as the shortest dialogue that shows it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ FreshUrl = Callable[[], str]
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server of our own."""
-    from .postgres import running_postgres  # who needs no server needs no driver of it either
+    from .postgres import running_postgres  # tests without a server do not need its driver
 
     with running_postgres() as server:
         yield server

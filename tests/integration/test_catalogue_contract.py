@@ -1,4 +1,4 @@
-"""What the engine may rely on in the metadata store, on SQLite and on PostgreSQL alike."""
+"""The guarantees of the metadata store to the engine, on SQLite and on PostgreSQL alike."""
 
 from __future__ import annotations
 

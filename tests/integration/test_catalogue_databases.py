@@ -1,4 +1,4 @@
-"""What is particular to each database: files and locks of SQLite, servers that go away for PostgreSQL."""
+"""Properties of each database: files and locks of SQLite, servers that go away for PostgreSQL."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ EMPTY = bytes(4)
 ARGUMENTS = b"\x00\x00\x00\x03\x01xV"
 DIGEST = b"\xd1" * 32
 
-# What version 1 sent. {name} is how a database writes a text column compared by byte, {bytes} one of bytes.
+# The statements of version 1. {name} is how a database writes a text column compared by byte, {bytes} one of bytes.
 VERSION_1 = """
 CREATE TABLE warren_schema (version INTEGER NOT NULL);
 CREATE TABLE warren_vhosts (
@@ -71,7 +71,7 @@ CREATE INDEX warren_bindings_to ON warren_bindings (vhost, destination_type, des
 INSERT INTO warren_schema VALUES (1);
 """
 
-# What version 2 sent: the same with ids of queues.
+# The statements of version 2: the same with ids of queues.
 VERSION_2 = VERSION_1.replace(
     """arguments {bytes} NOT NULL,
     PRIMARY KEY (vhost, name));
@@ -81,7 +81,7 @@ CREATE TABLE warren_bindings""",
 CREATE TABLE warren_bindings""",
 ).replace("INTO warren_schema VALUES (1)", "INTO warren_schema VALUES (2)")
 
-# What version 3 sent: the same with limits and policies.
+# The statements of version 3: the same with limits and policies.
 VERSION_3 = VERSION_2.replace(
     "INSERT INTO warren_schema VALUES (2)",
     """CREATE TABLE warren_vhost_limits (vhost {name} NOT NULL, definition TEXT NOT NULL, PRIMARY KEY (vhost));

@@ -2,7 +2,7 @@
 
 The reader keeps a checkpoint as Spark does: where a batch ends is noted before it is read, a batch that is read again
 replaces itself, and from time to time the reader forgets everything else. `WARREN_TEST_DRAIN_CYCLES` is how often the
-broker is killed. The seed decides sizes and moments; what the broker has done by then depends on the machine.
+broker is killed. The seed decides sizes and moments; the broker's progress by then depends on the machine.
 """
 
 from __future__ import annotations

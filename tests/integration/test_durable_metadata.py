@@ -1,4 +1,4 @@
-"""What declare-ok of a durable thing promises: it is there after kill -9, whole, on SQLite and on PostgreSQL.
+"""The promise of declare-ok for a durable object: it is there after kill -9, whole, on SQLite and on PostgreSQL.
 
 Random topology is declared over one pipelined connection while the process is killed at a random moment. Replies come
 in the order of the requests, so after the next start the store must hold what the first n requests lead to, for one n
@@ -212,7 +212,7 @@ def _declare_until_it_dies(
             while len(states) - 1 - answered > IN_FLIGHT_MAX:
                 take_answer()
     except (Ended, OSError):
-        # What had been sent back before the end counts.
+        # Answers sent before the end count.
         try:
             while True:
                 take_answer()

@@ -1,4 +1,5 @@
-"""What came and went leaves nothing behind: in the engine to the object, in the process to some megabytes.
+"""Closed clients and deleted objects leave nothing behind: in the engine to the object, in the process to some
+megabytes.
 
 The cyclic garbage collector of the broker never looks at what has been there for long, so a reference cycle is a leak.
 The engine is therefore driven with the collector off, and its objects are counted.
@@ -527,7 +528,8 @@ def test_the_engine_forgets_what_is_over_without_a_collector(scene: Scene) -> No
     gc.collect()
     gc.disable()
     before, blocks_before = _objects_of_the_engine(), sys.getallocatedblocks()
-    # What earlier tests left, such as a thread that is about to end, may become garbage meanwhile: it is not counted.
+    # Remains of earlier tests, such as a thread that is about to end, may become garbage meanwhile: they are not
+    # counted.
     gc.freeze()
     try:
         play(40)
@@ -535,7 +537,7 @@ def test_the_engine_forgets_what_is_over_without_a_collector(scene: Scene) -> No
         assert _garbage() == Counter()
         gc.unfreeze()
         assert _objects_of_the_engine() - before == Counter()
-        # What the collector does not know (messages, deliveries, bytes) shows here.
+        # Objects unknown to the collector (messages, deliveries, bytes) show here.
         assert sys.getallocatedblocks() - blocks_before < 40
     finally:
         gc.enable()

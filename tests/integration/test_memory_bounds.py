@@ -71,8 +71,8 @@ class Sender:
 
 
 class Holder:
-    """Takes `count` deliveries in a thread and acknowledges nothing until it is `released`: what it has cannot leave
-    the broker's memory, while what waits in a queue can go to disk.
+    """Takes `count` deliveries in a thread and acknowledges nothing until it is `released`: its deliveries cannot leave
+    the broker's memory, while messages waiting in a queue can go to disk.
     """
 
     def __init__(self, client: WireClient, queue: str, count: int) -> None:

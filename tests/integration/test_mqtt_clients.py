@@ -37,7 +37,7 @@ def given(kind: int, **values: Any) -> Any:
 
 
 class Paho:
-    """A client of paho-mqtt, which has a thread of its own; what has come is in queues."""
+    """A client of paho-mqtt, which has a thread of its own; received packets are in queues."""
 
     def __init__(self, client_id: str, version: int = paho.MQTTv5, *, lasts: bool = False) -> None:
         clean = None if version == paho.MQTTv5 else not lasts

@@ -20,7 +20,7 @@ VERSIONS = {"1.0": stomp.Connection10, "1.1": stomp.Connection11, "1.2": stomp.C
 
 
 class Heard(stomp.ConnectionListener):  # type: ignore[misc]
-    """What has come, in queues; the client has a thread of its own."""
+    """Received frames, in queues; the client has a thread of its own."""
 
     def __init__(self) -> None:
         self.messages: queue.Queue[Any] = queue.Queue()

@@ -336,7 +336,7 @@ def test_a_stream_of_small_messages_through_tls_arrives_complete_and_in_order(
         queue = client.expect(spec.Queue.DeclareOk, 1).queue
         client.send(1, spec.Basic.Consume(queue=queue, no_ack=True))
         client.expect(spec.Basic.ConsumeOk, 1)
-        # The socket of the ssl module is not for two threads: what is sent must not fill the way back.
+        # The socket of the ssl module is not for two threads: the publishes must not fill the way back.
         for start in range(0, count, 500):
             client.send_bytes(b"".join(publish_frames("", queue, b"%d" % n) for n in range(start, start + 500)))
             for number in range(start, start + 500):

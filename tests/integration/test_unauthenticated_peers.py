@@ -258,7 +258,7 @@ def test_a_silent_client_is_ended_and_one_that_sends_heartbeats_is_not(patient: 
         open_wire(patient, heartbeat=0) as without,
         connect(patient, heartbeat=3) as publisher,
     ):
-        # One of the silent is sent messages all the time: what we send says nothing about it.
+        # One of the silent is sent messages all the time: our output does not show that it is alive.
         listening.send(1, spec.Queue.Declare(exclusive=False, auto_delete=True))
         queue = listening.expect(spec.Queue.DeclareOk, 1).queue
         listening.send(1, spec.Basic.Consume(queue=queue, no_ack=True))

@@ -30,7 +30,7 @@ class Killed(Exception):
 
 
 class Desk:
-    """What drains need of the broker's management. `between`: called where others would have their turn.
+    """The part of the broker's management that drains need. `between`: called where others would have their turn.
 
     `lives`: how many turns there are until the broker dies, negative: it does not.
     """

@@ -64,7 +64,7 @@ class Disk:
 
 
 class RestartingBroker(Harness):
-    """The broker. `memory_bytes`: what its stored messages may take in memory; `turn_steps`: see ``long_work``."""
+    """The broker. `memory_bytes`: limit of memory for its stored messages; `turn_steps`: see ``long_work``."""
 
     def __init__(self, shape: Shape, now_ms: int, memory_bytes: int, turn_steps: int = TURN_STEPS) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class RestartingBroker(Harness):
 
     @property
     def disk(self) -> SimulatedFileSystem:
-        """What the process is writing to."""
+        """Return the disk that the process is writing to."""
         return self._fs
 
     def found_on(self, disk: SimulatedFileSystem) -> RestartingBroker:

@@ -39,7 +39,7 @@ MANY_STEPS: Final = 1 << 40
 
 
 class Replies:
-    """What came after a command, deliveries apart: by client, in order."""
+    """The answers to a command, apart from deliveries: by client, in order."""
 
     def __init__(self) -> None:
         self.deliveries: list[tuple[int, Received]] = []
@@ -266,7 +266,7 @@ class Comparison:
         self.latest_ms = max(self.latest_ms, now_ms)
         self.broker.broker.keep_time(now_ms)
         self.broker.settle()
-        while self.broker.broker.timers.next_ms() <= now_ms:  # what a start has read meanwhile
+        while self.broker.broker.timers.next_ms() <= now_ms:  # messages that a start has read meanwhile
             self.broker.broker.keep_time(now_ms)
             self.broker.settle()
         received = self._collect()

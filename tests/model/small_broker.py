@@ -28,7 +28,7 @@ class Queue:
     owner: int | None = None
     ready: list[Entry] = field(default_factory=list)
     consumers: list[Consumer] = field(default_factory=list)
-    active: Consumer | None = None  # who is served, of a queue that serves one
+    active: Consumer | None = None  # the served consumer, if the queue serves one
     places: int = 0
     deleted: bool = False
 

@@ -35,7 +35,7 @@ class Death:
 
 @dataclass(frozen=True)
 class Message:
-    """What a client published, or a dead letter. ``first`` and ``last`` death: reason, queue, exchange.
+    """A published message, or a dead letter. ``first`` and ``last`` death: reason, queue, exchange.
 
     ``failures`` and ``returns``: the counts that it has brought from the queue that it died in.
     """
@@ -84,7 +84,7 @@ class Message:
 
 
 class Rules:
-    """What arguments and policy come to."""
+    """The rules that arguments and policy add up to."""
 
     def __init__(self, arguments: dict[str, Any], policy: dict[str, Any]) -> None:
         values = {name.removeprefix("x-"): value for name, value in arguments.items()}
@@ -208,7 +208,7 @@ class Delivery:
 
 @dataclass(eq=False)
 class Channel:
-    """What a client has: one channel. Those of its answers that wait for a commit are no longer ``unacked``."""
+    """A client's one channel. Those of its answers that wait for a commit are no longer ``unacked``."""
 
     client: int
     transactional: bool = False
@@ -566,7 +566,7 @@ class World:
         return taken
 
     def place_letters(self) -> None:
-        """Send what has died, in that order; what dies by that comes behind."""
+        """Send the dead messages, in that order; messages that die by that come after them."""
         if self.placing:
             return
         self.placing = True

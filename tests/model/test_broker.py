@@ -30,7 +30,7 @@ Command = tuple[str, int, int, int]
 
 @dataclass
 class Expected:
-    """What a command has to bring, besides deliveries."""
+    """The expected effects of a command, besides deliveries."""
 
     replies: list[Any] = field(default_factory=list)  # on the channel of the command
     refusal: int = 0

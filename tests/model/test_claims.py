@@ -61,7 +61,7 @@ GONE: Final = "gone"
 
 
 def declare_claims(harness: Harness, queue: str = "q", consumer: str = "c") -> ClaimQueue:
-    """Do as who opens a drain."""
+    """Declare a claim queue, as opening a drain does."""
     name = claims_name(queue, consumer)
     harness.vhost.declare_queue(QueueDeclaration(name, durable=True, arguments=claims_arguments(queue, consumer)))
     harness.settle()

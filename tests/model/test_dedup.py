@@ -147,7 +147,7 @@ class Window:
 
 @dataclass
 class Model:
-    """What the broker holds. `q` and `r`: the messages of the queues, with whether they are stored."""
+    """The expected contents of the broker. `q` and `r`: the messages of the queues, with whether they are stored."""
 
     of_queue: Window
     of_exchange: Window
@@ -245,7 +245,7 @@ class Restarted(Harness):
         """Return what there is, as the model shows it. Takes everything out."""
         windows = (shown(self.of_queue, later_than_ms), shown(self.of_exchange, later_than_ms))
         self.begin()
-        self.pass_time(100_000)  # what is held comes
+        self.pass_time(100_000)  # held messages come
         self.settle()
         client = self.channel()
         return (*windows, *(sorted(self.numbers(client, name)) for name in ("q", "r")))
@@ -285,7 +285,7 @@ def topology(ttls_ms: tuple[int, int]) -> list[Any]:
 
 @dataclass
 class Expected:
-    """What a publish in confirm mode waits for. `batch`: which is promised by its ack, 0: none."""
+    """The wait of a publish in confirm mode. `batch`: the one that its ack promises, 0 without one."""
 
     refused: bool
     batch: int
@@ -341,7 +341,7 @@ class Life:
     # --- beginnings and ends ----------------------------------------------------------------------------------------
 
     def _begin(self, fs: SimulatedFileSystem, allowed: dict[int, Model], promised: int) -> None:
-        """Begin on `fs`: what is there has to be allowed."""
+        """Begin on `fs`: its contents have to be allowed."""
         while True:
             self.model = self._judge_with(fs.kill9(), allowed, promised)
             self.fs = fs
@@ -400,7 +400,7 @@ class Life:
         self._begin(self.fs.kill9(), self.allowed, max(self.allowed))
 
     def _judge(self, state: SimulatedFileSystem, promised: int) -> None:
-        # What happens within an operation of the disk is what the open batch will have, or one that is not begun.
+        # During an operation of the disk, the contents are those of the open batch, or of one that is not begun.
         allowed = self.allowed | {1 << 30: self.model.after_restart()}
         self._judge_with(state, allowed, promised)
 

@@ -2,7 +2,7 @@
 
 A reader notes where a batch ends before it writes the batch, and that it is written afterwards; what it notes and what
 it has written survives it. A batch that is written twice replaces itself. In the end each message is in the table once,
-or a client has got it; twice is what was in the table already when a lease ended before it was acknowledged. A run is
+or a client has got it; it is there twice if it was in the table already when a lease ended before its ack. A run is
 played again by its seed, which it prints:
 
     WARREN_TEST_DRAINS_SEED=7 WARREN_TEST_DRAINS_RUNS=1
@@ -80,7 +80,7 @@ class Run:
         self.place = Place(self.dice.choice((0, 128 << 20)), **self.dice.choice(kinds))
         self.reader = Reader(self.place)
         self.reader.lease_s = self.dice.choice((None, 60, 600))
-        self.again: list[bytes] = []  # what comes a second time
+        self.again: list[bytes] = []  # messages that come a second time
         self.bodies: list[bytes] = []
         self.got: list[bytes] = []
 

@@ -178,7 +178,7 @@ class Run(HeldStore):
         self.follow()
         before = int(self.lane.count)
         assert self.lane.clear() == before
-        self.uncounted += len(self.held) - before  # what others have dropped already and will tell
+        self.uncounted += len(self.held) - before  # messages that others have dropped and will report
         self.held.clear()
 
     def page_out(self) -> None:

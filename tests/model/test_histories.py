@@ -34,7 +34,7 @@ class Remembered(NamedTuple):
 
 
 class Copy:
-    """One directory and the broker that runs on it. `stream`, `queue`: what was published to each and is there."""
+    """One directory and the broker that runs on it. `stream`, `queue`: the published messages that each has."""
 
     def __init__(self, harness: DurableHarness, stream: list[bytes], queue: list[bytes]) -> None:
         self.harness = harness
@@ -70,7 +70,7 @@ class Copy:
         return Remembered(name, tuple(self.messages(name)[:end]), found.lineage().life_at(end))
 
     def on(self, harness: DurableHarness) -> Copy:
-        """Return a copy that `harness` runs on: what was not written is not there."""
+        """Return a copy that `harness` runs on: unwritten messages are lost."""
         harness.settle()
         copy = Copy(harness, self.stream, self.queue)
         copy.stream = self.stream[: copy.found("s").next_offset()]

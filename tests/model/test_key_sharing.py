@@ -81,7 +81,7 @@ class Held:
 
 @dataclass(eq=False)
 class SmallQueue:
-    """The queue as it should be: what is ready in order of places, what is out in any order."""
+    """The queue as it should be: ready messages in order of places, outstanding ones in any order."""
 
     arguments: Table
     aside_max: int
@@ -244,7 +244,7 @@ class Comparison:
 
     def _check_deliveries(self, sent: list[list[Received]]) -> None:
         small = self.small
-        new: list[Consumer] = []  # who got the first of a key
+        new: list[Consumer] = []  # consumers that got the first message of a key
         self._drop(sent)
         while any(sent):
             # Clients do not know who was first: take what can have been next.
@@ -425,7 +425,7 @@ class Comparison:
         assert self._step(client, self._acks(channel, b, c)) == []
 
     def ack_and_publish(self, a: int, b: int, c: int) -> None:
-        """Both in one piece: what the acks let out is older than what is published."""
+        """Both in one piece: messages that the acks release are older than the published ones."""
         client, channel = self._pick(a)
         data = self._acks(channel, b, c)
         assert self._step(client, data + self._publishes(channel, b, c)) == []
@@ -517,7 +517,7 @@ class Comparison:
         self._connect(client)
 
     def finish(self) -> None:
-        """End everybody; what is left comes in order, and that was all."""
+        """Disconnect all clients; the remaining messages come in order, and no others."""
         self.one_client = False
         for client in range(CLIENTS):
             self.hang_up(client, 0, 0)

@@ -154,7 +154,7 @@ def publish(
 
 
 class Visitor(Device):
-    """A client without a session, which only reads. `expected`: what it has to get while it is here."""
+    """A client without a session, which only reads. `expected`: the messages that it has to get meanwhile."""
 
     is_here = False
     came_before = 0
@@ -261,7 +261,7 @@ class World:
             device.client = None
             device.unread = []
             if isinstance(device, Visitor):
-                device.is_here = False  # what it has not read is lost
+                device.is_here = False  # unread messages are lost
 
     def come_to_rest(self) -> None:
         """Have everybody come back, and everything be answered."""

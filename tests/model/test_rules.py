@@ -3,9 +3,9 @@
 Five clients with a channel each (two plain, one confirming, two transactional) share four queues, which get random
 arguments each time they are declared, and policies that come and go. Dead letters go to other queues, to the queue
 that they come from, in chains and cycles. Time goes from one timer of the broker to the next, each compared on
-its own: what has expired is gone at that moment. Jumps of the clock do all that is due at once. The broker stops and
-starts again, or is killed and starts again, and in some runs memory is so short that of long queues only the head is
-in it.
+its own: expired messages are gone at that moment. Jumps of the clock do all that is due at once. The broker stops and
+starts again, or is killed and starts again, and in some runs memory is so short that of long queues only the head is in
+it.
 
 After each command: what everybody was sent, flags, headers and deaths included; confirms; what waits, in order; what is
 out and what is held. A run is played again by its seed, which it prints:
@@ -200,7 +200,7 @@ class Run(Comparison):
             self._step(0, method_frame(1, m.QueuePurge(0, queue.name, False)), [purged])
 
     def put_policy(self) -> None:
-        """Set the policy of one queue, or empty it: what is due because of that happens at once."""
+        """Set the policy of one queue, or empty it: its effects happen at once."""
         if self.world.now_ms < self.latest_ms:
             return  # ages are counted from now on, and some messages come from later
         name = self.dice.choice(NAMES)
@@ -215,7 +215,7 @@ class Run(Comparison):
         queue = self.world.queues.get(name)
         if queue is not None and (not _has_order_of_ages(queue) or any(entry.returned for entry in queue.ready)):
             # After the clock was set back some have a deadline of their own, by the time to live that there was; and
-            # what was returned may go before or after its neighbours.
+            # returned messages may go before or after their neighbours.
             arguments.pop("x-message-ttl", None)
         definition = {key.removeprefix("x-"): value for key, value in arguments.items()} or {"queue-mode": "default"}
         self.aging_ms = self.world.now_ms
@@ -250,7 +250,8 @@ class Run(Comparison):
             delay_ms = self._moment_in(dice.randrange(1, 6000))
             properties["headers"] = encode_table({"x-delay": delay_ms})
         if dice.random() < 0.3 and not (self.is_short and transactional):  # it counts from the commit on
-            # What dies as it comes may overtake one before it that is dropped, and has to be read from disk for that.
+            # A message that dies on arrival may overtake an earlier one that is dropped, and has to be read from disk
+            # for that.
             life_ms = max(self._life_ms(), int(self.is_short))
             expiration_ms = self._moment_in(life_ms + (delay_ms or 0)) - (delay_ms or 0)
             properties["expiration"] = str(expiration_ms)
@@ -383,7 +384,7 @@ class Run(Comparison):
             return
         self.clients[number].feed(method_frame(1, m.TxCommit()))
         received = self._collect()
-        # What went to this channel before it was closed has come back from there.
+        # Deliveries to this channel before it was closed have come back from there.
         self._compare_deliveries([each for each in received.deliveries if each[0] == number])
         received.deliveries = [each for each in received.deliveries if each[0] != number]
         self.world.end(channel)
@@ -442,7 +443,7 @@ class Run(Comparison):
         """The clock goes back a little."""
         now_ms = self.world.now_ms - self.dice.randrange(1, 500)
         if now_ms < self.aging_ms:
-            return  # what comes now would be older than the policy it ages by
+            return  # later messages would be older than the policy that ages them
         self._note("set back to", now_ms - START_MS)
         self._now(now_ms)
 
@@ -477,7 +478,7 @@ class Run(Comparison):
         self.has_started_again = True
         self.world.restart(clean=clean)
         self._connect_all()
-        self._now(self.world.now_ms)  # what was out may have expired
+        self._now(self.world.now_ms)  # outstanding messages may have expired
 
     def _start_depends_on_the_disk(self) -> bool:
         """Tell whether what is out would be too old or too much after a start, and it matters what goes first."""

@@ -62,7 +62,7 @@ class Receiver:
     handle: int = -1
     channel: int = -1
     room: int = 0
-    count: int = 0  # what it was sent
+    count: int = 0  # messages sent to it
     condition: str | None = None
     may_decide: int = 0
     consumer: Consumer | None = None
@@ -99,7 +99,7 @@ class Comparison:
         self.admin = self.harness.channel()
         self.admin.declare("q", durable=True, arguments=self.arguments)
         self.ready: list[Entry] = []
-        self.before: list[Entry] = []  # what was ready when the command began, and is all the time
+        self.before: list[Entry] = []  # messages that are ready from the beginning of the command on
         self.unsettled: dict[tuple[str, int, int], tuple[Entry, Receiver | None]] = {}
         self.bodies = 0
         self.receivers: list[Receiver] = []
@@ -363,7 +363,7 @@ class Comparison:
         self.harness.settle()
 
     def finish(self) -> None:
-        """End everybody; what is left comes in order, and that was all."""
+        """Disconnect all clients; the remaining messages come in order, and no others."""
         self.run([("hang_up", client, 0, 0) for client in range(CLIENTS)])
         self.run([("hang_up_channel", at, 0, 0) for at in range(CHANNELS)])
         queue = self.harness.queue("q")

@@ -1,7 +1,8 @@
-"""Snapshots of random queues, made while clients work on them, against a plain note of what waited at their beginning.
+"""Snapshots of random queues, made while clients work on them, against a list of the messages that waited at their
+beginning.
 
-What waited then and stayed is in it, once and in order; what came later is not; and the queue is as it would be. A run
-is played again by its seed, which it prints:
+Messages that waited then and stayed are in the snapshot, once and in order; later ones are not. The queue is as it
+would be without it. A run is played again by its seed, which it prints:
 
     WARREN_TEST_SNAPSHOTS_SEED=7 WARREN_TEST_SNAPSHOTS_RUNS=1
 """
@@ -48,7 +49,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Desk:
-    """What snapshots need of the broker's management. `between`: called where clients would have their turn."""
+    """The part of the broker's management that snapshots need. `between`: called in turns of clients."""
 
     def __init__(self, harness: RestartingBroker) -> None:
         self.harness = harness
@@ -155,8 +156,8 @@ class Run:
     def __init__(self, seed: int, directory: Path) -> None:
         self.dice = Random(seed)
         self.place = Place(directory, self.dice.choice((0, 128 << 20)), **self.dice.choice(KINDS))
-        self.tags: dict[bytes, int] = {}  # what the client has
-        self.touched: set[bytes] = set()  # what it got or returned since the snapshot began
+        self.tags: dict[bytes, int] = {}  # messages at the client
+        self.touched: set[bytes] = set()  # messages that it got or returned since the snapshot began
 
     def publish(self) -> None:
         priority = self.dice.randrange(LEVELS)

@@ -44,7 +44,7 @@ class Member:
 
 @dataclass
 class ModelGroup:
-    """What a group has to be. `history` is when each offset that it committed is stored at the latest, the first
+    """The expected state of a group. `history` is when each offset that it committed is stored at the latest, the first
     certainly if `certain`."""
 
     name: str

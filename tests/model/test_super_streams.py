@@ -59,7 +59,7 @@ class Instance:
 
 @dataclass
 class Partition:
-    """What the group has to be in one partition. `history`: see `test_stream_groups`."""
+    """The expected state of the group in one partition. `history`: see `test_stream_groups`."""
 
     number: int
     bound: bool = True
@@ -82,7 +82,7 @@ class Partition:
         return f"e-{self.number}"
 
     def begin(self) -> None:
-        """What was out counts no more."""
+        """End the validity of outstanding deliveries."""
         self.moves += 1
         self.unanswered = set()
         self.again = []
@@ -145,7 +145,7 @@ class Life:
         partition.history.append((time_ms, partition.committed))
 
     def elect(self) -> None:
-        """Have each partition served to whom it has to be."""
+        """Assign each partition to the consumer that it has to serve."""
         bound = [partition for partition in self.partitions if partition.bound]
         bound.sort(key=lambda partition: partition.number)
         for partition in self.partitions:
@@ -332,7 +332,7 @@ class Life:
             self.check()
         for partition in self.partitions:
             assert partition.committed == len(partition.bodies)
-            # What an operator has jumped over may never have been sent.
+            # Messages that an operator has jumped over may never have been sent.
             assert partition.jumped or partition.answered == set(range(len(partition.bodies)))
 
     # --- judging --------------------------------------------------------------------------------------------------

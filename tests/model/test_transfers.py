@@ -53,7 +53,7 @@ EVERYTHING: Final = ".*"
 
 
 class Desk:
-    """What a transfer needs. `between`: called where clients would have their turn."""
+    """The part of the broker that a transfer needs. `between`: called where clients would have their turn."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness

@@ -24,7 +24,7 @@ PLUGINS: Final = ("pytest_timeout", "_hypothesis_pytestplugin", "warren.testing.
 CPU_S: Final = 15.0
 # For so long nothing waits that is right, not even for a timer.
 IDLE_S: Final = 25.0
-# What never ends may take all memory meanwhile.
+# An endless mutant may take all memory meanwhile.
 MEMORY_BYTES: Final = 6 << 30
 
 
@@ -53,14 +53,14 @@ class Copy:
                 shutil.copy(path, root)
 
     def compile(self) -> None:
-        """Compile the sources once; what is changed is recognized by what is in it, not by its time."""
+        """Compile the sources once; changes are recognized by content, not by time."""
         command = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(self.warren)]
         subprocess.run(command, check=True)
 
     def pytest(self, arguments: list[str], expected_s: float) -> Ended:
-        """Run pytest with the plugin, on the copy's sources. `expected_s`: what the tests take, without its start.
+        """Run pytest with the plugin, on the copy's sources. `expected_s`: the time of the tests, without its start.
 
-        A mutant may never end: what takes much more of a processor is killed, and what does nothing for long.
+        A mutant may never end: a process that takes much more processor time is killed, and one that is idle for long.
         """
         environment = os.environ | {
             "PYTHONPATH": str(self.root),

@@ -1,4 +1,4 @@
-"""What can be broken in a module: one small change of its syntax, as a person might get it wrong.
+"""The mutants of a module: one small change of its syntax each, as a person might get it wrong.
 
 Strings, type hints, decorators, assertions with what only they need, and what is written to the log are left alone,
 and so is what would fail wherever it is reached: the first assignment of a name or attribute.

@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
 
 class Reached:
-    """What all tests reach."""
+    """The statements that all tests reach."""
 
     def __init__(self, tests: Iterable[Case], package: Path) -> None:
         self.tests = list(tests)
@@ -61,7 +61,7 @@ class Reached:
         self._aptness: dict[str, dict[str, float]] = {}
 
     def aptness(self, path: str) -> dict[str, float]:
-        """Return how much each test is about a module: what it reaches there that few others do."""
+        """Return how much each test is about a module: it counts statements there that few others reach."""
         if path not in self._aptness:
             first = self._first[path]
             mask = (1 << len(self._lines[path])) - 1

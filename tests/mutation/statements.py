@@ -1,7 +1,7 @@
-"""The statements of functions, numbered: what a mutant is in, and what a test reaches.
+"""The statements of functions, numbered: they locate mutants, and tests reach them.
 
-A statement has the same number in every walk over the same text. What a compound statement (`if`, `for`, a function in
-a function) contains has numbers of its own.
+A statement has the same number in every walk over the same text. The statements in a compound statement (`if`, `for`, a
+function in a function) have their own numbers.
 """
 
 from __future__ import annotations

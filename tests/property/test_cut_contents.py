@@ -1,4 +1,4 @@
-"""Large contents that reads cut anywhere: what arrives is what was sent, however the consumer needs it framed."""
+"""Large contents that reads cut anywhere arrive as they were sent, in any framing that the consumer needs."""
 
 from __future__ import annotations
 

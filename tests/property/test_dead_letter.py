@@ -1,4 +1,4 @@
-"""Any header, body and history: what is not named survives byte for byte, counts and cycles are those of a list."""
+"""Any header, body and history: unnamed fields survive byte for byte, counts and cycles are those of a list."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REASONS = (REJECTED, EXPIRED, MAXLEN, DELIVERY_LIMIT)
 # --- messages -------------------------------------------------------------------------------------------------------
 
 names = st.one_of(keys, st.sampled_from(["CC", "BCC", "x-deaths", "x-delivery-count", *sorted(OURS)]))
-# What clients make of a death: any field missing, twice, or of any type.
+# Deaths as clients may publish them: any field missing, twice, or of any type.
 odd_deaths = st.lists(
     st.tuples(
         st.sampled_from(["queue", "reason", "count", "republished", "time"]),

@@ -26,7 +26,7 @@ STEPS: Final = 30
 NO_TABLE: Final = encode_table({})
 QUEUES: Final = ("a", "b", "c", "d", "letters")
 EXCHANGES: Final = {"all": "fanout", "seen": "x-recent-history"}
-# What each queue does with what does not fit, or is rejected. The last two are sent round and round.
+# The treatment of messages that do not fit in each queue, or are rejected. The last two are sent round and round.
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "a": {},
     "b": {"x-max-length": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "letters"},

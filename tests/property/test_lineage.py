@@ -1,4 +1,4 @@
-"""Histories that part: what a reader remembers is on the path of a history, or the reader is told where that left it.
+"""Diverging histories: a reader's position is on the path of a history, or it learns where the history diverged.
 
 The broker's lineage and the client's lives are held to the same truth: two histories are lists of what was written.
 """
@@ -20,7 +20,7 @@ NUMBERS = count(1)
 
 @dataclass
 class History:
-    """One directory: what it has, by whom it is written now, and its lineage."""
+    """One directory: its contents, its present writer, and its lineage."""
 
     written: list[int] = field(default_factory=list)
     lineage: Lineage = field(default_factory=Lineage)

@@ -1,4 +1,4 @@
-"""What the fast writer makes of any message is what the grammar builds, whole or in pieces, copied, and read again."""
+"""The fast writer makes the same record of any message as the grammar, whole or in pieces, copied, and read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the codec properties share: strategies for all that is on the wire, and how to compare two decoders.
+"""Shared parts of the codec properties: strategies for all wire data, and the comparison of two decoders.
 
 A *tagged field* is the grammar's own view, ``{"tag": ..., "value": ...}``; it reaches encodings that no
 Python value chooses (narrow integers, duplicate keys, binary32).

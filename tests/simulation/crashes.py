@@ -1,7 +1,7 @@
 """Reading back what a crash left, and comparing it with what the broker had promised by then.
 
-Invariants, as the tests name them; all but I9 follow from one comparison: what comes back is what the paper queues held
-when some batch was closed, and not an earlier batch than the last that was promised.
+Invariants, as the tests name them; all but I9 follow from one comparison: the recovered state is that of the paper
+queues when some batch was closed, and not an earlier batch than the last one promised.
 
     I1  what was confirmed comes back unless it was settled       I5  a batch is there whole or not at all
     I2  nothing else comes back, and no other bytes               I7  dying during recovery changes nothing
@@ -10,9 +10,9 @@ when some batch was closed, and not an earlier batch than the last that was prom
 
 Recovered messages are flagged as redelivered: all after a crash, after a clean stop those that had been delivered.
 
-A message is in one place: what comes back is compared lane by lane, and so a message that is on its way from one queue
-to another, from where it is held to where it is ready, or from one version to the next, is in both or in none of them
-only if some batch was closed with that.
+A message is in one place: the recovered messages are compared lane by lane, and so a message that is on its way from
+one queue to another, from where it is held to where it is ready, or from one version to the next, is in both or in none
+of them only if some batch was closed with that.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Inode:
         return inode
 
 
-# What is behind a name: a file, or None, a directory. Directories keep their path, which is where to find them.
+# The object of a name: a file, or None, a directory. Directories keep their path, which is where to find them.
 Names = dict[str, Inode | None]
 
 

@@ -21,14 +21,14 @@ from warren.msgstore.log.checkpoint import CheckpointReader
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
 from warren.msgstore.log.replay import FrameHead
 
-# Faults of reading are another matter: what cannot be read is reported, and is there again later.
+# Read faults differ: unreadable records are reported, and are there again later.
 CHANGES: Final = ("create", "write", "truncate", "rename", "mkdir", "unlink", "sync", "sync_directory")
 _AFTERWARDS: Final = "pgKc"
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one fault. `hit` names the operation, empty when there were not so many."""
+    """The result of one fault. `hit` names the operation, empty when there were not so many."""
 
     states: int = 0
     hit: str = ""

@@ -108,7 +108,7 @@ class Machine:
         self._declared: deque[tuple[str, int, int]] = deque()  # for the catalogue: name, queue id or 0, after batch
         self.catalogue_is_slow = False  # it learns of nothing until it is not
         self.allowed: list[Snapshot] = [snapshot_of({})]  # by batch of this life; before the first, what was found
-        self.history: list[Snapshot] = []  # what was allowed in earlier lives
+        self.history: list[Snapshot] = []  # states allowed in earlier lives
         self.durable = 0  # a power cut leaves this batch or a later one
         self.written = 0  # a killed process leaves this one or a later one
         self.stopped_clean: Stored | None = None  # as long as nothing was delivered since
@@ -117,7 +117,7 @@ class Machine:
         self.retries = 0  # jobs that did not fit
         self.lives = 0
         self.fails_read: Callable[[str, int, int], bool] | None = None  # for what the reader does
-        self.unread: list[Errand] = []  # what it could not read
+        self.unread: list[Errand] = []  # reads that failed
         self.spoiled = False  # something on the disk is damaged: the books of the log need not add up
         self.commits: deque[CommitJob] = deque()
         self.carried_out: CommitJob | None = None  # and not reported yet
@@ -413,7 +413,7 @@ class Machine:
         self._returned(delivery.queue)
 
     def requeue(self, tag: int, *, failed: bool = True, delay_ms: int = -1) -> None:
-        """Give a delivery back. `failed`: it counts towards a limit. `delay_ms`: what the client asks for."""
+        """Give a delivery back. `failed`: it counts towards a limit. `delay_ms`: the delay that the client asks for."""
         (delivery,) = self.ledger.take(tag, False)
         self.ledger.release(delivery)
         self.paper.requeue(tag, self.now_ms, failed=failed, delay_ms=delay_ms)

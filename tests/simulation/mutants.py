@@ -36,7 +36,7 @@ STORE_TESTS: Final = (
 )
 REPLICA_TESTS: Final = ("simulation/test_replicas.py",)
 READ_TESTS: Final = ("simulation/test_failing_reads.py", "unit/queues/test_damage.py")
-# What pytest returns when tests have failed; anything else is trouble of another kind.
+# pytest's exit code for failed tests; other codes mean other trouble.
 FAILED: Final = 1
 
 
@@ -49,7 +49,7 @@ class Change(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """`harm`: what an operator would see one day."""
+    """One mutant. `harm`: what an operator would see one day."""
 
     name: str
     harm: str

@@ -36,7 +36,7 @@ class Violation(AssertionError):
 
 
 class Death(NamedTuple):
-    """What a header says about one queue and reason."""
+    """A header's entry about one queue and reason."""
 
     queue: str
     reason: str
@@ -88,7 +88,7 @@ Stored = dict[int, tuple[Entry, ...]]
 
 
 class PaperQueue:
-    """One queue. `unacked` is by delivery tag, `held` by lane. `leaving`: what a client has just given up."""
+    """One queue. `unacked` is by delivery tag, `held` by lane. `leaving`: messages that a client has just given up."""
 
     def __init__(self, name: str, queue_id: int, durable: bool) -> None:
         self.name = name
@@ -269,7 +269,7 @@ class Paper:
         if target.is_full():
             return False
         if target.kind.counts:
-            letter = letter._replace(failures=0, returns=0)  # what another queue has counted is nothing to this one
+            letter = letter._replace(failures=0, returns=0)  # counts of another queue do not matter to this one
         self.enter(target.name, letter, self.time_at(target.name, letter, now_ms), persistent=persistent)
         return True
 

@@ -12,9 +12,10 @@ from warren.amqp.field_table import encode_table
 
 
 class Kind(NamedTuple):
-    """What a queue does. -1, 0 and "" mean: nothing of the sort.
+    """The behaviour of a queue. -1, 0 and "" mean: not set.
 
-    `retry_ms`: how long every returned message is held. `levels`: of priority. `parks`: what has reached the limit.
+    `retry_ms`: how long every returned message is held. `levels`: of priority. `parks`: messages that have reached the
+    limit.
     """
 
     ttl_ms: int = -1

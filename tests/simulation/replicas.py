@@ -61,7 +61,7 @@ class FollowerCut(PowerCut):
 
 
 class Link:
-    """What is on its way between a leader and a follower."""
+    """The bytes under way between a leader and a follower."""
 
     def __init__(self, epoch: int, attachment: Attachment) -> None:
         self.epoch = epoch
@@ -186,7 +186,7 @@ class ReplicatedLife(Life):
         self.leader = self.nodes[0]
         self.members = {self.leader}
         self.counts: Counter[str] = Counter()
-        self._earlier: list[Snapshot] = []  # what may come back instead while a new leader has not served yet
+        self._earlier: list[Snapshot] = []  # states that may come back instead while a new leader has not served yet
         self._stopped_clean: Stored | None = None  # when the last leader went that has served
         # Chunks by stream segment and position, which the log has forgotten.
         self.forgotten: dict[tuple[int, int], bytes] = {}
@@ -271,7 +271,7 @@ class ReplicatedLife(Life):
 
     @contextmanager
     def _room(self) -> Iterator[None]:
-        """What seals is repeated until it has room; here it has room at once."""
+        """Repeat a seal until it has room; here it has room at once."""
         fs = self.machine.fs
         fs.capacity, capacity = None, fs.capacity
         yield
@@ -323,7 +323,7 @@ class ReplicatedLife(Life):
             self._take_over(self.random.choice(others), old, self.machine.written)
 
     def _part(self) -> None:
-        """The leader is gone: what it has sent may still come, and nobody reads the answers."""
+        """The leader is gone: its entries may still arrive, and the answers are not read."""
         for node in self._followers():
             if node.link is not None:
                 node.link.attachment.close_files()
@@ -386,7 +386,7 @@ class ReplicatedLife(Life):
         return self.random.choice(self._followers())
 
     def all_have(self, lsn: int) -> bool:
-        """Tell whether everybody has the log synced up to there whom a commit has to wait for."""
+        """Tell whether all nodes that a commit waits for have the log synced up to there."""
         required = [node for node in self._followers() if node in self.members or _is_joining(node)]
         return all(node.link is not None and node.link.acked.synced_lsn >= lsn for node in required)
 
@@ -676,7 +676,7 @@ class ReplicatedLife(Life):
         self._seal_done()
 
     def _seal_done(self) -> None:
-        """Forget what is sealed, once everybody has it for whom a commit waits."""
+        """Forget the sealed chunks, once all nodes that a commit waits for have them."""
         if self._sealing is None:
             return
         job, chunk, sent = self._sealing
@@ -728,7 +728,7 @@ def _is_joining(node: Node) -> bool:
 
 
 def _has_done(link: Link | None, sent: dict[Attachment, int]) -> bool:
-    """Tell whether a follower has done what was `sent`; who has connected since has it when it has caught up."""
+    """Tell whether a follower has done the `sent` work; a follower that has connected since has it once caught up."""
     if link is None:
         return False
     mark = sent.get(link.attachment, link.caught_up_at)

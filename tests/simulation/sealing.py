@@ -53,7 +53,7 @@ class Killed(BaseException):
 
 
 class Known:
-    """What is known about a stream: the body and the key of every offset, and up to where it was promised."""
+    """The known state of a stream: the body and the key of every offset, and up to where it was promised."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What a client of the simulated broker reads: deliveries, in the octets that it is sent."""
+"""A client's view of the simulated broker: deliveries, in the octets that it is sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from simulation.paper_queues import Messages, Version
 
 
 class Delivered(NamedTuple):
-    """What a client reads. `consumer_tag` is empty for the answer to a basic.get."""
+    """A delivery as a client reads it. `consumer_tag` is empty for the answer to a basic.get."""
 
     consumer_tag: str
     tag: int

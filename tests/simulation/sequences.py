@@ -1,6 +1,6 @@
 """Short sequences of operations, each carried out to its end, for trying all of them.
 
-What breaks stores shows within a few operations, when the crash comes close to something that makes data durable.
+Faults of stores show within a few operations, if the crash is close to an operation that makes data durable.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ LETTERS: Final[dict[str, Callable[[Sequence], None]]] = {
 SMALL: Final = "pfgkKtcmiP"
 PLAIN_LETTERS: Final = SMALL + "AsuBTrxdoQ"
 RULED_LETTERS: Final = "eqhylUGnjvbzwkcmisP"
-# What sequences begin with: nothing; three segments, a checkpoint and a delivery under way; the same after a restart
+# The beginnings of sequences: nothing; three segments, a checkpoint and a delivery under way; the same after a restart
 # that has written index pages.
 SETUPS: Final = ("", "pfptgpc", "ppppspppppg")
 # Something of everything: with deliveries under way and letters that nobody took; the same after a restart, with what
@@ -359,7 +359,7 @@ def try_sequences(sequences: list[str], setup: str, limit: int = LIMIT, shape: S
     beginning = ""
     for letters in sequences:
         if letters[:1] != beginning:
-            # What disks were seen helps with sequences that begin alike, and takes memory.
+            # A memory of seen disks helps with sequences that begin alike, and takes space.
             states += judge.states
             judge = Judge(Messages(), shape)
             beginning = letters[:1]

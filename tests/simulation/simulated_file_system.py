@@ -4,7 +4,7 @@ The crash model. A file is its image on the disk plus the changes (writes, chang
 in order; a directory is its names on the disk plus the changes (create, mkdir, rename, unlink) since its last sync.
 
 1. `sync` puts all changes of one file on the disk, and no name; `sync_directory` all names of one directory, and no
-   content. What is on the disk survives every crash.
+   content. Bytes on the disk survive every crash.
 2. Of the unsynced changes of a file any part may survive a crash, in any order: a write may survive as some of the
    512-byte sectors that it touches, and the new size of a file without its bytes, which are zero then.
 3. Of the unsynced changes of a directory a prefix survives, whatever becomes of the files. A rename is one change.
@@ -34,7 +34,7 @@ _BLOCK_BYTES: Final = 4096
 
 
 class Fault(Enum):
-    """What can go wrong in an operation."""
+    """Possible faults of an operation."""
 
     EIO = "the disk reports an error; nothing has happened, except that a sync loses what it should have synced"
     ENOSPC = "no space; nothing has happened"
@@ -304,7 +304,7 @@ class SimulatedFileSystem:
         nothing new any longer.
 
         The states have the same capacity and no handles, faults, counts or hook. They belong to the moment of the
-        call: what happens to this file system afterwards has no part in them.
+        call: later changes of this file system do not affect them.
         """
         assert limit > 0
         states = CrashPoint(self._directories).states(Random(seed), limit)

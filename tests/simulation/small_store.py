@@ -35,7 +35,8 @@ class Shape(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a restart may bring back: of one closed batch. `numbers`: the messages of each index in order, with times.
+    """The state that a restart may bring back: of one closed batch. `numbers`: the messages of each index in order,
+    with times.
 
     `places`: where the log has them; None where nobody looked.
     """

@@ -220,7 +220,7 @@ def test_write_all_of_nothing_does_nothing(fs: FileSystem) -> None:
     assert fs.size(handle) == 0
 
 
-# What only the real one has
+# Tests for the real file system only.
 def test_files_and_directories_are_for_their_owner_only(tmp_path: Path) -> None:
     fs = OsFileSystem(str(tmp_path))
     handle = fs.create("a", 0)

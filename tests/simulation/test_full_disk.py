@@ -1,4 +1,4 @@
-"""What makes room when the disk of the message log is full, and what never does (store.py). The disk is simulated.
+"""Operations that make room when the disk of the message log is full, and others (store.py). The disk is simulated.
 
 The numbers in parentheses are the invariants in the header of ``warren/msgstore/files/store.py``.
 """

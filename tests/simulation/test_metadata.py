@@ -34,7 +34,7 @@ Rows = dict[tuple[Any, ...], Any]
 
 
 class PowerCut(NamedTuple):
-    """What a start found on a disk that a power cut may have left. `reached`: the last ticket that was reached then."""
+    """The state that a start found on a disk after a power cut. `reached`: the last ticket that was reached then."""
 
     event: str
     reached: int
@@ -43,7 +43,7 @@ class PowerCut(NamedTuple):
 
 
 class Life:
-    """One broker. ``after``: what it serves after each of its changes, by ticket."""
+    """One broker. ``after``: the state that it serves after each of its changes, by ticket."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -123,7 +123,7 @@ class Life:
         self.harness.settle()
 
     def restart(self) -> None:
-        """Be killed: what was written is there."""
+        """Kill it; written changes are there."""
         before = _served(self.harness)
         fs = self.harness._fs.kill9()
         self._begin(DurableHarness(fs, dict(self.harness._catalogue), shape=SHAPE))

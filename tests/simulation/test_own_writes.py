@@ -104,11 +104,11 @@ class Lives:
         self.harness.store.run()
         self.harness.settle()
         batch = self.harness.broker.log.batch
-        # What was read to be released may find that others have had the share.
+        # Messages read for their release may find that others have used up the share.
         assert batch.row_bytes <= BATCH_BYTES + 2 * max(SIZES) + 2000, f"{batch.row_bytes} bytes in a batch"
 
     def _fill_disk(self) -> None:
-        """The disk has no space for a while: what is open is written, and then nothing more."""
+        """The disk has no space for a while: the open batch is written, and then nothing more."""
         self.trace.append("full")
         self.harness.broker.set_alarm("disk", True)
         self.harness.broker.log.force()

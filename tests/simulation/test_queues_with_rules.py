@@ -120,7 +120,7 @@ def test_what_was_held_over_a_crash_says_that_it_may_have_been_delivered_also_wh
     assert len(machine.paper.queues["r"].held[DELAYED]) == 5
     machine.pass_time(1000)
     assert machine.rest_in_time()
-    # For all that anybody knows they were released before the crash. That is stored, and so survives a clean stop.
+    # They may have been released before the crash. That is stored, and so survives a clean stop.
     sequence.stop_and_start()
     while machine.paper.queues["r"].ready:
         assert all(entry.delivered for entry in machine.paper.queues["r"].ready)

@@ -239,5 +239,5 @@ def test_what_compaction_puts_in_the_place_of_files_is_read_from_then_on_and_not
         assert sealing.read()[-1] == len(bodies) - 1
         promised = len(bodies)
     cuts.end()
-    sealing.restart(clean=True)  # what is in memory is as it was published
+    sealing.restart(clean=True)  # messages in memory are as they were published
     assert sealing.read()[0] > 0, "it was compacted"

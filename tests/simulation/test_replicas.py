@@ -19,7 +19,7 @@ SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000
 GROUPS: Final = 4
 LIVES: Final = max(40, STATES // 100)  # of a group
 STEPS: Final = 150
-# What happens in every group, so that nothing is held to be right because it never comes.
+# Events that happen in every group, so that a check is not passed only because its event never comes.
 HAPPENS: Final = (
     "take-overs",
     "restarts",

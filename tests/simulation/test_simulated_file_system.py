@@ -1,4 +1,4 @@
-"""What the simulated file system may leave after a crash, and that broken logs on it are found."""
+"""The states that the simulated file system may leave after a crash, and broken logs that are found on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the log's files share: an open store, frames with their places, and what is then in the files."""
+"""Shared parts of the log's file tests: an open store, frames with their places, and the contents of the files."""
 
 from __future__ import annotations
 

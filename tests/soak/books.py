@@ -36,7 +36,7 @@ _BLOCK = random.Random(0).randbytes(BODY_BYTES_MAX + (64 << 10))
 
 
 class Rule(StrEnum):
-    """What a broker can break."""
+    """Rules that a broker can break."""
 
     LOST = "lost"
     UNKNOWN = "never sent, or settled long ago"
@@ -68,7 +68,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Promise:
-    """What holds for the messages of one flow.
+    """The promises for the messages of one flow.
 
     `ordered`: the queues that keep the order of a publisher for each consumer; `serial`: those that keep it for all
     consumers together. `exact`: there is never a second copy, not even after a restart. `repeated`: the publisher sends
@@ -151,7 +151,7 @@ class Books:
     ) -> int:
         """Note a message that is about to be sent; return its number.
 
-        `order`: what has the same text here keeps its order. `due_s`: it must not come before.
+        `order`: messages with the same text here keep their order. `due_s`: it must not come before.
         """
         self._sent += 1
         for place in places:

@@ -9,7 +9,7 @@ a restart gives everything back:
 3. A figure grows without end when its rise is more than is allowed, which is an amount and at least a share of the
    median, and when of any two samples the later one is larger in at least 7 of 10 cases.
 4. The disk is not judged by its slope: segments go when compaction comes to them, so that it swings by as much as may
-   be left. What may be left with empty queues is an amount (`run.EMPTY_DISK_BYTES`).
+   be left. The allowed rest with empty queues is an amount (`run.EMPTY_DISK_BYTES`).
 5. With fewer than `SAMPLES_LEAST` samples left nothing is said of a life.
 """
 
@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Figure:
-    """What is sampled, and how much it may rise in a life."""
+    """A sampled figure, and its allowed rise in a life."""
 
     key: str
     title: str
@@ -54,7 +54,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Trend:
-    """What became of a figure in one life. `rise` is within the time that was judged, `per_hour` what it would be."""
+    """The trend of a figure in one life. `rise` is within the time that was judged, `per_hour` what it would be."""
 
     life: int
     samples: int

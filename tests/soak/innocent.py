@@ -1,7 +1,7 @@
 """An innocent client in a process of its own: ``python -m soak.innocent PORT`` prints how long it had to wait.
 
 A line is ``confirm SECONDS`` for a persistent message in a durable queue, one at a time, or ``login SECONDS`` for a new
-connection. What the end of the broker cuts off is not counted. It ends when its standard input does.
+connection. Waits that the end of the broker cuts off are not counted. It ends when its standard input does.
 """
 
 from __future__ import annotations

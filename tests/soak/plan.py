@@ -1,4 +1,4 @@
-"""What a soak does when: its periods and their faults, from the seed alone.
+"""The plan of a soak: its periods and their faults, from the seed alone.
 
 1. The same seed and length give the same plan.
 2. The broker is started again in about the first, second, fourth, eighth, ... period: each life is about twice as long
@@ -20,7 +20,7 @@ DRAINED_EVERY = 4
 
 
 class Fault(StrEnum):
-    """What goes wrong."""
+    """Faults of a soak."""
 
     TEAR = "a client's socket torn"
     TEAR_MANY = "half of all sockets torn"

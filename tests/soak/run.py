@@ -62,7 +62,7 @@ _FULL_S = 2.0
 
 @dataclass(frozen=True)
 class Choices:
-    """What a soak is asked for. `disk_bytes`: the size of a small disk of its own, 0 for the file system as it is."""
+    """The options of a soak. `disk_bytes`: the size of a small disk of its own, 0 for the file system as it is."""
 
     seed: int
     total_s: float
@@ -333,7 +333,7 @@ class Soak:
                 seat.client = None
         self.books.restarted(clean=clean)
         self.process.start()
-        declare(self._address)  # what is transient
+        declare(self._address)  # transient queues
         self._presence.come()
 
     def _stop(self) -> None:

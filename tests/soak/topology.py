@@ -1,4 +1,4 @@
-"""What a soak declares, what flows through it, and what its publishers and consumers are.
+"""The queues of a soak, its flows, and its publishers and consumers.
 
 Each flow has a promise (`books.Promise`), routes for its publishers, and queues from which its messages are taken; all
 of them are durable but `fleeting`.

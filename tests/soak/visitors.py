@@ -162,7 +162,7 @@ class Manager(Visitor):
             api.delete("/policies/%2F/soak")
 
     def _import(self, api: Api) -> None:
-        # Of a fixed set: what churns is gone by the time that it would be imported again.
+        # Of a fixed set: short-lived objects are gone by the time of the import.
         if self._definitions is None:
             names = {each.name for each in QUEUES}
             found: dict[str, Any] = api.get("/definitions")

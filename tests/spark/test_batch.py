@@ -1,4 +1,4 @@
-"""Batches: what is in a queue as a data frame."""
+"""Batches: the contents of a queue as a data frame."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_message_has_all_its_properties(spark: SparkSession, publisher: Publis
     assert typed.headers["int"].i == 5 and bytes(typed.headers["bytes"].b) == b"\xff\x00"
     as_json = frame(spark, publisher, name, headersFormat="json", bodyAs="string").orderBy("offset").collect()
     assert json.loads(as_json[0].headers)["text"] == "é"
-    assert [row.body for row in as_json] == [None, ""]  # what is not UTF-8 is null
+    assert [row.body for row in as_json] == [None, ""]  # bodies that are not UTF-8 are null
 
 
 def test_a_batch_goes_from_one_offset_or_time_to_another(spark: SparkSession, publisher: Publisher, name: str) -> None:

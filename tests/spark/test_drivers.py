@@ -28,7 +28,7 @@ from .processes import cluster, executors_below, kill, process
 from .tools import KILLS
 
 POLL_S = 0.002
-# What ends a query on a busy machine: Spark gives a worker ten seconds to start, whatever is configured.
+# The error that ends a query on a busy machine: Spark gives a worker ten seconds to start, whatever is configured.
 WORKER_WAS_SLOW = "Python worker failed to connect back"
 
 

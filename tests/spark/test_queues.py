@@ -126,7 +126,7 @@ def test_a_claim_that_spark_did_not_write_down_is_adopted_by_the_next_run(
     lake.run(**DRAIN, maxOffsetsPerTrigger=10)
     publisher.numbers(name, range(30, 60))
     with publisher.client as client:
-        # What a driver does last that dies before Spark writes the batch down.
+        # The last action of a driver that dies before Spark writes the batch down.
         session = client.open_drain(name, "lake")
         found = client.claim(name, "lake", session.epoch, 30, 7)
         assert (found.first, found.end) == (30, 37)

@@ -1,4 +1,4 @@
-"""What the README prints runs as printed, and what Spark's tasks leave on the terminal."""
+"""The README's examples run as printed, and Spark's tasks keep the terminal clean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Spark tests need that may be missing: Java and PySpark."""
+"""Tools that the Spark tests need and that may be missing: Java and PySpark."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ async def measured(n: int, cases: list[Case], policies: bool) -> list[tuple[int,
                 target = case.target
                 for name, value in names.items():
                     target = target.replace(f"{{{name}}}", value)
-                await host.write()  # what others have left for the log to write is theirs
+                await host.write()  # writes that others have left for the log are theirs
                 stretches = Stretches()
                 trio.lowlevel.add_instrument(stretches)
                 body = _body(case, n, names)

@@ -35,7 +35,7 @@ PAGE_ENTRIES = 16
 
 
 class Measured(NamedTuple):
-    """What was asked for and all turns that followed: steps of the longest turn, of all, and how many turns.
+    """A request and all turns that followed: steps of the longest turn, of all, and how many turns.
 
     `written`: the most bytes that were entered into the log in one turn.
     """
@@ -47,7 +47,7 @@ class Measured(NamedTuple):
 
 
 class Meter(Harness):
-    """Turns are measured one by one: what is fed or called, and each turn until the broker is at rest."""
+    """Turns are measured one by one: the input or call, and each turn until the broker is at rest."""
 
     def __init__(self, **limits: float) -> None:
         super().__init__(**limits)

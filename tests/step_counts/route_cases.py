@@ -25,7 +25,7 @@ Body = Callable[[int], Any]
 
 
 class Case(NamedTuple):
-    """`route`: method and template; `body`: what JSON there is with n things."""
+    """`route`: method and template; `body`: the JSON for n objects."""
 
     growth: str
     route: str
@@ -37,7 +37,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the case is called."""
+        """Return the name of the case."""
         return f"{self.route.partition(' ')[0]} {self.target}"
 
 

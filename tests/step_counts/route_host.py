@@ -1,9 +1,9 @@
-"""The management API over an engine, without a socket: what each request costs, in steps (`step_counter`).
+"""The management API over an engine, without a socket: the cost of each request, in steps (`step_counter`).
 
 1. The API is the real one, from `Api.respond` on; so is the engine, which has its turns in a task of its own.
 2. A stretch is what one task does between two checkpoints: nobody else is served meanwhile.
-3. The clock of the scheduler goes by steps, so a request gives way at the same places in every run. What blocks is
-   called at once instead of in a thread, and not counted: it does not stop the loop.
+3. The clock of the scheduler goes by steps, so a request gives way at the same places in every run. Blocking calls run
+   at once instead of in a thread, and are not counted: they do not stop the loop.
 
 To be imported when the hook of `step_counter` is installed.
 """
@@ -70,7 +70,7 @@ from warren.server.replication import Replication  # noqa: E402
 from warren.server.settings import Settings  # noqa: E402
 from warren.server.supervision import Supervision  # noqa: E402
 
-# What C looks at in 512 bytes of JSON is a step.
+# 512 bytes of JSON that C looks at count as a step.
 _encode, _decode = msgspec.json.encode, msgspec.json.decode
 
 
@@ -111,7 +111,7 @@ class Everybody:
 
 
 class FakeCluster:
-    """A cluster whose nodes do what they are told: what a command costs is the business of etcd."""
+    """A cluster whose nodes do what they are told: the cost of a command is the business of etcd."""
 
     async def transfer(self, node: str | None) -> str:
         await trio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""No input makes a turn long: what each method costs with n and with 2n of what it multiplies, counted in steps.
+"""No input makes a turn long: the cost of each method with n and with 2n objects, counted in steps.
 
 The engine runs from its source, with its steps counted, in a process of its own (`step_counts.__main__`), whatever is
 installed. Where there are many things, a method either takes as many more turns, none of them longer, or it is among
@@ -21,7 +21,7 @@ SLACK = 20  # steps
 # How many steps the longest turn may grow by for each thing more.
 AT_ONCE = {BOUNDED: 0.25, TIDIED: 3}
 
-# What a turn may enter into the log of what the broker writes by itself: its share, one message, and what goes with it.
+# The limit of the broker's own writes in the log in one turn: its share, one message, and its extras.
 OWN_BYTES_MAX = (32 << 10) + (16 << 10)
 
 Figures = dict[str, list[tuple[int, int, int, int]]]

@@ -188,7 +188,7 @@ def test_a_queue_is_added_and_removed_while_the_worker_runs(worker: Worker) -> N
 
 
 def test_two_queues_of_one_worker_are_served_in_turn(worker: Worker, gate: Path, tmp_path: Path) -> None:
-    """Whose queue was declared first has no advantage: the worker's prefetch is one for both."""
+    """The queue that was declared first has no advantage: the worker has one prefetch for both."""
     journal = tmp_path / "journal"
     names = ["one", "other"]
     queues = {name: f"{worker.namespace}.{name}" for name in names}

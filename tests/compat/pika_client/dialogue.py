@@ -158,7 +158,7 @@ def collect(channel: BlockingChannel, queue: str, count: int) -> list[tuple[Basi
 
 
 def outlast(channel: BlockingChannel, milliseconds: int) -> None:
-    """Let `milliseconds` go by, and the clock's grain: what was enqueued with that time to live has expired then."""
+    """Let `milliseconds` go by, and the clock's grain: messages enqueued with that time to live have expired then."""
     over_at = time.monotonic() + milliseconds / 1000 + 0.005
     pump(channel.connection, lambda: time.monotonic() >= over_at, f"{milliseconds} ms to pass")
 

@@ -26,7 +26,7 @@ from .dialogue import (
 
 
 class Confirms:
-    """What the broker said about each publish of a channel in confirm mode, as frames came in."""
+    """The broker's answers to the publishes of a channel in confirm mode, as frames came in."""
 
     def __init__(self, channel: BlockingChannel) -> None:
         self._channel = channel

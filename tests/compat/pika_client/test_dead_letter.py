@@ -1,8 +1,8 @@
-"""Dead lettering: who dies of what, where the letter goes, what is written into it, repeated deaths, cycles, order.
+"""Dead lettering: causes, target and contents of a dead letter, repeated deaths, cycles, order.
 
 1. A message is dead-lettered when it is rejected, expires or is one too many; never on ack, purge or delete.
 2. A letter goes to the dead-letter exchange like a message published there, with its history and no expiration.
-3. No one is told when nothing takes it.
+3. The publisher does not learn when no queue takes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .dialogue import (
 
 Letter = tuple[str, str, BasicProperties, bytes]
 
-# What a queue needs so that a message published to it dies of that; all but the first die by themselves.
+# The arguments of a queue for each cause of death; all but the first cause act by themselves.
 CAUSES: dict[str, dict[str, Any]] = {
     "rejected": {},
     "expired": {"x-message-ttl": 1},

@@ -29,7 +29,7 @@ def _warren_only(broker: Broker) -> None:
 
 @pytest.fixture
 def confirming(channel: BlockingChannel) -> BlockingChannel:
-    """The channel with confirms: what a publish returns from was acked."""
+    """The channel with confirms: a publish returns once it is acked."""
     channel.confirm_delivery()
     return channel
 

@@ -85,7 +85,7 @@ def listen(connect: Connect, names: Names, broker: Broker) -> Listen:
 
 @pytest.fixture
 def prefix(names: Names) -> str:
-    """What every name of this test begins with."""
+    """Return the beginning of every name in this test."""
     return names.unused("client")
 
 

@@ -1,6 +1,7 @@
-"""Arguments of queue.declare: every value that is refused and how it is said, what is not looked at, and redeclaring.
+"""Arguments of queue.declare: all refused values and their errors, unchecked values, and redeclaring.
 
-What the arguments do is in the tests of each; here is only what may be asked for. Quorum queues are in test_quorum.py.
+Other tests show the effects of each argument; these only show which values are allowed. Quorum queues are in
+test_quorum.py.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def declare(channel: BlockingChannel, names: Names, **arguments: Any) -> str:
 
 @pytest.fixture
 def confirming(channel: BlockingChannel) -> BlockingChannel:
-    """The channel with confirms: what a publish returns from is in the queue."""
+    """The channel with confirms: a publish returns once its message is in the queue."""
     channel.confirm_delivery()
     return channel
 

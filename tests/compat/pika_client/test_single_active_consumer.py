@@ -1,4 +1,4 @@
-"""Single active consumer: one of many is served, the others wait; who is next, and what does not make it next.
+"""Single active consumer: one of many is served, the others wait; the choice of the next one.
 
 The basic claims, order of registration and inheritance of unacknowledged messages, are in test_consume.py.
 """
@@ -115,7 +115,7 @@ def test_a_backlog_goes_on_where_the_active_consumer_stopped(
     second.consume(queue)
     wait_for(channel.connection, first, b"0", b"1")
     channel.basic_cancel(tag)
-    # what the first one has is still its own
+    # the first one keeps its deliveries
     wait_for(channel.connection, second, b"2", b"3")
     for held in first.tags + second.tags:
         channel.basic_ack(held)

@@ -1,4 +1,4 @@
-"""What only a misbehaving or a very careful peer sees: frames, negotiation, and class and method ids of every close."""
+"""Details that only a misbehaving or a very careful peer sees: frames, negotiation, and ids in every close."""
 
 from __future__ import annotations
 

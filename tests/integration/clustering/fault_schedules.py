@@ -1,7 +1,8 @@
 """Random faults, one after the other, on three nodes under load: ``make cluster-faults N=20 SEED=7``.
 
-A schedule is a cluster of its own with `FAULTS_EACH` faults; the next schedule has the next seed. What a cluster has
-done by the time of a fault depends on the machine: the same seed gives the same kinds of case, and not the same bytes.
+A schedule is a cluster of its own with `FAULTS_EACH` faults; the next schedule has the next seed. The cluster's
+progress at the time of a fault depends on the machine: the same seed gives the same kinds of case, but not the same
+bytes.
 """
 
 from __future__ import annotations

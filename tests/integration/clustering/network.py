@@ -1,7 +1,7 @@
 """Links between the nodes of one machine that a test cuts and heals, in one direction or in both.
 
-Each link is a relay, a port of its own; what goes through a node's links is decided by `route_shim.c`, which is
-preloaded into it: a node is told the true addresses of the others, and comes out at the relays.
+Each link is a relay with its own port. `route_shim.c`, preloaded into a node, decides which connections go through the
+node's links: a node knows the true addresses of the others, but its connections reach the relays.
 
 1. A link that is cut loses nothing and says nothing: bytes wait where they are, as those of TCP that are sent again
    and again, and so does the end of a connection. Healed, it passes on all of it, late.
@@ -53,7 +53,7 @@ def wrapper(shim: Path, routes: Mapping[int, int]) -> list[str]:
 
 
 class _Connection:
-    """One that was accepted (`near`), and its continuation (`far`). What was read and not sent waits in `pending`."""
+    """An accepted one (`near`), and its continuation (`far`). Bytes that were read and not sent wait in `pending`."""
 
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.near = near
@@ -71,7 +71,7 @@ class _Connection:
 
 
 class Link:
-    """What one process sends another one at `target_port`, by way of `port`."""
+    """The bytes from one process to another one at `target_port`, by way of `port`."""
 
     def __init__(self, target_port: int) -> None:
         self.target_port = target_port

@@ -1,6 +1,6 @@
-"""What operators do with a cluster of processes: hand over, restart one node after the other, forget one.
+"""Operations on a cluster of processes: hand over, restart one node after the other, forget one.
 
-One cluster for all of it: what is decided, and what goes wrong on the way, is in ``tests/cluster`` and
+One cluster for all tests here. The decisions, and faults on the way, are tested in ``tests/cluster`` and
 ``unit/replication/test_elected_nodes.py``.
 """
 
@@ -62,7 +62,7 @@ def test_a_cluster_is_handed_over_restarted_and_made_smaller(nodes: list[Electin
     second.publish("orders", bodies(20, 20))
     await_all(second, nodes)
 
-    second.process.stop()  # a rolling restart: who is told to stop hands over first
+    second.process.stop()  # a rolling restart: a node that is told to stop hands over first
     rest = [first, third]
     fourth = leader_of(rest)
     assert "this node hands over" in second.process.log()

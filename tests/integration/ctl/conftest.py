@@ -21,7 +21,7 @@ from warren.ctl.command_table import main
 
 
 class Ended(NamedTuple):
-    """What a run left behind."""
+    """The output of a run."""
 
     exit_code: int
     out: str

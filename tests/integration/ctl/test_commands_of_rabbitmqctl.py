@@ -1,4 +1,4 @@
-"""What rabbitmqctl can do, `warren ctl` does with a real broker over its API."""
+"""`warren ctl` does the work of rabbitmqctl with a real broker over its API."""
 
 from __future__ import annotations
 

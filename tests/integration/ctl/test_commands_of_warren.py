@@ -1,4 +1,4 @@
-"""What Warren's API has beyond RabbitMQ's: looking without taking, moving, pausing, asking where a message goes."""
+"""Warren's API beyond RabbitMQ's: looking without taking, moving, pausing, testing routes."""
 
 from __future__ import annotations
 

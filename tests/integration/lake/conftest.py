@@ -1,4 +1,4 @@
-"""What all tests here may ask for."""
+"""Fixtures for all tests here."""
 
 from __future__ import annotations
 

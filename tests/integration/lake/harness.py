@@ -1,8 +1,8 @@
-"""A broker, those who publish to it, and a `warren lake` process; and who judges the tables.
+"""A broker, its publishers, a `warren lake` process, and the judge of the tables.
 
-1. A message is published once, whatever becomes of it, and its body says which one it is. What of it a stream has is
-   read from the broker by offset, so what a table must have is known exactly. Of a queue it is known what was confirmed
-   and what was sent.
+1. A message is published once, in any case, and its body says which one it is. The test reads a stream from the broker
+   by offset, so it knows exactly the rows that a table must have. For a queue it knows the confirmed and the sent
+   messages.
 2. `judge` finds each row that is missing, there twice, or another than its message.
 """
 

@@ -1,7 +1,8 @@
 """A REST catalogue for tests: as much of Iceberg's REST API as `warren lake` uses, in front of a catalogue in SQLite.
 
-1. Requirements of a commit are checked by pyiceberg's own catalogue; what they do not meet is a 409, as the API says.
-2. Requests without the token are refused: what a client is told besides, such as where files lie, is in `config`.
+1. Requirements of a commit are checked by pyiceberg's own catalogue; a commit that does not meet them gets a 409, as
+   the API says.
+2. Requests without the token are refused. `config` has the other settings for a client, such as the location of files.
 3. `failing` says what becomes of the next commits: whether each is made, and with which status it is answered.
 """
 
@@ -34,7 +35,7 @@ _STATUS = {
     TableAlreadyExistsError: 409,
     CommitFailedException: 409,
 }
-_ABSENT = {"location": None, "partition-spec": None, "write-order": None}  # what a client may leave out
+_ABSENT = {"location": None, "partition-spec": None, "write-order": None}  # fields that a client may leave out
 
 
 class RestCatalog:

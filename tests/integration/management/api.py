@@ -21,7 +21,7 @@ class Answer(NamedTuple):
 
 
 class Api:
-    """What a user sees of `process`, which may be started again meanwhile."""
+    """A user's view of `process`, which may be restarted meanwhile."""
 
     def __init__(self, process: WarrenProcess, user: str = "guest", password: str = "guest") -> None:
         self._process = process

@@ -24,7 +24,7 @@ AT_LEAST_ONCE = {
 
 
 class Answer(NamedTuple):
-    """What a request was answered with; names of `headers` are lower case."""
+    """The answer to a request; names of `headers` are lower case."""
 
     status: int
     headers: dict[str, str]

@@ -20,7 +20,7 @@ from .client import EVERYTHING, Api, Place, connect, q
 # --- routes -----------------------------------------------------------------------------------------------------------
 
 TAGS = ("none", "management", "policymaker", "monitoring", "administrator")
-# What each access lets through: these tags, and in which vhosts (mine: with permissions; other: without).
+# The users that each access lets through: these tags, and in which vhosts (mine: with permissions; other: without).
 MAY: dict[Access, tuple[set[str], dict[str, set[str]]]] = {
     Access.CLIENT: (set(TAGS), {"mine": set(TAGS), "other": set()}),
     Access.USER: (set(TAGS[1:]), {"mine": set(TAGS[1:]), "other": {"monitoring", "administrator"}}),
@@ -36,7 +36,7 @@ MAY: dict[Access, tuple[set[str], dict[str, set[str]]]] = {
     ),
     Access.ADMINISTRATOR: ({"administrator"}, {"mine": {"administrator"}, "other": {"administrator"}}),
 }
-# What a handler decides itself, of what belongs to somebody else.
+# Decisions of the handlers themselves, about objects of other users.
 OWN_RULES = {
     ("GET", "/api/users/{user}/permissions"): {"administrator"},
     ("DELETE", "/api/connections/username/{user}"): {"administrator"},

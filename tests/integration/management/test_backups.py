@@ -114,7 +114,7 @@ def test_everything_durable_comes_back(broker: WarrenProcess, api: Api, tmp_path
     for number in range(STREAM_MESSAGES - 2):
         unconfirmed.basic_publish("", "s", b"%d" % number, _persistent())
     api.eventually("/queues/%2F/s", lambda it: it.get("messages") == STREAM_MESSAGES - 2)
-    # The first confirm says that all of it is synced; what is synced is sealed with the next batch.
+    # The first confirm says that all of it is synced; synced messages are sealed with the next batch.
     for number in range(STREAM_MESSAGES - 2, STREAM_MESSAGES):
         channel.basic_publish("", "s", b"%d" % number, _persistent())
     connection.close()

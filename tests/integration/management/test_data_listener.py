@@ -1,4 +1,4 @@
-"""The listener of data alone: what a token opens, and what it does not. data_listener (1) and (2)."""
+"""The listener of data alone: the routes that a token opens, and others. data_listener (1) and (2)."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ FIELDS = {
     "whoami": "name tags",
     "page": "filtered_count item_count items page page_count page_size total_count",
 }
-# What is not there, and why.
+# Missing fields, with reasons.
 OF_ERLANG = "there is no Erlang machine to tell it of"
 OF_ITS_STORE = "the store has neither a journal nor seeks to count, messages are not paged one by one"
 OF_MIRRORS = "there are no mirrored queues"

@@ -24,7 +24,7 @@ _AUTHORIZATION = "Basic " + base64.b64encode(b"guest:guest").decode()
 
 
 class Served:
-    """A broker with https alone, and who signed its certificate."""
+    """A broker with https alone, and the authority that signed its certificate."""
 
     def __init__(self, process: WarrenProcess, authority: Authority, certificate: Certificate) -> None:
         self.process = process

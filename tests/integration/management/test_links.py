@@ -271,7 +271,7 @@ def test_an_exchange_and_a_queue_are_federated_by_a_policy(place: Place, amqp: C
             (kind, "up", f"amqp://127.0.0.1:{remote.amqp_port}/%2F", place.vhost) for kind in ("exchange", "queue")
         ]
         assert place.api.get(f"/federation-links/{place.v}/state/down") == []
-        # An exchange: what is bound now and later comes over, nothing else does.
+        # An exchange: present and later bindings are federated, others are not.
         there.basic_publish("fed.e", "early", b"early")
         assert take(channel, "sink", 1) == [b"early"]
         channel.queue_bind("sink", "fed.e", "late")

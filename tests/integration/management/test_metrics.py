@@ -23,7 +23,7 @@ from integration.peers import connect
 DOCS = Path(__file__).parents[3] / "docs"
 GUEST = ("guest", "guest")
 
-# What dashboard 10991, "RabbitMQ-Overview", asks for.
+# The metrics that dashboard 10991, "RabbitMQ-Overview", asks for.
 OVERVIEW = """
     rabbitmq_identity_info rabbitmq_build_info rabbitmq_erlang_uptime_seconds rabbitmq_connections
     rabbitmq_connections_opened_total rabbitmq_connections_closed_total rabbitmq_channels rabbitmq_channels_opened_total

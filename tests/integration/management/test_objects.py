@@ -382,7 +382,7 @@ def test_vhosts_are_made_changed_protected_and_deleted(api: Api) -> None:
     assert api.put(path, {"tracing": True}) == 204
     vhost = api.get(path)
     assert (vhost["description"], vhost["tags"], vhost["tracing"]) == ("d", ["a", "b"], True)
-    assert api.get("/vhosts/made/permissions")[0]["user"] == "guest"  # who made it may use it
+    assert api.get("/vhosts/made/permissions")[0]["user"] == "guest"  # its creator may use it
     api.post(f"{path}/deletion/protection")
     assert 400 <= api.ask("DELETE", path).status < 500
     api.delete(f"{path}/deletion/protection")

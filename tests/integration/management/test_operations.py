@@ -393,7 +393,7 @@ def test_the_view_of_the_store_adds_up_and_follows_what_is_written(place: Place,
     assert after["segment_count"] == len(after["segments"]) >= 1
     assert after["bytes"] == sum(each["bytes"] for each in after["segments"])
     assert after["live_bytes"] == sum(each["live_bytes"] for each in after["segments"]) <= after["bytes"]
-    assert after["live_bytes"] >= 200_000  # what tests before have left may be going meanwhile
+    assert after["live_bytes"] >= 200_000  # remains of earlier tests may go meanwhile
     assert after["written_lsn"] - before["written_lsn"] >= 200_000
     assert after["durable_lsn"] <= after["written_lsn"]
     assert after["batches"] > before["batches"] and after["synced_bytes"] > before["synced_bytes"]

@@ -215,7 +215,7 @@ def answers_at(api: Api) -> bool:
 
 @pytest.fixture(scope="module")
 def answers(rabbitmq: Api, api: Api) -> Iterator[dict[str, list[Answer]]]:
-    """What both answer."""
+    """Return the answers of both."""
     found: dict[str, list[Answer]] = {}
     for name, broker in (("rabbitmq", rabbitmq), ("warren", api)):
         broker.ask("DELETE", f"/vhosts{V}")

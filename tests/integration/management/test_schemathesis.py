@@ -26,7 +26,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="it is part of the ext
 SEED: Final = int(os.environ.get("WARREN_TEST_SCHEMATHESIS_SEED", "20221122"))
 EXAMPLES: Final = int(os.environ.get("WARREN_TEST_SCHEMATHESIS_EXAMPLES", "3"))
 VHOST: Final = "generated"
-# What is there. A connection and its channel have names of the moment.
+# Existing objects. A connection and its channel have names of the moment.
 NAMES: Final = {
     "vhost": VHOST,
     "queue": "q",

@@ -115,7 +115,7 @@ def test_a_stream_is_exported_gone_on_with_and_imported(
     told = run(broker, "export", "events", "--to", f"{bucket.url}/")
     assert f"31 rows in 2 files in {bucket.url}, 30 of them by earlier runs" in told
     assert bucket.numbers() == list(range(31))
-    # What reads a prefix sees the data only.
+    # A reader of a prefix sees the data only.
     rows = ds.dataset(f"{bucket.name}/lake/events", filesystem=bucket.fs, format="parquet").count_rows()
     assert rows == 31
     channel.queue_declare("back", durable=True)

@@ -1,6 +1,6 @@
 """The broker is killed while batches are staged and committed: every batch is in the queue once. stages (1) and (2).
 
-The seed decides sizes and moments; what the broker has done by then depends on the machine.
+The seed decides sizes and moments; the broker's progress by then depends on the machine.
 """
 
 from __future__ import annotations

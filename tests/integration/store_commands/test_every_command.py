@@ -1,4 +1,4 @@
-"""What all of `warren store` has in common: locks, exit codes, and that reading changes nothing."""
+"""The common behaviour of all `warren store` commands: locks, exit codes, and reads that change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test lets time pass: what would have happened meanwhile has happened, in its order, and nobody has waited."""
+"""A test lets time pass: all events of that time have happened, in their order, without waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be made to go wrong goes wrong as clients know it, and is over when it is over."""
+"""Simulated faults look to clients like real ones, and end when the test ends them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from .conftest import Open
 
 
 def descriptors() -> dict[str, str]:
-    """What is open in this process."""
+    """Return the open descriptors of this process."""
     found: dict[str, str] = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -63,7 +63,7 @@ def texts(broker: Broker, queue: str = "kept") -> list[str]:
 @pytest.mark.parametrize("end", ["close", "stop", "crash"])
 def test_nothing_is_left_after_the_end(tmp_path: Path, on_disk: bool, end: str) -> None:
     with Broker(data_dir=tmp_path / "first" if on_disk else None):
-        pass  # what is opened once in a process, by SQLite for instance, is open now
+        pass  # files opened once in a process, by SQLite for instance, are open now
     gc.collect()
     before = what_is_open()
     broker = Broker(data_dir=tmp_path / "data" if on_disk else None)

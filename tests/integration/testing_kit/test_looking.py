@@ -1,4 +1,4 @@
-"""What a test can see of a broker, and how it says what it misses."""
+"""A test's view of a broker, and its messages about missing objects."""
 
 from __future__ import annotations
 

@@ -97,11 +97,11 @@ def test_it_is_where_it_was_after_a_restart_and_away_meanwhile() -> None:
 def test_nothing_is_left_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Broker(data_dir=tmp_path / "first" if on_disk else None, management=True):
-        pass  # what is opened once in a process, by SQLite for instance, is open now
+        pass  # files opened once in a process, by SQLite for instance, are open now
     gc.collect()
     before = what_is_open()
     with Broker(data_dir=tmp_path / "data" if on_disk else None, management=True) as broker:
-        # A password that is hashed, and a file: what would need threads otherwise.
+        # A password that is hashed, and a file: both would need threads otherwise.
         ask(broker, "PUT", "/api/users/new", {"password": "secret", "tags": ""})
         ask(broker, "GET", "/api/overview")
     assert what_is_open() <= before

@@ -1,4 +1,4 @@
-"""What instrumented programs write into headers to follow a message arrives, whatever way it takes."""
+"""Tracing headers of instrumented programs arrive with the message, by every route."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ TRIES: Final = 8
 STARTS: Final = 2
 _PAUSE_S: Final = 2.5  # until a query starts again: longer than a lease
 _POLL_S: Final = 0.05
-_NO_SOURCES: Final = "Initializing sources"  # what the status of a query says until it can ask them
+_NO_SOURCES: Final = "Initializing sources"  # the status of a query until it can ask them
 _CLUSTER: Final = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "2",

@@ -1,12 +1,12 @@
-"""The flows of a Spark driver that is killed: what each reads and writes, how far it is, and what has arrived.
+"""The flows of a Spark driver that is killed: source and target of each, its progress, and the rows that have arrived.
 
     parquet, delta       a stream into Spark's file sink, and into a Delta table by foreachBatch
     left, right          one queue that two queries empty, each into a file sink of its own
-    leased               a queue whose claims go back to it when its query is away for LEASE_S: what comes again is
+    leased               a queue whose claims go back to it when its query is away for LEASE_S: repeated messages are
                          flagged `redelivered`, and left out of the Delta table if that has it
     written              a stream into a queue, by staged writes
 
-The driver starts them; who kills looks at their files only.
+The driver starts them; the killer looks at their files only.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with a table; `rows`: how many it has, `left`: what of its source still waits in the broker."""
+    """The faults of a table; `rows`: their number, `left`: messages of its source that still wait in the broker."""
 
     rows: int = 0
     left: int = 0
@@ -58,7 +58,7 @@ def maybe_number(source: str, body: bytes) -> int | None:
 
 @dataclass
 class Ledger:
-    """What was published to each source: so many messages, and of them these confirmed."""
+    """The messages published to each source, by number, and those of them that were confirmed."""
 
     seed: int
     sent: Counter[str] = field(default_factory=Counter)
@@ -82,10 +82,10 @@ class Ledger:
         stream: Mapping[int, bytes] | None = None,
         left: Iterable[bytes] = (),
     ) -> Verdict:
-        """Judge what became of a source, wherever it is.
+        """Judge the messages of a source, wherever they are.
 
-        `stream`: the bodies of the stream by offset, when that is what should be in `rows`. `left`: what waits in the
-        queue that was drained into `rows`.
+        `stream`: the bodies of the stream by offset, when that is what should be in `rows`. `left`: messages waiting in
+        the queue that was drained into `rows`.
         """
         found: Counter[int] = Counter()
         extra = wrong = 0

@@ -67,7 +67,7 @@ class LossyProxy:
             daemon_threads = True
 
             def handle_error(self, request: object, client_address: object) -> None:
-                pass  # who has asked is gone: it was killed, or its connection was cut
+                pass  # the client is gone: it was killed, or its connection was cut
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -157,7 +157,7 @@ class LossyProxy:
             connection.close()
 
     def _cut(self, last: socket.socket | None = None) -> None:
-        """Cut all connections; who sees that `last` is cut may know that the others are."""
+        """Cut all connections, `last` at the end: a client that sees this cut may know that the others are cut."""
         for connection in list(self._connections):
             if connection is not last:
                 _close(connection)

@@ -31,7 +31,7 @@ class Life(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What each hand does."""
+    """The actions of each hand."""
 
     lives: tuple[Life, ...]
     lake: tuple[Kill, ...]
@@ -60,7 +60,7 @@ _IN_TASKS: Final = {
     "leased": (PLANNED,),
     "written": (PLANNED, STAGED),
 }
-# What `warren lake` does: a commit is there, or a request on its way that is or is not carried out.
+# The steps of `warren lake`: a commit is there, or a request on its way that is or is not carried out.
 REQUESTED, DONE = "a request that is not carried out", "a request whose answer is lost"
 TABLES: Final = {
     "rest-iceberg": (COMMITTED, REQUESTED, DONE),

@@ -1,4 +1,4 @@
-"""What a run has found, as a page and for a terminal."""
+"""The findings of a run, as a page and for a terminal."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Carried(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What a run has found."""
+    """The findings of a run."""
 
     seed: int
     asked: int
@@ -283,7 +283,7 @@ class Run:
         if each.moment == steps.COMMITTED:
             wanted = lake.commits(table) + each.steps
             return lambda: lake.commits(table) >= wanted
-        if table.form == "iceberg":  # what is written right before the catalogue is asked
+        if table.form == "iceberg":  # the file is written right before the catalogue is asked
             folder, kind = lake.directory / "sql", "**/*.metadata.json"
         else:
             folder, kind = Path(table.to), "*.parquet"

@@ -5,7 +5,7 @@
     sql-iceberg      a queue, in a catalogue in PostgreSQL, with its files in a directory
     file-delta       another queue, in a directory
 
-S3 and the REST catalogue are behind proxies that can lose requests, for `warren lake` alone: who judges goes around
+S3 and the REST catalogue are behind proxies that can lose requests, for `warren lake` alone: the judge goes around
 them.
 """
 
@@ -29,7 +29,7 @@ _COLUMNS: Final = ["offset", "body"]
 
 
 class Table(NamedTuple):
-    """A table: what it follows, and whether that is a queue."""
+    """A table: its source, and whether that is a queue."""
 
     name: str
     form: str

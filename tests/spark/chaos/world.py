@@ -36,7 +36,7 @@ _STREAM = {"x-queue-type": "stream"}
 
 
 class World:
-    """What runs; made by `running_world`."""
+    """All running processes; made by `running_world`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What administrators and the shell ask for, where there are n things."""
+"""Requests of administrators and the shell, with n objects."""
 
 from __future__ import annotations
 

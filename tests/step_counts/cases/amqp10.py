@@ -1,4 +1,4 @@
-"""AMQP 1.0: what one client asks for at once, with n things that it has."""
+"""AMQP 1.0: requests of one client at once, with n objects of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case is, and what many of them prepare.
+"""The definition of a case, and common preparations.
 
 A case prepares an engine with n things and returns the act to be measured. `BOUNDED`: no turn grows with n. `TIDIED`:
 one does by a few steps for each thing, as when the gaps in a list are closed. `LINEAR`: the turn grows with n, which
@@ -35,7 +35,7 @@ class Case(NamedTuple):
     method: type[Any] | None
     growth: str
     prepare: Prepare
-    is_paced: bool = False  # what follows from it is written by the broker, and has its share of a batch
+    is_paced: bool = False  # the broker writes its effects, within its share of a batch
 
 
 CASES: list[Case] = []

@@ -1,4 +1,4 @@
-"""What a method leaves behind: letters, returns, replays, copies. Their bytes are measured as well as their steps.
+"""The later work of a method: letters, returns, replays, copies. Their bytes are measured as well as their steps.
 
 Bodies are large, and the share of a batch is small: a turn may enter `OWN_BYTES_MAX` into the log, however many things
 there are.

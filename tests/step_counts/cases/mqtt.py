@@ -1,4 +1,4 @@
-"""MQTT: what one client asks for at once, with n things that it has."""
+"""MQTT: requests of one client at once, with n objects of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What n things do when their time is over."""
+"""The work of n objects when their time is over."""
 
 from __future__ import annotations
 

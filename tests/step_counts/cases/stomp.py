@@ -1,4 +1,4 @@
-"""STOMP: what one client asks for at once, with n things that it has."""
+"""STOMP: requests of one client at once, with n objects of its own."""
 
 from __future__ import annotations
 
