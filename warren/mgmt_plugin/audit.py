@@ -1,4 +1,4 @@
-"""Audit lines: who changed what over HTTP, from where, and with what result.
+"""Audit lines: the user, the address, the change and the result of requests over HTTP.
 
     audit  did="PUT /api/users/bob"  user=admin  peer=10.0.0.7  status=204
     audit  did="DELETE /api/vhosts/%2F"  user=bob  peer=10.0.0.9  status=401  reason="Not administrator user"
@@ -6,9 +6,9 @@
 
 1. Every request that would change what operators answer for has one line, however it ends: users, permissions,
    policies, parameters, vhosts, limits, definitions, queues and exchanges, purges, moves, closed connections, links.
-   `warren ctl` asks over HTTP, and so do the web UI and rabbitmqadmin. `status` is that of the answer, and there is
-   none when nobody could be answered. With a status from 500 on, or none, all, a part or nothing was carried out.
-2. What programs do with messages has none: publish, get, drains, stages, snapshots; nor has a question.
+   `warren ctl` uses HTTP, and so do the web UI and rabbitmqadmin. `status` is that of the answer; without an answer the
+   line has no status. With a status from 500 on, or without one, all, a part or nothing was carried out.
+2. Programs' work with messages has no line: publish, get, drains, stages, snapshots; neither have questions.
 3. The body is not shown, since a password may be in it, nor the query string.
 """
 

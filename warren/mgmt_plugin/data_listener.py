@@ -1,12 +1,12 @@
-"""The listener of data alone: what readers on other machines need of the data port, and nothing of management.
+"""The listener of data alone: the part of the data port for readers on other machines, without management.
 
     GET  /api/warren/data/{vhost}/{queue}              what the queue has
     GET  /api/warren/data/{vhost}/{queue}/files        which of it is in files
     GET  /api/warren/data/{vhost}/{queue}/chunks       messages
 
 1. There are no other paths here, no pages and no logins: a name and a password are refused unread.
-2. A request is let in by a token (``data_tokens.py``) of the very queue that it names, before its queue is looked up.
-   The rest is as on the management port, by the same handlers and with the same limits.
+2. A request needs a token (``data_tokens.py``) for the very queue that it names; the token is checked before the queue
+   is looked up. Everything else is as on the management port, with the same handlers and the same limits.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
                                              and without a page they are not filtered
     columns                                  fields that are wanted, nested ones with dots
 
-1. An object is described in full only when it is on the page, or when it is sorted by a field that `keys` has not.
+1. An object is described in full only when it is on the page, or when the list is sorted by a field that `keys` lacks.
 2. A long list is worked on in pieces of about a millisecond; the broker has its turns in between.
-3. Rows are described while the peer takes the answer, each as it is then; what has gone by then is left out. What is
-   held of a list meanwhile is its references, and what is under way of one row.
-4. To filter or sort more than `MANY` items is long work.
+3. Rows are described while the peer takes the answer, each in its current state; objects that are gone by then are left
+   out. Meanwhile memory holds the references of a list, and one row.
+4. Filtering or sorting more than `MANY` items is long work.
 
 Source: RabbitMQ, management HTTP API; texts of refusals from 3.10.8.
 """

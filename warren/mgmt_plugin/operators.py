@@ -7,14 +7,14 @@
     administrator    everything; but to use a vhost it needs permissions there, as everybody does
 
 1. A name and a password are checked by the broker's authenticator, which slows guessing down.
-2. A session holds no password. It ends with its user, with a change of the user's password, `SESSION_S` after it
-   was last used, or when the broker stops; its tags are the user's at the moment of each request. A user has at most
-   `SESSIONS_PER_USER_MAX`: one more ends the least recently used of the same user, never anybody else's.
+2. A session does not contain a password. It ends with its user, with a change of the user's password, `SESSION_S` after
+   it was last used, or when the broker stops; its tags are the user's at the moment of each request. A user has at most
+   `SESSIONS_PER_USER_MAX`: one more ends the least recently used of the same user, never that of another user.
 3. A browser has a session's identifier in an HttpOnly, SameSite=Strict cookie. A request with it that changes
    something must also carry the session's CSRF token in a header; an Origin must be the host asked.
 4. The identifier is also a bearer token, for clients without cookies.
 5. A browser sends a password that it remembers (Basic) by itself, whichever page asks. A request with one that changes
-   something is refused when the browser says that it comes from another site; other programs say nothing of the kind.
+   something is refused when the browser says that it comes from another site; other programs do not send that header.
 6. The cost of a Cookie header is linear in its length.
 
 Source: RabbitMQ, "Management plugin", permissions.

@@ -1,4 +1,4 @@
-"""The table of routes: for each path and method who may ask, and who answers.
+"""The table of routes: for each path and method the required permission, and the handler.
 
     template            /api/queues/{vhost}/{name}       a part in braces stands for one percent-encoded segment
 
@@ -8,8 +8,8 @@
 3. A literal segment is preferred to one in braces.
 4. Every route has limits for its body, small ones unless it declares others. A JSON body is measured while it comes
    (``json_bodies.py``), before anything is built from it.
-5. A handler is a method of a `Handlers` class, whose constructor names what its routes may touch. What every handler
-   may do is what a `Call` offers: see vhosts, and act in the name of the user who asks.
+5. A handler is a method of a `Handlers` class, whose constructor names the parts of the broker that its routes use.
+   Every handler may also use the methods of a `Call`: see vhosts, and act in the name of the user.
 """
 
 from __future__ import annotations

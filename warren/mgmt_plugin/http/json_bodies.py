@@ -1,10 +1,10 @@
-"""How much there may be in a JSON body, found out while it comes, before any of it becomes objects.
+"""A bound for the values in a JSON body, measured while it comes, before any of it becomes objects.
 
 1. A gauge looks at each byte once, in C, and keeps nothing but counts: its time is linear, its memory constant.
-2. It counts what makes objects: every ``[``, ``{``, ``,`` and ``:`` outside texts. A value has at least one of these
-   before or in it, so there are at most as many values and keys as it counts, and one more. No object but a text is
-   larger than a few hundred bytes, so what is decoded is bounded by the size of the body and the number of values.
-3. It does not say whether the body is JSON. Of one that is not, it counts right as far as a decoder comes.
+2. It counts the bytes that make objects: every ``[``, ``{``, ``,`` and ``:`` outside texts. A value has at least one of
+   these before or in it, so the number of values and keys is at most the count plus one. Apart from texts all objects
+   are smaller than a few hundred bytes. So the decoded body is bounded by its size and by the number of values.
+3. It does not check whether the body is JSON. In an invalid body its count is right as far as a decoder comes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """JSON of long answers, encoded piece by piece while it is sent.
 
-1. A piece is encoded in one go, and is short: a run of up to `RUN` short values, or `TEXT` characters of a text. So no
-   piece takes longer than a fraction of a millisecond, whatever is encoded.
-2. The pieces together say what `encode_json` would have said of the whole.
-3. `Rows` are described when their turn comes: nobody keeps a description that nobody has taken yet. Each is encoded in
-   one go, unseen: what clients can put into one is bounded by their frames.
+1. A piece is encoded in one go, and is short: a run of up to `RUN` short values, or `TEXT` characters of a text. So any
+   piece takes only a fraction of a millisecond.
+2. The pieces together are the text that `encode_json` would have made of the whole.
+3. `Rows` are described when their turn comes, so memory does not hold descriptions that wait. Each row is encoded in
+   one go, whatever its size: the frames of clients bound what they can put into one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work over HTTP in pieces: what all requests together may do before everything else has its turn.
+"""Work over HTTP in pieces: the limit for all requests together before everything else has its turn.
 
     beginning    parse a head, find its user, give a short answer: 1 unit, and 1 for each KiB of the head
     slice        a piece of long work, about `SLICE_S`: `SLICE_UNITS`

@@ -1,13 +1,13 @@
-"""The text formats of Prometheus: metrics as lines, and which of the formats a client wants.
+"""The text formats of Prometheus: metrics as lines, and the choice of the format for a client.
 
     # HELP name what it means          counters are called ``..._total``; in OpenMetrics their HELP and TYPE lines
     # TYPE name gauge                  are without that, and ``# EOF`` ends the page
     name{label="value"} 3
 
-1. All samples of a name stand together, behind one HELP and one TYPE line.
+1. All samples of a name stand together, after one HELP and one TYPE line.
 2. A value of a label may be any text: backslashes, quotes and newlines are escaped, and bytes that are not UTF-8 (kept
    by ``surrogateescape``) are shown as ``\\udcXX``, so that names which differ only there stay two.
-3. A page is made while it is taken: what it holds are labels and values, and each piece has at most `LINES` of them.
+3. A page is made while it is sent: memory holds its labels and values, and each piece has at most `LINES` of them.
 
 Source: Prometheus, "Exposition formats"; OpenMetrics 1.0.
 """

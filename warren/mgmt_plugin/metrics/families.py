@@ -1,10 +1,10 @@
-"""What Prometheus is told of single queues, exchanges, channels and connections: families of metrics, under the names
-by which ``/metrics/detailed`` is asked for them.
+"""Metrics of single queues, exchanges, channels and connections: families, under the names by which a client of
+``/metrics/detailed`` asks for them.
 
-1. A family knows its metrics and, for one object, a row with a value for each; None: this object has none.
-2. Names and labels are RabbitMQ's. Where RabbitMQ tells channel, exchange and queue apart that one counter here is
-   for, the label that is not known is left out: messages of a channel have ``channel`` and ``vhost``, messages that
-   came into a queue ``queue_vhost`` and ``queue``.
+1. A family knows its metrics and, for one object, a row with a value for each; None: this object has no values.
+2. Names and labels are RabbitMQ's. Where one counter here stands for several of RabbitMQ, by channel, exchange and
+   queue, the unknown label is left out: messages of a channel have ``channel`` and ``vhost``, messages that came into a
+   queue ``queue_vhost`` and ``queue``.
 
 Source: RabbitMQ, "Monitoring with Prometheus and Grafana", detailed metrics.
 """

@@ -1,4 +1,4 @@
-"""Counters and gauges over time: what they were at each tick, so that rates and charts have a past.
+"""Counters and gauges over time: their values at each tick, so that rates and charts have a past.
 
     level     step      reaches back      kept of
     0         5 s       12 min            everything

@@ -1,6 +1,6 @@
-"""Metrics of the tables that the broker keeps, by what ``/api/lake`` says of them.
+"""Metrics of the tables that the broker keeps, from the data of ``/api/lake``.
 
-They are called as on the page of ``warren lake``, which has one for each table as well; labels say which one it is.
+Their names are those on the page of ``warren lake``, which has each metric per table as well; labels name the table.
 """
 
 from __future__ import annotations

@@ -1,25 +1,25 @@
 """Metrics for Prometheus, under the names that RabbitMQ gives them, and Warren's own.
 
-    /metrics                     sums; what a large broker is scraped for
+    /metrics                     sums; the page to scrape of a large broker
     /metrics/per-object          the same, but of every queue, channel and connection
     /metrics/detailed            families that are asked for with ?family=…, each of which may be given several times;
                                  ?vhost=… and ?queue=<pattern> choose among queues, ?vhost=… among the rest
-    /metrics/memory-breakdown    what takes memory
+    /metrics/memory-breakdown    the uses of memory
 
 1. The values of a page are gathered first, in pieces of about a millisecond, to fit each other; its text is made while
-   it is sent. Sums that need a walk over all objects are taken at most every `TOTALS_S`, however often a page is
-   asked for; single objects are gathered for one page at a time, and none is longer than `PAGE_BYTES_MAX`.
-2. No counter goes back. ``rabbitmq_channel_…`` and ``rabbitmq_connection_…`` counters of ``/metrics`` include what has
-   ended, which those of RabbitMQ do not.
-3. On the port of the setting `prometheus` nobody is asked who he is; that port knows these pages and ``/health`` only.
+   it is sent. Sums that need a walk over all objects are taken at most every `TOTALS_S`, independently of the number of
+   requests. Single objects are gathered for one page at a time, and a page is not longer than `PAGE_BYTES_MAX`.
+2. Counters never go back. ``rabbitmq_channel_…`` and ``rabbitmq_connection_…`` counters of ``/metrics`` include objects
+   that have ended; those of RabbitMQ do not.
+3. The port of the setting `prometheus` needs no login; it serves these pages and ``/health`` only.
 
-Left out, since nothing here corresponds to it: ``erlang_*`` and ``rabbitmq_erlang_*`` but for the uptime,
+Left out, since nothing here corresponds to it: ``erlang_*`` and ``rabbitmq_erlang_*`` except the uptime,
 ``rabbitmq_*_process_reductions_total``, ``rabbitmq_raft_*``, ``rabbitmq_schema_db_*``, ``rabbitmq_io_*_time_*``,
 ``rabbitmq_io_seek_*``, ``rabbitmq_io_reopen_*``, ``rabbitmq_io_read_bytes_total``, ``rabbitmq_queue_index_read_*``,
-``rabbitmq_global_stream_*``, ``rabbitmq_stream_*``, ``telemetry_*``; and what is not counted:
-``rabbitmq_queue_disk_*``, ``rabbitmq_connection_pending_packets``, and of single exchanges what was confirmed, returned
-and dropped, ``rabbitmq_auth_attempts_detailed_*``. Families of which nothing is left may be asked for, and are empty.
-Only for single objects: what has no sensible sum (``rabbitmq_queue_consumer_capacity``, ``…_utilisation``,
+``rabbitmq_global_stream_*``, ``rabbitmq_stream_*``, ``telemetry_*``. Left out, since it is not counted:
+``rabbitmq_queue_disk_*``, ``rabbitmq_connection_pending_packets``, confirmed, returned and dropped messages of single
+exchanges, ``rabbitmq_auth_attempts_detailed_*``. Families without any metric left may be requested, and are empty.
+Only for single objects: values without a sensible sum (``rabbitmq_queue_consumer_capacity``, ``…_utilisation``,
 ``rabbitmq_queue_head_message_timestamp``), and ``rabbitmq_connection_…_packets_total``.
 
 Source: RabbitMQ, "Monitoring with Prometheus and Grafana"; names and labels compared with 3.10.8.

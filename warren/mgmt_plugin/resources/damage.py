@@ -1,9 +1,10 @@
-"""What of the message store cannot be read, or is damaged: listed, and given up by an administrator.
+"""Unreadable or damaged parts of the message store: listed, and given up by an administrator.
 
-A row says `what` it is: a ``read that fails`` (its ``file``, the ``reason``, how often it has failed), ``messages`` or
-an ``index page`` or a ``chunk`` of a queue that are damaged (from number ``first`` up to ``end``), or ``frames`` of a
-file of the log in which scrubbing has found damage. ``since`` is in ms since 1970. Rows without vhost and queue are of
-the broker itself: records of the metadata, for instance, which are given up with an empty vhost and queue.
+The field `what` of a row is its kind: a ``read that fails`` (its ``file``, the ``reason``, the number of failures),
+damaged ``messages`` or a damaged ``index page`` or ``chunk`` of a queue (from number ``first`` up to ``end``), or
+``frames`` of a file of the log in which scrubbing has found damage. ``since`` is in ms since 1970. Rows without vhost
+and queue belong to the broker itself: records of the metadata, for instance, which are given up with an empty vhost and
+queue.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether the broker is well: RabbitMQ's health checks, and ``/health`` for load balancers and service managers.
+"""The health of the broker: RabbitMQ's health checks, and ``/health`` for load balancers and service managers.
 
-A check that does not pass answers 503 with ``status`` and ``reason``. In a cluster the leader answers; what is checked
-of the nodes is in ``cluster.py``. All queues have the same leader, so the checks for queues without one pass as long
-as anybody answers.
+A check that does not pass answers 503 with ``status`` and ``reason``. In a cluster the leader answers; the checks of
+the nodes are in ``cluster.py``. All queues have the same leader, so the checks for queues without one pass as long as
+any node answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Super streams: listed, described, made in one step, deleted with their partitions.
 
 Paths, bodies and texts of refusals are those of RabbitMQ's plugin ``rabbitmq_stream_management`` 4.x, which has ``PUT``
-and the lists. Here ``PUT`` of what is there already is accepted when it says the same, and a number of partitions makes
-an exchange that hashes routing keys unless `type` says ``direct``.
+and the lists. Here ``PUT`` of an existing super stream is accepted when it declares the same. A number of partitions
+makes an exchange that hashes routing keys unless `type` says ``direct``.
 """
 
 from __future__ import annotations
