@@ -10,15 +10,15 @@
     int of date                             date32
     bytes or fixed of decimal               decimal128, up to 38 digits
     array, map, record                      list, map, struct
-    other logical types                     what they are made of
+    other logical types                     their underlying type
 
-1. A reader has one schema, which says what the columns are. With a registry each body says what it was written with,
-   and is resolved to the reader's; without one it was written with that very schema.
+1. A reader has one schema, which defines the columns. With a registry each body names the schema that it was written
+   with, and is resolved to the reader's; without one it was written with that very schema.
 2. A body has to end where its value ends, or it was written with another schema.
-3. No body costs more than its bytes times what its schema says. A schema that contains itself is refused, since a body
-   would say how deep it is; so is an array of values that take no bytes, of which a body could have any number.
-4. What can be wrong with a body is `CorruptBody`, with a schema that a user gives `UsageError`. That a registry does
-   not answer is neither.
+3. The cost of a body is at most its bytes times what its schema says. A schema that contains itself is refused, since a
+   body would define its depth. So is an array of values that take no bytes, since a body could have any number of them.
+4. A fault of a body is `CorruptBody`, a fault of a schema that a user gives is `UsageError`. A registry that does not
+   answer is neither.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
          8   2  major = 1             another one is refused
         10   1  compression           of each part by itself, where it has become smaller: 0 none, 1 zstd
         11   1  flags                 0x01 SPARSE      there is a part of offsets; else they are first, first + 1, ...
-                                      0x08 COMPACTED   what is missing was removed by compaction, and is not lost
+                                      0x08 COMPACTED   missing offsets were removed by compaction, and are not lost
                                       0x10 COUNTED     x-delivery-count in the headers is the queue's count; without
                                                        it is 0
                                       0x06             not looked at here, as is the filter
@@ -28,13 +28,13 @@
                      PROPERTIES      property flags u16 and property list, as in the content header (big-endian)
        128  48  filter
        176   8  zero
-       184   4  crc                   CRC-32 (zlib) of everything behind the head, padding too
+       184   4  crc                   CRC-32 (zlib) of everything after the head, padding too
        188   4  crc                   CRC-32 of bytes 0..187
 
-1. Nothing of a chunk is used before its checksums hold, and no size in it is believed beyond the bytes that are there:
-   what does not add up is a `DamagedChunk`, never a crash, and never other rows.
+1. A chunk is used only after its checksums were verified, and its sizes are trusted only within the bytes that are
+   there: any contradiction is a `DamagedChunk`, never a crash, and never other rows.
 2. Offsets, timestamps and bodies are not copied, unless the parts are compressed; they keep the bytes of the answer
-   alive. Nothing is done for each message by itself, but for properties that are asked for.
+   alive. Only requested properties need work for each single message.
 3. A batch has at most `BATCH_ROWS` rows, and more than `BATCH_BYTES` of bodies only when it is a single row.
 """
 

@@ -10,7 +10,7 @@
     value     = 'text' ('' for an apostrophe) | number | TRUE | FALSE
 
 1. Nulls are SQL's: a comparison with one is neither true nor false, and a row stays only when the condition is true.
-2. A text that is compared with a time is a time in ISO 8601, UTC when it names no zone. Headers cannot be asked.
+2. A text that is compared with a time is a time in ISO 8601, UTC when it names no zone. Headers cannot be tested.
 """
 
 from __future__ import annotations

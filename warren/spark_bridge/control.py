@@ -1,11 +1,11 @@
 """The broker's HTTP API for reading and writing many messages at a time, over one connection that is kept alive.
 
-1. A call that may be repeated is repeated: after a lost connection, a 429 or a 5xx, `retries` times, with a pause that
-   doubles from `backoff_s` or is what the broker asks for. All calls may but `make_snapshot`: what is done twice is
-   the same as once, by the broker's rules (claims are adopted, a commit that is known is a duplicate).
-2. A client can be pickled: its connection stays behind, and another is opened when it is needed.
+1. A call that may be repeated is repeated: after a lost connection, a 429 or a 5xx, `retries` times. The pause doubles
+   from `backoff_s`, or is the one that the broker asks for. All calls may be repeated except `make_snapshot`: doing
+   them twice is the same as once, by the broker's rules (claims are adopted, a known commit is a duplicate).
+2. A client can be pickled: its connection is left out, and another is opened when it is needed.
 3. An answer with messages is read into memory that Arrow can use as it is, as large as Content-Length says.
-4. The password is shown by no message and no `repr`.
+4. The password is not in any message or `repr`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Conditions of a query that the reader applies itself: less is fetched, less is decoded, less goes to Spark.
 
-1. A condition is taken over only when it comes out for every message exactly as in Spark; the others Spark applies.
-   All columns that can be asked here are never null.
-2. Conditions on queue, partition and offset leave out what is not even fetched. Those on timestamp, exchange and
-   routing_key are asked before bodies and properties are decoded. A timestamp does not leave out offsets: a clock that
-   was set back makes messages that are older than those before them.
+1. The reader takes over a condition only if its result is exactly as in Spark for every message; Spark applies the
+   others. All columns that can be tested here are never null.
+2. Conditions on queue, partition and offset leave out messages before they are fetched. Those on timestamp, exchange
+   and routing_key are tested before bodies and properties are decoded. A timestamp does not leave out offsets: if a
+   clock was set back, messages are older than those before them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
                 02 0001 payload_bytes:u32 003C 0000 body_bytes:u64, flags and properties, CE
                 03 0001 payload_bytes:u32 body CE     once for each 131,064 bytes of the body, not at all for none
 
-1. One message is one element of the result, and the elements lie one behind the other in one buffer.
+1. One message is one element of the result, and the elements lie one after the other in one buffer.
 2. A value that cannot be sent is a `ValueError` that names column and row.
 """
 

@@ -1,7 +1,7 @@
 """A column of headers, in any of the formats, as tables.
 
-1. What was decoded in the format `typed` becomes the same bytes again; of equal keys only the last one is left.
-2. A text of a `map` becomes a longstr, its null a void; a value of JSON what comes nearest: t, I or l, d, S, V, A, F.
+1. Headers that were decoded in the format `typed` become the same bytes again; of equal keys only the last one is left.
+2. A text of a `map` becomes a longstr, its null a void; a value of JSON the nearest type: t, I or l, d, S, V, A, F.
 3. A value that its tag cannot have is refused, with its row and its key.
 """
 

@@ -1,4 +1,4 @@
-"""Headers tables, and what their values are in each of the formats in which columns have them.
+"""Headers tables, and the form of their values in each format of a column.
 
     table   = length:u32 pair*            pair  = key:shortstr value
     array   = length:u32 value*           value = tag:char payload           all integers big-endian
@@ -22,8 +22,8 @@
     V    nothing            null                       none                      null
 
 1. Base64 stands for bytes that are not UTF-8. In `typed` field t is the tag, and the bytes of a string, an array or a
-   table are without their length: what is decoded so is encoded to the same bytes.
-2. Checked is what the broker checks, and by the same rules: at most `DEPTH_MAX` tables in one another and
+   table are without their length: so a decoded value is encoded to the same bytes.
+2. The checks are those of the broker, with the same rules: at most `DEPTH_MAX` tables in one another and
    `ENTRIES_MAX` entries, known tags, lengths that add up, keys in UTF-8. Of equal keys the last one counts.
 """
 

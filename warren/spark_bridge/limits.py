@@ -1,8 +1,8 @@
-"""How much of each stream goes into the next batch.
+"""The share of each stream in the next batch.
 
-1. No batch has more rows than it may, and none has more bytes, as the broker reckons them, unless it is one message.
-2. Nobody starves: a stream with little is read whole, the others share what is left; when there are fewer rows than
-   streams, another one begins each time.
+1. A batch never has more rows than allowed. It has more bytes, as the broker counts them, only if it is one message.
+2. Every stream has its share: a stream with few rows is read whole, the others share the rest. When there are fewer
+   rows than streams, another stream begins each time.
 """
 
 from __future__ import annotations

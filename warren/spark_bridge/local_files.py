@@ -1,10 +1,10 @@
-"""Chunks read where they lie: tasks on the broker's machine need the data port only for what is in no file yet.
+"""Chunks read from their files: tasks on the broker's machine need the data port only for messages not yet in files.
 
 1. With `localFiles` auto a file is read only if it is the very one that the broker means: this is the same run of the
-   same machine, and device and inode are what it said. A path alone proves nothing: other brokers have such paths, too.
-   With always the path is believed, for file systems that machines share.
-2. A chunk is used only if its checksums hold and it is the one that was said to be there. Whatever is missing, not
-   readable, replaced or damaged is read over the data port instead: the rows are the same.
+   same machine, and device and inode are those in the broker's answer. A path alone proves nothing: other brokers have
+   such paths, too. With always the path is trusted, for file systems that machines share.
+2. A chunk is used only if its checksums are right and it is the expected one. A chunk that is missing, not readable,
+   replaced or damaged is read over the data port instead: the rows are the same.
 3. Only regular files are opened, and opening never waits.
 """
 

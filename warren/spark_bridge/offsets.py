@@ -1,21 +1,21 @@
-"""How far a query has come: the JSON that Spark keeps in its checkpoint.
+"""The position of a query: the JSON that Spark keeps in its checkpoint.
 
     before the first batch    {"v": 1, "init": "latest"}
     streams                   {"v": 1, "p": {"orders": {"id": "i1", "next": 1500}, ...}}
     drained queues            {"v": 1, "d": {"orders": {"id": "i2", "next": 1500}, ...}}
 
     of each stream, or queue, by its name
-        id      the incarnation of what `next` counts: the stream, or the queue of the claims
+        id      the incarnation of the stream, or of the queue of the claims, that `next` counts in
         next    the offset to read next
         base    where the query began with it; only in the offset in which it appears for the first time
         life    the life of the broker that wrote the last offset below `next` (``lives``); absent when it is not known
-        lost    how many offsets were passed over because they were gone; absent when none were
+        lost    how many offsets were skipped because they were gone; absent when none were
         of, n   of a stream that is a partition of a super stream: which one, and its number
         from    the name of the queue of the claims
 
-1. Before the first batch an offset says nothing of the broker: it is asked for several times, and after a crash again.
-   Where the query begins is in the end of its first batch, which Spark writes down before it reads anything.
-2. Offsets are compared as text by Spark: the same places make the same text.
+1. Before the first batch an offset does not depend on the broker: Spark asks for it several times, and again after a
+   crash. The beginning of the query is in the end of its first batch, which Spark writes down before it reads anything.
+2. Spark compares offsets as text: the same places make the same text.
 3. An offset with another version, or of another mode, is refused.
 """
 

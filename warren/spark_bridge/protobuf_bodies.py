@@ -9,15 +9,15 @@
     enum                                    string: the name of the value, or its number if it has none
     message                                 struct
     repeated, map                           list, map
-    google.protobuf.Timestamp               timestamp[us, UTC]; what is below a microsecond is cut off
+    google.protobuf.Timestamp               timestamp[us, UTC]; parts below a microsecond are cut off
     google.protobuf.Int32Value, …           that of the value
     google.protobuf.Struct, Value, ListValue   string: as JSON
 
-1. A field that knows whether it is there is null when it is not; others have their default then. Fields that the
-   descriptor does not have are passed over, as everywhere in Protobuf.
-2. The descriptor of the reader says what the columns are. A registry only says which message a body is: one that is
-   not the reader's is corrupt, since its bytes may well be read as one.
-3. A message that contains itself is refused: a column has an end.
+1. A missing field is null if its type can tell that it is missing; other fields have their default then. Fields that
+   the descriptor does not have are ignored, as everywhere in Protobuf.
+2. The descriptor of the reader defines the columns. A registry only says which message a body is. A body of another
+   message than the reader's is corrupt, even though its bytes may well be readable as one.
+3. A message that contains itself is refused: a column must be finite.
 """
 
 from __future__ import annotations

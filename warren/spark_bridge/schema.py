@@ -1,7 +1,7 @@
 """The columns of a message, as Spark and as Arrow see them.
 
-1. Their names, order and types are fixed: what reads one queue reads any. A reader may ask for some of them, in any
-   order; the Arrow types are those into which PySpark turns the Spark types, to the nullability of map values.
+1. Their names, order and types are fixed: code that reads one queue reads any. A reader may ask for some of them, in
+   any order; the Arrow types are those into which PySpark turns the Spark types, to the nullability of map values.
 2. Importing this needs neither pyspark nor a broker.
 
     column             Spark      null  where it is from

@@ -1,7 +1,7 @@
-"""Where a reader of a stream begins or ends, as a person says it: a word, an offset, an age or a time.
+"""The beginning or end of a stream's reader, in words for people: a word, an offset, an age or a time.
 
 first, earliest     the oldest message that is there
-next, latest        behind the newest
+next, latest        after the newest
 last                the newest chunk
 1500                an offset
 1h, 7D              an age, as `x-stream-offset` takes them

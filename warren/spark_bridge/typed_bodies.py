@@ -1,8 +1,9 @@
 """Bodies with a schema, in Avro or Protobuf, as a struct column: its definition before the first body comes.
 
-1. A format is found where the query is made, the newest schema of a subject too, and is the same for the whole query.
-   It can be pickled and compared; a process that decodes makes one reader of it, which keeps what the registry said.
-2. A body that is corrupt is a struct of nulls but for the field that says why; no other row is touched by it.
+1. A format is resolved where the query is made, the newest schema of a subject too, and is the same for the whole
+   query. It can be pickled and compared; a process that decodes makes one reader of it, which keeps the registry's
+   answers.
+2. A corrupt body becomes a struct of nulls, except for the field with the reason; other rows are not affected.
 """
 
 from __future__ import annotations

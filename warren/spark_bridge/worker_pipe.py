@@ -2,10 +2,10 @@
 
 Spark then closes its end of the pipe to the worker, whose next write fails. PySpark prints a traceback for that on the
 driver's terminal, as if something were wrong. A program in a shell's pipe ends quietly instead, by SIGPIPE; so does
-this, when it was PySpark that wrote. Connections of others, such as that to the broker, keep their errors.
+this worker when the failed write was PySpark's. Other connections, such as that to the broker, keep their errors.
 
-A connection that is reset brings no signal: the write fails, once, in PySpark's last flush, and its daemon has
-`traceback.print_exc` say so before it ends the process. That one is left out.
+A connection that is reset brings no signal: the write fails, once, in PySpark's last flush, and its daemon reports it
+with `traceback.print_exc` before it ends the process. That report is left out.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """The data source as a sink: rows become messages, once each.
 
-    staged      task: rows -> frames -> parts of a stage, which nobody sees        (any number of attempts)
+    staged      task: rows -> frames -> parts of a stage, not visible yet          (any number of attempts)
                 driver: commit(query, batch, stages) -> published and remembered   (any number of times)
     confirms    task: rows -> frames -> a connection with confirms; the driver has nothing to do
 
-1. With `staged` every message of a committed batch is in its queues once, whatever is tried again: tasks, commits,
-   whole batches after a crash. It depends on nothing but that a query keeps its id, which is in its checkpoint. A batch
-   write is a query of its own. A query whose checkpoint is an older copy uses numbers of batches again: one that has
-   more messages than were published under its number, or fewer, fails and is not taken for a repetition.
-2. Each attempt of a task has a stage of its own; those of attempts that Spark does not commit are removed, or go when
-   the broker finds that nobody wants them.
-3. With `confirms` a message that was confirmed is in its queues; one may be there again when a task or a batch is tried
-   again.
-4. Nothing here is kept from one process to the next but what is pickled: the driver makes a writer, tasks have copies.
+1. With `staged` every message of a committed batch is in its queues once, whatever is repeated: tasks, commits, whole
+   batches after a crash. The only condition is that a query keeps its id, which is in its checkpoint. A batch write is
+   a query of its own. A query whose checkpoint is an older copy uses numbers of batches again. Such a batch fails if it
+   has more or fewer messages than were published under its number; it is not mistaken for a repetition.
+2. Each attempt of a task has a stage of its own. Stages of attempts that Spark does not commit are removed by the
+   driver, or later by the broker.
+3. With `confirms` a message that was confirmed is in its queues; it may be there twice when a task or a batch is
+   repeated.
+4. Processes share only what is pickled: the driver makes a writer, tasks have copies.
 
-`batch_writer` and `stream_writer` are what ``source`` asks for.
+`batch_writer` and `stream_writer` are the functions that ``source`` calls.
 """
 
 from __future__ import annotations
