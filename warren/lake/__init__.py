@@ -1,20 +1,20 @@
-"""Tables that follow queues: what comes into a stream, or is drained from a queue, as rows of Iceberg and Delta tables.
+"""Tables that follow queues: the messages of a stream, or those drained from a queue, in Iceberg and Delta tables.
 
-    source.py      what is read next, and its rows            asks the broker
+    source.py      the next messages and their rows           asks the broker
     decoder.py     rows of a table out of rows of messages    decides
-    table.py       what any table can do                      a protocol
+    table.py       the operations of any table                a protocol
     iceberg_table.py, delta_table.py                          write
-    follower.py    what is committed when, and by whom        decides; the others do it
-    engine.py      who makes rows of what was read            this process, or executors of Spark (spark_engine.py)
+    follower.py    the commits of a step, and their writer    decides; the others do it
+    engine.py      makes rows of the messages                 this process, or executors of Spark (spark_engine.py)
 
-And what is there by SQL, or in a notebook:
+Reading them by SQL, or in a notebook:
 
     pushdown.py    which columns and rows an engine wants     decides what is not read
     stream_dataset.py, lake_dataset.py                        read
     sql.py         queries by DuckDB over both
     reading.py     `read` and `dataset`
 
-It knows the broker as `warren.spark_bridge` does, by its HTTP API, and runs where no broker is installed.
+It uses the broker as `warren.spark_bridge` does, by its HTTP API, and runs where no broker is installed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The command `warren lake check`: which messages a table has twice, and which it lacks.
+"""The command `warren lake check`: the messages that a table has twice, and those that it lacks.
 
-1. It asks no broker, and reads three columns of each file. A process that follows the table need not stop.
-2. `--repair` takes out rows that are the same as another one, says how many of which files before it does so, and
-   commits that like a compaction: the epoch stays, so a process that follows continues.
-3. Missing messages are told and not mended: the table does not say whether they were deleted, skipped or lost.
+1. It does not ask a broker, and reads three columns of each file. A process that follows the table need not stop.
+2. `--repair` takes out rows that are the same as another one. Before that it prints the number for each file. It
+   commits like a compaction: the epoch stays, so a process that follows continues.
+3. Missing messages are reported and not repaired: the table does not say whether they were deleted, skipped or lost.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     {"remove": {"path": …, "dataChange": false, …}}     a file that is no longer in the table
     {"add": {"path": …, …}}                             a file that is in it now
 
-1. A compaction that began before another one and commits after it removes files that are not there any longer. Their
-   rows are in the files of both then: twice. Such a commit is called late. deltalake makes them without a word; Spark
-   does not.
-2. A later compaction may have put such files together with others. So what is suspected are all files that are in the
+1. A compaction that began before another one and commits after it removes files that are no longer in the table. Their
+   rows are in the files of both then: twice. Such a commit is called late. deltalake makes them silently; Spark does
+   not.
+2. A later compaction may have put such files together with others. So these files are suspected: all that are in the
    table now and were added by the first late commit or by a later one that removes files as well.
 """
 

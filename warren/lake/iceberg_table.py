@@ -1,13 +1,13 @@
 """Iceberg tables, by pyiceberg: any catalogue that it knows.
 
-1. Marks are a property of the summary of each snapshot that is made here, as JSON. A snapshot of somebody else has
-   none: those of its nearest ancestor hold, and maintenance writes them again, before somebody expires that one.
-2. pyiceberg tries a commit again by itself, on top of whatever was committed meanwhile. Here that would put rows in
-   twice: the number of tries is set to one, whatever the table says.
-3. A file is deleted after the snapshots that need it are gone. Of files that no snapshot names only those go that a
-   writer of this program has left (`orphans`).
-4. No commit is made when another one was made since the table was loaded, also those that change no rows: a
-   process that was stopped for a while deletes nothing by an old list of files.
+1. Marks are a property of the summary of each snapshot that is made here, as JSON. A snapshot of another program has no
+   marks: those of its nearest ancestor apply, and maintenance writes them again before that one can expire.
+2. pyiceberg repeats a commit by itself, on top of whatever was committed meanwhile. Here that would put rows in twice:
+   the number of tries is set to one, whatever the table says.
+3. A file is deleted after the snapshots that need it are gone. Files that are not in any snapshot are deleted only if a
+   writer of this program has left them (`orphans`).
+4. A commit is refused when another one was made since the table was loaded, also a commit that changes no rows. So a
+   process that was stopped for a while does not delete anything by an old list of files.
 """
 
 from __future__ import annotations

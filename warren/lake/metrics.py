@@ -1,8 +1,7 @@
-"""What can be known of tables while they follow: counts and times of each, as a page for Prometheus.
+"""Metrics of tables while they follow: counts and times of each, as a page for Prometheus.
 
-1. Counts are of this process, since it began; what was done before is in the tables.
-2. The page is answered by a thread of its own, on an address that is given: it says nothing secret, and asks nobody
-   who he is.
+1. Counts are of this process, since it began; earlier results are in the tables.
+2. A thread of its own answers the page, on an address that is given. The page has no secrets, and needs no login.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""A table that a broker keeps by itself, as a runtime parameter says it: a table of a file (``job.py``) in JSON.
+"""A table that a broker keeps by itself, from a runtime parameter: a table of a file (``job.py``) in JSON.
 
     {"stream": "orders", "to": "/srv/lake/shop.orders", "body": "json", "interval": "30s"}
 
-What differs from a table of a file:
+Differences from a table of a file:
 
     catalog     a URL, the name of one of pyiceberg's configuration, or {"uri": …, "warehouse": …, "type": "sql"}
     schema      JSON itself, as an object; or the absolute path of a file
-    storage     is not there
+    storage     does not exist
     registry    has no login; without one that of the broker's environment holds (``WARREN_SCHEMA_REGISTRY``)
 
-1. Where it reads and writes is below what the operator allows (``places.py``).
-2. It holds no credentials, and cannot say with which store or catalogue those of the broker are used.
-3. Numbers have bounds: who sets a parameter shares the machine with the broker.
-4. Nothing is opened or looked up: the broker asks, in the middle of a turn. The process that follows asks again, and
-   then also where links in paths lead (`check_links`).
+1. It reads and writes only below the places that the operator allows (``places.py``).
+2. It has no credentials, and cannot choose the store or catalogue for which those of the broker are used.
+3. Numbers have bounds: the user that sets a parameter shares the machine with the broker.
+4. The check opens nothing and looks nothing up: the broker calls it in the middle of a turn. The process that follows
+   checks again, and then also the targets of links in paths (`check_links`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Parquet files in parts, whatever is in them.
+"""Parquet files in parts, whatever their content.
 
-1. A part has about `PART_BYTES`, as it is in memory. How many rows that are is known of the row group before; of the
-   first one its header tells, which may be far too little: equal values are there once. So it begins with few rows.
+1. A part has about `PART_BYTES`, as it is in memory. The previous row group shows how many rows that are. For the first
+   one the header tells the size, which may be far too small: equal values are stored once. So it begins with few rows.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Where a broker lets tables be that it keeps itself: an operator's setting, and whether something is below it.
+"""The places where a broker may keep tables itself: an operator's setting, and the check against it.
 
     /srv/lake                          a directory: tables, catalogues in SQLite and schemas below it
-    s3://lake/warren                   what begins with it: tables, warehouses, catalogues, schema registries
+    s3://lake/warren                   URLs that begin with it: tables, warehouses, catalogues, schema registries
     https://catalog.example.org        likewise
     catalog:main                       a catalogue of pyiceberg's configuration, on the broker's machine
 
-1. Nothing is allowed that is not below one of these. What could mean another place than it looks like, such as ``..``
-   or a query, is refused whatever is allowed.
-2. A URL holds no password: what is asked for is written down, exported and shown.
-3. `check` looks at texts only, since who calls it must not wait for a disk. Links in a path are followed by
+1. Only places below one of these are allowed. A text that could mean another place than it seems, such as one with
+   ``..`` or a query, is always refused.
+2. A URL must not contain a password: it is stored, exported and shown.
+3. `check` looks at texts only, since its caller must not wait for a disk. Links in a path are followed by
    `check_links`, in the process that opens the table.
 """
 

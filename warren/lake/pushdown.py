@@ -1,9 +1,9 @@
 """A pyarrow dataset that gets the wanted columns and rows before it reads: from DuckDB, Polars, pyarrow itself.
 
     dataset.scanner(columns, filter)     asked by the engine
-      guarantees                         what holds for all rows of a part of it: a chunk, a file, a range of offsets
+      guarantees                         conditions that all rows of a part fulfil: a chunk, a file, a range of offsets
       may_hold(filter, guarantee)        arrow's own simplification: False leaves the part out
-      Scanner.from_batches               applies the filter exactly to what is left
+      Scanner.from_batches               applies the filter exactly to the rest
 
 1. Leaving out a part is an optimization only: the filter is applied to all rows that are read.
 2. A dataset can be scanned any number of times, by any thread; each scan reads again.

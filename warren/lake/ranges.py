@@ -1,8 +1,8 @@
 """Ranges of offsets of streams as rows, from the files of a broker on this machine or over the data port.
 
-1. A range is read whole, or reading it fails with `DataLoss`. With `skip_lost` what is gone, or cannot be read, is
-   passed over and counted; what compaction by key has removed is not missing.
-2. At most one answer of the broker, or 8 MiB of a file, is in memory at once, besides the batches that were handed out.
+1. A range is read whole, or reading it fails with `DataLoss`. With `skip_lost` messages that are gone or unreadable are
+   skipped and counted; messages that compaction by key has removed are not missing.
+2. Memory holds at most one answer of the broker, or 8 MiB of a file, in addition to the batches that were handed out.
 """
 
 from __future__ import annotations

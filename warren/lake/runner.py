@@ -1,9 +1,9 @@
 """Keeps a table following: the times of its steps, the errors that are repeated, and those that end it.
 
-1. A step is made every `interval_s`, and at once when there is more waiting than one step takes.
-2. What cannot become better by itself ends the table: another process has it, messages are gone, what was asked for
-   does not fit, or its Spark application has ended. Anything else is tried again, after a pause that doubles up to
-   `PAUSE_MAX_S`: from what the tables say, as after a crash.
+1. A step is made every `interval_s`, and at once when more messages wait than one step takes.
+2. An error that a repetition cannot solve ends the table: another process has it, messages are gone, the settings do
+   not fit, or its Spark application has ended. After any other error the step is repeated, after a pause that doubles
+   up to `PAUSE_MAX_S`; it begins with the state in the tables, as after a crash.
 3. Once: up to where the source ended at the beginning, with a few tries for each failure.
 """
 

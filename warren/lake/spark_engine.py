@@ -1,17 +1,17 @@
-"""Rows made by the executors of a Spark cluster: each reads some of a plan and writes files, the driver commits them.
+"""Rows made by the executors of a Spark cluster: each reads a part of a plan and writes files, the driver commits them.
 
     driver      plan, cut it into pieces          the marks of the table say where it begins
-    executor    read a piece, decode it, write    files, in no state of the table yet; what they are goes to the driver
-    driver      commit what is refused, then      as of any engine (``follower.py``)
+    executor    read a piece, decode it, write    files, in no state of the table yet; their entries go to the driver
+    driver      commit refused messages, then     as of any engine (``follower.py``)
                 the files, with the marks
 
-1. A piece is what a step of `Here` may be, and is made by the same code, for the table as it was when the step began.
-2. A piece that finds a column is not written, and ends what is made of its stream: it is made by `Here`, in the next
-   step, and what follows on executors again. A piece that finds none decides nothing about others (engine (2)).
-3. What counts is what the driver was told of a piece, once: what tries that failed, were lost, or were one of two have
-   written is in no commit, and goes as all waste does.
-4. Executors know no catalogue and commit nothing. Where the broker has a listener of data alone they have a token for
-   the stream, else they ask as the driver does.
+1. A piece has the limits of a step of `Here`, and is made by the same code, for the table at the start of the step.
+2. A piece that finds a column is not written, and ends the result for its stream: `Here` makes it in the next step, and
+   executors make the following ones again. A piece that finds no column does not affect others (engine (2)).
+3. Only the result of a piece that the driver received counts, once. Tries that failed, were lost, or were one of two
+   may have written files; those are not in any commit, and are removed like all orphans.
+4. Executors do not use a catalogue and do not commit. Where the broker has a listener of data alone they have a token
+   for the stream, else they log in as the driver does.
 """
 
 from __future__ import annotations

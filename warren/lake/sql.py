@@ -6,9 +6,9 @@
       json => 'orders.schema.json'        those of a JSON Schema
     lake('lake/shop.orders')            an Iceberg or Delta table, named as for `warren lake --to`
 
-1. Equal calls have the same rows in all of a query: what there was when it began. Nothing learns of what was read.
-2. Rows come in batches: what is in memory at once is a few of these, and what DuckDB needs to group, join and sort, of
-   which it keeps `memory` and writes the rest to temporary files.
+1. Equal calls have the same rows in all of a query: those from its beginning. Reading leaves no trace in the broker.
+2. Rows come in batches: memory holds a few of these, and what DuckDB needs to group, join and sort. Of that DuckDB
+   keeps at most `memory`, and writes the rest to temporary files.
 3. DuckDB loads nothing from the network by itself.
 """
 

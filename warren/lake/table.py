@@ -1,14 +1,15 @@
-"""What any table can do that follows a source.
+"""The operations of any table that follows a source.
 
 1. `append` commits rows, new columns and marks in one step, or nothing. It succeeds only while the table is as it was
-   loaded last: a commit of anybody else makes it a `Conflict`, whatever that one did. It is never tried again by
-   itself: who appends has to look first at what the marks say now.
-2. Marks are never thrown away by maintenance, and come with the rows: who reads the rows of a commit can read them.
-3. An error other than `Conflict` says nothing of whether the commit is there.
-4. Files that a `Writer` has written are in no state of the table until they are added, and are found by maintenance as
-   waste if they never are.
+   loaded last: any commit of another writer makes it a `Conflict`. It is never repeated by itself: the caller has to
+   look first at the current marks.
+2. Maintenance never discards marks, and they come with the rows: a reader of the rows of a commit can read its marks.
+3. An error other than `Conflict` does not say whether the commit was made.
+4. Files of a `Writer` are not in any state of the table until they are added; maintenance finds and removes those that
+   never are.
 5. Maintenance commits like `append`: a compaction of files that another program has compacted meanwhile is a
-   `Conflict`. Programs that do not look put rows in twice; `suspects` tells where, and `doubled` takes them out.
+   `Conflict`. Programs that do not check this put rows in twice; `suspects` finds such files, and `doubled` takes the
+   rows out.
 """
 
 from __future__ import annotations
