@@ -6,7 +6,7 @@ cannot hide on both sides.
   frames.py         bytes of the frames the tool sends, walking over the frames it receives
   client.py         one blocking connection: handshake, declarations, errors with reply code and text
   flow.py           the flat-out path: publishers and consumers that count by offset arithmetic
-  workload.py       what is asked for, its topology, and the loop that drives the flow
+  workload.py       the settings of a run, its topology, and the loop that drives the flow
   protocol_run.py   the same over other protocols: frames counted in runs of one length
   mqtt_flow.py      MQTT: packets, publishers, consumers
   stomp_flow.py     STOMP: the same

@@ -1,15 +1,15 @@
 """AMQP 1.0 for the load tool: queues, declared by the node ``/management``, as AMQP 0-9-1 has them.
 
-Publisher ``i`` and consumer ``i`` use queue ``i % queues``, so the consumers of a queue share what is in it. With
+Publisher ``i`` and consumer ``i`` use queue ``i % queues``, so the consumers of a queue share its messages. With
 ``--confirms`` deliveries are unsettled and the answers of the broker are counted, without it settled; with ``--ack``
 consumers answer them, ``--ack-batch`` at a time. ``--prefetch`` is the credit of a consumer.
 
     transfer    size:u32 02 00 channel:u16  00 53 14 list, then sections of which the body is the last
 
-1. Delivery ids go up by one with each transfer of a session; so those of a batch are written into it before it is sent
-   once more, and a consumer knows them by counting from its first.
+1. Delivery ids go up by one with each transfer of a session; so the ids in a batch are rewritten before it is sent
+   again, and a consumer finds them by counting from its first.
 2. A message takes one frame: the frames of the broker have to be large enough for it, and ours take any.
-3. Nobody publishes more than the credit of the link and the window of the session allow.
+3. A publisher never sends more than the credit of the link and the window of the session allow.
 """
 
 from __future__ import annotations

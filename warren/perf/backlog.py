@@ -1,15 +1,15 @@
 """Numbered messages in long queues: put there, taken out again in order, or passed through.
 
 Message ``i`` goes to queue ``i % queues`` and is message ``i // queues`` of it; its first 8 body octets say so. So
-a drain knows what is due next from every queue, also in another process and after restarts of the broker.
+a drain knows the next message of every queue, also in another process and after restarts of the broker.
 
   fill     publishes and leaves everything in the queues, which are declared fresh
-  drain    receives what a fill left, and deletes the queues
-  through  both at once in fresh queues, with never more than a short backlog: what a drain is compared with
+  drain    receives the messages of a fill, and deletes the queues
+  through  both at once in fresh queues, never with more than a short backlog: the comparison for a drain
 
 1. One publishing connection with confirms; a fill ends when the broker has confirmed every message.
 2. One consuming connection per queue, which acknowledges. A message that is missing, twice, out of order or in
-   another queue than its own is an error: nothing of it is only counted.
+   another queue than its own is an error: it is never only counted.
 3. Rates are given for each tenth of the messages: by confirms in a fill, by deliveries in the others.
 4. Queues are named by numbers of equal width, so that the messages to all of them have one length.
 """

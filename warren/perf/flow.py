@@ -9,13 +9,13 @@ strided slices of the receive buffer check it.
 1. A delivery is counted only after these held: every frame end octet of it is 0xCE, the low octet of its
    delivery tag continues the sequence; and for the first and last delivery of each buffer all octets before
    the delivery tag, the whole tag, and in the last the body size.
-2. What does not fit the arithmetic is parsed frame by frame (`_take_one`): another length, a close, a cancel.
+2. Anything that does not fit the arithmetic is parsed frame by frame (`_take_one`): another length, a close, a cancel.
    A close raises with code and text.
 3. A publisher never stops inside a message: `finish` sends the rest of one that was cut by a full socket.
 4. Batch octets change only in the first 8 body octets, and only in messages none of whose octets have been
    sent in this round.
-5. Where numbers are asked for, a delivery is counted only after its number continued the sequence: the two low
-   octets of every one, the whole number of the first and the last of each buffer.
+5. On request a delivery is counted only after its number continued the sequence: the two low octets of every one, the
+   whole number of the first and the last of each buffer.
 
 The first 8 body octets are either a time stamp, monotonic nanoseconds modulo 2**40 (18 minutes), or a number,
 the queue above 40 bits of the place in it. Either way marking rewrites five columns.

@@ -3,8 +3,8 @@
 MQTT 3.1.1, and 5.0 where ``--prefetch`` says a Receive Maximum. Topics are ``PREFIX/NUMBER``. With ``--durable`` the
 sessions of consumers outlast their connections, and are cleared at the end.
 
-1. Packet ids of a publisher are the places of its messages in the batch, which has at least as many as may be
-   unconfirmed: no two messages that are under way have the same one.
+1. Packet ids of a publisher are the places of its messages in the batch, which is at least as long as the number of
+   unconfirmed messages: so two messages that are under way never have the same id.
 2. PUBACK comes in the order of PUBLISH (MQTT 4.6), which is checked; so counting is enough.
 """
 

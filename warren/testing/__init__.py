@@ -5,8 +5,8 @@
         ...
         broker.assert_published(exchange="orders", routing_key="order.created")
 
-It is the broker that `warren serve` runs, in a thread of its own and with its disk in memory. What it can be asked and
-what can be made to go wrong in it is in ``docs/testing-with-warren.md``.
+It is the broker that `warren serve` runs, in a thread of its own and with its disk in memory. Its methods and its
+faults are described in ``docs/testing-with-warren.md``.
 
 Nothing is imported until it is used: pytest loads the plugin (`warren.testing.pytest_plugin`) at every start.
 """

@@ -1,8 +1,8 @@
 """The metadata store of a broker under test, in memory: commits survive the broker, not the process.
 
-1. Changes take effect in their order and are durable when `commit` returns, as in `warren.server.catalogue`; what a
-   delete takes along is the same (`warren.vhosts.metadata`).
-2. What names a thing is what its deletion names it by, so a kind of change that comes to be needs nothing here.
+1. Changes take effect in their order and are durable when `commit` returns, as in `warren.server.catalogue`. A delete
+   also removes the same dependent objects (`warren.vhosts.metadata`).
+2. A thing is identified by the fields of its deletion, so a new kind of change needs no code here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One life of a broker under test: a thread with a trio loop, on which all of it happens.
 
 Broker.start  ->  Life: a thread with a trio loop  ->  Application, as `warren serve` runs it, with one plugin: the Life
-Kept: what the lives of one broker share, from its ports to the disk in memory
+Kept: the state that the lives of one broker share, from its ports to the disk in memory
 """
 
 from __future__ import annotations

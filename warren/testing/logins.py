@@ -1,10 +1,9 @@
-"""Logins of a broker under test: the same rules about who may log in, without what makes guessing expensive.
+"""Logins of a broker under test: the same rules for logins, without the cost that makes guessing expensive.
 
-A hash of the production kind costs 50 ms and 16 MiB, which is the point of it; a suite of a thousand tests would pay a
-minute for hiding a password that stands in its own source. So passwords given to a `Broker` are hashed with the least
-cost scrypt has, and verified on the loop. Hashes that come otherwise, through the management API for instance, are
-verified as they are. A refusal is not delayed and not counted: a test that logs in with a wrong password fifty times is
-no attacker.
+A hash of the production kind costs 50 ms and 16 MiB on purpose; a suite of a thousand tests would pay a minute for
+hiding a password that stands in its own source. So passwords given to a `Broker` are hashed with the least cost scrypt
+has, and verified on the loop. Other hashes, set through the management API for instance, are verified as they are. A
+refusal is not delayed and not counted: a test that logs in with a wrong password fifty times is not an attacker.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     with WarrenProcess() as warren:
         connection = pika.BlockingConnection(pika.URLParameters(warren.url))
 
-1. The ports are free ones, and this process's from the beginning: bound and never listening. They stay the same until
-   `close`, and nobody else gets them while the broker is down.
-2. `start` returns when the broker has said that it listens, and fails when it has ended or is silent for too long; with
-   the last lines of its log.
-3. The settings are those given here. Variables WARREN_* of the environment and files of the user have no part in them;
-   WARREN_SELECTOR is none of the settings, and holds.
-4. Nothing is left behind `close`: neither the process nor its directory, unless that was given. A process that is
+1. The ports are free ones, and belong to this process from the beginning: bound and never listening. They stay the same
+   until `close`, and no other program gets them while the broker is down.
+2. `start` returns when the broker has said that it listens. It fails, with the last lines of the log, when the broker
+   has ended or is silent for too long.
+3. The settings are those given here. Variables WARREN_* of the environment and files of the user are ignored;
+   WARREN_SELECTOR is not a setting, and applies.
+4. After `close` nothing is left: neither the process nor its directory, unless that was given. A process that is
    forgotten is killed when this one ends.
 
 It imports nothing of the broker.

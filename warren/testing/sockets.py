@@ -1,7 +1,7 @@
-"""Sockets of a broker under test: they can be torn out of its hands.
+"""Sockets of a broker under test that a test can tear.
 
-The reactor takes what `ListeningSocket.accept` returns for any other socket. `ClientSocket.tear` makes its next system
-call fail as if the network had gone, and that is all there is to it: no byte is looked at or held back here.
+The reactor treats the result of `ListeningSocket.accept` like any other socket. `ClientSocket.tear` makes its next
+system call fail as if the network had gone. It does nothing else: it does not read or hold back any bytes.
 """
 
 from __future__ import annotations
