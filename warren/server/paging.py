@@ -20,20 +20,20 @@ from warren.queues.queue import Queue
 
 SLICE_S: Final = 0.002
 RELIEF_SHARE: Final = 0.9
-# Sorting more than these takes longer than a slice.
+# Sorting more than this takes longer than a slice.
 _SORTED_MAX: Final = 10_000
 
 
 class Pager:
-    """Has queues of `broker` give up memory when the process takes more than `watermark_bytes`."""
+    """Makes queues of `broker` move messages out of memory when the process takes more than `watermark_bytes`."""
 
     def __init__(self, broker: Broker, watermark_bytes: int) -> None:
         self._broker = broker
         self._watermark_bytes = watermark_bytes
-        self._round: list[Queue] = []  # whose turn is still to come, the next one last
+        self._round: list[Queue] = []  # queues still to come in this round, the next one last
 
     def relieve(self, resident_bytes: int) -> bool:
-        """Have some queues give up memory if that is needed; tell whether it is. Settle afterwards."""
+        """Make some queues release memory if that is needed; tell whether it is. Settle afterwards."""
         log = self._broker.log
         if resident_bytes > self._watermark_bytes:
             log.under_pressure = True
@@ -42,7 +42,7 @@ class Pager:
         if not log.under_pressure and log.resident_bytes <= log.memory_bytes:
             self._round = []
             return False
-        # What is given up now would wait in the batch, in memory.
+        # Released messages would wait in the batch, in memory.
         if not log.is_congested():
             self._page_out_some()
         return True
@@ -62,7 +62,7 @@ class Pager:
                 return
 
     def _new_round(self) -> list[Queue]:
-        """Return the queues with something to give up, the longest ones last."""
+        """Return the queues with something to release, the longest ones last."""
         everything = self._broker.log.under_pressure
         waiting = [
             queue

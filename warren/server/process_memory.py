@@ -33,7 +33,7 @@ _NO_LIMIT_BYTES: Final = 1 << 60
 
 
 def keep_little_free() -> bool:
-    """Have the C library keep little of what is freed (2, 3). Before there are threads; tells whether it can."""
+    """Make the C library keep little freed memory (2, 3). Before there are threads; tells whether it can."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES) != 1:
         return False
@@ -62,7 +62,7 @@ def _resident_by_proc() -> int:
 
 
 def resident_by_psutil() -> int:
-    """Return the same where there is no /proc."""
+    """Return the resident memory in bytes on systems without /proc."""
     import psutil  # type: ignore[import-untyped]
 
     return int(psutil.Process().memory_info().rss)
@@ -73,7 +73,7 @@ resident_bytes: Final = _resident_by_proc if os.path.exists("/proc/self/statm") 
 
 
 def total_memory_bytes(root: Path = Path("/")) -> int:
-    """Return the bytes this process may use at most; `root` is where /proc and /sys are found."""
+    """Return the most bytes that this process may use; `root` is where /proc and /sys are found."""
     limits = [_machine_bytes(root)]
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

@@ -36,7 +36,7 @@ _UNITS: Final = re.compile(r"([0-9]+)\s*([kKmMgGtT])?(i?[bB])?")
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SECRET: Final = re.compile("pass|secret|token|key$")
 _EVERYWHERE: Final = "0.0.0.0"  # where RabbitMQ listens by default
-# From the most talkative on.
+# The most verbose first.
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _LEVELS_OF_RABBITMQ: Final = {"notice": "info", "critical": "error", "alert": "error", "emergency": "error"}
 
@@ -47,7 +47,7 @@ class Untranslatable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the file, without secrets as `shown`. Of several with one key the last one counts."""
+    """A line of the file, without secrets as `shown`. Of several lines with one key the last one counts."""
 
     number: int
     key: str
@@ -62,7 +62,7 @@ class Line:
 
 @dataclass
 class Translation:
-    """What a file comes to. `values` are settings by their dotted keys; the others are lines, with a remark."""
+    """The result for a file. `values` are settings by their dotted keys; the others are lines, with a remark."""
 
     values: dict[str, object] = field(default_factory=dict)
     carried: list[Line] = field(default_factory=list)
@@ -129,10 +129,10 @@ def _read(text: str, found: Translation) -> list[Line]:
 
 
 def _value(text: str) -> str:
-    """Return the value that stands behind the equals sign.
+    """Return the value after the equals sign.
 
     Raises:
-        Untranslatable: it cannot be known.
+        Untranslatable: the value is unknown.
     """
     if text.startswith("'''"):
         raise Untranslatable("values of several lines are not read")
@@ -167,7 +167,7 @@ def _take(composition: _Composition, line: Line) -> None:
 
 
 class _Composition:
-    """The lines whose meaning depends on others, by what they are about."""
+    """The lines whose meaning depends on other lines, by subject."""
 
     def __init__(self, is_directory: Callable[[str], bool]) -> None:
         self.found = Translation()
@@ -180,10 +180,10 @@ class _Composition:
         self._parts.setdefault(part, []).append(line)
 
     def set(self, name: str, value: object, *lines: Line) -> None:
-        """Set what `lines` say.
+        """Set the settings that `lines` mean.
 
         Raises:
-            ValueError: it is not allowed.
+            ValueError: the value is not allowed.
         """
         KEYS[name].parse(value)
         earlier = self._said_by.get(name)
@@ -195,7 +195,7 @@ class _Composition:
         self.found.carried += lines
 
     def compose(self) -> None:
-        """Make settings of what was gathered."""
+        """Make settings of the gathered lines."""
         self._certificates()
         self._listeners()
         self._web("mqtt")
@@ -224,7 +224,7 @@ class _Composition:
         self.found.needless += [(line, reason) for line in lines]
 
     def _try(self, name: str, value: object, *lines: Line) -> bool:
-        """Set what `lines` say, or say why not."""
+        """Set the settings that `lines` mean, or say why that fails."""
         try:
             self.set(name, value, *lines)
         except ValueError as error:
@@ -239,7 +239,7 @@ class _Composition:
         lines = [line for line in (verify, required) if line is not None]
         wants = verify is not None and verify.value == "verify_peer"
         needs = required is not None and required.value == "true"
-        if needs:  # alone, too: RabbitMQ does not start with it and without verify_peer
+        if needs:  # without the others, too: RabbitMQ does not start with it and without verify_peer
             self._try("tls.client_certificates", "required", *lines)
         elif wants:
             self._try("tls.client_certificates", "optional", *lines)
@@ -253,7 +253,7 @@ class _Composition:
             self._refuse(versions, "TLS 1.2 and 1.3 are spoken, both and no others")
 
     def _own_certificates(self, part: str, what: str) -> None:
-        """Look at the TLS options of a listener that has its own in RabbitMQ: here there is one set of them."""
+        """Check the TLS options of a listener that has its own in RabbitMQ: here all listeners share one set."""
         values = self.found.values
         for line in self._pop(part):
             option = line.key.rpartition(".")[2]
@@ -321,7 +321,7 @@ class _Composition:
         self._own_certificates(f"{what}.ssl", what)
 
     def _place(self, setting: str, ip: Line | None, port: Line | None, default_port: str) -> None:
-        """Set where to listen from two lines, of which one may be missing."""
+        """Set the address of a listener from two lines, of which one may be missing."""
         lines = [line for line in (ip, port) if line is not None]
         host = _EVERYWHERE if ip is None else ip.value
         number = default_port if port is None else port.value
@@ -333,7 +333,7 @@ class _Composition:
             for way in ("tcp", "ssl", "listener")
         }
         legacy_tls = self._pop_one("management.listener.ssl")
-        # Any option of a listener makes it one that is configured.
+        # Any option of a listener makes it a configured one.
         has_tls = any(ways["ssl"]) or bool(self._parts.get("management.ssl"))
         has_plain = any(ways["tcp"]) or bool(self._parts.get("management.tcp"))
         self._skip(self._pop("management.tcp"), "the API has its own limits and timeouts")
@@ -502,7 +502,7 @@ def _size(value: str) -> int:
     units = _UNITS.fullmatch(value)
     if units is None:
         raise Untranslatable('must be a size, such as 1073741824 or "1GB"')
-    # As RabbitMQ: kB, MB and GB are powers of ten, k, M, G, KiB, MiB and GiB of two.
+    # As in RabbitMQ: kB, MB and GB are powers of ten, k, M, G, KiB, MiB and GiB of two.
     base = 1000 if (units[3] or "").lower() == "b" and units[2] else 1024
     return int(units[1]) * int(base ** _POWERS[(units[2] or "").lower()])
 
@@ -537,22 +537,22 @@ Meaning = Callable[[_Composition, Line], None]
 
 
 def _setting(name: str, read: Callable[[str], object]) -> Meaning:
-    """It is the setting `name`."""
+    """Translate the key to the setting `name`."""
     return lambda composition, line: composition.set(name, read(line.value), line)
 
 
 def _part(part: str) -> Meaning:
-    """It says something together with others."""
+    """Translate the key together with others."""
     return lambda composition, line: composition.gather(part, line)
 
 
 def _inner(why: str) -> Meaning:
-    """It is about how RabbitMQ works inside."""
+    """Ignore a key about the inside of RabbitMQ."""
     return lambda composition, line: composition.found.needless.append((line, why))
 
 
 def _only(why: str, *values: str) -> Meaning:
-    """It is so here: one of `values`. Anything else cannot be had."""
+    """Accept only `values`, which describe the fixed behaviour here; other values are not available."""
 
     def take(composition: _Composition, line: Line) -> None:
         remarks = composition.found.needless if line.value.lower() in values else composition.found.missing
@@ -562,7 +562,7 @@ def _only(why: str, *values: str) -> Meaning:
 
 
 def _not_here(why: str) -> Meaning:
-    """Nothing here does that."""
+    """Report that this has no counterpart here."""
     return lambda composition, line: composition.found.missing.append((line, why))
 
 

@@ -1,4 +1,4 @@
-"""The message store of a data directory, opened and recovered: before there is an engine, and in any thread."""
+"""Open and recover the message store of a data directory: before the engine exists, and in any thread."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class Recovered:
 def recover_messages(
     settings: Settings, files: FileSystem, handles_max: int, epoch: int | None = None, store_id: bytes = b""
 ) -> Recovered:
-    """Open the message store and bring its log to what is on disk. Blocks; any thread.
+    """Open the message store and bring its log to the state on disk. Blocks; any thread.
 
-    `epoch`: the one that begins, if not the next one. `store_id`: of a store that does not exist yet, 16 bytes.
+    `epoch`: the epoch that begins, if not the next one. `store_id`: 16 bytes, for a store that does not exist yet.
 
-    What the disk does not give is read again for a while, from the beginning: recovery changes nothing before it knows.
-    Then the start is refused; what cannot be read of sealed streams is passed over, and stays. A log that is damaged is
-    read once more, past the cache of the system, before that is believed.
+    Failed reads are repeated for a while, from the beginning: recovery does not change anything before it has read all.
+    After that the start is refused. Unreadable data of sealed streams is skipped, and stays. A damaged log is read once
+    more, past the cache of the system, before it counts as damaged.
 
     Raises:
-        StartError: it cannot be opened, and why.
+        StartError: it cannot be opened, for the reason said.
     """
     start_s = time.monotonic()
     attempt = partial(_attempt, settings, files, handles_max, epoch, store_id)
@@ -111,7 +111,7 @@ def recover_messages(
 
 
 def _forget_cached(files: FileSystem) -> None:
-    """Have the log and its checkpoint come from the disk itself when they are read next."""
+    """Make the next read of the log and its checkpoint come from the disk itself."""
     with suppress(OSError):
         for path in [CHECKPOINT, *(f"{LOG}/{name}" for name in files.names(LOG))]:
             with suppress(OSError):
@@ -125,7 +125,7 @@ def _forget_cached(files: FileSystem) -> None:
 def _attempt(
     settings: Settings, files: FileSystem, handles_max: int, epoch: int | None, store_id: bytes
 ) -> tuple[Store, MessageLog, Recovery]:
-    """Recover once, from the beginning. Raises StoreError: StoreUnreadableError when it may succeed another time."""
+    """Recover once, from the beginning. Raises StoreError; StoreUnreadableError if another attempt may succeed."""
     message_log = MessageLog(checksum_function(default_algorithm()), settings.store.segment_bytes)
     message_log.checkpoints.every_bytes = settings.store.checkpoint_bytes
     message_log.memory_bytes = settings.store.memory_bytes
@@ -140,9 +140,9 @@ def _attempt(
 
 
 def gaps_of(message_log: MessageLog, tables: Mapping[int, SealedTable]) -> Iterator[tuple[int, int, int]]:
-    """Yield (stream id, first offset, offset after the last) of what is neither sealed nor in the log.
+    """Yield (stream id, first offset, offset after the last) of ranges that are neither sealed nor in the log.
 
-    Offsets that a queue counts as damaged were told before. Retention has removed those before the oldest one.
+    Offsets that a queue counts as damaged were reported before. Retention has removed those before the oldest one.
     """
     for stream_id, table in tables.items():
         index = message_log.indexes.get(stream_id)
@@ -163,14 +163,14 @@ def gaps_of(message_log: MessageLog, tables: Mapping[int, SealedTable]) -> Itera
 
 
 def _first_from(index: QueueIndex, offset: int) -> int:
-    """Return the first offset from `offset` on that the log has, else the next to come."""
+    """Return the first offset from `offset` on that the log has, otherwise the next to come."""
     size = int(index.page_entries)
     for at, page in enumerate(index.pages):
         number = int(index.first_page) + at
         if page is None or (number + 1) * size <= offset:
             continue
         if not page.resident:
-            return max(offset, (number + 1) * size - int(page.live))  # entries go from the beginning of a page
+            return max(offset, (number + 1) * size - int(page.live))  # entries start at the beginning of a page
         for each in range(max(offset, number * size), (number + 1) * size):
             if index.lsn_of(each):
                 return each
@@ -178,7 +178,7 @@ def _first_from(index: QueueIndex, offset: int) -> int:
 
 
 def messages_directory(data_dir: Path) -> Path:
-    """Return the directory of the message store; its name is durable."""
+    """Return the directory of the message store, after making its name durable."""
     path = data_dir / MESSAGES
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -193,7 +193,7 @@ def messages_directory(data_dir: Path) -> Path:
 
 
 def check_file_size_limit(directory: Path, segment_bytes: int) -> None:
-    """Allow files as large as the system lets us have; a segment must be possible."""
+    """Allow files as large as the system permits; refuse a limit below the size of a segment."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     if hard != resource.RLIM_INFINITY and hard < segment_bytes:

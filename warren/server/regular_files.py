@@ -1,7 +1,7 @@
-"""Files that parameters and settings name: only regular ones are read, up to a size, and reading them cannot block.
+"""Read files that parameters and settings name: only regular ones, up to a size, and without blocking.
 
-A name may lead to a device that never ends, a pipe that nobody writes to, or a file as large as a disk. Of a name it is
-looked at first what it stands for, since opening a device may already do something; then again when it is open.
+A name may lead to a device that never ends, a pipe without a writer, or a file as large as a disk. The type of the file
+is checked before it is opened, since opening a device may already do something, and again afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CREDENTIAL_BYTES_MAX: Final = 4 << 20  # a certificate, a key, or the authoritie
 
 
 def read_regular(path: str | os.PathLike[str], limit_bytes: int = CREDENTIAL_BYTES_MAX) -> bytes:
-    """Return what is in a regular file.
+    """Return the contents of a regular file.
 
     Raises:
         OSError: it cannot be read, is not a regular file, or has more than `limit_bytes`.

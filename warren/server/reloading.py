@@ -26,7 +26,7 @@ log = logs.get_logger("settings")
 
 
 def reloaded(settings: Settings, read: Callable[[], Settings], tls: ServerTls | None) -> Settings:
-    """Bring into force what `read` returns instead of `settings`, as far as that is possible; return what is in force.
+    """Apply the settings that `read` returns instead of `settings`, as far as possible; return those in force.
 
     `tls` has the context of all listeners, if any speaks TLS.
     """

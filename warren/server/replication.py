@@ -1,7 +1,7 @@
-"""What the broker offers a leader of followers, and what it asks of one. The leader itself is ``warren.replication``.
+"""Define the interface between the broker and a leader of followers. The leader itself is ``warren.replication``.
 
-1. A broker without followers has none of this: its store commits alone, and the gate is always open.
-2. The gate is asked on the loop only. Files are what the threads of the store use, each as it uses `Store`.
+1. A broker without followers does not use this: its store commits alone, and the gate is always open.
+2. The gate is asked on the loop only. The threads of the store use the files in the same way as a `Store`.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ class Host:
 
 
 class ClusterRefusal(Exception):
-    """A command about the cluster is refused, and nothing was changed. The text says why, and what to do."""
+    """A command about the cluster is refused, and has no effect. The text says why, and what to do."""
 
 
 class Replication(Protocol):
-    """A leader, as the broker that it is part of sees it."""
+    """A leader, as its broker sees it."""
 
     gate: Gate
-    clock: SteadyClock  # what everything that expires goes by
+    clock: SteadyClock  # the time by which everything expires
 
     def files(self, store: Store, log: MessageLog) -> StoreFiles:
-        """Return what the threads use instead of `store`. Both have been recovered, and nothing was written yet."""
+        """Return the files that the threads use instead of `store`. Both have been recovered, and not written yet."""
 
     def metadata_applied(self, first: int, records: Sequence[bytes | None]) -> None:
-        """SQL has these records of the log, of which the first has that number."""
+        """Note that SQL has these records of the log; `first` is the number of the first one."""
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
         """Serve followers until cancelled; started with host and port. Commits may wait for it from then on.
@@ -70,7 +70,7 @@ class Replication(Protocol):
         """
 
     def may_serve(self) -> bool:
-        """Tell whether clients may be served at this moment. Asked before anybody is, and in every turn."""
+        """Tell whether clients may be served at this moment. Asked before any is served, and in every turn."""
 
     def stopping(self) -> None:
         """Begin to stop, as the process was told to: start nothing, and let another node lead if one can."""
@@ -79,47 +79,47 @@ class Replication(Protocol):
         """Tell whether another node should lead after the broker has stopped: clients should find it soon."""
 
     def gives_way(self) -> bool:
-        """Tell whether it hands over what other nodes have by now: nothing waits for the disk of this one."""
+        """Tell whether it hands over to a node with a better disk: stopping must not wait for the disk of this one."""
 
     def trouble_of_disk(self) -> str:
-        """Return how the disk of this node holds everybody up; empty while it does not."""
+        """Return how the disk of this node delays all clients; empty while it does not."""
 
     async def hand_over(self) -> None:
-        """Have another node lead, if one is to. The broker has stopped, and everything is written."""
+        """Let another node lead, if one should. The broker has stopped, and everything is written."""
 
     async def transfer(self, node: str | None) -> str:
-        """Stop the broker, to have another node lead: `node`, or any. Return which one.
+        """Stop the broker, so that another node leads: `node`, or any. Return its name.
 
         Raises:
-            ClusterRefusal: none can.
+            ClusterRefusal: no node can.
         """
 
     async def forget(self, node: str) -> None:
-        """Count a node no longer that is gone for good.
+        """Remove a dead node from the member count.
 
         Raises:
-            ClusterRefusal: it is counted, and why.
+            ClusterRefusal: it still counts, for the reason said.
         """
 
     async def drain(self, node: str) -> None:
-        """Have a node not lead until it is revived.
+        """Keep a node from leading until it is revived.
 
         Raises:
-            ClusterRefusal: it may lead, and why.
+            ClusterRefusal: it may still lead, for the reason said.
         """
 
     async def revive(self, node: str) -> None:
         """Let a node lead again.
 
         Raises:
-            ClusterRefusal: it may not, and why.
+            ClusterRefusal: it still may not, for the reason said.
         """
 
     def mender(self) -> Mender:
-        """Return what mends damage on disk from followers."""
+        """Return the mender that repairs damage on disk from followers."""
 
     def readers(self) -> list[str]:
         """Return the URLs of the management API of followers in sync, which serve sealed chunks of streams."""
 
     def status(self) -> dict[str, Any]:
-        """Return what ``/api/cluster/status`` answers."""
+        """Return the answer of ``/api/cluster/status``."""

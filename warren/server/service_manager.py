@@ -39,7 +39,7 @@ class ServiceManager:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ServiceManager:
-        """Connect to the manager that the environment names; without one the result tells nobody anything."""
+        """Connect to the manager that the environment names; without one the result sends nothing."""
         address = environment.get(_ADDRESS_VARIABLE, "")
         if not address.startswith(("/", "@")):
             return cls()
@@ -92,7 +92,7 @@ class ServiceManager:
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float:
-    """Return the time of the watchdog; 0 without one, or when it is for another process."""
+    """Return the time of the watchdog; 0 without one, or if it is for another process."""
     watched, text = environment.get(_WATCHED_VARIABLE, ""), environment.get(_WATCHDOG_VARIABLE, "")
     if not text.isascii() or not text.isdigit() or (watched and watched != str(os.getpid())):
         return 0.0

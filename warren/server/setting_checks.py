@@ -1,7 +1,7 @@
-"""What is looked at in settings when a broker starts: files that cannot be read, and settings without an effect.
+"""Check settings when a broker starts: report unreadable files, and settings without an effect.
 
-`load_settings` opens no file that a setting names, since commands load settings, too. Before a broker starts all of
-those that it is going to read are looked at, so that one start tells of all that are missing.
+`load_settings` opens no files that a setting names, since commands load settings, too. Before a broker starts it checks
+all files that it will read, so that one start reports all missing ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warren.server.settings_reader import value_of
 _CLUSTER: Final = ("cluster_listen", "follow")
 _WEB: Final = tuple(name for name in LISTENERS if "_ws" in name)
 
-# Settings that have no effect unless one of others is given.
+# Settings that only have an effect together with one of these others.
 NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "tls.certificate": WITH_TLS,
     "tls.private_key": WITH_TLS,
@@ -49,7 +49,7 @@ log = get_logger("settings")
 
 
 def check(settings: Settings) -> None:
-    """Look at the files that a broker with these settings reads, and log which settings have no effect.
+    """Check the files that a broker with these settings reads, and log which settings have no effect.
 
     Raises:
         StartError: files cannot be read; a line for each.
@@ -62,7 +62,7 @@ def check(settings: Settings) -> None:
 
 
 def unreadable(settings: Settings) -> Iterator[str]:
-    """Yield a line for each file that is going to be read, and cannot be."""
+    """Yield a line for each file that will be read but cannot be."""
     for key, needs in NEEDS.items():
         path = value_of(settings, key)
         if isinstance(path, Path) and _is_any_given(settings, needs):
@@ -73,7 +73,7 @@ def unreadable(settings: Settings) -> Iterator[str]:
 
 
 def without_effect(settings: Settings) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each setting that somebody has given in vain, and those of which one would have to be given as well."""
+    """Yield each setting that was given without an effect, and the settings of which one is needed as well."""
     for key, needs in NEEDS.items():
         if settings.origins[key] != DEFAULT_ORIGIN and not _is_any_given(settings, needs):
             yield key, needs

@@ -1,8 +1,8 @@
-"""Kinds of values that settings have: how one is read, and which they are, for a person.
+"""Define kinds of setting values: how a value is read, and which values are allowed, for a person.
 
-A kind is made once and used by many settings (``settings.py``). Its parser takes what a file, a flag or the environment
-has, and raises ValueError with what the value must be. Text from flags and the environment is `GivenText`, from which
-numbers and tables are read as well.
+A kind is made once and used by many settings (``settings.py``). Its parser takes the value from a file, a flag or the
+environment, and raises ValueError with the allowed values. Text from flags and the environment is `GivenText`, from
+which numbers and tables are read as well.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MemoryWatermark:
     size_bytes: int | None = None
 
     def limit_bytes(self, total_bytes: int) -> int:
-        """Return the watermark in bytes when `total_bytes` may be used in all."""
+        """Return the watermark in bytes if `total_bytes` may be used altogether."""
         if self.size_bytes is not None:
             return self.size_bytes
         assert self.fraction is not None
@@ -70,7 +70,7 @@ Parser = Callable[[object], Any]
 
 
 class Kind(NamedTuple):
-    """What values a setting takes: how one is read, and which they are, for a person."""
+    """The values of a setting: how one is read, and which are allowed, for a person."""
 
     parse: Parser
     values: str
@@ -160,7 +160,7 @@ def etcd_endpoints_of(value: object) -> str:
         raise ValueError("must be URLs with commas between them, such as http://etcd1:2379,http://etcd2:2379")
     endpoints = [text.strip() for text in value.split(",")] if value.strip() else []
     for endpoint in endpoints:
-        # Not shown: somebody may have put a password into it.
+        # Not shown: it may contain a password.
         if not re.fullmatch(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[1-9][0-9]{0,4}", endpoint):
             raise ValueError("must be URLs with commas between them, such as http://etcd1:2379,http://etcd2:2379")
     return ",".join(endpoints)
@@ -181,7 +181,7 @@ def http_advertised_of(value: object) -> Endpoint | None:
 
 
 def http_url_of(value: object) -> str:
-    # Not shown: somebody may have put a password into it.
+    # Not shown: it may contain a password.
     if not isinstance(value, str) or not re.fullmatch(HTTP_URL, value):
         raise ValueError("must be a URL without a user or password, such as http://collector:4318")
     return value

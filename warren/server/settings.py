@@ -1,4 +1,4 @@
-"""What can be set: each setting with its default, the kind of its values, and what it is for.
+"""Define the settings: each with its default, the kind of its values, and its purpose.
 
 The key ``limits.frame_max_bytes`` is ``frame_max_bytes`` in the TOML table ``[limits]`` and the environment
 variable ``WARREN_LIMITS_FRAME_MAX_BYTES``. Defaults listen on this machine only. ``setting_kinds.py`` has the kinds of
@@ -74,11 +74,11 @@ _HTTPS_PORT: Final = 15671
 _DATA_PORT: Final = 15680
 _DATAS_PORT: Final = 15681
 _PROMETHEUS_PORT: Final = 15692
-# How clients of a protocol come: what is behind its name in the name of the setting, and whether that is with TLS.
+# The ways in which clients of a protocol connect: the ending of the setting's name, and whether that is with TLS.
 WAYS: Final = {"": False, "s": True, "_ws": False, "_wss": True}
 LISTENERS: Final = tuple(f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in WAYS)
 WITH_TLS: Final = (*(f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in ("s", "_wss")), "https", "datas")
-# Options of `warren serve`, and the settings that they are.
+# Options of `warren serve`, and their settings.
 SERVE_OPTIONS: Final = {
     "--data-dir": "data_dir",
     "--amqp": "amqp",
@@ -113,14 +113,14 @@ SERVE_OPTIONS: Final = {
     "--with-links": "with_links",
     "--accept-loss": "accept_loss",
 }
-# Those that take no value on the command line: to name one means true.
+# Those without a value on the command line: naming one means true.
 SERVE_SWITCHES: Final = frozenset({"--with-links", "--accept-loss"})
 
 
 def default_data_dir() -> Path:
     """Return ``$XDG_DATA_HOME/warren``, by default ``~/.local/share/warren``.
 
-    A place that does not depend on where the command is started from: queues must not vanish with a ``cd``.
+    The place does not depend on the current directory: queues must not vanish with a ``cd``.
     """
     base = os.environ.get("XDG_DATA_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "warren"
@@ -136,7 +136,7 @@ _TERABYTE: Final = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """How the ``amqps`` listener proves who it is, and whom it believes."""
+    """How the ``amqps`` listener proves its identity, and which clients it trusts."""
 
     certificate: Path | None = field(
         default=None, metadata=about(PATH, "PEM file: the certificate, then its chain", example="server.pem")
@@ -164,7 +164,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSettings:
-    """What one client, and all of them together, may use."""
+    """What one client, and all clients together, may use."""
 
     frame_max_bytes: int = field(
         default=128 << 10, metadata=about(size_kind(4096, 16 << 20), "largest frame offered in tune")
@@ -247,7 +247,7 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """How messages are kept on disk. `vhosts` maps the names of vhosts to what `confirm` is for them."""
+    """How messages are kept on disk. `vhosts` maps the names of vhosts to their value of `confirm`."""
 
     confirm: Confirm = field(
         default="durable",
@@ -294,7 +294,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything `warren serve` goes by. `origins` maps each dotted key to where its value came from."""
+    """All settings of `warren serve`. `origins` maps each dotted key to the origin of its value."""
 
     data_dir: Path = field(
         default_factory=default_data_dir,
@@ -589,9 +589,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class SettingKey:
-    """One setting as a person meets it.
+    """One setting as shown to a person.
 
-    `values` says which it takes, `absent` how None is shown, `example` what it could be where no default is fixed.
+    `values` says which it takes, `absent` how None is shown, `example` a possible value if the default is not fixed.
     """
 
     key: str

@@ -1,17 +1,17 @@
-"""Reads settings: merges what was given, refuses what cannot be, and shows what came of it and where it came from.
+"""Read settings: merge the given values, refuse invalid ones, and show the results and their origins.
 
     flag  >  WARREN_* environment  >  TOML file  >  default
 
-1. Every value knows its origin, and a value that cannot be used is refused naming key, value and origin. All mistakes
-   are told at once.
-2. A key that does not exist is an error naming the nearest one, in the file and in the environment. Exempt
-   are the variables that Kubernetes sets for a service called "warren", ``WARREN_CONFIG`` (the file),
-   ``WARREN_CTL_*`` of `warren ctl`, ``WARREN_SELECTOR`` (`network/readiness.py`), and ``WARREN_COMPILE`` and
-   ``WARREN_TEST_*`` for building and testing.
-3. A value of the file has the type of its key; text is accepted for numbers only from flags and environment,
-   and a table is JSON there.
+1. Every value knows its origin. An invalid value is refused with its key, value and origin. All mistakes are reported
+   at once.
+2. An unknown key is an error that names the nearest known one, in the file and in the environment. Exempt are the
+   variables that Kubernetes sets for a service called "warren", ``WARREN_CONFIG`` (the file), ``WARREN_CTL_*`` of
+   `warren ctl`, ``WARREN_SELECTOR`` (`network/readiness.py`), and ``WARREN_COMPILE`` and ``WARREN_TEST_*`` for building
+   and testing.
+3. A value of the file has the type of its key. Text is accepted for numbers only from flags and environment, where a
+   table is JSON.
 4. Paths in the file are relative to the file; others to the working directory.
-5. A variable with ``_FILE`` behind its name names a file whose first line is the value, as secrets are mounted.
+5. A variable whose name ends with ``_FILE`` names a file whose first line is the value, as secrets are mounted.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _build(values: Mapping[str, Any], origins: Mapping[str, str]) -> Settings:
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong with settings that are right one by one."""
+    """Yield contradictions between settings that are valid one by one."""
 
     def wrong(key: str, problem: str) -> str:
         return f"{key} ({settings.origins[key]}): {problem}"
@@ -198,7 +198,7 @@ def _cluster_contradictions(settings: Settings, wrong: Callable[[str, str], str]
             yield wrong("min_in_sync", "needs cluster_listen: no follower could ever connect")
         return
     if settings.cluster_secret_file is None:
-        # Not on loopback either, where all users of the machine can connect: a follower gets every message there is.
+        # Not on loopback either, where all users of the machine can connect: a follower gets every message.
         yield wrong(replicated[0], "needs cluster_secret_file")
     if settings.metadata_url:
         yield wrong(
@@ -244,7 +244,7 @@ def _flatten(document: Mapping[str, Any], path: Path, mistakes: list[str]) -> It
 
 
 def _nearest(key: str, known: Mapping[str, object]) -> str:
-    """Return a hint at what was probably meant: a table, a key begun, a key alike, a key of another table."""
+    """Return a hint at the probable key: a table, a key that begins so, a similar key, a key of another table."""
     import difflib
 
     tables = difflib.get_close_matches(key, TABLES, n=1, cutoff=0.7)

@@ -1,7 +1,7 @@
-"""Shares of what all users have together: so many there may be, and so many of one user.
+"""Divide limits between users: a total for all of them, and a maximum for each.
 
-1. Nobody can use up what there is: each user has at most a share of it.
-2. Administrators are not shut out by what the others have: of their own share they can use all, also when the whole is
+1. No single user can use up the total: each has a maximum share of it.
+2. Other users cannot shut administrators out: an administrator can use all of their own share, even when the total is
    used up.
 """
 
@@ -17,13 +17,13 @@ ADMINISTRATOR: Final = "administrator"
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many of something there may be, and how many of one user."""
+    """The maximum number of something for all users together, and for one user."""
 
     total: int
     of_user: int
 
     def maybe_refusal(self, what: str, access: AccessControl, user: str, has: int, all_have: int, more: int = 1) -> str:
-        """Return why `user`, who `has` some of what `all_have`, cannot have so many `more`; "" when that is possible.
+        """Return why `user`, who `has` some of the `all_have` in use, cannot have `more`; "" if that is possible.
 
         `what` names them: ``snapshots``.
         """

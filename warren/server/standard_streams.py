@@ -29,7 +29,7 @@ def _count_nothing(lines: int) -> str:
 
 
 class StreamWriter:
-    """Writes to `descriptor` in a thread of its own, which begins with the first text. `put` is not for two threads."""
+    """Writes to `descriptor` in a thread of its own, started by the first text. Call `put` in one thread only."""
 
     def __init__(self, descriptor: int) -> None:
         self.say_dropped: Callable[[int], str] = _count_nothing
@@ -44,7 +44,7 @@ class StreamWriter:
         self._told_lines = 0
 
     def put(self, text: str) -> None:
-        """Have `text`, of whole lines, written."""
+        """Write `text`, of whole lines, in the thread."""
         data = text.encode(errors="backslashreplace")
         if self._put_bytes - self._taken_bytes + len(data) > QUEUE_BYTES:
             self._refused_lines += data.count(b"\n")
@@ -56,7 +56,7 @@ class StreamWriter:
             self._thread.start()
 
     def finish(self, timeout_s: float) -> bool:
-        """Wait until everything is written; False when that takes longer than `timeout_s`."""
+        """Wait until everything is written; False if that takes longer than `timeout_s`."""
         if self._thread is None:
             return True
         done = threading.Event()
@@ -95,7 +95,7 @@ class StreamWriter:
             self._lost_lines += data.count(b"\n")
 
     def _try_write(self, data: bytes) -> bool:
-        """Write everything, however long that takes; False when the stream fails."""
+        """Write everything, however long that takes; False if the stream fails."""
         view = memoryview(data)
         while view:
             try:
@@ -115,13 +115,13 @@ ERRORS: Final = StreamWriter(2)
 
 
 def finish() -> None:
-    """Wait a moment until what was said is written: the process ends."""
+    """Wait a moment for the output before the process ends."""
     for writer in (OUTPUT, ERRORS):
         writer.finish(FINISH_S)
 
 
 def open_missing() -> None:
-    """Open what is closed of stdin, stdout and stderr, for nothing: else the next file would get its number."""
+    """Open closed ones among stdin, stdout and stderr to nowhere: otherwise the next file would get such a number."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

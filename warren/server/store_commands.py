@@ -1,13 +1,13 @@
-"""The commands of `warren store`: the message store of a stopped broker, looked at from outside.
+"""Provide the commands of `warren store`: they look at the message store of a stopped broker from outside.
 
-1. A directory that a running broker uses is refused: what is read there changes underneath. Reading takes a shared
-   lock, so that no broker starts meanwhile; a copy of a directory, or one that cannot be written, is as good.
-2. Nothing is changed but by `repair --apply` and `restore`, which hold the directory as a broker would.
+1. A directory that a running broker uses is refused: its contents change during the reading. Reading takes a shared
+   lock, so that no broker starts meanwhile. A copy of a directory, or one that cannot be written, works as well.
+2. Only `repair --apply` and `restore` change anything; they hold the directory as a broker would.
 3. Standard output is JSON, one object a line; standard error is for people. Exit codes: 0 all is well, 1 problems were
-   found, 2 the store cannot be read or the command was used wrongly, 3 nothing is wrong but what a repair gave up.
+   found, 2 the store cannot be read or the command was used wrongly, 3 only data that a repair gave up is wrong.
 
 The tools are imported by the commands that need them: they read with construct, and a mistyped option of `warren serve`
-has no use for that.
+does not need that.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def restore_command(
 
 
 def _time_ms(text: str) -> int:
-    """Return the milliseconds since the Unix epoch of a time; one without a zone is UTC."""
+    """Return a time in milliseconds since the Unix epoch; a time without a zone is UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -258,7 +258,7 @@ def _explained_backup() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[StoreFiles]:
-    """Keep brokers away while the store below `path` is read; what goes wrong is one line and exit code 2."""
+    """Keep brokers away while the store below `path` is read; errors are one line and exit code 2."""
     from warren.msgstore.tools.log_files import StoreFiles
 
     with _explained(path), contextlib.ExitStack() as stack:
@@ -305,7 +305,7 @@ def _fail(reason: str) -> None:
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
-    """Make a file that only its owner can read: there are messages in it."""
+    """Make a file that only its owner can read: it contains messages."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:

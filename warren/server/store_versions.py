@@ -1,11 +1,11 @@
-"""Which Warren has made a message store, and which has written it last: the file ``written-by.json`` beside the log.
+"""Note which Warren made a message store, and which wrote it last: the file ``written-by.json`` beside the log.
 
     created_by         the version; null: an older Warren, which did not say so
     last_written_by    the version of the last start
     since_ms           when that version has started on it first, ms since the Unix epoch
 
-1. It is written before a start writes anything else to the store, when the version is another one.
-2. It decides nothing: formats have numbers of their own. It tells a person which version to start instead.
+1. If the version is another one, a start writes the file before anything else in the store.
+2. The file decides nothing: formats have numbers of their own. It tells a person which version to start instead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Versions:
 
 
 def maybe_read(messages: Path) -> Versions | None:
-    """Return what the directory of a message store says; None: nothing that can be read."""
+    """Return the versions in the directory of a message store; None if they cannot be read."""
     try:
         with (messages / NAME).open("rb") as file:
             return parsed(file.read(_BYTES_MAX))
@@ -49,7 +49,7 @@ def maybe_read(messages: Path) -> Versions | None:
 
 
 def parsed(content: bytes) -> Versions:
-    """Return what the file says. Raises ValueError."""
+    """Return the versions in the file. Raises ValueError."""
     found = json.loads(content)
     try:
         created_by, last_written_by, since_ms = found["created_by"], found["last_written_by"], found["since_ms"]
@@ -61,7 +61,7 @@ def parsed(content: bytes) -> Versions:
 
 
 def note(messages: Path, *, is_new: bool, version: str = __version__) -> Versions:
-    """Note that a version writes the store from now on; return that. On a full disk it is noted another time."""
+    """Note that a version writes the store from now on; return the versions. On a full disk that is noted later."""
     known = maybe_read(messages)
     if known is not None and known.last_written_by == version and not is_new:
         return known
@@ -87,7 +87,7 @@ def explained(reason: str, messages: Path, version: str = __version__) -> str:
 
 @contextmanager
 def told(messages: Path) -> Iterator[None]:
-    """Have a StartError of the block name both versions, if a newer Warren has written what it is about."""
+    """Make a StartError of the block name both versions, if a newer Warren has written the store."""
     try:
         yield
     except StartError as error:

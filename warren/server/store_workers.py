@@ -1,9 +1,9 @@
-"""What the threads of the message store are asked to do, what they answer, and the thread that does one after another.
+"""Define the jobs and answers of the message store's threads, and the thread that does one job after the other.
 
-Some jobs are those of the log (``msgstore.log.jobs``), the others are here: they concern files that the log knows
-nothing of. The service (``message_store.py``) decides who gets which job, and when; a worker knows neither jobs nor
-files, and tells how each job ended: with the job itself, with a shortage, unread since the disk gives nothing now, or
-with a failure, after which it is over.
+Some jobs are those of the log (``msgstore.log.jobs``). The others are here: they concern files that the log does not
+know. The service (``message_store.py``) decides which thread gets which job, and when. A worker knows neither jobs nor
+files. It tells how each job ended: with the job itself, with a shortage, unread because the disk returns nothing now,
+or with a failure, after which the worker ends.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class PinJob:
     def __init__(self, holder: str) -> None:
         self.holder = holder
         self.position: LogPosition | None = None  # when it is told
-        self.files: list[PinnedFile] = []  # outcome
-        self.error: PinError | None = None  # or this
+        self.files: list[PinnedFile] = []  # the outcome
+        self.error: PinError | None = None  # or this one
         self.is_given_up = False
         self.over = trio.Event()
 
 
 class UnpinJob:
-    """Let go of what is held for `holder`."""
+    """Release the files of `holder`."""
 
     def __init__(self, holder: str) -> None:
         self.holder = holder
@@ -82,7 +82,7 @@ class Shortage:
 
 
 class Unread:
-    """The disk does not give now what a job needs. The thread continues with the others; this one comes again."""
+    """The disk does not return data for a job now. The thread continues with the others; this one is repeated later."""
 
     def __init__(self, job: Job, error: StoreUnreadableError) -> None:
         self.job = job
@@ -90,7 +90,7 @@ class Unread:
 
 
 class Failure:
-    """The disk has failed, or we have: the thread is over. `error` is None for the disk."""
+    """The disk has failed, or our code has: the thread ends. `error` is None for the disk."""
 
     def __init__(self, reason: str, error: BaseException | None) -> None:
         self.reason = reason
@@ -126,9 +126,9 @@ def kind_of(job: Job) -> str:
 
 
 class Worker:
-    """A thread that carries out jobs in order and reports each. A daemon: a disk that hangs must not keep us alive.
+    """A thread that does jobs in order and reports each. A daemon: a hanging disk must not keep the process alive.
 
-    `retries` tells how long to wait before a job that met a shortage is tried again; None reports it only.
+    `retries` tells how long to wait before a job with a shortage is tried again; None only reports it.
     """
 
     def __init__(
@@ -147,16 +147,16 @@ class Worker:
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def finish(self) -> None:
-        """End when the jobs are done that were asked for until now; a job that waits for space is given up."""
+        """End after the jobs requested until now; a job that waits for space is cancelled."""
         self._stopped.set()
         self._jobs.put(None)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end; tell whether it came."""
+        """Wait for the end; tell whether the thread has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -173,7 +173,7 @@ class Worker:
                 return
 
     def _do(self, job: Job) -> bool:
-        """Carry `job` out and report that; False when it was given up."""
+        """Carry `job` out and report that; False if it was cancelled."""
         told = ""
         while True:
             try:

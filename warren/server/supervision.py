@@ -47,11 +47,11 @@ log = get_logger("supervision")
 
 @dataclass(slots=True)
 class Task:
-    """What is known of the tasks of one name. Times are trio's."""
+    """The state of the tasks of one name. Times are trio's."""
 
     name: str
     need: Need = OPTIONAL
-    lasting: bool = False  # it is to run for ever
+    lasting: bool = False  # it should run for ever
     state: str = RUNNING
     failures: int = 0
     in_a_row: int = 0  # failures since it last ran for `SETTLED_S`
@@ -100,7 +100,7 @@ class Supervision:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def once(self, name: str, work: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Run `work`; its failure is the end of it."""
+        """Run `work` once, without a restart after a failure."""
         await self._survives(self._task(name), work, *args)
 
     async def begin(
@@ -110,7 +110,7 @@ class Supervision:
         *args: Any,
         task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run `work`, which says by ``task_status`` that it has begun; it is switched off when it fails.
+        """Run `work`, which reports by ``task_status`` that it has begun; a failure switches it off.
 
         Raises:
             Exception: what `work` raises before it has begun.
@@ -139,7 +139,7 @@ class Supervision:
         return self.tasks.setdefault(name, Task(name))
 
     async def _survives(self, task: Task, work: Callable[..., Awaitable[object]], *args: Any) -> bool:
-        """Run `work`; False when it failed."""
+        """Run `work`; False if it failed."""
         try:
             await work(*args)
         except Exception as error:
@@ -194,7 +194,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _place(error: BaseException) -> tuple[str, str, int]:
-    """Return what tells one cause from another: the type, and where it was raised."""
+    """Return the cause of an error, for comparison: the type, and where it was raised."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

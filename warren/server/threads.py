@@ -1,11 +1,11 @@
-"""Calls that block, in threads: each purpose has its own, so that what hangs for one takes none from the others.
+"""Run blocking calls in threads: each purpose has its own, so that a hanging call does not affect other purposes.
 
-1. A purpose has at most so many calls at a time as `LIMITS` says; who waits for one costs no thread.
-2. Nobody waits longer than `DEADLINE_S` for a call that can be abandoned, or for a thread for it: `Stuck`. It still has
-   its thread then, and counts against its purpose, until it returns. What only computes cannot hang.
-3. A call that is not to be abandoned, because it writes, is waited for whatever happens; a process that is told to stop
+1. `LIMITS` is the number of calls that a purpose may have at a time. A waiting call does not take a thread.
+2. A caller waits at most `DEADLINE_S` for a call that can be abandoned, or for its thread: `Stuck`. Such a call keeps
+   its thread, and counts against its purpose, until it returns. A call that only computes cannot hang.
+3. A call that must not be abandoned, because it writes, is waited for whatever happens; a process that is told to stop
    ends all the same (`application`).
-4. A purpose of which a call takes longer than `DEADLINE_S` is stuck, which health shows.
+4. A purpose with a call that takes longer than `DEADLINE_S` is stuck; the health check shows that.
 
 The limits are those of one run of trio. The message store has threads of its own (`message_store`).
 """
@@ -40,12 +40,12 @@ CATALOGUE: Final[Purpose] = "catalogue"
 STORE: Final[Purpose] = "store"  # waiting for its end
 DEFINITIONS: Final[Purpose] = "definitions"
 STAGES: Final[Purpose] = "stages"
-SNAPSHOTS: Final[Purpose] = "snapshots"  # and what else readers get out of files: sealed chunks, on a follower
+SNAPSHOTS: Final[Purpose] = "snapshots"  # and other reads of files for readers: sealed chunks, on a follower
 IMAGES: Final[Purpose] = "images"
-CHUNKS: Final[Purpose] = "chunks"  # their checksums, where they are large
+CHUNKS: Final[Purpose] = "chunks"  # checksums of large ones
 LINKS: Final[Purpose] = "links"
 FILES: Final[Purpose] = "files"  # that settings name
-MEMORY: Final[Purpose] = "memory"  # giving it back
+MEMORY: Final[Purpose] = "memory"  # returning it
 REPLICATION: Final[Purpose] = "replication"  # for followers that catch up, and the list of nodes in sync
 TRACES: Final[Purpose] = "traces"  # spans to a collector
 LIMITS: Final[dict[Purpose, int]] = {
@@ -64,7 +64,7 @@ LIMITS: Final[dict[Purpose, int]] = {
     TRACES: 1,
 }
 DEADLINE_S: Final = 30.0
-# They compute, or their callers have deadlines.
+# These compute, or their callers have deadlines.
 _WITHOUT_DEADLINE: Final = frozenset({LOGINS, DEFINITIONS, CHUNKS, STORE, MEMORY})
 
 _Result = TypeVar("_Result")
@@ -82,7 +82,7 @@ class Threads:
         self._calls: dict[object, tuple[Purpose, float]] = {}  # under way: since when, by the monotonic clock
 
     def stuck(self) -> list[Purpose]:
-        """Return the purposes of which a call takes too long."""
+        """Return the purposes with a call that takes too long."""
         since = time.monotonic() - DEADLINE_S
         return sorted({purpose for purpose, began_s in list(self._calls.values()) if began_s < since})
 
@@ -119,7 +119,7 @@ def threads() -> Threads:
 
 
 def use(found: Threads) -> None:
-    """Have `found` make the calls of this run, instead of threads. Before the first of them."""
+    """Make `found` run the calls of this run, instead of threads. Before the first of them."""
     _threads.set(found)
 
 

@@ -1,12 +1,12 @@
-"""Jobs of the store's reader that the disk does not allow now: which they are, since when, and when they come again.
+"""Keep the jobs of the store's reader that the disk does not allow now, and repeat them later.
 
     failed -> waits here -> given to the reader again -> done, or failed again
               (50 ms, then twice as long each time, `PAUSE_MAX_S` at most)
 
 1. A job is here from its first failure until it succeeds, whether it waits or the reader has it.
-2. What fails is logged when the first job of a file fails, and once more when none of that file fails.
+2. A failure is logged when the first job of a file fails, and once more when no job of that file fails any longer.
 
-On the loop, but for what `put` does.
+All of it runs on the loop, except `put`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = get_logger("message_store")
 
 
 class UnreadJob:
-    """A job that fails. Times are trio's."""
+    """A failing job. Times are trio's."""
 
     def __init__(self, job: Job, now_s: float) -> None:
         self.job = job
@@ -41,11 +41,11 @@ class UnreadJob:
         self.is_waiting = False
 
     def subject(self) -> tuple[str, str]:
-        """Return vhost and name of the queue that waits for it; empty when none does."""
+        """Return vhost and name of the queue that waits for it; empty without one."""
         return self.job.subject() if isinstance(self.job, Errand) else ("", "")
 
     def described(self, since_ms: int) -> dict[str, Any]:
-        """Return it as the API shows it; it has failed since that time, in ms since 1970."""
+        """Return it as the API shows it; `since_ms`: of its first failure, in ms since 1970."""
         vhost, queue = self.subject()
         return {
             "what": "read that fails",
@@ -59,7 +59,7 @@ class UnreadJob:
 
 
 class UnreadJobs:
-    """The jobs that fail. `put` gives one to the reader."""
+    """The failing jobs. `put` gives one to the reader."""
 
     def __init__(self, put: Callable[[Job], None]) -> None:
         self.failures = 0  # of all reads since the start
@@ -68,7 +68,7 @@ class UnreadJobs:
         self._changed = trio.Event()
 
     def add(self, unread: Unread) -> None:
-        """A job has failed: it comes again after a while."""
+        """Note that a job has failed: it is repeated after a while."""
         now_s = trio.current_time()
         job, error = unread.job, unread.error
         entry = self._jobs.get(job)
@@ -94,7 +94,7 @@ class UnreadJobs:
         self._changed.set()
 
     def done(self, job: Job) -> None:
-        """A job has succeeded; most have never failed."""
+        """Note that a job has succeeded; most have never failed."""
         entry = self._jobs.pop(job, None) if self._jobs else None
         if entry is not None and not any(each.path == entry.path for each in self._jobs.values()):
             log.info(
@@ -105,26 +105,26 @@ class UnreadJobs:
             )
 
     def hurry(self, entry: UnreadJob) -> None:
-        """Have a job tried again at once."""
+        """Repeat a job at once."""
         entry.again_s = trio.current_time()
         self._changed.set()
 
     def reads(self) -> list[UnreadJob]:
-        """Return the reads that fail, the oldest first."""
+        """Return the failing reads, the oldest first."""
         return list(self._jobs.values())
 
     def described(self, now_ms: int) -> list[dict[str, Any]]:
-        """Return the reads that fail as the API shows them; `now_ms`: the time in ms since 1970."""
+        """Return the failing reads as the API shows them; `now_ms`: the time in ms since 1970."""
         now_s = trio.current_time()
         return [entry.described(now_ms - round(1000 * (now_s - entry.since_s))) for entry in self.reads()]
 
     def longest_s(self) -> float:
-        """Return for how long the oldest read that fails has done so; 0 when none does."""
+        """Return for how long the oldest failing read has failed; 0 without any."""
         reads = self.reads()
         return trio.current_time() - reads[0].since_s if reads else 0.0
 
     def trouble(self) -> str:
-        """Return what cannot be read, in a few words; empty when nothing fails."""
+        """Return what cannot be read, in a few words; empty without failures."""
         reads = self.reads()
         if not reads:
             return ""
@@ -133,7 +133,7 @@ class UnreadJobs:
         return f"{first.path} cannot be read ({first.reason}){more}"
 
     def tell_stop(self) -> None:
-        """The process stops: say that nothing is given up of what cannot be read."""
+        """Report, when the process stops, that unreadable data is not given up."""
         if reads := self.reads():
             log.warning(
                 "the broker stops while reads of the message store fail; what they are for is kept",

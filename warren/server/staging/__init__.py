@@ -1,1 +1,1 @@
-"""Messages that are stored first and published later, in whole and exactly once."""
+"""Store messages first and publish them later, completely and exactly once."""

@@ -37,10 +37,10 @@ _PLAN: Final = "plan:"
 
 
 class Note(msgspec.Struct, frozen=True):
-    """The last batch of a query. `part` and `cell`: what is published next, when it is not `done`.
+    """The last batch of a query. `part` and `cell`: where to continue publishing if it is not `done`.
 
-    Times are in ms since the Unix epoch; `until_ms` None: remembered without end. `staged`: how many messages the batch
-    has, None: version 0.1 began it; `earlier`: the numbers of batches before it, and how many messages each had.
+    Times are in ms since the Unix epoch; `until_ms` None: remembered without end. `staged`: the number of messages in
+    the batch, None: version 0.1 began it; `earlier`: the numbers of earlier batches, and how many messages each had.
     """
 
     batch: int
@@ -58,11 +58,11 @@ class Note(msgspec.Struct, frozen=True):
     earlier: list[tuple[int, int]] = []
 
     def maybe_staged(self, batch: int) -> int | None:
-        """Return how many messages a batch had that was committed; None: nobody remembers."""
+        """Return how many messages a committed batch had; None if that is no longer known."""
         return self.staged if batch == self.batch else dict(self.earlier).get(batch)
 
     def batches(self) -> list[tuple[int, int]]:
-        """Return what a later note says of this batch and of those before it."""
+        """Return this batch and the earlier ones, for a later note."""
         own = [] if self.staged is None else [(self.batch, self.staged)]
         return [*self.earlier, *own][-EARLIER_MAX:]
 
@@ -79,13 +79,13 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class CommitNotes:
-    """The notes of one vhost. Changes want the turn to be settled by the caller."""
+    """The notes of one vhost. After changes the caller has to settle the turn."""
 
     def __init__(self, records: VhostRecords) -> None:
         self._records = records
 
     def maybe_note(self, query: str) -> Note | None:
-        """Return what is remembered of a query; None: nothing."""
+        """Return the note of a query; None without one."""
         value = self._records.maybe_value(_COMMIT + query)
         return None if value is None else msgspec.json.decode(value, type=Note)
 
@@ -105,29 +105,29 @@ class CommitNotes:
         return {name[len(_PLAN) :]: msgspec.json.decode(value, type=Plan) for name, value in found}
 
     def begin(self, query: str, note: Note, plan: Plan) -> None:
-        """Remember that a batch is going to be published in pieces."""
+        """Note that a batch will be published in pieces."""
         self._records.store(_PLAN + query, msgspec.json.encode(plan))
         self._records.store(_COMMIT + query, msgspec.json.encode(note))
 
     def store(self, query: str, note: Note) -> None:
-        """Remember how far a batch has come; when it is done its plan goes."""
+        """Note the progress of a batch; its plan is removed when it is done."""
         self._records.store(_COMMIT + query, msgspec.json.encode(note))
         if note.done:
             self._records.forget(_PLAN + query)
 
     def forget(self, query: str) -> bool:
-        """Forget a query; False when nothing is remembered."""
+        """Forget a query; False if it had no note."""
         self._records.forget(_PLAN + query)
         return self._records.forget(_COMMIT + query)
 
     def expire(self, query: str, note: Note) -> None:
-        """Forget a query that is due, if `note` is still the last of it."""
+        """Forget a query that is due, if `note` is still its last one."""
         if self.maybe_note(query) == note:
             self.forget(query)
 
 
 def due(notes: dict[str, Note], now_ms: int) -> list[str]:
-    """Return the queries that are not to be remembered any longer."""
+    """Return the queries whose time is over."""
     found = [query for query, note in notes.items() if note.done and _is_due(note, now_ms)]
     of_users: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for query, note in notes.items():

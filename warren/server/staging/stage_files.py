@@ -39,7 +39,7 @@ import msgspec
 from warren.msgstore.files.syncing import sync_all
 
 DIRECTORY: Final = "stages"
-UNFINISHED: Final = ".new"  # ends the name of a part that is being written
+UNFINISHED: Final = ".new"  # ending of the name of an unfinished part
 MAGIC: Final = b"WARRNSTG"
 MAJOR: Final = 1
 HEAD_BYTES_MAX: Final = 4 << 20
@@ -50,11 +50,11 @@ _EPOCH: Final = "epoch"
 
 
 class DamagedPart(Exception):
-    """A part is not what was written."""
+    """A part differs from what was written."""
 
 
 class Cell(msgspec.Struct, array_like=True, frozen=True):
-    """Whole messages that lie one behind the other, as many as are published in one go."""
+    """Consecutive whole messages, as many as are published in one go."""
 
     size: int
     messages: int
@@ -62,7 +62,7 @@ class Cell(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PartHead(msgspec.Struct, frozen=True):
-    """Whose a part is, and what is in it. `at_ms`: when it came, since the Unix epoch."""
+    """The owner of a part, and its contents. `at_ms`: when it came, since the Unix epoch."""
 
     vhost: str
     stage: str
@@ -73,16 +73,16 @@ class PartHead(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """How many bytes its messages have, encoded."""
+        """The number of bytes of its messages, encoded."""
         return sum(cell.size for cell in self.cells)
 
     @property
     def messages(self) -> int:
-        """How many messages it has."""
+        """The number of its messages."""
         return sum(cell.messages for cell in self.cells)
 
     def fingerprint(self) -> int:
-        """Return a CRC-32 of how its content is cut into cells, and of what is in them."""
+        """Return a CRC-32 of the cells of its content, and of how it is cut into them."""
         return zlib.crc32(msgspec.json.encode(self.cells))
 
 
@@ -96,7 +96,7 @@ class StageFiles:
         self._damaged: dict[Path, set[str]] = {}  # by directory: files that `scan` could not use
 
     def write(self, head: PartHead, content: bytes) -> None:
-        """Write a part, in place of one of the same number, and sync it.
+        """Write a part, replacing one of the same number, and sync it.
 
         Raises:
             OSError: there is no space, or the disk fails.
@@ -125,7 +125,7 @@ class StageFiles:
             raise
 
     def head(self, vhost: str, stage: str, part: int) -> PartHead:
-        """Return what a part says about itself.
+        """Return the head of a part.
 
         Raises:
             DamagedPart: it is damaged, or gone.
@@ -162,7 +162,7 @@ class StageFiles:
         return found
 
     def remove(self, vhost: str, stage: str) -> None:
-        """Remove a stage, if it is there.
+        """Remove a stage, if it exists.
 
         Raises:
             OSError: that is not possible.
@@ -178,7 +178,7 @@ class StageFiles:
             return
 
     def is_damaged(self, vhost: str, stage: str) -> bool:
-        """Tell whether `scan` found a part of a stage that cannot be used, and nobody has written it again since."""
+        """Tell whether `scan` found an unusable part of a stage that was not written again since."""
         return bool(self._damaged.get(self._directory(vhost, stage)))
 
     def maybe_epoch(self) -> int | None:
@@ -193,7 +193,7 @@ class StageFiles:
             return None
 
     def note_epoch(self, epoch: int) -> None:
-        """Note that stages are of a broker whose log has this epoch.
+        """Note that the stages belong to a broker whose log has this epoch.
 
         Raises:
             OSError: there is no space, or the disk fails.
@@ -210,7 +210,7 @@ class StageFiles:
         _sync_directory(self.root)
 
     def scan(self) -> Iterator[PartHead | DamagedPart]:
-        """Yield the head of every part there is, and why one cannot be used; remove what was being written."""
+        """Yield the head of every part, or why it cannot be used; remove unfinished parts."""
         for directory in sorted(self.root.glob("*/*/")):
             for path in sorted(directory.iterdir()):
                 if path.name.endswith(UNFINISHED):
@@ -246,7 +246,7 @@ def _read_head(file: BinaryIO) -> tuple[PartHead, int]:
     """Return the head of a part, and how many bytes follow it.
 
     Raises:
-        ValueError: that is not possible. OSError: it cannot be read.
+        ValueError: the head is not valid. OSError: it cannot be read.
     """
     fixed = file.read(_FIXED_BYTES)
     if len(fixed) < _FIXED_BYTES or fixed[:8] != MAGIC:

@@ -1,8 +1,8 @@
-"""One batch of staged messages, on its way into the queues: cut into pieces, tried out, published with its notes.
+"""Publish one batch of staged messages into the queues: cut it into pieces, try it out, publish it with its notes.
 
     piece       cells of parts, in the order of the plan; a transaction of a direct connection of the user
 
-What holds is in the header of ``server.staging.stages``.
+The invariants are in the header of ``server.staging.stages``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from warren.server.staging.commit_notes import CommitNotes, Note, Plan
 from warren.server.staging.stage_files import PartHead
 from warren.vhosts.virtual_host import VirtualHost
 
-# Of what is published in one go; one message may be larger.
+# Limits for one go of publishing; one message may be larger.
 PIECE_BYTES: Final = 8 << 20
 PIECE_MESSAGES: Final = 16_384
 
-# Of a check, without giving way.
+# Limit for a check without giving way.
 STEPS_AT_ONCE: Final = 4096
 
 _READ_CELLS: Final = 8
@@ -37,11 +37,11 @@ _POLL_S: Final = 0.02
 
 
 class StageError(Exception):
-    """A request about stages that cannot be met; see the classes below."""
+    """A request about stages cannot be fulfilled; see the classes below."""
 
 
 class NoStage(StageError):
-    """There is no such stage, or it is another user's."""
+    """The stage does not exist, or belongs to another user."""
 
 
 class Conflict(StageError):
@@ -49,7 +49,7 @@ class Conflict(StageError):
 
 
 class MissingBatches(StageError):
-    """Batches between the last one and this one are not known here."""
+    """Batches between the last one and this one are unknown here."""
 
 
 class NoRoom(StageError):
@@ -83,7 +83,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a commit. `unroutable`: how many messages nobody got, or would have got."""
+    """The result of a commit. `unroutable`: how many messages reached no queue, or would have reached none."""
 
     committed: bool
     duplicate: bool = False
@@ -92,7 +92,7 @@ class Outcome:
 
 
 class Unroutable(Exception):
-    """Nobody would get so many messages of a mandatory batch."""
+    """Messages of a mandatory batch, `count` of them, would reach no queue."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -118,14 +118,14 @@ class Parts(Protocol):
 
 
 class _Place(NamedTuple):
-    """A place in a batch: the number of a part in its plan, and of a cell in that."""
+    """A place in a batch: the number of a part in its plan, and of a cell in that part."""
 
     part: int
     cell: int
 
 
 class _Run(NamedTuple):
-    """Cells of one part that lie one behind the other."""
+    """Consecutive cells of one part."""
 
     head: PartHead
     first: int
@@ -133,7 +133,7 @@ class _Run(NamedTuple):
 
 
 class _Pieces:
-    """Cuts a batch into pieces, from a place on. `fingerprints`: those of the parts so far."""
+    """Cuts a batch into pieces, from a place on. `fingerprints`: of the parts so far."""
 
     def __init__(self, parts: Parts, vhost: str, plan: Plan, place: _Place) -> None:
         self.fingerprints: list[int] = []
@@ -145,14 +145,14 @@ class _Pieces:
 
     @property
     def place(self) -> _Place:
-        """Where the next piece begins."""
+        """The beginning of the next piece."""
         return _Place(self._part, self._cell)
 
     async def next(self) -> list[_Run]:
-        """Return the next piece; nothing is left when it is empty.
+        """Return the next piece; an empty one at the end.
 
         Raises:
-            DamagedPart: a part cannot be read. Conflict: it is another one than when the batch began.
+            DamagedPart: a part cannot be read. Conflict: it differs from the part that the batch began with.
         """
         runs: list[_Run] = []
         size = messages = 0
@@ -211,10 +211,10 @@ class BatchPublishing:
         self._notes = CommitNotes(vhost.records)
 
     async def run(self) -> Outcome:
-        """Publish what is not published yet.
+        """Publish the rest of the batch.
 
         Raises:
-            Unroutable: nobody would get some of the messages. AmqpError, QueueFull, DamagedPart, Conflict.
+            Unroutable: some messages would reach no queue. AmqpError, QueueFull, DamagedPart, Conflict.
         """
         order = self._order
         note = self._notes.maybe_note(order.query)
@@ -257,7 +257,7 @@ class BatchPublishing:
         await self._management.commit(self._management.broker.journal.last_ticket)
 
     async def _try_out(self) -> list[int]:
-        """Make sure that nothing would be refused, by publishing everything and rolling it back.
+        """Make sure that nothing would be refused, by publishing all messages and rolling that back.
 
         Returns:
             The fingerprints of all parts.
@@ -276,12 +276,12 @@ class BatchPublishing:
         return pieces.fingerprints
 
     async def _publish(self, piece: list[_Run], note: Note, following: _Place) -> Note:
-        """Publish a piece together with the note of it, which is returned; `following`: where the next one begins."""
+        """Publish a piece together with its note, which is returned; `following`: the beginning of the next piece."""
         while self._management.broker.log.is_congested():
             await trio.sleep(_POLL_S)
         async with self._filled(piece, is_tried=False) as (client, transaction):
             while self._vhost.has_claims():
-                await trio.sleep(_POLL_S)  # some of it may be a repetition of what is under way
+                await trio.sleep(_POLL_S)  # a part of it may repeat messages that are under way
             check = CommitCheck(mandatory=note.mandatory)
             published = len(transaction.publishes)
             further = note
@@ -312,7 +312,7 @@ class BatchPublishing:
         with self._management.clients.open(self._user, self._vhost.name) as client:
             channel = await client.begin_transaction(FRAME_BYTES_MAX)
             if is_tried:
-                channel.tell_nobody()  # what is only tried now is told when it is published
+                channel.tell_nobody()  # messages that are only tried now are announced when they are published
             for head, first, end in piece:
                 for at in range(first, end, _READ_CELLS):
                     for publishes in await self._parts.read(head, at, min(at + _READ_CELLS, end)):

@@ -70,7 +70,7 @@ from warren.server.staging.staged_batch import (
 from warren.server.threads import STAGES, in_thread
 from warren.vhosts.virtual_host import VirtualHost
 
-# What is checked, read and handed to the engine without giving way.
+# The most to check, read and hand to the engine without giving way.
 CELL_BYTES: Final = 256 << 10
 CELL_MESSAGES: Final = 1024
 
@@ -82,7 +82,7 @@ BYTES_QUOTA: Final = Quota(total=64 << 30, of_user=32 << 30)
 STAGE_TTL_S: Final = 24 * 3600
 SWEEP_EVERY_S: Final = 3600
 SWEEP_AFTER: Final = 10_000  # commits, each of which may have left a note of a new query
-AT_ONCE: Final = 256  # of what there may be very many, without giving way
+AT_ONCE: Final = 256  # steps of long loops without giving way
 
 _POLL_S: Final = 0.02
 
@@ -93,7 +93,7 @@ log = get_logger("stages")
 
 @dataclass(slots=True)
 class Stage:
-    """The parts of a stage: messages and bytes of each. `needed_by`: the query whose commit needs it, None: none."""
+    """The parts of a stage: messages and bytes of each. `needed_by`: the query whose commit needs it, or None."""
 
     vhost: str
     name: str
@@ -108,7 +108,7 @@ class Stage:
 
 @dataclass(slots=True)
 class Used:
-    """What a user has staged."""
+    """The staged data of a user."""
 
     stages: int = 0
     parts: int = 0
@@ -146,7 +146,7 @@ class Stages:
         self._sweep_due = trio.Event()
 
     def now_ms(self) -> int:
-        """Return the time in ms since the epoch that stages age by."""
+        """Return the time in ms since the epoch by which stages age."""
         return self._management.clock_ms()
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Stages:
         """Find existing stages, continue commits that a crash has interrupted, remove old stages. For ever."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            # Inside, for commits under way end with the nursery.
+            # In this block, since commits under way end with the nursery.
             keep = self._management.tasks.keep
             await keep("stages: what there is", self._resume)
             await keep("stages: removal", self._sweep_for_ever)
@@ -193,7 +193,7 @@ class Stages:
             stage.changed_ms = max(stage.changed_ms, found.at_ms)
 
     def _go_on(self) -> None:
-        """Go on with the batches that a crash has cut short."""
+        """Continue the batches that a crash has interrupted."""
         for vhost in list(self._management.broker.vhosts.values()):
             notes = CommitNotes(vhost.records)
             for query, plan in notes.plans().items():
@@ -211,13 +211,13 @@ class Stages:
                     log.info("resuming a commit", vhost=vhost.name, query=query, batch=note.batch)
 
     async def _remove_superseded(self) -> None:
-        """Remove what another node may have by the same name in a newer form, and note when what is left was ours."""
+        """Remove stages that another node may have in a newer form, and note when the rest was ours."""
         if self._management.replication is None:
             return
         epoch = int(self._management.broker.log.epoch)
         try:
             noted = await self._in_thread(self._files.maybe_epoch)
-            # That of this very life: the task that finds what there is has been started again.
+            # Noted in this very life: the task that finds existing stages was restarted.
             if noted is not None and noted not in (epoch - 1, epoch):
                 for stage in [each for each in self._stages.values() if each.needed_by is None]:
                     log.info("removing a stage of before another node led", vhost=stage.vhost, stage=stage.name)
@@ -225,7 +225,7 @@ class Stages:
                     self._forget(stage)
             await self._in_thread(partial(self._files.note_epoch, epoch))
         except OSError as error:
-            # They are there for nobody, and the next start finds them as old as they are.
+            # Clients no longer see them, and the next start finds them with their age.
             log.error("stages of before another node led cannot be removed", reason=str(error))
             for stage in [each for each in self._stages.values() if each.needed_by is None]:
                 self._forget(stage)
@@ -254,9 +254,9 @@ class Stages:
     async def put(
         self, vhost: str, stage_name: str, part: int, user: str, content: bytes, authorize: Callable[[str], None]
     ) -> int:
-        """Check and store a part, in place of one of the same number; return how many messages it has.
+        """Check and store a part, replacing one of the same number; return how many messages it has.
 
-        `authorize` is called with the name of each exchange that they are for, and raises.
+        `authorize` is called with the name of each exchange in it, and raises if the user may not publish there.
 
         Raises:
             ConnectionException, ChannelException: it is malformed. Conflict: the stage is another user's, or is being
@@ -316,7 +316,7 @@ class Stages:
         stage.size += size - before
 
     def _count(self, user: str, stages: int, parts: int, size: int) -> None:
-        """Count so many more stages, parts and bytes of a user."""
+        """Add `stages`, `parts` and `size` to the staged data of a user."""
         self._parts += parts
         self._bytes += size
         used = self._used.setdefault(user, Used())
@@ -425,7 +425,7 @@ class Stages:
                 running = self._begin(vhost, user, _order_of(order.query, note, plan))
         await running.done.wait()
         outcome, error = running.outcome, running.error
-        del running  # it has the error, whose traceback will have this frame: no cycle
+        del running  # it has the error, whose traceback will have this frame: avoid a cycle
         if error is not None:
             try:
                 raise error
@@ -440,8 +440,8 @@ class Stages:
         """Start a commit.
 
         Raises:
-            NoStage: a stage is missing, or another user's. Conflict: another commit needs it. DamagedPart: a part of
-            it could not be used at the start: without that the batch would not be whole.
+            NoStage: a stage is missing, or belongs to another user. Conflict: another commit needs it. DamagedPart: a
+            part of it was unusable at the start, so the batch would be incomplete.
         """
         assert self._nursery is not None
         needed: list[Stage] = []
@@ -466,10 +466,10 @@ class Stages:
         return commit
 
     def _check_same(self, vhost: VirtualHost, order: Order, note: Note) -> None:
-        """Make sure that a batch whose number was used is the one that was published under it.
+        """Make sure that a batch with a used number is the one that was published under it.
 
         Raises:
-            OtherBatch: it is not.
+            OtherBatch: it differs.
         """
         stages = [self._stages.get((vhost.name, name)) for name in order.stages]
         staged = 0
@@ -534,14 +534,14 @@ class Stages:
 
     @asynccontextmanager
     async def _place(self, user: str) -> AsyncIterator[None]:
-        """Have one of the places for commits, of those that `user` can have."""
+        """Hold one of the places for commits, within the share of `user`."""
         mine = self._places_of_user.setdefault(user, trio.CapacityLimiter(COMMITS_OF_USER_MAX))
         try:
             async with mine, self._places:
                 yield
         finally:
             if not mine.borrowed_tokens:
-                self._places_of_user.pop(user, None)  # nobody waits for a place when all are free
+                self._places_of_user.pop(user, None)  # no commit waits for a place when all are free
 
     def _publishing(self, commit: _Commit, needed: list[Stage]) -> BatchPublishing:
         messages = sum(stage.messages for stage in needed)
@@ -557,18 +557,18 @@ class Stages:
         )
 
     def _maybe_stages(self, vhost: str, names: Sequence[str]) -> list[Stage]:
-        """Return the stages of these names, as far as they are there."""
+        """Return the existing stages among these names."""
         found = (self._stages.get((vhost, name)) for name in names)
         return [stage for stage in found if stage is not None]
 
     async def _drop(self, vhost: str, user: str, names: list[str]) -> None:
-        """Remove stages of what was committed before, as far as they are there."""
+        """Remove the existing stages of an earlier commit."""
         for stage in self._maybe_stages(vhost, names):
             if stage.user == user and stage.needed_by is None:
                 await self._remove(stage)
 
     async def notes(self, vhost: VirtualHost) -> dict[str, Note]:
-        """Return what is remembered of the queries of a vhost."""
+        """Return the notes about the queries of a vhost."""
         await self._ready.wait()
         found: dict[str, Note] = {}
         for query, note in CommitNotes(vhost.records).each():
@@ -578,7 +578,7 @@ class Stages:
         return found
 
     async def forget(self, vhost: VirtualHost, query: str) -> bool:
-        """Forget a query; what of its last batch is not published never will be. False: nothing is remembered.
+        """Forget a query; the unpublished rest of its last batch is never published. False: it had no note.
 
         Raises:
             Conflict: a commit of it is under way.
@@ -632,5 +632,5 @@ async def _cells(scan: PublishScan, content: bytes) -> list[Cell]:
 
 
 def _order_of(query: str, note: Note, plan: Plan) -> Order:
-    """Return the order of a batch that has begun."""
+    """Return the order of a begun batch."""
     return Order(query, note.batch, list(dict.fromkeys(stage for stage, _ in plan.parts)), note.mandatory)

@@ -1,1 +1,1 @@
-"""Spans of messages that belong to somebody's trace, on their way to a collector."""
+"""Send spans of messages that belong to a client's trace to a collector."""

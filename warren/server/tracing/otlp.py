@@ -36,7 +36,7 @@ _LOGGER: Final = "opentelemetry"
 
 
 class _LastWords(logging.Handler):
-    """What the SDK has logged last: it says why something failed there and nowhere else."""
+    """Keeps the last log line of the SDK: only that says why something failed there."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -47,7 +47,7 @@ class _LastWords(logging.Handler):
 
 
 class OtlpSender:
-    """Sends spans to the collector at `endpoint`; without a path the one that OTLP has for spans.
+    """Sends spans to the collector at `endpoint`; without a path to the standard one of OTLP for spans.
 
     Raises:
         StartError: the packages of the extra are not installed.
@@ -115,7 +115,7 @@ class OtlpSender:
 
 
 def with_path(endpoint: str) -> str:
-    """Return where spans are sent to."""
+    """Return the URL to which spans are sent."""
     return endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + TRACES_PATH
 
 
@@ -127,7 +127,7 @@ def name_of(span: Span) -> str:
 
 
 def attributes_of(span: Span) -> dict[str, str | int | bool]:
-    """Return what a span says."""
+    """Return the attributes of a span."""
     place = span.place
     parts = [span.exchange, span.routing_key]
     if span.queue is not None:
@@ -156,7 +156,7 @@ def attributes_of(span: Span) -> dict[str, str | int | bool]:
         host, colon, port = address.rpartition(":")
         if colon and port.isdigit():
             found |= {f"{name}.address": host.strip("[]"), f"{name}.port": int(port)}
-    if "network.peer.port" in found:  # it is of a socket
+    if "network.peer.port" in found:  # it belongs to a socket
         protocol, _, version = place.protocol.removeprefix("Web ").partition(" ")
         found |= {"network.protocol.name": protocol.lower(), "network.protocol.version": version.replace("-", ".")}
     return found

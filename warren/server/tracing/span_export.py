@@ -1,11 +1,11 @@
-"""Spans of the engine (`channels.spans`) on their way to a collector.
+"""Pass spans of the engine (`channels.spans`) to a collector.
 
     engine  ->  `Spans`, at most 8,192  ->  a thread: what a span says, as OTLP over HTTP (`otlp`)  ->  collector
 
-1. The reactor never waits for a collector. While one does not answer, spans gather in the engine; what does not fit
-   there is dropped and counted, and so is what could not be sent.
+1. The reactor never waits for a collector. While a collector does not answer, spans gather in the engine. Spans that do
+   not fit there, or could not be sent, are dropped and counted.
 2. Sending uses at most a fifth of a processor: it takes the interpreter from the reactor.
-3. When the broker stops, what waits is sent within `LAST_WORDS_S`, or is gone.
+3. When the broker stops, waiting spans are sent within `LAST_WORDS_S` or lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SpanSender(Protocol):
     """Sends spans. Called in one thread at a time."""
 
     def send(self, spans: Sequence[Span]) -> str:
-        """Send them, and wait for the answer; return what was wrong, empty when they have arrived."""
+        """Send them, and wait for the answer; return the error, empty when they have arrived."""
         ...
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class SpanSender(Protocol):
 
 
 class SpanExport:
-    """Takes what waits in `spans`, and has it sent. `exported` and `failed` count spans since the start."""
+    """Takes waiting spans from `spans` and sends them. `exported` and `failed` count spans since the start."""
 
     def __init__(self, spans: Spans, sender: SpanSender) -> None:
         self.exported = 0
@@ -60,25 +60,25 @@ class SpanExport:
 
     @property
     def dropped(self) -> int:
-        """How many had no room."""
+        """The number of spans without room."""
         return int(self._spans.dropped)
 
     async def run(self) -> None:
-        """Send, for ever."""
+        """Send spans, for ever."""
         while True:
             used_s = await self._send_some()
-            # What did not fit into one request follows at once, as far as (2) allows.
+            # Spans that did not fit into one request follow at once, as far as (2) allows.
             await trio.sleep(used_s * PAUSE_PER_S if self.waiting >= AT_ONCE and used_s else LOOK_EVERY_S)
 
     async def finish(self) -> None:
-        """Send what waits, as far as there is time."""
+        """Send the waiting spans, as far as there is time."""
         with trio.move_on_after(LAST_WORDS_S):
             while self.waiting:
                 await self._send_some()
         self._sender.close()
 
     async def _send_some(self) -> float:
-        """Send what one request holds; return how long that used the processor."""
+        """Send one request; return how long that used the processor."""
         async with self._sending:
             spans = self._spans.take(AT_ONCE)
             if not spans:
@@ -108,14 +108,14 @@ class SpanExport:
 
 
 def maybe_span_export(settings: Settings, broker: Broker) -> SpanExport | None:
-    """Have the engine make spans, if a collector wants them.
+    """Make the engine produce spans, if a collector is set.
 
     Raises:
-        StartError: what sends them is not installed.
+        StartError: the packages for sending are not installed.
     """
     if not settings.tracing_otlp_endpoint:
         return None
-    # Imported by those who use it only.
+    # Imported only when needed.
     from warren.server.tracing.otlp import OtlpSender
 
     sender = OtlpSender(settings.tracing_otlp_endpoint, broker.node)
