@@ -222,9 +222,9 @@ class QueueArguments:
     With ``stored`` they come from the catalogue, see (4).
 
     Raises:
-            ChannelException: 406, an argument that we understand has an impossible type or value, belongs to another
-                queue type or contradicts another one; or a quorum queue or a stream is declared exclusive, transient or
-                auto-deleted.
+        ChannelException: 406, an argument that we understand has an impossible type or value, belongs to another
+            queue type or contradicts another one; or a quorum queue or a stream is declared exclusive, transient or
+            auto-deleted.
     """
 
     def __init__(self, declaration: QueueDeclaration, vhost_name: str, *, stored: bool = False) -> None:

@@ -1,21 +1,21 @@
 """Messages that are held until their time: delayed ones, those that wait for another try, and parked ones.
 
-A lane of a queue or exchange beside its backlog, with an index of its own in the log. What is stored leaves memory but
-for its deadline (16 bytes), so that millions can be held for years.
+A lane of a queue or exchange besides its backlog, with an index of its own in the log. Stored messages leave memory
+except for their deadlines (16 bytes each), so that millions can be held for years.
 
-1. A held message is neither ready nor unacked; `count` says how many there are.
+1. A held message is neither ready nor unacked; `count` is their number.
 2. The record of a held message carries the time until which it is held. After a restart the deadlines are read from
    the records, a few pages at a time; until that is done the earliest may come late, never early.
 3. When its time has come a message is given to `released`, in the order of the times, one piece under way at a time.
-   It is settled here in the same turn, so that it is in exactly one place after a crash. What `decide` has stay keeps
-   its record and has another time: the record says an earlier one, so after a restart it may come early.
-4. A parked message has the time `PARKED_UNTIL`: it waits for somebody to take it.
-5. A number that leaves in any other way leaves its deadline behind. Whoever takes numbers looks what is still held.
-   Those in front go at once, for whoever lists the earliest looks at them first, and the others when they are most of
-   what there is: a parked message has no time at which they would.
-6. While messages are taken from disk no index page is given up, and none while rows for full pages wait in the batch:
-   what is settled or stored finds its page in memory (queue_index.py (2)).
-7. What is released waits for the disk, and for space on it (``msgstore.log.own_writes``): a million messages that fall
+   It is settled here in the same turn, so that it is in exactly one place after a crash. A message that stays by
+   `decide` keeps its record and gets another time: the record has an earlier one, so after a restart it may come early.
+4. A parked message has the time `PARKED_UNTIL`: it waits until an operator takes it.
+5. A number that leaves in any other way leaves its deadline there. A caller that takes numbers checks which are still
+   held. Stale deadlines in front are removed at once, for a list of the earliest looks at them first. The others are
+   removed when most deadlines are stale: a parked message has no time at which they would go.
+6. While messages are taken from disk index pages are not given up, nor while rows for full pages wait in the batch:
+   settled and stored messages find their pages in memory (queue_index.py (2)).
+7. Released messages wait for the disk, and for space on it (``msgstore.log.own_writes``): a million messages that are
    due at once must not become the open batch.
 """
 
@@ -36,34 +36,34 @@ from warren.queues.fetch import Fetch, TimeScan
 from warren.queues.timers import NEVER
 
 PARKED_UNTIL: Final = 1 << 61
-# How many are taken in one go, and how much of it from disk. These and the others are what a new lane begins with.
+# How many messages are taken at once, and how many bytes from disk. A new lane begins with these and the next figures.
 TAKEN_MAX: Final = 512
 TAKEN_MAX_BYTES: Final = 1 << 20
-# How many stored ones stay in memory because they may be due soon, and how much.
+# How many stored messages stay in memory because they may be due soon, and how many bytes.
 KEPT_MAX: Final = 16384
 KEPT_MAX_BYTES: Final = 8 << 20
-# How many that are only in memory are stored in one go when memory is short.
+# How many messages that are only in memory are stored at once when memory is short.
 PAGED_OUT_MAX: Final = 4096
 # Index pages that may be in memory because messages of them were taken.
 LOADED_PAGES_MAX: Final = 4096
-# From so many on messages are numbered by their times (``queues.due_pages``).
+# From this number on messages are numbered by their times (``queues.due_pages``).
 SORTED_FROM: Final = 65536
 # How many numbers are looked at in one go, for those that are held.
 LOOKED_AT_MAX: Final = 4096
-# So many deadlines of what has left are never worth looking for.
+# This many stale deadlines are never worth looking for.
 STALE_MIN: Final = 1024
 
-# What becomes of a message that is taken.
+# The fate of a message that is taken.
 RELEASED: Final = 0
 DROPPED: Final = 1
 DEAD_LETTERED: Final = 2
-# Said to `decide`, and by it.
-DUE: Final = 3  # its time has come, and is noted no more
+# Passed to `decide`, and returned by it.
+DUE: Final = 3  # its time has come, and is no longer noted
 STAYS: Final = 4
 
 
 class HeldMessage:
-    """What an operator sees of a held message. `until_ms`: since the epoch, `PARKED_UNTIL` for a parked one."""
+    """A held message as an operator sees it. `until_ms`: since the epoch, `PARKED_UNTIL` for a parked one."""
 
     def __init__(self, number: int, message: Message) -> None:
         self.number = number
@@ -75,9 +75,9 @@ class HeldMessage:
         self.persistent = message.persistent
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # tests have a lane that nobody owns
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests have a lane without an owner
 class HeldMessages(IndexOwner):
-    """One lane of held messages. Override `released` and `changed`, and `dead_lettered` where that makes sense."""
+    """One lane of held messages. Override `released` and `changed`, and `dead_lettered` where needed."""
 
     def __init__(self, log: MessageLog) -> None:
         self.log = log
@@ -93,10 +93,10 @@ class HeldMessages(IndexOwner):
         self.scanning: bool = False  # not all deadlines are known yet after a restart
         self.delivered_before: i64 = 0  # older messages may have been ready, and delivered, before the last restart
         self._deadlines = Deadlines()
-        self._tidy_above: i64 = 0  # with no more deadlines it is not worth looking once more for those out of date
+        self._tidy_above: i64 = 0  # with fewer deadlines it is not worth looking for stale ones again
         self._pages = DuePages(log.page_entries)
         self._in_memory: dict[int, Message] = {}
-        self._unstored: dict[int, None] = {}  # those of them that are nowhere else; without an index all are
+        self._unstored: dict[int, None] = {}  # those of them that are only in memory; without an index all are
         self._kept: list[int] = []  # the others, and some that have gone
         self._kept_bytes: i64 = 0
         self._resident_bytes: i64 = 0  # of all in memory
@@ -104,17 +104,17 @@ class HeldMessages(IndexOwner):
         self._storing: bool = False  # rows for pages that may be full are in the open batch
         self._fetches: i64 = 0
         self._waits: bool = False  # for the log to write what was released
-        self._sweep_left: i64 = 0  # how many deadlines are still to be taken because somebody asked for all
+        self._sweep_left: i64 = 0  # how many deadlines are still to be taken for a request for all
         self._sweep_purpose: i64 = RELEASED
-        self._sweeps_scan: bool = False  # and what the scan finds too
+        self._sweeps_scan: bool = False  # and those that the scan finds, too
         self._lost: i64 = 0  # damaged messages whose entries are still there
 
     def released(self, message: Message) -> None:
-        """Take a message whose time has come, or that is released before."""
+        """Take a message whose time has come, or that is released early."""
         raise AssertionError("overridden")
 
     def decide(self, number: int, message: Message, purpose: i64) -> i64:
-        """Say what becomes of a message that is to be taken: what `purpose` says, or `STAYS`, see `stay_until`."""
+        """Return the fate of a message that is about to be taken: `purpose`, or `STAYS`, see `stay_until`."""
         return RELEASED if purpose == DUE else purpose
 
     def stay_until(self, number: int, until_ms: i64) -> None:
@@ -126,15 +126,15 @@ class HeldMessages(IndexOwner):
         return False
 
     def dead_lettered(self, message: Message) -> None:
-        """Take a message that is to be dead-lettered."""
+        """Dead-letter a message."""
         raise AssertionError("overridden")
 
     def changed(self) -> None:
-        """Something has come from disk, or was asked for: look at `first_ms` again."""
+        """Look at `first_ms` again: messages were read from disk, or asked for."""
         raise AssertionError("overridden")
 
     def first_ms(self) -> i64:
-        """Return when the earliest is due; `NEVER` when none is, or when that has to wait for the disk."""
+        """Return when the earliest is due; `NEVER` when the lane is empty, or the disk has to be waited for."""
         if self._fetches or self._waits or self._deadlines.is_empty():
             return NEVER
         time_ms: i64 = self._deadlines.first_ms()
@@ -145,7 +145,7 @@ class HeldMessages(IndexOwner):
     def hold(self, message: Message, until_ms: i64, stored: bool) -> int:
         """Hold `message` and return its number; `stored`: the index is there, and it goes into the log.
 
-        Nobody else has the message, or whoever has it holds it until the same time: the time is in it.
+        All other holders of the message hold it until the same time: the time is in the message.
         """
         index = self.index
         first_page: i64 = 0
@@ -177,11 +177,11 @@ class HeldMessages(IndexOwner):
         self._unstored = dict.fromkeys(self._in_memory)
 
     def restore(self, index: QueueIndex, *, clean: bool = True) -> None:
-        """Take over what recovery found; after an unclean stop any of it may have been released before."""
+        """Take over the messages that recovery found; after an unclean stop some may have been released before."""
         self.begin_storing(index)
         self.delivered_before = index.delivered_below if clean else index.next_number
         size: i64 = index.page_entries
-        # The page of the next number may be absent: those behind it in this page were not stored.
+        # The page of the next number may be absent: later messages in this page were not stored.
         self._pages.next_number = (index.next_number + size - 1) // size * size
         self.count = index.live_count
         self.body_bytes = index.live_body_bytes
@@ -194,14 +194,14 @@ class HeldMessages(IndexOwner):
         _DeadlineScan(self, index).go_on()
 
     def close(self) -> None:
-        """The owner is deleted: let go of everything."""
+        """Release everything: the owner is deleted."""
         if self.index is not None:
             self.log.delete_queue(self.index)
             self.index = None
         self._forget_all()
 
     def clear(self) -> int:
-        """Settle everything, and return how much that was."""
+        """Settle everything, and return how many messages that were."""
         count = int(self.count)
         index = self.index
         if index is not None:
@@ -234,7 +234,7 @@ class HeldMessages(IndexOwner):
     # --- to disk --------------------------------------------------------------------------------------------------
 
     def batch_closed(self) -> None:
-        """What was stored may leave memory."""
+        """Let stored messages leave memory."""
         if self.index is None:
             return
         self._storing = False
@@ -263,7 +263,7 @@ class HeldMessages(IndexOwner):
         return self.index is None and self.log.under_pressure and len(self._in_memory) > 0
 
     def page_out(self) -> None:
-        """Memory is short: give up what is stored; have some of what is only in memory stored, if there is an index."""
+        """Give up stored messages, as memory is short; with an index have some of the others stored."""
         index = self.index
         if index is None:
             return
@@ -287,12 +287,12 @@ class HeldMessages(IndexOwner):
             _PageOut(self, index, absent).begin()
 
     def _store(self, numbers: list[int]) -> None:
-        """Have messages stored that are only in memory; their pages are resident, or not there yet."""
+        """Have messages stored that are only in memory; their pages are resident, or do not exist yet."""
         index = self.index
         assert index is not None
         for number in numbers:
             if self.log.room_to_page() <= 0:
-                return  # those that are left have another turn
+                return  # the rest is stored in another turn
             message = self._in_memory.get(number)
             if message is not None and number in self._unstored:
                 del self._unstored[number]
@@ -302,13 +302,13 @@ class HeldMessages(IndexOwner):
                 self._storing = True
 
     def pages_here(self, fetch: Fetch) -> None:
-        """The pages are here of messages that are only in memory."""
+        """Store messages that are only in memory: their pages were read."""
         if self.index is not None and self.log.under_pressure:
             self._store(fetch.numbers)
         self.fetch_ended(fetch)
 
     def _give_up(self, *, entered: bool) -> None:
-        """Give up the memory of what is stored. `entered`: all rows have their entries, a batch was closed just now."""
+        """Give up the memory of stored messages. `entered`: all rows have entries, a batch was closed just now."""
         if entered and not self._unstored:
             self.log.resident_bytes -= self._kept_bytes
             self._resident_bytes = 0
@@ -323,7 +323,7 @@ class HeldMessages(IndexOwner):
             if message is None:
                 continue
             if message.row >= 0:
-                left.append(number)  # it is in the open batch, for us or for somebody else
+                left.append(number)  # it is in the open batch, for us or for another queue
             else:
                 self._forget(number, message)
         self._kept = left
@@ -362,14 +362,14 @@ class HeldMessages(IndexOwner):
         if self._fetches or self._storing or not index.unload_candidates:
             return
         opened = self._pages.open
-        # Compaction offers whatever it has looked at.
+        # Compaction offers the pages that it has looked at.
         index.unload_candidates = [number for number in index.unload_candidates if number not in opened]
         index.unload(index.first_page, self._pages.next_number // index.page_entries)
 
     # --- out ------------------------------------------------------------------------------------------------------
 
     def release_due(self, now_ms: i64) -> None:
-        """Release some of what is due: at once when it is in memory, else when it has been read."""
+        """Release some due messages: at once when they are in memory, else when they have been read."""
         deadlines = self._deadlines
         if self.first_ms() > now_ms:
             return
@@ -402,7 +402,7 @@ class HeldMessages(IndexOwner):
             own.end()
 
     def written(self) -> None:
-        """There is room for more in the batch."""
+        """Continue: there is room in the batch."""
         self._waits = False
         self.changed()
 
@@ -440,7 +440,7 @@ class HeldMessages(IndexOwner):
     def take_all(self, purpose: i64) -> None:
         """Release or dead-letter everything that is held now, a piece at a time, in the order of the times.
 
-        Those that are not taken yet when the process ends are held as before. For dropping everything see `clear`.
+        Messages that are not taken before the process ends stay held. To drop everything see `clear`.
 
         Raises:
             ValueError: they cannot be dead-lettered; nothing is taken.
@@ -492,7 +492,7 @@ class HeldMessages(IndexOwner):
         if purpose == DROPPED:
             return
         if was_in_memory and (message.row >= 0 or not message.sole):
-            # The other queues that it went to, or the open batch, have it with its time in it.
+            # The other queues that it went to, or the open batch, still have it with its time in it.
             message = message.copy()
         message.time_ms = 0
         if number < self.delivered_before:
@@ -503,11 +503,11 @@ class HeldMessages(IndexOwner):
             self.dead_lettered(message)
 
     def taken(self, fetch: _Taking, messages: list[Message | None]) -> None:
-        """What was to be taken has been read, or the first of it."""
+        """Let the messages go that were read to be taken, or the first of them."""
         index = self.index
         own = self.log.own
         if fetch.purpose != DROPPED and not own.may(WRITES):
-            own.call_when_open(_Fetched(fetch, messages))  # an alarm has come while they were read
+            own.call_when_open(_Fetched(fetch, messages))  # an alarm has come during the read
             return
         if index is not None:
             own.begin()
@@ -538,7 +538,7 @@ class HeldMessages(IndexOwner):
                 fetch.count += 1
 
     def _forget_stale(self) -> None:
-        """Forget deadlines of what has left before its time, see (5)."""
+        """Forget deadlines of messages that have left before their time, see (5)."""
         if self._sweep_left:
             return  # they are counted
         deadlines = self._deadlines
@@ -554,10 +554,10 @@ class HeldMessages(IndexOwner):
                 held.add(deadlines.first_ms(), number)
             deadlines.remove_first()
         self._deadlines = held
-        self._tidy_above = 2 * len(held)  # of pages that are not in memory it is not known
+        self._tidy_above = 2 * len(held)  # some pages are not in memory: their messages are unknown
 
     def fetch_ended(self, fetch: Fetch) -> None:
-        """Pages need not be kept for this one any more."""
+        """Note that pages need not be kept for this read any longer."""
         self._fetches -= 1
         if self.index is not None:
             self._note_loaded(fetch.loaded)
@@ -565,7 +565,7 @@ class HeldMessages(IndexOwner):
             self.changed()
 
     def _lose(self, index: QueueIndex, number: i64) -> None:
-        """A stored message turned out to be damaged. Its entry stays: evidence is not tidied away."""
+        """Count a stored message that is damaged. Its entry stays: evidence is not tidied away."""
         page = index.page(number // index.page_entries)
         assert page is not None
         self._lost += 1
@@ -576,7 +576,7 @@ class HeldMessages(IndexOwner):
         self._lost -= count
 
     def page_damaged(self, page: IndexPage) -> None:
-        """An index page turned out to be damaged: what is not in memory too is lost."""
+        """Count the messages of a damaged index page that are not also in memory: they are lost."""
         index = self.index
         if index is None:
             return
@@ -598,7 +598,7 @@ class HeldMessages(IndexOwner):
     # --- after a restart --------------------------------------------------------------------------------------------
 
     def known(self, number: i64, time_ms: i64) -> None:
-        """A deadline was read from disk; one that makes no sense is looked into at once."""
+        """Note a deadline that was read from disk; look into one that makes no sense at once."""
         if self._sweeps_scan:
             time_ms = self.log.now_ms
             self._sweep_left += 1
@@ -607,7 +607,7 @@ class HeldMessages(IndexOwner):
         self._deadlines.add(time_ms, number)
 
     def scanned(self) -> None:
-        """All deadlines are known again."""
+        """Note that all deadlines are known again."""
         self.scanning = False
         self._sweeps_scan = False
         self.changed()
@@ -615,9 +615,9 @@ class HeldMessages(IndexOwner):
     # --- for operators --------------------------------------------------------------------------------------------
 
     def list_earliest(self, most: int, told: Callable[[list[HeldMessage]], None]) -> None:
-        """Tell the earliest held messages, at most so many, in order: at once, or after they have been read.
+        """Tell the `most` earliest held messages, in order: at once, or after they have been read.
 
-        While `scanning` there may be earlier ones.
+        While `scanning` there may be earlier ones that are not known yet.
         """
         self.list_numbered(self._earliest_numbers(most), told)
 
@@ -635,10 +635,10 @@ class HeldMessages(IndexOwner):
         return int(self._pages.next_number)
 
     def numbers_from(self, first: i64, most: int) -> tuple[list[int], int]:
-        """Return at most so many numbers of what may be held, from `first` on in order, and the number to go on at.
+        """Return at most `most` numbers that may be held, from `first` on in order, and the number to continue at.
 
-        Nothing is read for it, and no more than `LOOKED_AT_MAX` numbers are looked at: there may be none of them. What
-        is parked is in the order in which it was.
+        Nothing is read, and at most `LOOKED_AT_MAX` numbers are looked at: the list may be empty. Parked messages come
+        in the order in which they were parked.
         """
         numbers: list[int] = []
         number: i64 = first
@@ -663,7 +663,7 @@ class HeldMessages(IndexOwner):
         _Listing(self, index, numbers, told).begin()
 
     def _may_hold(self, number: i64) -> bool:
-        """Tell whether a message is held, as far as the pages in memory say."""
+        """Tell whether a message may be held, according to the pages in memory."""
         if int(number) in self._in_memory:
             return True
         index = self.index
@@ -671,7 +671,7 @@ class HeldMessages(IndexOwner):
         return index is not None and page is not None and (not page.resident or index.lsn_of(number) != 0)
 
     def listed(self, fetch: _Listing, messages: list[Message | None]) -> None:
-        """What is to be listed has been read, or the first of it."""
+        """Tell the messages that were read for a list, or read the rest first."""
         for number, fetched in zip(fetch.numbers, messages, strict=True):
             message = self._in_memory.get(number, fetched)
             if message is not None:
@@ -697,7 +697,7 @@ class HeldMessages(IndexOwner):
 
 
 class _HeldFetch(Fetch):
-    """Reads messages of `held`, which counts what is lost."""
+    """Reads messages of `held`, which counts lost ones."""
 
     def __init__(self, held: HeldMessages, index: QueueIndex, numbers: list[int]) -> None:
         super().__init__(held.log, index, numbers, held.taken_max_bytes)
@@ -708,7 +708,7 @@ class _HeldFetch(Fetch):
 
 
 class _Taking(_HeldFetch):
-    """Messages to be taken; ``count``: how many of them were still held."""
+    """Reads messages to be taken; ``count``: how many of them were still held."""
 
     def __init__(
         self,
@@ -731,7 +731,7 @@ class _Taking(_HeldFetch):
 
 
 class _Listing(_HeldFetch):
-    """Messages to be listed."""
+    """Reads messages for a list."""
 
     def __init__(
         self, held: HeldMessages, index: QueueIndex, numbers: list[int], told: Callable[[list[HeldMessage]], None]
@@ -745,7 +745,7 @@ class _Listing(_HeldFetch):
 
 
 class _PageOut(_HeldFetch):
-    """The index pages that messages are to be entered in."""
+    """Reads the index pages for the entries of messages that are paged out."""
 
     def fetched(self, messages: list[Message | None]) -> None:
         self.held.pages_here(self)
@@ -763,7 +763,7 @@ class _Fetched(IndexOwner):
 
 
 class _Rest(IndexOwner):
-    """Has `fetch` read and take what is left of it."""
+    """Has `fetch` read and take the rest."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch

@@ -3,31 +3,31 @@
 The key of a message is its routing key, or with ``x-key-header`` the value of that header as text; without the header,
 or without a value in it, the empty text.
 
-    free    nothing of the key is unanswered: its next message goes to any consumer with room, as in other queues
-    bound   something is: the next one goes to the same consumer when that has room, and to nobody else
+    free    all deliveries of the key are answered: its next message goes to any consumer with room, as in other queues
+    bound   one is unanswered: the next message goes only to the same consumer, when that has room
 
 1. A key is bound from its first delivery that wants an answer until the last one is settled or back, even when its
    consumer was cancelled meanwhile: then it waits. Consumers without acks bind nothing. The basic.gets of a channel
    are one consumer.
 2. A message leaves only when no older one of its key is ready. So a returned one goes before all later ones of its key
-   that are not out already.
+   that were not delivered already.
 3. A message of a bound key that cannot leave is set aside: no longer in the backlog, ready and in the log as before.
-   Whatever is set aside or was returned is older than the backlog, and nobody looks past the head of the backlog.
-4. Of what may leave, the oldest leaves first. The oldest message of each key in `_aside` has its place in `_open`, or
-   in `_blocked` while the key is bound to somebody without room, or nowhere while that consumer is gone. What else is
-   in these heaps is out of date, and passed over.
-5. With `ASIDE_MAX` messages set aside the backlog rests until one of them leaves, other keys' messages in it too. With
-   `SHORT_ASIDE_MAX` it does while memory is short: what is set aside counts as resident and is never paged out.
-6. A key that is free and has nothing aside costs no memory. Keys are text, not bytes: a routing key is that already,
-   and its hash is known.
+   Messages that were set aside or returned are older than the backlog. Only the head of the backlog is looked at.
+4. Among the messages that may leave, the oldest leaves first. The oldest message of each key in `_aside` has its place
+   in `_open`, or in `_blocked` while the key is bound to a consumer without room, or nowhere while that consumer is
+   gone. Other places in these heaps are stale, and passed over.
+5. With `ASIDE_MAX` messages set aside the backlog rests until one of them leaves, also for other keys. While
+   memory is short it rests with `SHORT_ASIDE_MAX`: messages set aside count as resident and are never paged out.
+6. A free key with nothing aside costs no memory. Keys are text, not bytes: a routing key is text already, and its hash
+   is known.
 
-Consumers that come and go change only who is next for a free key. Hashing keys onto consumers, as others do, would
-move keys with every change and have to hold them back meanwhile, and leave a key to a busy consumer while others are
-idle.
+Consumers that come and go change only which one is next for a free key. Hashing keys onto consumers, as other brokers
+do, moves keys with every change and has to hold them back meanwhile. It also leaves a key to a busy consumer while
+others are idle.
 
-Order is that of places. A message that was held (a delay, a delayed retry) gets its place when it is released, and one
-at a client is not overtaken by what comes back later. After a restart that was clean, what had been set aside may say
-that it was redelivered.
+Order is that of places. A held message (a delay, a delayed retry) gets its place when it is released. A message at a
+client is not overtaken by one that comes back later. After a clean restart, messages that had been set aside may be
+flagged redelivered.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ if TYPE_CHECKING:
 
 ASIDE_MAX: Final = 10_000
 SHORT_ASIDE_MAX: Final = 64
-# How many places a heap has at least before those out of date are looked for.
+# How many places a heap has at least before stale ones are looked for.
 PRUNE_MIN: Final = 64
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
 class SharedKey:
-    """A key with something unanswered or set aside. `holder`: a consumer, or the ledger of basic.gets; None: free."""
+    """A key with unanswered messages or messages set aside. `holder`: a consumer or ledger (basic.get); None: free."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.holder: object | None = None
         self.out: i64 = 0  # unanswered
         self.waiting: i64 = 0  # set aside
-        self._places: list[int] | None = None  # of what is set aside, ascending from `_head` on
+        self._places: list[int] | None = None  # of messages set aside, ascending from `_head` on
         self._head: i64 = 0
 
     def first(self) -> i64:
-        """Return the place of the oldest message set aside; there is one."""
+        """Return the place of the oldest message set aside; not for a key without any."""
         places = self._places
         assert places is not None
         return places[self._head]
@@ -105,13 +105,13 @@ class SharedKey:
         return True
 
     def forget_waiting(self) -> None:
-        """Nothing is set aside any more."""
+        """Note that all messages set aside are gone."""
         self.waiting = 0
         self._places = None
         self._head = 0
 
     def waiting_places(self) -> list[int]:
-        """Return the places of what is set aside, ascending. For tests."""
+        """Return the places of messages set aside, ascending. For tests."""
         return [] if self._places is None else self._places[self._head :]
 
 
@@ -126,7 +126,7 @@ class Aside:
 
 
 class KeySharing:
-    """Decides for `queue` who may have which message. `header`: where keys are; ``""``: the routing key is the key."""
+    """Decides for `queue` who may have which message. `header`: has the key; ``""``: the routing key is the key."""
 
     def __init__(self, queue: Queue, backlog: Backlog, header: str) -> None:
         self.aside_max: i64 = ASIDE_MAX
@@ -135,11 +135,11 @@ class KeySharing:
         self._log = backlog.log
         self._header: bytes = header.encode()
         self._keys: dict[str, SharedKey] = {}
-        self._out: dict[int, SharedKey] = {}  # with a header: of what is unanswered, by place; it is not read twice
+        self._out: dict[int, SharedKey] = {}  # with a header: of unanswered messages, by place; it is not read twice
         self._aside: dict[int, Aside] = {}  # by place
         self.aside_bytes: i64 = 0  # of their bodies
         self._aside_memory_bytes: i64 = 0  # and what they take in memory
-        self._order: list[int] = []  # a heap of all places in `_aside`, from when somebody asked for the oldest
+        self._order: list[int] = []  # a heap of all places in `_aside`, once the oldest was asked for
         self._ordered: bool = False
         self._open: list[int] = []  # a heap, see (4)
         self._blocked: dict[object, list[int]] = {}  # heaps, by holder
@@ -154,7 +154,7 @@ class KeySharing:
     # --- out --------------------------------------------------------------------------------------------------------
 
     def maybe_hand_over(self, message: Message) -> bool:
-        """Hand a new message to a consumer at once if one may have it; the queue has nothing else to hand out now."""
+        """Hand a new message to a consumer at once if one may have it; the queue has nothing else to deliver now."""
         queue = self._queue
         if queue.is_search_long or not self._backlog.is_empty() or queue.is_restrained():
             return False
@@ -169,13 +169,13 @@ class KeySharing:
         return True
 
     def maybe_look_past(self) -> bool:
-        """Set the message that came last aside, when nothing else is in the backlog; False when a look is not enough.
+        """Set the last message aside when it is the only one in the backlog; False when a look is not enough.
 
-        Without this it would be in the way of those behind it until the end of the turn, and all count as waiting.
+        Otherwise it would block later ones until the end of the turn, and all would count as waiting.
         """
         backlog = self._backlog
         if backlog.is_empty():
-            return True  # it did not live so long
+            return True  # it has expired by now
         if self._queue.is_search_long:
             return False
         if not self._queue.has_room():
@@ -189,7 +189,7 @@ class KeySharing:
         return backlog.is_empty()
 
     def drain(self, budget: i64) -> None:
-        """Hand out what may leave, oldest first; queue up again after `budget` messages."""
+        """Deliver messages that may leave, oldest first; queue up again after `budget` messages."""
         queue = self._queue
         self._unblock()
         while self._open or self._unblock():
@@ -204,7 +204,7 @@ class KeySharing:
         self._drain_backlog(budget)
 
     def _hand_out_aside(self, place: i64) -> bool:
-        """Do what can be done with the message at a place from `_open`; False when nobody has room."""
+        """Try to deliver the message at a place from `_open`; False when all consumers are full."""
         aside = self._maybe_first(place)
         if aside is None:
             return True
@@ -247,7 +247,7 @@ class KeySharing:
                 return
             budget -= 1
             if not backlog.is_ready():
-                return  # `Queue._loaded` goes on
+                return  # `Queue._loaded` will continue
             if queue.is_restrained():
                 return
             text = self.key_of(backlog.head())
@@ -265,18 +265,18 @@ class KeySharing:
                     self._bind(key, text, place, consumer)
                 queue.hand_out(consumer, message, place, redelivered)
                 continue
-            # Nothing is set aside for others' sake while there are none.
+            # Set nothing aside while there are no other consumers with room.
             if key is None or not (somebody or queue.has_room()):
                 return
             somebody = True
             self._set_aside(key)
 
     def _maybe_next(self, key: SharedKey) -> Consumer | None:
-        """Return the consumer that may have a message of `key` which is not set aside, if it has room."""
+        """Return the consumer that may have a message of `key` that is not set aside, if it has room."""
         return None if key.waiting > 0 else _with_room(key.holder)
 
     def _bind(self, key: SharedKey | None, text: str, place: i64, holder: object) -> None:
-        """Note that a delivery of the key wants an answer. `key` is None when nothing was known of it."""
+        """Note that a delivery of the key wants an answer. `key` is None for an unknown key."""
         if key is None:
             key = SharedKey(text)
             self._keys[text] = key
@@ -290,7 +290,7 @@ class KeySharing:
         return keeper is not None and keeper.expiry.is_expired(message)
 
     def _expire(self, message: Message, place: i64) -> None:
-        """Let a message expire that has been taken out; its dead letter may come back here before this returns."""
+        """Let a message that was taken out expire; its dead letter may come back here before this returns."""
         keeper = self._queue.keeper
         if keeper is not None:
             keeper.expiry.expired_at_hand_out(message, place)
@@ -298,7 +298,7 @@ class KeySharing:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def answered(self, place: i64, message: Message) -> None:
-        """A delivery is settled. The caller wakes the queue."""
+        """Note that a delivery is settled. The caller wakes the queue."""
         key = self._key_of_delivery(place, message)
         key.out -= 1
         if key.out == 0:
@@ -311,7 +311,7 @@ class KeySharing:
             self._forget_getter(holder)
 
     def returned(self, place: i64, message: Message) -> None:
-        """A delivery is ready again, and counted so. The caller wakes the queue."""
+        """Note that a delivery is ready again, and counted so. The caller wakes the queue."""
         key = self._key_of_delivery(place, message)
         key.out -= 1
         holder = key.holder
@@ -328,11 +328,11 @@ class KeySharing:
         return self._keys[message.envelope.routing_key]
 
     def consumer_removed(self, consumer: Consumer) -> None:
-        """`consumer` gets nothing more; its keys wait for their answers."""
+        """Note that `consumer` gets nothing more; its keys wait for their answers."""
         self._blocked.pop(consumer, None)
 
     def _forget_getter(self, holder: object | None) -> None:
-        """Keep nothing about a channel of whose basic.gets no key waits."""
+        """Forget a channel when none of its basic.gets keep a key waiting."""
         if isinstance(holder, DeliveryLedger) and self._first_held(holder) < 0:
             self._blocked.pop(holder, None)
 
@@ -362,7 +362,7 @@ class KeySharing:
         return key.add(place)
 
     def _remove(self, place: i64, aside: Aside) -> None:
-        """Let a message go that was set aside: it is not ready any more."""
+        """Remove a message that was set aside: it is no longer ready."""
         queue = self._queue
         key = aside.key
         message = aside.message
@@ -411,7 +411,7 @@ class KeySharing:
         heappush(heap, int(place))
 
     def _maybe_first(self, place: i64) -> Aside | None:
-        """Return what is set aside at a place, None when that is out of date or not the first of its key."""
+        """Return the message set aside at a place, None when the place is stale or not the first of its key."""
         aside = self._aside.get(int(place))
         return aside if aside is not None and aside.key.first() == place else None
 
@@ -426,7 +426,7 @@ class KeySharing:
         return len(self._open) > 0
 
     def _pull(self, holder: object, heap: list[int]) -> bool:
-        """Open the key of a holder whose turn it is; False when there was none."""
+        """Open the first key in a holder's heap; False when the heap has none."""
         place: i64 = self._first_in(holder, heap)
         if place < 0:
             return False
@@ -446,7 +446,7 @@ class KeySharing:
     # --- basic.get ------------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Tell whether the next message for a basic.get is in memory, or there is none; look past bound keys for it."""
+        """Tell whether the next message for a basic.get is in memory or does not exist; look past bound keys for it."""
         backlog = self._backlog
         while self._first_free() < 0 and not backlog.is_empty() and not self._is_full():
             if not backlog.is_ready():
@@ -470,7 +470,7 @@ class KeySharing:
         return self._queue.ready.take_next()
 
     def got(self, message: Message, place: i64, ledger: DeliveryLedger) -> None:
-        """What `maybe_take_for` returned wants an answer."""
+        """Bind the key of a message that `maybe_take_for` returned: it wants an answer."""
         text = self.key_of(message)
         self._bind(self._keys.get(text), text, place, ledger)
 
@@ -499,7 +499,7 @@ class KeySharing:
         return None if place < 0 else self._aside[int(place)].message
 
     def take_oldest(self) -> Message:
-        """Take out what `maybe_oldest` returns; ``next_place`` of the queue is where it was."""
+        """Take out the message that `maybe_oldest` returns; ``next_place`` of the queue is where it was."""
         return self._take(self._oldest())
 
     def maybe_aside(self, place: i64) -> Message | None:
@@ -512,7 +512,7 @@ class KeySharing:
         return self._take(place) if int(place) in self._aside else None
 
     def purge(self) -> None:
-        """Settle whatever is set aside. The queue counts."""
+        """Settle everything that is set aside. The queue counts."""
         for place, aside in self._aside.items():
             self._queue.ready.settle(aside.message, place)
         self._forget_aside()
@@ -522,7 +522,7 @@ class KeySharing:
                 del self._keys[key.text]
 
     def close(self) -> None:
-        """The queue is deleted."""
+        """Release everything: the queue is deleted."""
         self._forget_aside()
         reclamation = self._log.reclamation
         reclamation.add_named(self._keys, 0)
@@ -539,7 +539,7 @@ class KeySharing:
         self._clear_heaps()
 
     def aside_places(self) -> list[tuple[int, Message]]:
-        """Return what is set aside, with its places."""
+        """Return the messages set aside, with their places."""
         return [(place, aside.message) for place, aside in self._aside.items()]
 
     def may_have_been_delivered(self, place: i64) -> bool:
@@ -547,7 +547,7 @@ class KeySharing:
         return self._aside[int(place)].redelivered
 
     def aside_messages(self) -> list[Message]:
-        """Return what is set aside, in order. For tests and small listings."""
+        """Return the messages set aside, in order. For tests and small listings."""
         return [self._aside[place].message for place in sorted(self._aside)]
 
     def _oldest(self) -> i64:
@@ -603,7 +603,7 @@ class KeySharing:
                 assert holder in holders, "a channel is remembered for what it got long ago"
 
     def check_nothing_could_leave(self) -> None:
-        """Assert that no message waits although a consumer could take it. For tests."""
+        """Assert that every waiting message has a reason: no consumer could take it. For tests."""
         queue = self._queue
         if queue.is_restrained():
             return
@@ -623,7 +623,7 @@ class KeySharing:
 
 
 def _with_room(holder: object | None) -> Consumer | None:
-    """Return who a key is bound to if that is a consumer that can take a message."""
+    """Return the holder of a key if it is a consumer that can take a message."""
     if isinstance(holder, Consumer) and not holder.gone and holder.has_room():
         return holder
     return None

@@ -1,10 +1,10 @@
-"""How much may wait in a queue: x-max-length, x-max-length-bytes, and what gives way (x-overflow).
+"""The limits of a queue: x-max-length, x-max-length-bytes, and the way to keep them (x-overflow).
 
-1. Limits count what is ready. They are kept after each publish and each return; a head that is on disk is dropped when
-   it has come.
-2. Of what is too much `LEAVE_MAX` messages go at once, the rest when the timers run again.
-3. What was promised to a commit counts as if it waited already, until it comes or the promise is void; it is let in
-   whatever the limits are by then.
+1. Limits count ready messages. They are enforced after each publish and each return; a head that is on disk is dropped
+   when it has been read.
+2. When there are too many messages `LEAVE_MAX` go at once, the rest when the timers run again.
+3. Room that is reserved for a commit counts as used, until the messages come or the reservation is cancelled. They are
+   accepted whatever the limits are by then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class LengthLimit:
-    """The limits of `queue`. `timer` is set when more is too much than a turn may drop."""
+    """The limits of `queue`. `timer` is set when a turn may not drop all that is too much."""
 
     def __init__(self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, timer: Timer) -> None:
         self._queue = queue
@@ -40,11 +40,11 @@ class LengthLimit:
         self._promised_bytes: i64 = 0
 
     def follow(self, rules: QueueRules) -> None:
-        """Have other limits hold from now on; `keep` them then."""
+        """Follow other limits from now on; `keep` them afterwards."""
         self._rules = rules
 
     def has_space_for(self, count: i64, body_bytes: i64) -> bool:
-        """Tell whether so many messages, with so many bytes, would fit if nobody took any."""
+        """Tell whether `count` messages with `body_bytes` bytes would fit if consumers took none."""
         rules = self._rules
         ready = self._queue.ready
         if rules.max_length >= 0 and ready.count + self._promised + count > rules.max_length:
@@ -54,12 +54,12 @@ class LengthLimit:
         )
 
     def promise(self, count: i64, body_bytes: i64) -> None:
-        """Keep room for so many messages, with so many bytes, until they come, or `void_promise`."""
+        """Reserve room for `count` messages with `body_bytes` bytes, until they come, or until `void_promise`."""
         self._promised = count
         self._promised_bytes = body_bytes
 
     def void_promise(self) -> None:
-        """What was promised and has not come does not come any more."""
+        """Cancel the room reserved for a commit."""
         self._promised = 0
         self._promised_bytes = 0
 
@@ -78,7 +78,7 @@ class LengthLimit:
         return False
 
     def keep(self) -> None:
-        """Drop from the head while more waits than may."""
+        """Drop from the head while more messages wait than may."""
         rules = self._rules
         if rules.overflow != DROP_HEAD:
             return
@@ -99,5 +99,5 @@ class LengthLimit:
             self._deaths.add(message, ready.next_place, MAXLEN)
 
     def close(self) -> None:
-        """The queue is deleted."""
-        self._timer = Timer()  # it has us, and we have it
+        """Release everything: the queue is deleted."""
+        self._timer = Timer()  # it refers to us, and we to it

@@ -1,16 +1,16 @@
-"""Work over many things: the consumers of a queue, the bindings of an exchange, what is out for acknowledgement.
+"""Work over many things: the consumers of a queue, the bindings of an exchange, unacked deliveries.
 
 1. A turn does a bounded number of steps of such work, whatever a peer has asked for. A step is the work for one thing,
-   about a microsecond when compiled; what costs more counts as several.
-2. A job begins where it is asked for, so whatever is short is done at once. What is left of it is done in later turns,
+   about a microsecond when compiled; work that costs more counts as several.
+2. A job begins where it is asked for, so a short one is done at once. The rest of a longer one is done in later turns,
    each job in its turn: a long one does not delay others by more than its share.
-3. Between two turns everything is consistent. What is half done is a legal state, and each job says which.
-4. What is small, of `AT_ONCE_STEPS` at most, is always done at once: it is paid for by the bytes that asked for it.
-5. A job that writes says so (`Job.need`), and waits until it may (``msgstore.log.own_writes``). It tells what it has
-   written (`Steps.wrote`), `BYTES_PER_STEP` being a step, and stops when the batch has no more room. A job that waits
-   is not asked again before.
+3. Between two turns everything is consistent: a half-done job leaves a legal state, and each job says which.
+4. A small job, of `AT_ONCE_STEPS` at most, is always done at once: the bytes that asked for it have paid for it.
+5. A job that writes says so (`Job.need`), and waits until it may (``msgstore.log.own_writes``). It tells how much it
+   has written (`Steps.wrote`), `BYTES_PER_STEP` being a step, and stops when the batch is full. A waiting job is not
+   called before.
 
-The broker owns one `LongWork`; `Broker.end_turn` goes on with it, and `Broker.has_work` tells that some is left.
+The broker owns one `LongWork`; `Broker.end_turn` continues it, and `Broker.has_work` tells whether some is left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BYTES_PER_STEP: Final = 16 << 10
 
 
 class Steps:
-    """How many steps are `left`. What takes one counts it down; below 0 is a step that cost more than was left.
+    """How many steps are `left`. Each piece of work subtracts its steps; the last one may take it below 0.
 
     ``room``: how many bytes may be written.
     """
@@ -40,7 +40,7 @@ class Steps:
         self.put_by: i64 = 0  # what was left at an interruption
 
     def wrote(self, size: i64) -> None:
-        """Count what was written, `size` bytes about; have the job stop when there is no more room."""
+        """Count roughly `size` written bytes; have the job stop when there is no more room."""
         self.left -= size // BYTES_PER_STEP
         self.room -= size
         if self.room <= 0:
@@ -53,7 +53,7 @@ class Steps:
             self.left = 0
 
     def resume(self) -> None:
-        """Have what was left at an interruption again."""
+        """Restore the steps that were left at an interruption."""
         self.left += self.put_by
         self.put_by = 0
 
@@ -63,18 +63,18 @@ class Job:
     """Work that can stop after each step."""
 
     def go_on(self, steps: Steps) -> bool:
-        """Go on until no steps are left; True when all is done."""
+        """Continue until no steps are left; True when all is done."""
         raise AssertionError("overridden")
 
     def need(self) -> i64:
-        """Return what has to be there for the next step: one of the needs of ``msgstore.log.own_writes``."""
+        """Return what the next step has to wait for: one of the needs of ``msgstore.log.own_writes``."""
         return NOTHING
 
 
 class LongWork:
-    """The jobs that are not done, the one that goes on next first. ``turn_steps``: how many steps a turn has.
+    """The unfinished jobs, the next one first. ``turn_steps``: the number of steps in a turn.
 
-    `own`: what jobs that write wait for; None: nothing.
+    `own`: what jobs that write wait for; None: they need not wait.
     """
 
     def __init__(self, own: OwnWrites | None = None) -> None:
@@ -83,8 +83,8 @@ class LongWork:
         self._jobs: deque[Job] = deque()
         self._waiting: list[deque[Job]] = [deque() for _ in range(ADDS + 1)]  # by need
         self._waiting_count: i64 = 0
-        self._turn = Steps(TURN_STEPS)  # for what begins in this turn
-        self._steps = self._turn  # for what begins now: those of this turn, or of the job that begins it
+        self._turn = Steps(TURN_STEPS)  # for jobs that begin in this turn
+        self._steps = self._turn  # for a job that begins now: those of this turn, or of the job that begins it
 
     def __len__(self) -> int:
         return len(self._jobs) + int(self._waiting_count)
@@ -113,7 +113,7 @@ class LongWork:
         return done
 
     def _go_on(self, job: Job, steps: Steps) -> bool:
-        """Go on with a job, as far as it may and the steps go; True when all is done."""
+        """Continue a job, as far as it may and the steps go; True when all is done."""
         own = self._own
         if own is None:
             done = job.go_on(steps)
@@ -142,11 +142,11 @@ class LongWork:
                 return False
 
     def charge(self, steps: i64) -> None:
-        """Count what goes along with the work under way and costs more than that says, such as telling of it."""
+        """Count side effects of the work under way that cost more than it declares, such as events."""
         self._steps.left -= steps
 
     def end_turn(self) -> None:
-        """Give each job its share of the steps of a turn, and what begins in the next one all of them."""
+        """Give each job its share of the steps of a turn; jobs that begin in the next turn have all of its steps."""
         turn = self._turn
         turn.left = self.turn_steps
         jobs = self._jobs

@@ -1,8 +1,8 @@
 """Messages that die in a queue: each is counted, and dead-lettered if the queue has a dead letter exchange.
 
-1. What a dead letter needs at its targets and the end of the message here are in the same batch of the log, see
+1. A dead letter reaches its targets in the same batch of the log in which the message here ends, see
    ``vhosts.dead_lettering``: after a crash it is in one place.
-2. Of what dies at one moment, expired or too much, `LEAVE_MAX` go at once: each may be dead-lettered.
+2. Of the messages that die at one moment, expired or too many, `LEAVE_MAX` go at once: each may be dead-lettered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAVE_MAX: Final = 1024
 
 
 class MessageDeaths:
-    """Where messages of `queue` go that leave it in another way than to a consumer."""
+    """Handles messages of `queue` that leave it other than to a consumer."""
 
     def __init__(self, queue: Queue, rules: QueueRules, host: QueueHost) -> None:
         self._queue = queue
@@ -34,7 +34,7 @@ class MessageDeaths:
         self.follow(rules)
 
     def follow(self, rules: QueueRules) -> None:
-        """Dead-letter as other rules say from now on."""
+        """Dead-letter by other rules from now on."""
         self._has_exchange = rules.dead_letter_exchange is not None
         self.at_least_once = rules.dead_letters_at_least_once
         self._counts = self._host.deaths.at(
@@ -42,7 +42,7 @@ class MessageDeaths:
         )
 
     def add(self, message: Message, place: i64, reason: str) -> None:
-        """A message dies: settle it, unless `place` is -1, and dead-letter it."""
+        """Settle a message that dies, unless `place` is -1, and dead-letter it."""
         queue = self._queue
         queue.count_death(reason, self._counts)
         if self._has_exchange:
@@ -51,7 +51,7 @@ class MessageDeaths:
             queue.ready.settle(message, place)
 
     def must_wait(self, timer: Timer) -> bool:
-        """Tell whether what is to die has to wait where it is, for too many dead letters do; `timer` is due then."""
+        """Tell whether messages must not die yet, for too many dead letters wait; `timer` is due when they may."""
         return self._has_exchange and self._host.has_letters_waiting(timer)
 
     def may_dead_letter(self) -> bool:
@@ -59,5 +59,5 @@ class MessageDeaths:
         return self._has_exchange
 
     def confirmed(self) -> None:
-        """A letter that is sent at least once was taken."""
+        """Count a letter that is sent at least once, and was taken."""
         self._counts.confirmed += 1

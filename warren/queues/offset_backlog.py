@@ -1,16 +1,16 @@
-"""Messages that stay where they are and are read by their offsets: what a stream and a claim queue keep.
+"""Messages that stay in their places and are read by their offsets: those of a stream or a claim queue.
 
     offsets    first ... middle_from ... middle_to | ... next_number
                          middle: on disk only        tail: in memory, stored or about to be
 
 1. An offset is the sequence number of the message. Messages come in at the end only, and leave from the beginning only;
-   who reads takes nothing out.
-2. All of them are stored, in their order. What is below `synced_to` is on disk: an offset from there never stands for
-   another message, whatever crash comes.
-3. There is no head and nothing is read ahead: `pop` and its like are not called.
+   a reader takes nothing out.
+2. All of them are stored, in their order. Everything below `synced_to` is on disk: an offset from there never stands
+   for another message, even after a crash.
+3. It does not have a head, and nothing is read ahead: `pop` and its like are not called.
 
-The classes that extend this one say where the first message is, how far the beginning may be cut off, and how much of
-the tail leaves memory when a batch has been closed.
+The subclasses define where the first message is, how far the beginning may be cut off, and how much of the tail leaves
+memory when a batch has been closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.backlog import Backlog, nobody_waits
 
-# Of so many batches it is remembered where they ended, before anybody looks which of them are synced.
+# The ends of this many batches are remembered before it is checked which of them are synced.
 CLOSED_MAX: Final = 16
 
 
@@ -33,12 +33,12 @@ class OffsetBacklog(Backlog):
 
     def __init__(self, log: MessageLog) -> None:
         super().__init__(log, nobody_waits)
-        self._stored_to: i64 = 0  # what is below has been in a closed batch
-        self._synced_to: i64 = 0  # and what is below this is synced, as far as anybody has asked
+        self._stored_to: i64 = 0  # everything below has been in a closed batch
+        self._synced_to: i64 = 0  # and everything below this is synced, as of the last check
         self._closed: list[tuple[int, int]] = []  # offsets up to which batches went, and where those end in the log
 
     def append(self, message: Message) -> i64:
-        """Add a message behind all others and return its offset."""
+        """Add a message at the end and return its offset."""
         number: i64 = self.next_number
         self.next_number = number + 1
         cost: i64 = message.memory_bytes
@@ -50,11 +50,11 @@ class OffsetBacklog(Backlog):
         return number
 
     def is_ready(self) -> bool:
-        """Tell that nobody takes the oldest message."""
+        """Tell whether it is empty: the oldest message is never taken."""
         return self.is_empty()
 
     def restore(self, index: QueueIndex) -> None:
-        """Take over what recovery found: everything is on disk."""
+        """Take over the messages that recovery found: all are on disk."""
         super().restore(index)
         self._all_is_synced()
 
@@ -86,7 +86,7 @@ class OffsetBacklog(Backlog):
         return self._synced_to
 
     def _batch_reaches(self, end: i64) -> None:
-        """The batch that has just been closed has everything below offset `end` that none before it had."""
+        """Note that everything below offset `end` that was in no earlier batch is in the batch just closed."""
         if end > self._stored_to:
             self._stored_to = end
             self._closed.append((int(end), int(self.log.entered_lsn())))
@@ -94,17 +94,17 @@ class OffsetBacklog(Backlog):
                 self.synced_to()
 
     def _all_is_synced(self) -> None:
-        """What there is was found on disk."""
+        """Note that all messages were found on disk."""
         self._stored_to = self.next_number
         self._synced_to = self.next_number
 
     def _forget_stored(self, index: QueueIndex, start: i64, end: i64) -> tuple[int, int]:
-        """Have the log forget what it has from offset `start` up to `end`; return how many, and their bytes."""
+        """Have the log forget its messages from offset `start` up to `end`; return how many, and their bytes."""
         count: i64 = index.live_count
         body_bytes: i64 = index.live_body_bytes
         self.log.batch.settle_range(index, start, end)
         return int(count - index.live_count), int(body_bytes - index.live_body_bytes)
 
     def page_lost(self, page_number: i64, page: IndexPage) -> i64:
-        """An index page could not be read and is no more; return how many of its messages were counted by the queue."""
+        """Forget an index page that could not be read; return how many of its messages the queue has counted."""
         raise AssertionError("overridden")

@@ -1,10 +1,10 @@
-"""Ranges of an offset queue as columns, for whoever reads many messages at a time: the data port.
+"""Ranges of an offset queue as columns, for readers of many messages at a time: the data port.
 
-    tail: what is in memory   |   middle: read from the log        -> `ColumnsWriter` -> a chunk
+    tail: in memory   |   middle: read from the log        -> `ColumnsWriter` -> a chunk
 
-1. A chunk is made at a time, of at most `RANGE_MESSAGES` or about `RANGE_BYTES`: making it holds up nobody else for
-   more than about a millisecond.
-2. Only what is synced is read. What cannot be read is left out, and the chunk says that it is.
+1. One chunk is made at a time, of at most `RANGE_MESSAGES` or about `RANGE_BYTES`: making it delays others by at most
+   about a millisecond.
+2. Only synced messages are read. Unreadable ones are left out, and the chunk says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from warren.queues.offset_queue import OffsetQueue, OffsetRead
 RANGE_MESSAGES: Final = 4096
 RANGE_BYTES: Final = 2 << 20
 
-# Gets a chunk, and the offset that it ends at.
+# Gets a chunk, and its end offset.
 Told = Callable[[Columns, int], None]
 
 
@@ -31,9 +31,9 @@ def read_columns(
 ) -> None:
     """Tell a chunk of the messages from offset `first` on, up to `end` at most: at once, or when they have been read.
 
-    `counted`: deliveries of the messages were counted by the queue that they are from.
-    There are messages from `first` to `end`, all of them synced. A queue that is deleted meanwhile tells nothing, or
-    what there was.
+    `counted`: the queue that the messages are from counted their deliveries.
+    There must be messages from `first` to `end`, all of them synced. A queue that is deleted meanwhile tells nothing,
+    or what was read by then.
     """
     offsets = queue.offsets
     tail: i64 = offsets.tail_from()

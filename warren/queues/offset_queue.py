@@ -1,16 +1,16 @@
-"""A queue whose messages are read by offset, by whoever and as often as need be: a stream, a claim queue.
+"""A queue whose messages are read by offset, by any reader and any number of times: a stream, a claim queue.
 
-    OffsetQueue  <-- what is damaged --  OffsetRead  -->  messages of a range, from the log
+    OffsetQueue  <-- damage --  OffsetRead  -->  messages of a range, from the log
          |
-    OffsetBacklog: which messages there are
+    OffsetBacklog: the messages that exist
 
-1. A message or an index page that is damaged is reported once, however many readers come across it. The messages of
-   such a page count no more; a single message stays where it is, and is passed over.
+1. A damaged message or index page is reported once, however many readers find it. The messages of such a page no longer
+   count; a single message stays where it is, and is passed over.
 2. It belongs to no connection and is durable, and everything in it is stored.
-3. Its lineage says which life of the store has written which offsets. A life that appends for the first time is entered
-   with that message, in one frame of the log.
+3. Its lineage tells which life of the store has written which offsets. A life is entered with the first message that it
+   appends, in one frame of the log.
 
-Who may read, and what takes messages away at the beginning, is for the class that extends this one to say.
+The subclass decides who may read, and removes messages at the beginning.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OffsetQueue(Queue):
         self.offsets = offsets
         self.knows_deliveries: bool = knows_deliveries
         self.ready.keep_in(offsets)
-        self.is_life_noted: bool = False  # this life is in the lineage, or has none
+        self.is_life_noted: bool = False  # this life is in the lineage, or cannot be entered
         self._life_first: i64 = -1  # the first offset of this life, -1 before it
 
     def first_offset(self) -> int:
@@ -64,17 +64,17 @@ class OffsetQueue(Queue):
         return int(self.offsets.next_number)
 
     def synced_end(self) -> int:
-        """Return the offset up to which everything is synced: what is from there on may not be there after a crash."""
+        """Return the offset up to which everything is synced: later messages may be missing after a crash."""
         return int(self.offsets.synced_to())
 
     def lineage(self) -> Lineage:
-        """Return which lives have written which offsets."""
+        """Return the lives with the offsets that they have written."""
         return Lineage(self._host.maybe_remembered(self._lineage_name()) or b"")
 
     def maybe_divergence(self, life_id: bytes, offset: int) -> str | None:
-        """Return where this history has left the one of a reader, and what to do; None: it has not.
+        """Return where this history has left the one of a reader, and what to do; None: they agree.
 
-        The reader knows what is below `offset`; `life_id` has written the last of it.
+        The reader knows everything below `offset`; `life_id` has written the last of it.
         """
         end = self.next_offset()
         found = self.lineage().diverged_at(life_id, offset, end)
@@ -89,7 +89,7 @@ class OffsetQueue(Queue):
         )
 
     def note_life(self) -> None:
-        """Enter this life in the lineage: what comes next is its first message, or one of its first."""
+        """Enter this life in the lineage: the next message is its first, or one of its first."""
         life_id = self._log.life_id
         if self._life_first < 0:
             self._life_first = self.offsets.next_number
@@ -104,20 +104,20 @@ class OffsetQueue(Queue):
         return f"{_LINEAGE}{int(self.store_id)}"
 
     def close(self) -> None:
-        """Let go of everything: the queue is deleted."""
+        """Release everything: the queue is deleted."""
         super().close()
         self._host.forget(self._lineage_name())
 
     def is_ready_to_get(self) -> bool:
-        """`get` refuses at once."""
+        """Return True: `get` refuses at once."""
         return True
 
     def page_damaged(self, page: IndexPage) -> None:
-        """An index page cannot be read, and so none of its messages."""
+        """Report an index page that cannot be read, and so none of its messages can."""
         index = self.offsets.index
         assert index is not None
         if page not in index.pages:
-            return  # somebody else was reading it too
+            return  # another reader has found it, too
         self._log.report_damage(index, -1, page.lsn)
         page_number: i64 = index.first_page + index.pages.index(page)
         index.lose_page(page)
@@ -125,7 +125,7 @@ class OffsetQueue(Queue):
         self.ready.lost(int(lost), int(page.body_bytes * lost // max(page.live, 1)))
 
     def message_damaged(self, number: i64, lsn: i64) -> None:
-        """A message cannot be read: it is passed over, and stays where it is."""
+        """Report a message that cannot be read: it is passed over, and stays where it is."""
         index = self.offsets.index
         if index is not None:
             self._log.report_damage(index, number, lsn)
@@ -144,7 +144,7 @@ class OffsetRead(Fetch):
         self._read_queue = queue
 
     def reached(self) -> int:
-        """Return the offset up to which it was read, when it is here."""
+        """Return the offset up to which was read, once the messages are here."""
         return self.left[0] if self.left else int(self.end)
 
     def page_damaged(self, page: IndexPage) -> None:

@@ -1,4 +1,4 @@
-"""What a queue does with a message that is published to it. Where several get it, the greatest outcome counts."""
+"""The outcomes of a publish for one queue. If several queues get a message, the greatest outcome counts."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from typing import Final
 
 ACCEPTED: Final = 0
 REPEATED: Final = 1  # dropped: it was accepted before
-REFUSED: Final = 2  # it would be too much, or nothing may be published there: the publisher gets a basic.nack
+REFUSED: Final = 2  # the queue is full, or refuses publishes: the publisher gets a basic.nack

@@ -1,20 +1,19 @@
-"""A queue: messages waiting in order, the consumers they go to, and what is out for acknowledgement.
+"""A queue: messages waiting in order, the consumers they go to, and the messages out for acknowledgement.
 
-1. A message is ready, unacked, held or gone. Those that are ready are in ``ready`` (``queues.ready_messages``), what is
-   out for acknowledgement is in the channels' ledgers and counted here, what is held is
-   in the keeper's lanes (``queues.held_lanes``).
+1. A message is ready, unacked, held or gone. Ready messages are in ``ready`` (``queues.ready_messages``). Unacked ones
+   are in the channels' ledgers and counted here. Held ones are in the keeper's lanes (``queues.held_lanes``).
 2. While a message is ready and a consumer may take it, the queue is on the broker's runnable list, or that consumer
    stands in a line for its turn on a channel or connection (``queues.turns``). ``_hungry`` is True only when some
    consumer may be able to take a message: a publish into a queue of stalled consumers is an append.
 3. Consumers of higher priority are served first, equals in turn (``queues.consumer_groups``).
 4. A persistent message in a durable queue is in the log, or on its way there, until it is settled here.
 5. While the next message is being read from disk, consumers and basic.get wait for `_loaded`.
-6. Whatever arguments and policies ask for is the keeper's (``queues.rule_keeper``); a queue without any has none.
+6. The keeper carries out arguments and policies (``queues.rule_keeper``); a queue without any does not have a keeper.
 7. In a key-shared queue (2) and (3), and the order of messages, hold for each key, as ``queues.key_sharing`` says.
 8. For a consumer that wants only some of the messages (2) is about those that it wants: ``queues.selective``. A queue
    with such consumers has a keeper.
 
-What a queue is made from (declaration, ownership, deletion) belongs to ``vhosts.virtual_host``.
+The making of a queue (declaration, ownership, deletion) belongs to ``vhosts.virtual_host``.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ from warren.queues.seen_keys import SeenKeys
 from warren.queues.selection import Selection
 from warren.queues.selective import SelectiveConsumers
 
-# How many messages one drain hands out before the other queues have their turn.
+# How many messages one drain delivers before the other queues have their turn.
 DRAIN_BUDGET: Final = 2000
-# So many consumers that are passed over count as a message; from as many on a publish does not look for one itself.
+# This many passed-over consumers count as one message; when there are more, a publish does not look for one itself.
 PASSED_OVER_PER_MESSAGE: Final = 32
 
 
@@ -81,9 +80,9 @@ class Queue(Receiver):
         self.unacked_count: i64 = 0
         self.unacked_bytes: i64 = 0  # of their bodies
         # Counts (`queues.counters`).
-        self.published: i64 = 0  # taken, from whomever
-        self.not_by_channels: i64 = 0  # of those: dead letters, what was released or remembered, the broker's own
-        self.refused: i64 = 0  # what channels published and was not taken: too much, or a repetition
+        self.published: i64 = 0  # taken, from any source
+        self.not_by_channels: i64 = 0  # of those: dead letters, released or remembered messages, the broker's own
+        self.refused: i64 = 0  # published by channels and not taken: too much, or a repetition
         self.delivered: i64 = 0
         self.delivered_no_ack: i64 = 0
         self.got: i64 = 0
@@ -91,14 +90,14 @@ class Queue(Receiver):
         self.got_empty: i64 = 0
         self.redelivered: i64 = 0
         self.acked: i64 = 0
-        self.deaths: DeathCounts | None = None  # None: none
+        self.deaths: DeathCounts | None = None  # None: nothing has died
         self.seen_activity: i64 = -1  # of `queues.activity`
 
         self.consumers: dict[Consumer, None] = {}  # in registration order
         self.exclusive_consumer: Consumer | None = None  # then there is no other one
-        self._groups = NOBODY  # from the first consumer on it is the queue's own
+        self._groups = NOBODY  # the queue's own from the first consumer on
         self._hungry: bool = False
-        self.is_search_long: bool = False  # many have to be passed over: only `drain` looks for a consumer
+        self.is_search_long: bool = False  # many are passed over in a search: only `drain` looks for a consumer
         self._scheduled: bool = False
         self._runnable = runnable
         self.parsed: QueueArguments | None = None  # None: a reply queue
@@ -112,7 +111,7 @@ class Queue(Receiver):
         self._returning: int = 0  # how many channels are giving messages back, step by step
         self._host = host
         self._log = host.log
-        self._load_waiters: list[Callable[[], None]] | None = None  # None: none
+        self._load_waiters: list[Callable[[], None]] | None = None  # None: nobody waits
 
     @property
     def declaration(self) -> QueueDeclaration:
@@ -127,12 +126,12 @@ class Queue(Receiver):
 
     @property
     def ready_count(self) -> i64:
-        """How many messages are ready."""
+        """The number of ready messages."""
         return self.ready.count
 
     @property
     def message_count(self) -> i64:
-        """How many messages there are, ready or unacked."""
+        """The number of messages, ready or unacked."""
         return self.ready.count + self.unacked_count
 
     @property
@@ -184,7 +183,7 @@ class Queue(Receiver):
         return ACCEPTED
 
     def accept(self, message: Message, origin: i64) -> i64:
-        """Take a message: hand it to a consumer at once, keep it, or do with it what the rules say.
+        """Take a message: hand it to a consumer at once, keep it, or do what the rules say.
 
         `origin`: where it is from (``queues.origin``). Returns the outcome (``queues.outcome``).
         """
@@ -222,7 +221,7 @@ class Queue(Receiver):
         return self._publish_once(keeper, seen, message, origin)
 
     def _publish_by_rules(self, keeper: RuleKeeper, message: Message, origin: i64) -> i64:
-        """Do what the rules say."""
+        """Handle a publish by the rules."""
         if not keeper.admit(message, origin):
             return REFUSED
         self.published += 1
@@ -248,7 +247,7 @@ class Queue(Receiver):
         sharing = self.sharing
         selective = self.selective
         if selective is not None:
-            pass  # who wants it is found by `drain`
+            pass  # `drain` finds the consumers that want it
         elif sharing is not None:
             # On the runnable list older messages of other keys go first.
             if self._hungry and not self._scheduled and sharing.maybe_hand_over(message):
@@ -265,7 +264,7 @@ class Queue(Receiver):
             self._hungry = True
         keeper.waits(message, place)
         if self.has_levels or selective is not None:
-            self.wake_if_hungry()  # what is ahead of it may be waiting for the disk, or for somebody else
+            self.wake_if_hungry()  # earlier messages may be waiting for the disk, or for another consumer
         if sharing is not None and self._hungry and (self._scheduled or not sharing.maybe_look_past()):
             self.wake()
 
@@ -283,15 +282,15 @@ class Queue(Receiver):
         return rules.overflow != DROP_HEAD and (rules.max_length >= 0 or rules.max_length_bytes >= 0)
 
     def has_space_for(self, count: i64, body_bytes: i64) -> bool:
-        """Tell whether a queue that may refuse would take so many messages, with so many bytes, if nobody took any."""
+        """Tell whether `count` more messages with `body_bytes` bytes would fit if consumers took none."""
         return self.need_keeper().length.has_space_for(count, body_bytes)
 
     def promise(self, count: i64, body_bytes: i64) -> None:
-        """Keep room for what a commit brings (origin `PROMISED`), until that has come, or `void_promise`."""
+        """Reserve room for the messages of a commit (origin `PROMISED`), until they come, or until `void_promise`."""
         self.need_keeper().length.promise(count, body_bytes)
 
     def void_promise(self) -> None:
-        """What was promised and has not come does not come any more."""
+        """Cancel the room reserved for a commit."""
         keeper = self.keeper
         if keeper is not None:
             keeper.length.void_promise()
@@ -333,7 +332,8 @@ class Queue(Receiver):
     def owns(self, index: QueueIndex) -> bool:
         """Tell whether an index with our name is of a lane of this queue.
 
-        Not one that is older than the queue: a queue of that name was declared before, and a crash came before its row.
+        An index that is older than the queue is not: a crash came after an earlier declaration of the name, before its
+        row was stored.
         """
         if index.queue_id < self.store_id:
             return False
@@ -353,7 +353,7 @@ class Queue(Receiver):
             self.need_keeper().restored(index)
 
     def held(self, lane: int) -> HeldLane | None:
-        """Return what is held in a lane (`queues.lanes`): DELAYED, PARKED, UNDELIVERED; None when nothing ever was."""
+        """Return a lane of held messages (`queues.lanes`): DELAYED, PARKED, UNDELIVERED; None if it was never used."""
         keeper = self.keeper
         return None if keeper is None else keeper.lanes.lane_of(lane)
 
@@ -363,7 +363,7 @@ class Queue(Receiver):
         return self.ready.count > 0 or (keeper is not None and keeper.lanes.holds_in_memory())
 
     def page_out(self) -> None:
-        """Memory is short: have what waits here stored and forgotten, transient or not."""
+        """Have waiting messages stored and forgotten, transient or not: memory is short."""
         if self.deleted or self.rules.memory_only:
             return
         keeper = self.keeper
@@ -376,7 +376,7 @@ class Queue(Receiver):
     def requeue(self, delivery: Delivery, *, failed: bool = True, delay_ms: int = -1) -> None:
         """Put a delivery back to its place, or do what the rules say. The caller wakes the queue when all are back.
 
-        `failed`: it counts towards a delivery limit. `delay_ms`: what the consumer asks for, negative: nothing.
+        `failed`: it counts towards a delivery limit. `delay_ms`: the delay that the consumer asks for, negative: none.
         """
         if self.deleted:
             self.unacked_count -= 1
@@ -429,7 +429,7 @@ class Queue(Receiver):
         self.forget(delivery)
 
     def count_death(self, reason: str, of_all: DeathCounts) -> None:
-        """Count a message that died here, and `of_all` queues of our kind."""
+        """Count a message that died here, also in `of_all`, the counts of queues of our kind."""
         of_all.count(reason)
         if self.deaths is None:
             self.deaths = DeathCounts()
@@ -441,7 +441,7 @@ class Queue(Receiver):
         self.ready.settle(delivery.message, delivery.sequence_number)
 
     def unacked_gone(self, delivery: Delivery) -> None:
-        """Note that a delivery is not out any more. The caller settles it."""
+        """Note that a delivery is no longer out. The caller settles it."""
         self.unacked_count -= 1
         self.unacked_bytes -= delivery.message.body_bytes
         sharing = self.sharing
@@ -449,12 +449,12 @@ class Queue(Receiver):
             sharing.answered(delivery.sequence_number, delivery.message)
 
     def begin_return(self) -> None:
-        """Hand nothing out until `end_return`: what comes back is to have its place before anything leaves."""
+        """Deliver nothing until `end_return`: returned messages must have their places before others leave."""
         self._returning += 1
         self._restrained = True
 
     def end_return(self) -> None:
-        """All that one channel gives back is here."""
+        """Note that one channel has returned all its messages."""
         if self.deleted:
             return
         self._returning -= 1
@@ -481,17 +481,17 @@ class Queue(Receiver):
             self._runnable.append(self)
 
     def wake_if_hungry(self) -> None:
-        """A message became ready outside of a publish: see to it that it is handed out."""
+        """Have a message delivered that became ready outside of a publish."""
         if self._hungry:
             self.wake()
 
     def drain(self) -> None:
-        """Hand out ready messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
+        """Deliver ready messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
         self._scheduled = False
         self._hand_out_ready()
 
     def serve(self, consumer: Consumer) -> None:
-        """Hand out to `consumer`, whose turn it is on its channel or connection, while it has room."""
+        """Deliver to `consumer`, whose turn it is on its channel or connection, while it has room."""
         if self.deleted:
             return
         hungry = self._hungry
@@ -500,7 +500,7 @@ class Queue(Receiver):
         self._hand_out_ready()
         self._groups.widen()
         if hungry:
-            self._hungry = True  # of others nothing has become known
+            self._hungry = True  # nothing is known of the others
 
     def _hand_out_ready(self) -> None:
         keeper = self.keeper
@@ -526,7 +526,7 @@ class Queue(Receiver):
                 return
             budget -= 1
             if not ready.is_ready():
-                return  # `_loaded` goes on
+                return  # `_loaded` will continue
             consumer = self.pick()
             if self.is_search_long:
                 budget -= self.take_search_cost()
@@ -563,7 +563,7 @@ class Queue(Receiver):
         self.need_keeper().timeouts().begin(consumer.ledger, consumer.visibility_ms, consumer.timeout_ms)
 
     def is_ready_to_get(self) -> bool:
-        """Tell whether `get` can answer now. What has expired is out of its way then."""
+        """Tell whether `get` can answer now; first let expired messages go."""
         if self._returning:
             return False
         if self.keeper is not None and not self.keeper.expiry.expire():
@@ -571,13 +571,13 @@ class Queue(Receiver):
         return self.ready.is_ready()
 
     def call_when_ready(self, waiter: Callable[[], None]) -> None:
-        """Have `waiter` called when the oldest message has come from disk, or what is being given back is here."""
+        """Have `waiter` called when the oldest message has been read from disk, or returned messages are in place."""
         if self._load_waiters is None:
             self._load_waiters = []
         self._load_waiters.append(waiter)
 
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        """Answer basic.get through `ledger` with the next message; False when there is none. See `is_ready_to_get`."""
+        """Answer basic.get through `ledger` with the next message; False when it is empty. See `is_ready_to_get`."""
         if self._get(ledger, no_ack):
             return True
         self.got_empty += 1
@@ -591,7 +591,7 @@ class Queue(Receiver):
             keeper.expiry.expire()
         while self.ready.count > 0 and not self.paused:
             if not self.ready.is_ready():
-                return False  # what was ahead of it has expired just now
+                return False  # the messages before it have expired just now
             sharing = self.sharing
             message = self.ready.take_next() if sharing is None else sharing.maybe_take_for(ledger)
             if message is None:
@@ -619,7 +619,7 @@ class Queue(Receiver):
         return False
 
     def _loaded(self, lost: int, lost_bytes: int) -> None:
-        """Messages have come from disk; those that were `lost` are damaged there, and not served."""
+        """Continue after messages were read from disk; those that were `lost` are damaged there, and not served."""
         self.ready.lost(lost, lost_bytes)
         keeper = self.keeper
         if keeper is not None and not self.deleted:
@@ -629,7 +629,7 @@ class Queue(Receiver):
         self.serve_waiters()
 
     def serve_waiters(self) -> None:
-        """Go on with what waits for the next message, if it is here."""
+        """Let waiters for the next message continue, if it is here."""
         waiters = self._load_waiters
         if waiters and not self._returning and self.ready.is_ready():
             self._load_waiters = None
@@ -637,18 +637,18 @@ class Queue(Receiver):
                 waiter()
 
     def took_out(self) -> None:
-        """What was fetched is out: what is behind it may be in memory, and what waited for it to be loaded goes on."""
+        """Continue after a fetched message was taken out: the next one may be in memory now."""
         self._loaded(0, 0)
 
     def purge(self) -> int:
-        """Drop all ready messages and return how many there were."""
+        """Drop all ready messages and return their number."""
         count = int(self.ready.count)
         self.ready.purge()
         self._loaded(0, 0)
         return count
 
     def close(self) -> None:
-        """Let go of everything: the queue is deleted. Deliveries that are out are forgotten when they come back."""
+        """Release everything: the queue is deleted. Unacked deliveries are forgotten when they come back."""
         self.deleted = True
         self._returning = 0
         self.consumers = {}
@@ -656,7 +656,7 @@ class Queue(Receiver):
         if self._groups is not NOBODY:
             self._groups.clear()
         self._hungry = False
-        # It has us, and we have it: nothing must be left for the cyclic collector.
+        # It refers to us, and we to it: do not leave them to the cyclic collector.
         selective = self.selective
         if selective is not None:
             selective.close()
@@ -672,7 +672,7 @@ class Queue(Receiver):
     # --- rules ----------------------------------------------------------------------------------------------------
 
     def need_keeper(self) -> RuleKeeper:
-        """Return the keeper, from now on there."""
+        """Return the keeper; make it if needed."""
         keeper = self.keeper
         if keeper is None:
             keeper = RuleKeeper(self, self.rules, self._host)
@@ -680,7 +680,7 @@ class Queue(Receiver):
         return keeper
 
     def used(self) -> None:
-        """Somebody showed interest: an expiry begins anew."""
+        """Restart the expiry of the queue: it was used."""
         if self.keeper is not None:
             self.keeper.used()
 
@@ -695,7 +695,7 @@ class Queue(Receiver):
         self.stores = self.durable and not rules.memory_only
         self._restrain()
         if rules.is_plain() and self.keeper is None:
-            self._fit_consumers()  # their timeout is no rule of the queue
+            self._fit_consumers()  # their timeout is not a rule of the queue
             return
         if rules.key_shared and self.sharing is None:  # of the declaration, never of a policy: the queue is new
             self.sharing = KeySharing(self, self.ready.backlog(0), rules.key_header)
@@ -711,7 +711,7 @@ class Queue(Receiver):
             self._fit(consumer)
 
     def _fit(self, consumer: Consumer) -> None:
-        """Give a consumer what the rules allow."""
+        """Set the limits of a consumer by the rules."""
         rules = self.rules
         consumer.prefetch = consumer.wanted_prefetch
         if rules.prefetch_max > 0 and (consumer.prefetch == 0 or consumer.prefetch > rules.prefetch_max):
@@ -726,7 +726,7 @@ class Queue(Receiver):
         consumer.has_time_limit = not consumer.no_ack and (consumer.visibility_ms > 0 or consumer.timeout_ms > 0)
 
     def pause(self, *, paused: bool) -> None:
-        """Hand nothing out until resumed; publishing goes on."""
+        """Deliver nothing until resumed; publishing continues."""
         self.paused = paused
         self._restrain()
         if not paused:
@@ -736,7 +736,7 @@ class Queue(Receiver):
         self._restrained = self.paused or self.rules.max_unacked >= 0 or self._returning > 0
 
     def is_restrained(self) -> bool:
-        """Tell (and note) that the rules let nothing out now. Whoever changes that wakes the queue."""
+        """Tell (and note) that the rules do not allow deliveries now. Code that changes that wakes the queue."""
         if self._restrained and (
             self.paused or self._returning > 0 or 0 <= self.rules.max_unacked <= self.unacked_count
         ):
@@ -766,7 +766,7 @@ class Queue(Receiver):
             ChannelException: 403, it or another one is exclusive; 403, exclusive on a single-active-consumer queue.
         """
         if self.rules.is_quorum:
-            consumer.exclusive = False  # as RabbitMQ: quorum queues do not know it
+            consumer.exclusive = False  # like RabbitMQ: quorum queues do not support it
         taken = self.exclusive_consumer is not None or (consumer.exclusive and len(self.consumers) > 0)
         if taken or (consumer.exclusive and self.single_active):
             text = f"queue '{self.name}' in vhost '{self.vhost_name}' in exclusive use"
@@ -781,7 +781,7 @@ class Queue(Receiver):
         self.wake()
 
     def select(self, consumer: Consumer, selection: Selection) -> None:
-        """Hand out to `consumer`, which has just come, only what `selection` lets pass. No queue that shares keys."""
+        """Deliver to `consumer`, which has just come, only messages that pass `selection`. Not with shared keys."""
         selective = self.selective
         if selective is None:
             self.need_keeper()
@@ -790,7 +790,7 @@ class Queue(Receiver):
         selective.add(consumer, selection)
 
     def why_not_selected(self) -> str:
-        """Return what keeps a consumer of this queue from wanting only some of its messages, "": nothing."""
+        """Return why consumers of this queue cannot select messages, "": they can."""
         if self.rules.key_shared:
             return f"queue '{self.name}' shares keys, and hands out what is next of a key"
         if self.rules.memory_only:
@@ -822,7 +822,7 @@ class Queue(Receiver):
                 self.selective = None
         self._groups.remove(consumer)
         if self.consumers:
-            self.wake()  # another one may be active now, or free to take what only this one could
+            self.wake()  # another one may be active now, or get messages that only this one could take
         else:
             self._hungry = False
         if self.keeper is not None:
@@ -851,21 +851,21 @@ class Queue(Receiver):
         return consumer
 
     def rest(self, consumer: Consumer) -> bool:
-        """Hand nothing out to `consumer` before it comes back; False, and noted, when nobody else is served."""
+        """Deliver nothing to `consumer` until it comes back; False, and noted, when it is the only one served."""
         if self._groups.rest(consumer):
             return True
         self._hungry = False
         return False
 
     def _let_wait(self) -> Consumer | None:
-        """Choose nobody for a message that has just come: the search takes long, and is the next drain's."""
+        """Choose nobody for a message that has just come: the search takes long, and is left to the next drain."""
         if not self._scheduled:
             self._scheduled = True
             self._runnable.append(self)
         return None
 
     def has_room(self) -> bool:
-        """Tell whether some consumer may take a message, out of turn; note it when there is none."""
+        """Tell whether some consumer may take a message, out of turn; note it when all are full."""
         groups = self._groups
         found = groups.has_room()
         if groups.passed_over > PASSED_OVER_PER_MESSAGE:
@@ -875,7 +875,7 @@ class Queue(Receiver):
         return found
 
     def take_search_cost(self) -> i64:
-        """Return what the last search for a consumer counts for, in messages, once."""
+        """Return the cost of the last search for a consumer, in messages, once."""
         groups = self._groups
         cost: i64 = groups.passed_over // PASSED_OVER_PER_MESSAGE
         groups.passed_over = 0

@@ -1,14 +1,14 @@
-"""The messages of a queue that wait for a consumer: in which order, where in the log, and how they are taken out.
+"""The messages of a queue that wait for a consumer: their order, their places in the log, and how they are taken out.
 
 1. Each message has a place, ascending in publish order within a lane (``queues.lanes``). The backlogs of the lanes hold
-   the never-delivered messages; ``_returned`` holds requeued ones. In each lane these have smaller numbers than those,
-   but for what was taken out of turn before it came back (``queues.selective``).
+   the never-delivered messages; ``_returned`` holds requeued ones. In each lane the numbers of requeued messages are
+   smaller, except where messages were taken out of turn before they came back (``queues.selective``).
 2. Messages leave in the order of their places, so a requeued message has its old place again.
-3. Whether the next message is in memory is the backlog's to say.
-4. Of a key-shared queue what was requeued, or set aside for its key, is in the hands of ``sharing``, not in
-   ``_returned``, and counted here.
+3. The backlog tells whether the next message is in memory.
+4. In a key-shared queue ``sharing``, not ``_returned``, has the messages that were requeued, or set aside for their
+   key. They are counted here.
 
-Nothing here knows a consumer or a rule.
+This module knows neither consumers nor rules.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PLACE_MAX: Final = (1 << 62) - 1
 
 
 class ReadyMessages:
-    """What waits in a queue. ``store_id`` is its name in the log, 0 until it is needed."""
+    """The messages that wait in a queue. ``store_id`` is its name in the log, 0 until it is needed."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class ReadyMessages:
     ) -> None:
         self.count: i64 = 0
         self.body_bytes: i64 = 0
-        self.next_place: i64 = 0  # of what `take_next`, `take_oldest` or `take_head` returned last
+        self.next_place: i64 = 0  # of the message that `take_next`, `take_oldest` or `take_head` returned last
         self.next_redelivered: bool = False  # whether that may have been delivered before
         self.store_id = store_id
-        self.in_log: bool = False  # the log has had messages of ours: `settle` may find something
+        self.in_log: bool = False  # the log has had messages of ours: `settle` may find some
         self.sharing: KeySharing | None = None
         self._log = log
         self._vhost_name = vhost_name
@@ -64,14 +64,14 @@ class ReadyMessages:
         self._lanes: list[Backlog] | None = None
         self._unused: Backlog | None = None  # stands for each lane that has never had a message
         self._used = _NO_LANES  # the other lanes, in order
-        self._lane: i64 = 0  # none before this one has a message
-        self._returned: ReturnedMessages | None = None  # None: none yet
-        self._takes_ahead: bool = False  # something was taken out of turn to be handed out
+        self._lane: i64 = 0  # the lanes before this one are empty
+        self._returned: ReturnedMessages | None = None  # None: nothing came back yet
+        self._takes_ahead: bool = False  # a message was taken out of turn for a delivery
 
     # --- lanes ----------------------------------------------------------------------------------------------------
 
     def make_lanes(self, count: int) -> None:
-        """Have `count` lanes; nothing waits yet. All but the first are made when they are used."""
+        """Make `count` lanes of an empty queue. All but the first are made when they are used."""
         self._unused = Backlog(self._log, self._on_loaded)
         lanes = [self._unused] * count
         lanes[0] = self._backlog
@@ -89,7 +89,7 @@ class ReadyMessages:
         return backlog
 
     def keep_in(self, backlog: Backlog) -> None:
-        """Have the only lane be `backlog`; nothing waits yet."""
+        """Use `backlog` as the only lane of an empty queue."""
         self._backlog = backlog
 
     def lane_count(self) -> int:
@@ -115,7 +115,7 @@ class ReadyMessages:
         return [self._backlog] if lanes is None else [lanes[lane] for lane in self._used]
 
     def _first_lane(self) -> i64:
-        """Return the first lane with a message; behind the last when there is none."""
+        """Return the first lane with a message; the number of lanes when all are empty."""
         lanes = self._lanes
         assert lanes is not None
         lane: i64 = self._lane
@@ -128,7 +128,7 @@ class ReadyMessages:
     # --- in -------------------------------------------------------------------------------------------------------
 
     def append(self, message: Message, lane: i64) -> i64:
-        """Have `message` wait behind all others of its lane; return its place."""
+        """Put `message` at the end of its lane; return its place."""
         self.count += 1
         self.body_bytes += message.body_bytes
         lanes = self._lanes
@@ -139,14 +139,14 @@ class ReadyMessages:
         return lane << LANE_SHIFT | self._lane_in_use(lanes, lane).append(message)
 
     def skip(self, lane: i64) -> i64:
-        """Return the place of a message that comes and goes at once. Nothing waits in its lane."""
+        """Return the place of a message that comes and goes at once. Its lane is empty."""
         lanes = self._lanes
         if lanes is None:
             return self._backlog.skip_number()
         return lane << LANE_SHIFT | self._lane_in_use(lanes, lane).skip_number()
 
     def put_back(self, message: Message, place: i64) -> None:
-        """Have `message` wait again where it was."""
+        """Put `message` back where it was, to wait again."""
         self.count += 1
         self.body_bytes += message.body_bytes
         sharing = self.sharing
@@ -160,7 +160,7 @@ class ReadyMessages:
             sharing.returned(place, message)
 
     def lost(self, count: int, body_bytes: int) -> None:
-        """Some that were counted are damaged on disk."""
+        """Subtract messages that were counted and are damaged on disk."""
         self.count -= count
         self.body_bytes -= body_bytes
 
@@ -186,7 +186,7 @@ class ReadyMessages:
                 self.backlog(place >> LANE_SHIFT).settled(place & NUMBER_MASK)
 
     def replace(self, message: Message, place: i64) -> None:
-        """Have the log forget the message at `place`, which goes on waiting for its answer as another one."""
+        """Have the log forget the message at `place`; another one waits for the answer in its stead."""
         index = self.index_of(place >> LANE_SHIFT)
         if index is not None:
             self._log.batch.settle(index, message, place & NUMBER_MASK)
@@ -244,12 +244,12 @@ class ReadyMessages:
         backlog.restore(index)
         self.count += index.live_count
         self.body_bytes += index.live_body_bytes
-        # What was delivered and not stored has left no number behind: the next messages get those numbers again.
+        # A message that was delivered and not stored has left no trace: the next messages get such numbers again.
         known = clean and index.delivered_below < index.next_number
         backlog.delivered_before = index.delivered_below if known else index.next_number
 
     def page_out(self) -> None:
-        """Have what waits stored and forgotten, transient or not."""
+        """Have waiting messages stored and forgotten, transient or not."""
         if not self.count:
             return
         lanes = self._lanes
@@ -268,7 +268,7 @@ class ReadyMessages:
     # --- out, in turn ---------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Tell whether the next message is in memory, or there is none. See `KeySharing.is_ready` for those queues."""
+        """Tell whether the next message is in memory or does not exist. If key-shared, see `KeySharing.is_ready`."""
         if self.count == 0:
             return True
         lanes = self._lanes
@@ -280,7 +280,7 @@ class ReadyMessages:
         return self._is_returned_first() or lanes[self._first_lane()].is_ready()
 
     def _is_returned_first(self) -> bool:
-        """Tell whether something came back that is before the backlog."""
+        """Tell whether a returned message is before the backlog."""
         returned = self._returned
         if returned is None or returned.count() == 0:
             return False
@@ -318,7 +318,7 @@ class ReadyMessages:
         return message
 
     def maybe_take_oldest(self) -> Message | None:
-        """Take the oldest message out, whoever may have it; None when it is on disk. `next_place` is where it was."""
+        """Take the oldest message out, for any consumer; None when it is on disk. `next_place` is where it was."""
         sharing = self.sharing
         if sharing is None:
             return self.take_next() if self.is_ready() else None
@@ -329,7 +329,7 @@ class ReadyMessages:
     # --- out, out of turn -----------------------------------------------------------------------------------------
 
     def waiting_lanes(self) -> list[int]:
-        """Return what `maybe_head` can be asked for: the lanes with messages, -1 for what was returned or set aside."""
+        """Return the arguments for `maybe_head`: lanes with messages, and -1 for messages returned or set aside."""
         found: list[int] = []
         if self.maybe_head(-1) is not None:
             found.append(-1)
@@ -346,7 +346,7 @@ class ReadyMessages:
         return found
 
     def maybe_head(self, lane: i64) -> Message | None:
-        """Return the first message of a lane; None when there is none, or it has to come from disk."""
+        """Return the first message of a lane; None when the lane is empty, or the message has to be read from disk."""
         if lane < 0:
             if self.sharing is not None:
                 return self.sharing.maybe_oldest()
@@ -356,7 +356,7 @@ class ReadyMessages:
         return backlog.head() if backlog.is_ready() else None
 
     def take_head(self, lane: i64) -> Message:
-        """Take out what `maybe_head` has returned. `next_place` is where it was."""
+        """Take out the message that `maybe_head` has returned. `next_place` is where it was."""
         if lane < 0:
             if self.sharing is not None:
                 return self.sharing.take_oldest()
@@ -397,7 +397,7 @@ class ReadyMessages:
         return None if returned is None else returned.maybe_at(place)
 
     def waits_at(self, place: i64) -> bool:
-        """Tell whether a message may wait at `place`, returned ones left aside: see `returned_places`."""
+        """Tell whether a message may wait at `place`, except for returned ones: see `returned_places`."""
         sharing = self.sharing
         if sharing is not None and sharing.maybe_aside(place) is not None:
             return True
@@ -415,12 +415,12 @@ class ReadyMessages:
         return [] if returned is None else returned.places()
 
     def returned_count(self) -> i64:
-        """Return how many they are."""
+        """Return the number of returned messages."""
         returned = self._returned
         return 0 if returned is None else returned.count()
 
     def count_in_memory(self, memory_bytes: int) -> None:
-        """Count what somebody who looks has in memory besides; negative: has no longer."""
+        """Count additional memory of a reader that only looks; negative: it no longer has it."""
         self._log.resident_bytes += memory_bytes
 
     def maybe_take_out(self, place: i64) -> Message | None:
@@ -441,7 +441,7 @@ class ReadyMessages:
         return message
 
     def take_out(self, place: i64, body_bytes: i64) -> bool:
-        """Take a message out that was fetched; False when it does not wait any more. Its index page is resident."""
+        """Take a fetched message out; False when it no longer waits. Its index page is resident."""
         if self.sharing is not None and self.sharing.maybe_take_out(place) is not None:
             return True
         if not self.backlog(place >> LANE_SHIFT).remove(place & NUMBER_MASK):
@@ -456,9 +456,9 @@ class ReadyMessages:
         return None if returned is None else returned.maybe_at(place)
 
     def take_ahead(self, message: Message, place: i64) -> bool:
-        """Take `message` out of turn, which waits at `place`, to be handed out; False when it does not wait there.
+        """Take `message`, which waits at `place`, out of turn for a delivery; False when it does not wait there.
 
-        `next_redelivered` is as after `take_next`. Of what waits on disk only the index page is resident.
+        `next_redelivered` is as after `take_next`. For a message on disk only the index page is resident.
         """
         returned = self._returned
         if returned is not None and returned.maybe_take(place) is not None:
@@ -475,7 +475,7 @@ class ReadyMessages:
         return True
 
     def thin_out(self) -> None:
-        """Have what waits far apart, as what nobody takes does, take no place in memory for what is between."""
+        """Free the places between messages that wait far apart, as those do that no consumer takes."""
         for lane in [0] if self._lanes is None else self._used:
             backlog = self.backlog(lane)
             if backlog.is_sparse() and not backlog.thin_out():
@@ -488,7 +488,7 @@ class ReadyMessages:
     # --- all of them ----------------------------------------------------------------------------------------------
 
     def purge(self) -> None:
-        """Drop them all."""
+        """Drop all waiting messages."""
         if self.in_log and self._returned is not None:
             self._returned.settle_all(self._log.reclamation, self.settle)
         if self.sharing is not None:
@@ -498,7 +498,7 @@ class ReadyMessages:
         self._forget()
 
     def close(self) -> None:
-        """Let go of everything: the queue is deleted. The log forgets its messages with the queue."""
+        """Release everything: the queue is deleted. The log forgets its messages with the queue."""
         self._index = None
         self.in_log = False
         for backlog in self._backlogs():
@@ -506,7 +506,7 @@ class ReadyMessages:
         if self._unused is not None:
             self._unused.close()
         self._on_loaded = nobody_waits
-        # It has us, and we have it: nothing must be left for the cyclic collector.
+        # It refers to us, and we to it: do not leave them to the cyclic collector.
         sharing = self.sharing
         if sharing is not None:
             sharing.close()
@@ -520,7 +520,7 @@ class ReadyMessages:
         self.body_bytes = 0
 
     def returned_messages(self, first: i64, last: i64, most: int) -> list[tuple[int, Message]]:
-        """Return the first of what came back or was set aside from place `first` to `last`, with places, in order."""
+        """Return the first messages returned or set aside from place `first` to `last`, with places, in order."""
         sharing = self.sharing
         if sharing is not None:
             aside = sharing.aside_places()
@@ -536,7 +536,7 @@ class ReadyMessages:
         """Return the bodies of those that are on disk only."""
         if not self.paged_out_count():
             return 0
-        # A stream that has been compacted has in memory what is counted no more.
+        # A compacted stream may have messages in memory that no longer count.
         return max(int(self.body_bytes) - self._bodies_in_memory(), 0)
 
     def _bodies_in_memory(self) -> int:
@@ -563,7 +563,7 @@ class ReadyMessages:
         return int(count), int(body_bytes)
 
     def memory_bytes(self) -> int:
-        """Return what those in memory take, about; what came back is not counted."""
+        """Return roughly how many bytes the messages in memory take; returned ones are not counted."""
         return sum([backlog.memory_bytes() for backlog in self._backlogs()])
 
     def in_memory(self) -> list[Message]:

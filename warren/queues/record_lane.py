@@ -1,9 +1,9 @@
-"""A lane of small records: what the broker itself remembers in the log, numbered, in the frame of what it belongs to.
+"""A lane of small records that the broker itself keeps in the log, numbered, in one frame with related changes.
 
 1. A record is a live message of the lane, so checkpoints, compaction, salvage and the tools treat it like any other. It
-   is in the frame of everything else that was stored in the same call of the engine.
-2. After a restart the lane reads what is there and tells `found` of each record, then `all_found`.
-3. A record that is damaged is reported, and stays: nobody can say whose it was, and only an operator gives it up.
+   is in one frame with everything else that was stored in the same call of the engine.
+2. After a restart the lane reads its records and tells `found` of each, then `all_found`.
+3. A damaged record is reported, and stays: its owner is unknown, and only an operator gives it up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESTORE_MAX: Final = 4096
 
 _NOWHERE: Final = Envelope("", "")
 _NO_PROPERTIES: Final = b"\x00\x00"
-_STORED: Final = build_message(_NOWHERE, _NO_PROPERTIES, b"", 0, True)  # stands for one that is written
+_STORED: Final = build_message(_NOWHERE, _NO_PROPERTIES, b"", 0, True)  # stands for a record that is written
 
 
 class RecordLane(IndexOwner):
@@ -36,11 +36,11 @@ class RecordLane(IndexOwner):
         self.is_restoring: bool = False
         self._vhost = vhost
         self._name = name
-        self._in_batch: dict[int, Message] = {}  # what the open batch has
+        self._in_batch: dict[int, Message] = {}  # the records in the open batch
         self._restore_end: i64 = 0
 
     def put(self, number: i64, body: bytes, time_ms: i64) -> None:
-        """Store a record; there is none of this number."""
+        """Store a record under a free number."""
         index = self.index
         log = self.log
         if index is None:
@@ -53,7 +53,7 @@ class RecordLane(IndexOwner):
         log.batch.add(index, message, number)
 
     def drop(self, number: i64) -> None:
-        """Forget a record; a negative number stands for something that was not stored."""
+        """Forget a record; a negative number stands for one that was not stored."""
         index = self.index
         if number >= 0 and index is not None:
             self.log.batch.settle(index, self._in_batch.pop(int(number), _STORED), number)
@@ -68,7 +68,7 @@ class RecordLane(IndexOwner):
         self._in_batch.clear()
 
     def close(self) -> None:
-        """Let go of the index: it is deleted."""
+        """Delete the index."""
         if self.index is not None:
             self.log.delete_queue(self.index)
             self.index = None
@@ -76,11 +76,11 @@ class RecordLane(IndexOwner):
         self.is_restoring = False
 
     def batch_closed(self) -> None:
-        """The records have their places now."""
+        """Note the places of the records, which are known now."""
         self._in_batch.clear()
 
     def restore(self, index: QueueIndex) -> None:
-        """Begin to read what recovery found. All pages of the index stay in memory: any record may go next."""
+        """Begin to read the records that recovery found. All index pages stay in memory: any record may go next."""
         index.owner = self
         self.index = index
         self.next_number = index.next_number
@@ -108,13 +108,13 @@ class RecordLane(IndexOwner):
             self.all_found()
 
     def fetched(self, numbers: list[int], messages: list[Message | None], next_page: i64) -> None:
-        """Records have been read."""
+        """Take over records that were read."""
         index = self.index
         if index is None:
             return  # deleted meanwhile
         for number, message in zip(numbers, messages, strict=True):
             if index.lsn_of_resident(number) == 0:
-                continue  # forgotten while it was read
+                continue  # forgotten during the read
             if message is not None:
                 self.found(number, message.body(), message.time_ms)
         self._read_from(next_page)

@@ -1,7 +1,7 @@
 """The messages of a queue that came back and wait again, by their places: the first of them, any of them, or a range.
 
-``_order`` is a heap of their places, and may have places of messages that have left, which are passed over: as many as
-there are messages at most, or a few.
+``_order`` is a heap of their places. It may have stale places of messages that have left, which are passed over: at
+most as many as there are messages, or a few.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ STALE_MIN: Final = 64
 
 
 class ReturnedMessages:
-    """What came back."""
+    """The returned messages."""
 
     def __init__(self) -> None:
         self.body_bytes: i64 = 0
         self._messages: dict[int, Message] = {}
         self._order: list[int] = []
-        self._sorted: bool = False  # `_order` is in order, as somebody has looked at a range
+        self._sorted: bool = False  # `_order` is sorted, after a look at a range
 
     def count(self) -> i64:
-        """Return how many there are."""
+        """Return the number of messages."""
         return len(self._messages)
 
     def put(self, message: Message, place: i64) -> None:
@@ -39,7 +39,7 @@ class ReturnedMessages:
         heappush(self._order, int(place))
 
     def first_place(self) -> i64:
-        """Return the place of the first; there is one."""
+        """Return the place of the first; not when it is empty."""
         order = self._order
         messages = self._messages
         while order[0] not in messages:
@@ -48,7 +48,7 @@ class ReturnedMessages:
         return order[0]
 
     def first(self) -> Message:
-        """Return the first; there is one."""
+        """Return the first; not when it is empty."""
         return self._messages[int(self.first_place())]
 
     def maybe_at(self, place: i64) -> Message | None:

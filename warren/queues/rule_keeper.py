@@ -1,17 +1,17 @@
-"""Carries out the rules of a queue: each rule has its own module, and what they have in common is here.
+"""Carries out the rules of a queue: each rule has its own module, and their common part is here.
 
 A queue without rules has no keeper, and pays nothing. One gets a keeper with its first rule, or with the first message
 that has a rule of its own (an expiration, a delay).
 
     publish    refused (``length_limit``, ``seen_keys``) | held (``held_lanes``) | taken, with its time (``expiry``)
     waiting    expired (``expiry``) | dropped from the head (``length_limit``)
-    out        its time is over (``delivery_timeout``): returned
+    unacked    its time is over (``delivery_timeout``): returned
     returned   counted: back to its place | held | given up (``retry``)
     leaving    dead-lettered when the queue has a dead letter exchange, else gone (``message_deaths``)
     unused     the queue itself expires (x-expires)
 
-The parts know the queue, and what becomes of a message that dies, but not the keeper. It has one timer for all of
-them, and when that has come each has its turn in a fixed order.
+The parts know the queue, and `MessageDeaths`, but not the keeper. The keeper has one timer for all of them. When that
+is due each part has its turn in a fixed order.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RuleKeeper(Timer):
         self._plan()
 
     def change(self, rules: QueueRules) -> None:
-        """Keep other rules from now on. The queue sees to what follows for its consumers."""
+        """Keep other rules from now on. The queue applies the consequences for its consumers."""
         if self.rules.expires_ms != rules.expires_ms:
             self._used_ms = self.log.now_ms
         self.rules = rules
@@ -91,30 +91,30 @@ class RuleKeeper(Timer):
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def admit(self, message: Message, origin: i64) -> bool:
-        """Decide on a publish; False when the queue has nothing more to do with it."""
+        """Decide on a publish; False when the queue need not do anything more with it."""
         if not self.length.admits(message, origin):
             return False
         self.expiry.admitted(message)
         return True
 
     def waits(self, message: Message, place: i64) -> None:
-        """`message` waits now: note its deadline, keep the limits."""
+        """Note the deadline of `message`, which waits now, and keep the limits."""
         self.expiry.waits(message, place)
         self.length.keep()
 
     def takes_back(self, delivery: Delivery, failed: bool, delay_ms: i64) -> bool:
-        """Decide what becomes of a returned delivery; False when it does not go to its old place.
+        """Decide about a returned delivery; False when it does not go to its old place.
 
-        `delay_ms`: what its consumer asks for; negative: what the rules say.
+        `delay_ms`: the delay that its consumer asks for; negative: by the rules.
         """
         return self.retries.comes_back(delivery, failed, delay_ms, self.log.now_ms) and self.expiry.returns(delivery)
 
     def rejected(self, delivery: Delivery) -> None:
-        """A consumer does not want a message back."""
+        """Handle a message that a consumer does not want back."""
         self.deaths.add(delivery.message, delivery.sequence_number, REJECTED)
 
     def timeouts(self) -> DeliveryTimeouts:
-        """Return the time limits of what is out."""
+        """Return the time limits of unacked deliveries."""
         timeouts = self._timeouts
         if timeouts is None:
             timeouts = DeliveryTimeouts(self.queue, self._host, self)
@@ -122,20 +122,20 @@ class RuleKeeper(Timer):
         return timeouts
 
     def restored(self, index: QueueIndex) -> None:
-        """The backlog of a lane was taken over from an earlier process."""
+        """Look at the backlog of a lane, taken over from an earlier process."""
         self.length.keep()
         self._plan()
         self.expiry.restored(index)
 
     def restore_lane(self, index: QueueIndex, clean: bool) -> None:
-        """Take over a lane of held messages that recovery found, or of what the queue has seen."""
+        """Take over a lane that recovery found: of held messages, or of seen keys."""
         if self.seen is not None and self.seen.lacks(index.lane):
             self.seen.restore(index)
         else:
             self.lanes.restore(index, clean=clean)
 
     def loaded(self) -> None:
-        """A head has come from disk: whatever waited for it goes on."""
+        """Continue after a head was read from disk."""
         self.expiry.expire()
         self.length.keep()
         self._plan()
@@ -161,7 +161,7 @@ class RuleKeeper(Timer):
         self._plan()
 
     def _plan(self) -> None:
-        """Set the timer for whatever comes first."""
+        """Set the timer for the earliest event."""
         if self.queue.deleted:
             return
         at_ms: i64 = min(self.expiry.first_ms(), self.lanes.first_ms(), self._unused_until_ms())
@@ -171,19 +171,19 @@ class RuleKeeper(Timer):
             self._host.timers.at(at_ms, self)
 
     def used(self) -> None:
-        """Somebody declared the queue again, got from it, or stopped consuming."""
+        """Note that the queue was declared again, got from, or lost a consumer."""
         self._used_ms = self.log.now_ms
         if self.rules.expires_ms >= 0:
             self._plan()
 
     def _unused_until_ms(self) -> i64:
-        """Return when the queue itself expires, if nobody uses it until then."""
+        """Return when the queue itself expires, if it is not used until then."""
         if self.rules.expires_ms < 0 or self.queue.consumers:
             return NEVER
         return self._used_ms + self.rules.expires_ms
 
     def close(self) -> None:
-        """The queue is deleted."""
+        """Release everything: the queue is deleted."""
         self.lanes.close()
         if self.seen is not None:
             self.seen.close()

@@ -1,42 +1,42 @@
-"""Which messages a queue or an exchange has accepted: what comes again is dropped, and confirmed like the first.
+"""The messages that a queue or an exchange has accepted: repetitions are dropped, and confirmed like the first.
 
     argument of queue.declare or exchange.declare
     x-message-deduplication   true
-    x-deduplication-header    the header that has a message's key, ``x-deduplication-header`` without
-    x-cache-size              how many keys are remembered, and how many producers; `DEDUP_KEYS` without
+    x-deduplication-header    the header that has a message's key; default ``x-deduplication-header``
+    x-cache-size              how many keys are remembered, and how many producers; default `DEDUP_KEYS`
     x-cache-ttl               ms for which a key is remembered; without it only the size counts
 
     header of a message
     the one for keys          a text, bytes (the same key as the text that they encode) or an integer
-    x-producer and x-seq      a text and an integer: a number that is not larger than the highest that was accepted of
-                              this producer comes again
+    x-producer and x-seq      a text and an integer: a message is a repetition if its number is not larger than the
+                              highest that was accepted of this producer
 
-1. Only what was accepted is remembered, in the batch of the log that has its message: after a crash both are there, or
-   neither. Nothing remains of a publish that was refused; on an exchange that is one that any queue refused, or that
-   nobody got.
-2. What is remembered is as durable as the message: in the log when a durable queue has a persistent message or, on a
-   durable exchange, when any of the queues would store it. What a restart loses may come again.
+1. Only accepted messages are remembered, in the batch of the log that has the message: after a crash both are there, or
+   neither. A refused publish is not remembered; on an exchange that is one that any queue refused, or that was not
+   routed.
+2. A key is as durable as its message: it is in the log when a durable queue has a persistent message or, on a durable
+   exchange, when any of the queues would store it. A message whose key a restart loses may come again.
 3. A confirm waits until the key is on disk, that of a repetition as well: the first may still be on its way there.
-4. A repetition does not prolong anything. When there are too many keys the oldest goes; of the producers that which has
-   not published for the longest time. A producer costs the same however much it publishes.
-5. Looked at is what clients publish, and a transaction when it is committed. A delayed message is looked at and
-   remembered when it is published, so its window is no longer than that of others. A dead letter passes and leaves
-   nothing: it was accepted once, and may come back to where it was. What a delayed message exchange has held is new to
-   the queues that it comes to. On an exchange only publishes to it count, not what comes over a binding or to an
-   alternate.
-6. After a restart a key is remembered for its time from then on at most, whatever the clock was before. Nothing may be
+4. A repetition does not prolong anything. When there are too many keys the oldest goes; among producers the one that
+   has not published for the longest time. A producer costs the same however much it publishes.
+5. Publishes by clients are checked, those of a transaction when it is committed. A delayed message is checked and
+   remembered when it is published, so its window is not longer than that of others. A dead letter is neither checked
+   nor remembered: it was accepted once, and may come back to where it was. A message that a delayed message exchange
+   has held is new to its queues. On an exchange only publishes to it count, not messages that come over a binding or
+   to an alternate.
+6. After a restart a key is remembered for at most its time from then on, whatever the clock was before. Nothing may be
    published before `is_restoring` is False.
 7. Neither a purge nor a delivery forgets a key.
 8. A message on its way to very many queues is accepted when the last of them has it, or none refused it. Until then its
-   key and its producer are claimed: a publish with one of them waits, and is looked at when that is decided. Whoever
-   has a claim waits for nothing, so that nobody waits for ever.
+   key and its producer are claimed: a publish with one of them waits, and is checked when that is decided. A publish
+   that has a claim does not wait for anything, so a deadlock is impossible.
 
-Gaps in the numbers of a producer mean nothing, so they cannot be filled: whoever gets a nack for 5 and an ack for 6
-cannot send 5 again under that number.
+Gaps in the numbers of a producer mean nothing, so they cannot be filled: a producer that gets a nack for 5 and an ack
+for 6 cannot send 5 again under that number.
 
-Keys are records of a lane in the log (`queues.lanes`), numbered as they were accepted, so that the oldest is the first
-and its end is a settled message. Producers are in another lane: each has one record, replaced in its place. In memory a
-key costs about 300 bytes.
+Keys are records of a lane in the log (`queues.lanes`), numbered as they were accepted. So the oldest is the first, and
+its message is settled when it is forgotten. Producers are in another lane: each has one record, replaced in its place.
+In memory a key costs about 300 bytes.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ PRODUCER: Final = "x-producer"
 SEQUENCE: Final = "x-seq"
 # Longer keys and names are remembered by their SHA-256.
 KEY_MAX_BYTES: Final = 255
-# Expired keys go once in so long, at most so many in one go. They are not known any more before that.
+# How often expired keys are removed, and at most how many at once. They are not known from their expiry on.
 EXPIRE_EVERY_MS: Final = 1000
 EXPIRE_MAX: Final = 4096
-# From so many keys on full pages of the index are written to the log, so that checkpoints do not repeat them.
+# From this many keys on full pages of the index are written to the log, so that checkpoints do not repeat them.
 PAGED_FROM: Final = 16384
 PAGES_PER_BATCH: Final = 64
 
@@ -76,7 +76,7 @@ _ARGUMENTS: Final = ("message-deduplication", "deduplication-header", "cache-siz
 
 
 class MessageKeys:
-    """What a message says about itself: `key` and `producer` as they are remembered, ``b""`` without."""
+    """The keys of a message: `key` and `producer` as they are remembered, ``b""`` without."""
 
     def __init__(self) -> None:
         self.key: bytes = b""
@@ -85,7 +85,7 @@ class MessageKeys:
 
 
 class Claim:
-    """What says that a message with these keys is on its way to very many queues of an exchange, see (8)."""
+    """Tells that a message with these keys is on its way to very many queues of an exchange, see (8)."""
 
     def __init__(self, seen: SeenKeys, keys: MessageKeys) -> None:
         self._seen = seen
@@ -93,12 +93,12 @@ class Claim:
         seen.claim(keys)
 
     def end(self) -> None:
-        """It is accepted and remembered, or it is not."""
+        """End the claim: the message is accepted and remembered, or it is not."""
         self._seen.let_go(self._keys)
 
 
 class SeenKeys(Timer):
-    """What one queue or exchange remembers; `lane` and `producer_lane` are where, in the log, when it is `durable`."""
+    """The memory of one queue or exchange; `lane` and `producer_lane` are its lanes in the log if it is `durable`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class SeenKeys(Timer):
     # --- publishes ------------------------------------------------------------------------------------------------
 
     def keys_of(self, message: Message) -> MessageKeys | None:
-        """Return what `message` is to be known by; None when it has nothing of the kind."""
+        """Return the keys of `message`; None when it does not have any."""
         pieces = message.pieces
         content = message.content if pieces is None else pieces[0]
         if i64(read_i16_be(content, 7 + FLAGS_OFFSET)) & HEADERS == 0:
@@ -157,7 +157,7 @@ class SeenKeys(Timer):
         return keys if keys.key or keys.producer else None
 
     def knows(self, keys: MessageKeys) -> bool:
-        """Tell whether such a message was accepted before."""
+        """Tell whether a message with such keys was accepted before."""
         if keys.key and self._keys.knows(keys.key):
             return True
         return keys.producer != b"" and self._producers.knows(keys.producer, keys.sequence)
@@ -183,18 +183,18 @@ class SeenKeys(Timer):
         if keys.producer:
             self._producers.add(keys.producer, keys.sequence, stored)
 
-    # --- what is under way ----------------------------------------------------------------------------------------
+    # --- under way ----------------------------------------------------------------------------------------------------
 
     def has_claims(self) -> bool:
         """Tell whether anything is claimed."""
         return len(self._claimed_keys) > 0 or len(self._claimed_producers) > 0
 
     def is_claimed(self, keys: MessageKeys) -> bool:
-        """Tell whether another message has claimed one of these."""
+        """Tell whether another message has claimed one of these keys."""
         return keys.key in self._claimed_keys or keys.producer in self._claimed_producers
 
     def claim(self, keys: MessageKeys) -> None:
-        """Claim them; nobody has."""
+        """Claim these keys, which must be free."""
         assert not self.is_claimed(keys)
         if keys.key:
             self._claimed_keys.add(keys.key)
@@ -202,7 +202,7 @@ class SeenKeys(Timer):
             self._claimed_producers.add(keys.producer)
 
     def let_go(self, keys: MessageKeys) -> None:
-        """They are claimed no more."""
+        """End the claim of these keys."""
         self._claimed_keys.discard(keys.key)
         self._claimed_producers.discard(keys.producer)
 
@@ -221,7 +221,7 @@ class SeenKeys(Timer):
             self._timers.at(now_ms if first_ms <= now_ms else first_ms + EXPIRE_EVERY_MS, self)
 
     def lacks(self, lane: i64) -> bool:
-        """Tell whether `lane` is one of these two, with nothing in it yet."""
+        """Tell whether `lane` is one of these two, and still empty."""
         keys = self._keys
         producers = self._producers
         return (lane == keys.lane and keys.index is None) or (lane == producers.lane and producers.index is None)
@@ -235,11 +235,11 @@ class SeenKeys(Timer):
             self._producers.restore(index)
 
     def is_restoring(self) -> bool:
-        """Tell whether some of it has still to be read from disk."""
+        """Tell whether a part must still be read from disk."""
         return self._keys.is_restoring or self._producers.is_restoring
 
     def close(self) -> None:
-        """The queue or exchange is deleted: forget everything."""
+        """Forget everything: the queue or exchange is deleted."""
         self._keys.close()
         self._producers.close()
         self._timers.cancel(self)
@@ -247,15 +247,15 @@ class SeenKeys(Timer):
     # --- for operators --------------------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """Return how many keys are remembered, expired ones of the last moment included."""
+        """Return how many keys are remembered, including some that have just expired."""
         return len(self._keys.keys)
 
     def producer_count(self) -> int:
-        """Return of how many producers the highest number is remembered."""
+        """Return for how many producers the highest number is remembered."""
         return len(self._producers.producers)
 
     def oldest(self, most: int) -> list[tuple[str, int]]:
-        """Return at most so many keys as texts, with the time until which each is remembered, oldest first."""
+        """Return the `most` oldest keys as texts, with the time until which each is remembered, oldest first."""
         listed: list[tuple[str, int]] = []
         for key, seen in self._keys.keys.items():
             if len(listed) == most:
@@ -307,7 +307,7 @@ class KeyLane(RecordLane):
         return seen is not None and seen.until_ms > self.log.now_ms
 
     def add(self, key: bytes, stored: bool) -> None:
-        """Remember `key`, which is not known, or not any more."""
+        """Remember `key`, which is not known, or no longer known."""
         self.forget(key)
         until_ms: i64 = NEVER if self._ttl_ms < 0 else self.log.now_ms + self._ttl_ms
         number: i64 = -1
@@ -332,7 +332,7 @@ class KeyLane(RecordLane):
         return True
 
     def clear(self) -> int:
-        """Forget everything, and return how much that was."""
+        """Forget everything, and return how many keys that were."""
         count = len(self.keys)
         self.log.reclamation.add_named(self.keys, 0)
         self.keys = OrderedDict()
@@ -345,13 +345,13 @@ class KeyLane(RecordLane):
         self.keys = OrderedDict()
 
     def first_until_ms(self) -> i64:
-        """Return until when the oldest key is remembered; `NEVER` when there is none."""
+        """Return until when the oldest key is remembered; `NEVER` without keys."""
         for seen in self.keys.values():
             return seen.until_ms
         return NEVER
 
     def expire(self, now_ms: i64) -> None:
-        """Forget what has expired, at most `EXPIRE_MAX`."""
+        """Forget expired keys, at most `EXPIRE_MAX`."""
         left: i64 = EXPIRE_MAX
         while left > 0 and self.first_until_ms() <= now_ms:
             self._drop_oldest()
@@ -402,8 +402,8 @@ class Producer:
 class ProducerLane(RecordLane):
     """The last `size` producers that published. A record is the highest number, a serial one, and the name.
 
-    The serial numbers give the order in which producers were stored, for the numbers of the records do not: each
-    producer keeps its own, and leaves it to another one when it is forgotten.
+    The serial numbers give the order in which producers were stored. The numbers of the records do not: each producer
+    keeps its own, and another one gets it when the producer is forgotten.
     """
 
     def __init__(self, log: MessageLog, vhost: str, name: str, lane: i64, size: i64) -> None:
@@ -454,7 +454,7 @@ class ProducerLane(RecordLane):
             self._free.append(int(producer.number))
 
     def clear(self) -> int:
-        """Forget everybody, and return how many that were."""
+        """Forget all producers, and return how many they were."""
         count = len(self.producers)
         self.log.reclamation.add_named(self.producers, 0)
         self.producers = OrderedDict()
@@ -482,7 +482,7 @@ class ProducerLane(RecordLane):
         for serial, number, sequence, name in found:
             if serial > self._serial:
                 self._serial = serial
-            # Where a part of the log is damaged, what was replaced may be there beside what replaced it.
+            # Where a part of the log is damaged, a replaced record may be there besides the one that replaced it.
             if name in self.producers or len(self.producers) >= self.size:
                 self.drop(number)
                 continue
@@ -500,7 +500,7 @@ class ProducerLane(RecordLane):
 
 
 def key_bytes(value: object) -> bytes:
-    """Return what `value` is remembered by; ``b""`` when it can be no key."""
+    """Return the bytes by which `value` is remembered; ``b""`` when it cannot be a key."""
     if isinstance(value, str):
         key = b"t" + value.encode()
     elif isinstance(value, bytes):
@@ -521,15 +521,15 @@ def _text_of(key: bytes) -> str:
 
 
 def _entry_name(name: str) -> bytes:
-    """Return how `name` stands in an encoded table."""
+    """Return `name` as it is encoded in a table."""
     raw = name.encode()
     return bytes([len(raw)]) + raw
 
 
 def exchange_rules(declaration: ExchangeDeclaration, vhost: str, *, stored: bool = False) -> QueueRules | None:
-    """Return what the arguments of an exchange say about repetitions; None when it lets them pass.
+    """Return the deduplication rules of an exchange, by its arguments; None when it does not deduplicate.
 
-    `stored`: they come from the catalogue, where one that is refused today has no effect.
+    `stored`: they come from the catalogue; an argument that this version refuses has no effect.
 
     Raises:
         ChannelException: 406, an argument has an impossible type or value, in the words for queues.

@@ -1,21 +1,22 @@
 """Consumers that want only some of the messages of a queue: how far each has looked, and its turns.
 
-    looks at     what came back or is before its place, then what is behind that, in the order of places
-    is through   with all there is: it is out of the ring of the queue until a message comes, or comes back
-    waits        for the disk: likewise, until that is read
+    looks at     messages that came back or are before its place, then later ones, in the order of places
+    is through   with all messages: it is out of the ring of the queue until a message comes, or comes back
+    waits        for the disk: it is out of the ring until the read is done
 
-1. Each looks at each ready message once, and once more whenever that has come back. So n messages and m such consumers
-   take n * m decisions at most, whatever else happens to the queue; who has no room decides nothing.
-2. What does not match stays where it is, in its order. What matches is taken out from between others, when it is handed
-   out; nobody keeps it for a consumer without room.
+1. Each looks at each ready message once, and again whenever that has come back. So n messages and m such consumers
+   take at most n * m decisions, whatever else happens to the queue. A consumer without room decides nothing.
+2. A message that does not match stays where it is, in its order. One that matches is taken out from between others when
+   it is delivered; it is not kept for a consumer without room.
 3. The ring of the queue (``queues.consumer_groups``) has the turns: priorities and a single active consumer hold for
    these consumers, too. One turn is a message, or as many decisions as cost `TURN_LOOKS`. Consumers without a selection
-   take what is first, as ever.
-4. What is looked at counts for the budget of the turn of the queue, and of that of a channel or connection.
-5. What waits on disk only is read for them a window at a time, one for each queue: whoever has its place in it looks at
-   it there, and the next one is read for who has waited longest, when nobody who could go on has its place there. It is
-   never brought into the backlog, so the head stays short.
-6. There are `SELECTIVE_MAX` of them in a queue, at most: each publish costs a decision of each.
+   take the first message, as always.
+4. Looking counts for the budget of the turn of the queue, and of that of a channel or connection.
+5. Messages on disk are read for these consumers a window at a time, one window for each queue. A consumer whose place
+   is in the window looks at it there. The next window is read for the consumer that has waited longest, when no
+   consumer that could continue has its place in the current one. A window is never brought into the backlog, so the
+   head stays short.
+6. A queue has at most `SELECTIVE_MAX` of them: each publish costs a decision of each.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ if TYPE_CHECKING:
 
 SELECTIVE_MAX: Final = 64
 TURN_LOOKS: Final = 8
-# What is read at a time.
+# The size of a read.
 WINDOW_MESSAGES: Final = 256
 WINDOW_BYTES: Final = 256 << 10
-# How many places that are out of date there may be, of what came back, beside as many as came back.
+# How many stale places of returned messages there may be, in addition to as many as came back.
 STALE_MIN: Final = 64
-# How many messages are taken out from between others before it is looked whether the gaps are to be closed.
+# After how many messages taken out from between others it is checked whether to close the gaps.
 THIN_OUT_AFTER: Final = 1024
 
 
 class Search:
     """How far a consumer has looked.
 
-    `again`: a heap of the places of what has come back since, or had when the consumer came; some may have left.
+    `again`: a heap of the places of messages that came back since, or were back when the consumer came; some may be
+    stale.
     """
 
     def __init__(self, consumer: Consumer, selection: Selection, lanes: int, again: list[int]) -> None:
@@ -60,13 +62,13 @@ class Search:
         self.is_through: bool = False
         self.waits: bool = False
         self.looks: i64 = 0  # decisions, ever
-        self._lane: i64 = 0  # no lane before has anything behind the place in it
-        self._numbers = [0] * lanes  # by lane: everything in its backlog before has been looked at
+        self._lane: i64 = 0  # earlier lanes have nothing after the place in them
+        self._numbers = [0] * lanes  # by lane: everything before in its backlog has been looked at
         self._again = again
         self._marks: dict[int, int] = {}
 
     def next_place(self, ready: ReadyMessages) -> i64:
-        """Return the place of what it looks at next, -1: there is nothing."""
+        """Return the place that it looks at next, -1: it is through."""
         numbers = self._numbers
         lanes: i64 = len(numbers)
         lane: i64 = self._lane
@@ -89,15 +91,15 @@ class Search:
         return place
 
     def number_in(self, lane: i64) -> i64:
-        """Return the number in the backlog of a lane before which it has looked at everything."""
+        """Return the number in the backlog of a lane up to which it has looked at everything."""
         return self._numbers[lane]
 
     def pass_to(self, lane: i64, number: i64) -> None:
-        """Go on in a lane with `number`."""
+        """Continue in a lane with `number`."""
         self._numbers[lane] = int(number)
 
     def passed(self, place: i64) -> None:
-        """Go on behind `place`, which `next_place` has returned."""
+        """Continue after `place`, which `next_place` has returned."""
         again = self._again
         came_back: bool = False
         while again and again[0] == place:
@@ -105,18 +107,18 @@ class Search:
             came_back = True
         lane: i64 = place >> LANE_SHIFT
         number = int(place & NUMBER_MASK)
-        # On disk the backlog has what came back, too: it may be at this very place.
+        # On disk the backlog has returned messages, too: one may be at this very place.
         if not came_back or self._numbers[lane] == number:
             self._numbers[lane] = number + 1
 
     def came(self, lane: i64) -> bool:
-        """A message has come into a lane; True when it was through."""
+        """Note that a message has come into a lane; True when the consumer was through."""
         if lane < self._lane:
             self._lane = lane
         return self._goes_on()
 
     def came_back(self, place: i64, ready: ReadyMessages) -> bool:
-        """A message has come back; True when it was through."""
+        """Note that a message has come back; True when the consumer was through."""
         again = self._again
         if len(again) > 2 * ready.returned_count() + STALE_MIN:
             again = sorted({each for each in again if ready.maybe_returned(each) is not None})
@@ -132,7 +134,7 @@ class Search:
         return True
 
     def mark(self, ready: ReadyMessages) -> None:
-        """Note what there is now, for `has_seen_all`."""
+        """Note the end of all messages now, for `has_seen_all`."""
         lanes = range(len(self._numbers))
         self._marks = {lane: int(ready.backlog(lane).next_number) for lane in lanes if self._is_behind(ready, lane)}
 
@@ -140,7 +142,7 @@ class Search:
         return self._numbers[lane] < ready.backlog(lane).next_number
 
     def has_seen_all(self, ready: ReadyMessages) -> bool:
-        """Tell whether it has looked at all there is, or that was there at the last `mark` or has come back since."""
+        """Tell whether it has looked at all messages, or at those up to the last `mark` or that came back since."""
         if self.is_through:
             return True
         for lane, end in self._marks.items():
@@ -150,14 +152,14 @@ class Search:
         return place < 0 or ready.maybe_returned(place) is None
 
     def check_invariants(self, ready: ReadyMessages) -> None:
-        """Assert that what is through is. For tests."""
+        """Assert that it is through if it says so. For tests."""
         if self.is_through:
             assert self.next_place(ready) < 0, "who is through has not looked at everything"
             assert not self.waits
 
 
 class _Window:
-    """What was read of the middle of a lane, up to `end`. `loaded`: index pages that were absent."""
+    """The messages read from the middle of a lane, up to `end`. `loaded`: index pages that were absent."""
 
     def __init__(
         self, lane: i64, first: i64, end: i64, numbers: list[int], messages: list[Message | None], loaded: list[int]
@@ -171,7 +173,7 @@ class _Window:
         self.memory_bytes = sum([int(message.memory_bytes) for message in messages if message is not None])
 
     def has(self, lane: i64, number: i64) -> bool:
-        """Tell whether `number` is in what was read, be it there or not."""
+        """Tell whether `number` is in the range that was read, with or without a message."""
         return lane == self.lane and self._first <= number < self._end
 
     def maybe_message(self, number: i64) -> Message | None:
@@ -180,7 +182,7 @@ class _Window:
         return self._messages[at] if at < len(self._numbers) and self._numbers[at] == number else None
 
     def behind(self, number: i64) -> i64:
-        """Return the number of the next message in it, or where it ends."""
+        """Return the number of the next message in it, or its end."""
         at: i64 = bisect_left(self._numbers, int(number) + 1)
         while at < len(self._numbers) and self._messages[at] is None:
             at += 1
@@ -188,19 +190,19 @@ class _Window:
 
 
 class SelectiveConsumers:
-    """Those of `queue`."""
+    """The selective consumers of `queue`."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._ready = queue.ready
         self._searches: list[Search] = []
-        self._waiting: list[Search] = []  # for the disk, who has waited longest first
+        self._waiting: list[Search] = []  # for the disk, the longest waiting first
         self._window: _Window | None = None
         self._is_reading: bool = False
         self._taken: i64 = 0  # since gaps were looked for
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of selective consumers."""
         return len(self._searches)
 
     def add(self, consumer: Consumer, selection: Selection) -> None:
@@ -212,10 +214,10 @@ class SelectiveConsumers:
         self._searches.append(search)
 
     def remove(self, consumer: Consumer) -> None:
-        """`consumer` is gone."""
+        """Forget `consumer`, which is gone."""
         search = consumer.search
         if search is not None:
-            consumer.search = None  # it has us, and we had it: nothing must be left for the cyclic collector
+            consumer.search = None  # they refer to each other: do not leave them to the cyclic collector
             self._searches.remove(search)
             if search.waits:
                 self._waiting.remove(search)
@@ -223,7 +225,7 @@ class SelectiveConsumers:
                 self._drop_window()
 
     def close(self) -> None:
-        """The queue is deleted."""
+        """Release everything: the queue is deleted."""
         for search in self._searches:
             search.consumer.search = None
         self._searches = []
@@ -233,7 +235,7 @@ class SelectiveConsumers:
     # --- messages come ------------------------------------------------------------------------------------------------
 
     def came(self, lane: i64) -> bool:
-        """A message has come into a lane; True when somebody looks again because of it."""
+        """Note that a message has come into a lane; True when a consumer looks again because of it."""
         somebody: bool = False
         for search in self._searches:
             if search.came(lane):
@@ -241,14 +243,14 @@ class SelectiveConsumers:
         return somebody
 
     def came_back(self, place: i64) -> None:
-        """A message has come back. The caller wakes the queue."""
+        """Note that a message has come back. The caller wakes the queue."""
         for search in self._searches:
             search.came_back(place, self._ready)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def drain(self, budget: i64) -> None:
-        """Hand out what consumers take; queue up again when the budget, in messages, is spent."""
+        """Deliver the messages that consumers take; queue up again when the budget, in messages, is spent."""
         queue = self._queue
         ready = self._ready
         keeper = queue.keeper
@@ -265,7 +267,7 @@ class SelectiveConsumers:
             if search is None:
                 budget -= 1
                 if not ready.is_ready():
-                    break  # `Queue._loaded` goes on
+                    break  # `Queue._loaded` will continue
                 message = ready.take_next()
                 if keeper is not None and keeper.expiry.is_expired(message):
                     keeper.expiry.expired_at_hand_out(message, ready.next_place)
@@ -322,7 +324,7 @@ class SelectiveConsumers:
     # --- from disk ----------------------------------------------------------------------------------------------------
 
     def _maybe_read(self, search: Search, place: i64) -> Message | None:
-        """Return what waits at a place on disk, as far as it is read; None: it is waited for, or passed over."""
+        """Return the message at a place on disk, if it was read; None: it has to be waited for, or is passed over."""
         lane: i64 = place >> LANE_SHIFT
         number: i64 = place & NUMBER_MASK
         window = self._window
@@ -334,13 +336,13 @@ class SelectiveConsumers:
             if message is None or not backlog.is_on_disk(number):
                 search.pass_to(lane, window.behind(number))
                 return None
-            self._drop_window()  # its index page is not in memory any more
+            self._drop_window()  # its index page is no longer in memory
         search.waits = True
         self._waiting.append(search)
         return None
 
     def _read_on(self) -> None:
-        """Read for those who wait, if what was read last is not needed any more."""
+        """Read for waiting consumers, unless the last window is still needed."""
         window = self._window
         if window is not None and not self._is_needed(window):
             self._drop_window()
@@ -379,7 +381,7 @@ class SelectiveConsumers:
         _WindowFetch(self, index, lane, number, end, numbers).begin()
 
     def fetched(self, fetch: Fetch, lane: i64, first: i64, end: i64, messages: list[Message | None]) -> None:
-        """What was asked for is here, or the first of it."""
+        """Take the messages that were read as the window; they may be only the first."""
         self._is_reading = False
         if fetch.left:
             end = fetch.left[0]
@@ -394,7 +396,7 @@ class SelectiveConsumers:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Have those who wait look again."""
+        """Have waiting consumers look again."""
         waiting = self._waiting
         self._waiting = []
         for search in waiting:
@@ -412,7 +414,7 @@ class SelectiveConsumers:
             self._ready.backlog(window.lane).offer_loaded(window.loaded)
 
     def check_invariants(self) -> None:
-        """Assert (1), and (2) of the queue for these. For tests; the queue is not on the runnable list."""
+        """Assert (1), and (2) of the queue for these consumers. For tests; the queue is not on the runnable list."""
         queue = self._queue
         active = queue.active_consumer()
         for search in self._searches:
@@ -441,7 +443,7 @@ class _WindowFetch(Fetch):
         self._selective.fetched(self, self._lane, self._first_number, self._end_number, messages)
 
     def page_damaged(self, page: IndexPage) -> None:
-        """The backlog counts what it loses, when it comes there."""
+        """Do nothing: the backlog counts its lost messages when it reads the page itself."""
 
     def message_damaged(self, number: i64, lsn: i64) -> None:
-        """Likewise."""
+        """Do nothing, for the same reason."""

@@ -1,6 +1,6 @@
-"""Messages that were taken out of a backlog out of turn, and are out for acknowledgement: what the index does not tell.
+"""Messages that were taken out of a backlog out of turn, and are out for acknowledgement: the index does not tell.
 
-Until it is settled, such a message has an entry in the index as one that waits has (``backlog.py`` (7)).
+Until it is settled, such a message has an entry in the index like a waiting one (``backlog.py`` (7)).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from mypy_extensions import i64
 
 
 class TakenNumbers:
-    """What was taken out of turn to be handed out, and has not been settled: its numbers, and how many a page has."""
+    """Numbers of messages taken out of turn for a delivery and not settled, and how many of them a page has."""
 
     def __init__(self) -> None:
         self.numbers: set[int] = set()
@@ -21,7 +21,7 @@ class TakenNumbers:
         self._pages[int(page_number)] = self._pages.get(int(page_number), 0) + 1
 
     def remove(self, number: i64, page_number: i64) -> bool:
-        """Forget a number, if it is noted; True when its page has no other one now."""
+        """Forget a number, if it is noted; True when its page has no others now."""
         if int(number) not in self.numbers:
             return False
         self.numbers.remove(int(number))
@@ -41,5 +41,5 @@ class TakenNumbers:
         return page_number in self._pages
 
     def between(self, first: i64, end: i64) -> list[int]:
-        """Return those from `first` up to `end`, ascending."""
+        """Return the numbers from `first` up to `end`, ascending."""
         return sorted([number for number in self.numbers if first <= number < end])

@@ -1,13 +1,13 @@
-"""What is to happen at a time: one timer for each queue or exchange that has to do something later.
+"""Timers: one for each queue or exchange that has to do something later.
 
-A timer knows its earliest time; whoever has many deadlines (``queues.deadlines``) sets one timer for the earliest.
+A timer knows its earliest time; an owner of many deadlines (``queues.deadlines``) sets one timer for the earliest.
 Times are wall time in ms since the epoch: they mean the same after a restart.
 
-1. A timer has at most one entry that counts, that of its ``entry`` number; those it had before are stale, and
-   lead to nobody: a timer ten years ahead that was cancelled must not keep its queue in memory until then.
-2. Stale entries are at most about as many as those that count.
-3. `run_due` calls what is due once, in the order of the times, unless somebody cancels or moves it meanwhile.
-4. It calls `DUE_MAX` at most, and no more once they have done `WORKED_MAX` things: the rest is due in the next.
+1. A timer has at most one valid entry, that of its ``entry`` number. Its earlier entries are stale, and do not refer to
+   it: a timer ten years ahead that was cancelled must not keep its queue in memory until then.
+2. Stale entries are at most about as many as valid ones.
+3. `run_due` calls each due timer once, in the order of the times, unless it is cancelled or moved meanwhile.
+4. It calls `DUE_MAX` at most, and no more once they have done `WORKED_MAX` things: the next run calls the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 NEVER: Final = 1 << 62
-# So many stale entries are never worth tidying up.
+# This many stale entries are never worth tidying up.
 STALE_MIN: Final = 64
 DUE_MAX: Final = 512
 WORKED_MAX: Final = 1024
@@ -27,14 +27,14 @@ WORKED_MAX: Final = 1024
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # for tests
 class Timer:
-    """Something with a time at which it wants to be called."""
+    """An object with a time at which it wants to be called."""
 
     def __init__(self) -> None:
         self.at_ms: i64 = NEVER
         self.entry: i64 = 0  # its number in the queue of timers, 0: none
 
     def due(self, now_ms: i64) -> None:
-        """The time has come; `at_ms` is `NEVER` again. Set it again from here."""
+        """Act: the time has come, and `at_ms` is `NEVER` again. Set it again from here."""
         raise AssertionError("overridden")
 
 
@@ -44,9 +44,9 @@ class TimerQueue:
     def __init__(self) -> None:
         self.on_earlier: Callable[[], None] | None = None
         self._times: list[tuple[int, int]] = []  # a heap: when, and the number of the entry
-        self._timers: dict[int, Timer] = {}  # by entry, those that count
+        self._timers: dict[int, Timer] = {}  # by entry, the valid ones
         self._serial: i64 = 0
-        self.worked: i64 = 0  # in this `run_due`: who does much when it is called adds to it
+        self.worked: i64 = 0  # in this `run_due`: a timer that does much when it is called adds to it
 
     def __len__(self) -> int:
         """Return how many entries there are, stale ones included."""
@@ -82,14 +82,14 @@ class TimerQueue:
             heapify(self._times)
 
     def next_ms(self) -> int:
-        """Return the time of the next timer; `NEVER` when there is none."""
+        """Return the time of the next timer; `NEVER` without timers."""
         times = self._times
         while times and times[0][1] not in self._timers:
             heappop(times)
         return times[0][0] if times else int(NEVER)
 
     def run_due(self, now_ms: i64) -> None:
-        """Call those whose time has come, once each. Where that is too much, `next_ms` has come again afterwards."""
+        """Call those whose time has come, once each. If they are too many, `next_ms` is in the past afterwards."""
         times = self._times
         due: list[tuple[int, int]] = []
         while times and times[0][0] <= now_ms and len(due) < DUE_MAX:

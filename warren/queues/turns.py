@@ -1,22 +1,20 @@
-"""Whose turn it is on a connection: the consumers that could take a message if others had not taken the room.
+"""The turns of a connection: the order of consumers that could take a message if others had not taken the room.
 
     the outbox is full              a consumer stands in the line of its connection
     its channel's limit is reached  it stands in the line of its channel; when there is room, the channel stands in the
                                     line of the connection, for all of them
 
-1. Whoever waits is served first come, first served, and stands at the end again afterwards. So while a consumer waits,
-   no other one of its channel or connection has two turns.
-2. While somebody stands in a line nobody is served past it (`Consumer.has_room`).
-3. A turn has `RUN_MAX` messages, and goes on later when the outbox is full before. A channel has as many, or one for
-   each consumer that stands in its line if these are more, and gives them one message each. Whoever waits alone takes
-   what there is.
-4. While the outbox is writable and somebody stands in its line, that is on the broker's list. A channel in whose line
-   somebody stands while it has room stands in the line of its connection.
+1. A waiter is served first come, first served, and joins the end of the line again afterwards. So while a consumer
+   waits, no other one of its channel or connection has two turns.
+2. While a line is not empty, consumers outside it are not served first (`Consumer.has_room`).
+3. A turn has `RUN_MAX` messages, and continues later when the outbox is full before that. A channel has as many, or one
+   for each consumer in its line if these are more, and gives them one message each. A single waiter takes all there is.
+4. While the outbox is writable and its line is not empty, the line is on the broker's list. A channel that has room and
+   whose line is not empty stands in the line of its connection.
 5. A turn costs the same with two waiting as with many thousands.
-
 6. A queue gives nothing to a consumer while one of higher priority has room and only waits for its turn.
 
-A consumer without room of its own waits for nothing but its own answers, and stands nowhere.
+A consumer without room of its own waits only for its own answers, and does not stand in a line.
 """
 
 from __future__ import annotations
@@ -33,38 +31,38 @@ if TYPE_CHECKING:
 
 # How many messages one turn of a consumer has while others wait.
 RUN_MAX: Final = 32
-# How many messages a connection's line is served before others have their turn.
+# How many messages a connection's line gets before others have their turn.
 LINE_BUDGET: Final = 2000
 COMPACT_MIN: Final = 32
-_NOBODY: Final[list[Waiter | None]] = []  # of lines where nobody has stood yet: never changed
+_NOBODY: Final[list[Waiter | None]] = []  # shared by lines that were never used: never changed
 
 
 class Waiter:
-    """Who can stand in a line: a consumer, or a channel for its consumers."""
+    """A member of a line: a consumer, or a channel for its consumers."""
 
     def __init__(self) -> None:
         self.line: Line | None = None  # where it stands
         self.turn_left: i64 = 0  # how many messages of its turn are left, 0: the next one is whole
 
     def take_turn(self, run: i64) -> i64:
-        """Take at most `run` messages, and return what that cost, in messages."""
+        """Take at most `run` messages, and return the cost, in messages."""
         raise AssertionError("overridden")
 
 
 class Line:
-    """Waiters, first come, first served. Who leaves out of turn leaves a gap, and is passed over."""
+    """Waiters, first come, first served. A waiter that leaves out of turn leaves a gap, which is passed over."""
 
     def __init__(self) -> None:
         self._places = _NOBODY
-        self._head: i64 = 0  # before it is nobody
+        self._head: i64 = 0  # only gaps are before it
         self._count: i64 = 0
 
     def count(self) -> i64:
-        """Return how many stand here."""
+        """Return the number of waiters."""
         return self._count
 
     def join(self, waiter: Waiter) -> None:
-        """Put `waiter`, which stands nowhere, at the end."""
+        """Put `waiter`, which is not in a line, at the end."""
         assert waiter.line is None
         waiter.line = self
         self._count += 1
@@ -84,7 +82,7 @@ class Line:
             self._places = [waiter, *self._places]
 
     def take_first(self) -> Waiter | None:
-        """Remove and return who came first; None when nobody stands here."""
+        """Remove and return the first waiter; None when the line is empty."""
         places = self._places
         while self._head < len(places):
             waiter = places[self._head]
@@ -99,13 +97,13 @@ class Line:
         return None
 
     def leave(self, waiter: Waiter) -> None:
-        """Remove `waiter`, which stands here and will never again."""
+        """Remove `waiter`, which stands here and does not return."""
         waiter.line = None
         self._count -= 1
         self._compact()
 
     def clear(self) -> None:
-        """Send everybody away."""
+        """Remove all waiters."""
         for waiter in self._places:
             if waiter is not None and waiter.line is self:
                 waiter.line = None
@@ -133,7 +131,7 @@ class Turns:
         self._served = served
 
     def join(self, waiter: Waiter, *, for_outbox: bool) -> None:
-        """Put `waiter`, which stands nowhere, at the end. `for_outbox`: the outbox is full, or others wait for it."""
+        """Put `waiter`, which is not in a line, at the end. `for_outbox`: the outbox is full, or others wait for it."""
         self._line.join(waiter)
         outbox = self.outbox
         if for_outbox:
@@ -142,13 +140,13 @@ class Turns:
             self.wake()
 
     def wake(self) -> None:
-        """Have those who wait served: the outbox may be writable."""
+        """Have waiters served: the outbox may be writable."""
         if not self._scheduled and self._line.count() > 0:
             self._scheduled = True
             self._served.append(self)
 
     def serve(self) -> None:
-        """Serve those who wait while the peer takes it, at most `LINE_BUDGET` messages; then queue up again."""
+        """Serve waiters while the peer takes messages, at most `LINE_BUDGET`; then queue up again."""
         self._scheduled = False
         budget: i64 = LINE_BUDGET
         line = self._line
@@ -161,7 +159,7 @@ class Turns:
             if waiter is None:
                 break
             if line.count() == 0:
-                outbox.awaited = False  # who is alone is served as if there were no line
+                outbox.awaited = False  # a single waiter is served as if there were not a line
             budget -= waiter.take_turn(RUN_MAX)
         if line.count() == 0:
             outbox.awaited = False
@@ -172,13 +170,13 @@ class Turns:
                 queue.wake()
 
     def hold_back(self, queue: Queue) -> None:
-        """Have `queue` woken when those who can have their turn have had it."""
+        """Have `queue` woken when waiters that can have their turn have had it."""
         if self._held_back is None:
             self._held_back = []
         self._held_back.append(queue)
 
     def put_first(self, waiter: Waiter, *, for_outbox: bool) -> None:
-        """Let `waiter` go on with its turn when the outbox is writable again; see `join`."""
+        """Let `waiter` continue its turn when the outbox is writable again; see `join`."""
         self._line.put_first(waiter)
         if for_outbox:
             self.outbox.awaited = True
@@ -193,7 +191,7 @@ class Turns:
         self.called = None
 
     def close(self) -> None:
-        """Let go of everybody: the connection ends."""
+        """Forget all waiters: the connection ends."""
         held_back = self._held_back
         if held_back is not None:
             self._held_back = None

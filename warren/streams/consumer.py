@@ -101,7 +101,7 @@ def start_of(queue_name: str, vhost_name: str, encoded: bytes, now_ms: i64) -> S
     """Return where the arguments of a basic.consume say to begin.
 
     Raises:
-            ChannelException: 406, it is not one of those that the module header names.
+        ChannelException: 406, it is not one of those that the module header names.
     """
     if not find_tag(encoded, OFFSET):
         return Start(AT_NEXT, 0)
@@ -126,7 +126,7 @@ def filter_of(queue_name: str, vhost_name: str, encoded: bytes) -> Filter | None
     """Return the filter that the arguments of a basic.consume ask for.
 
     Raises:
-            ChannelException: 406, it is neither a text nor an array of texts.
+        ChannelException: 406, it is neither a text nor an array of texts.
     """
     if not find_tag(encoded, FILTER):
         return None

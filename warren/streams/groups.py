@@ -250,7 +250,7 @@ def group_name_of(queue_name: str, vhost_name: str, encoded: bytes) -> str:
     """Return the group that the arguments of a basic.consume name; ``""``: none.
 
     Raises:
-            ChannelException: 406, it is not a text of 1 to 255 bytes.
+        ChannelException: 406, it is not a text of 1 to 255 bytes.
     """
     tag = find_tag(encoded, GROUP)
     if not tag:

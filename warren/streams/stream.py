@@ -2,8 +2,8 @@
 
     publish -> tail (memory) and open batch -> one fdatasync -> visible to consumers
                                                                   cursor of each: its next offset
-        cursor in the tail      messages in memory with their offset as a header: made once for all consumers
-        cursor before it        a chunk, read from the log or from sealed files; all cursors at that place share it
+    cursor in the tail      messages in memory with their offset as a header: made once for all consumers
+    cursor before it        a chunk, read from the log or from sealed files; all cursors at that place share it
 
 1. Everything is stored, whatever its delivery mode. A confirm means what it means for a queue.
 2. A consumer sees only synced messages: an offset that a consumer has seen never stands for another message.

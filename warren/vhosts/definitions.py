@@ -17,7 +17,7 @@ def parse_definition(text: str) -> dict[str, object]:
     """Return the JSON object in `text`.
 
     Raises:
-            ValueError: it is not a JSON object.
+        ValueError: it is not a JSON object.
     """
     parsed = parse_json(text)
     if not isinstance(parsed, dict):
@@ -32,7 +32,7 @@ def parse_json(text: str, *, stored: bool = False) -> object:
     version has `stored` becomes the largest double instead.
 
     Raises:
-            ValueError: it is not JSON.
+        ValueError: it is not JSON.
     """
     try:
         parsed: object = json.loads(text, parse_constant=_no_number, parse_float=_nearest_double if stored else _double)

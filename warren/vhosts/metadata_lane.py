@@ -3,8 +3,8 @@
     append -> a record in the open batch -> written and synced -> read -> applied to SQL -> settled
 
     record of the lane `METADATA`, whose number is that of the change: a JSON object in UTF-8
-                v         1; a larger one is refused
-                change    the kind of change: the name of its class in ``vhosts.metadata``
+        v         1; a larger one is refused
+        change    the kind of change: the name of its class in ``vhosts.metadata``
         ...       its fields: text, numbers and truth values as in JSON, several texts as an array, bytes as
                   hexadecimal digits. One that is missing has the default of its class.
 
@@ -55,7 +55,7 @@ def decode_change(body: bytes) -> MetadataChange:
     """Return the change of a record.
 
     Raises:
-            ValueError: it was written by another version, or is not a change.
+        ValueError: it was written by another version, or is not a change.
     """
     record: dict[str, Any] = json.loads(body)
     version = record.pop("v", None)

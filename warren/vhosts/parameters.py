@@ -50,7 +50,7 @@ class Parameter:
     """A parameter, or a global one, of vhost ``""`` and component ``""``. `value` is the decoded JSON `text`.
 
     Raises:
-            ValueError: it is not JSON.
+        ValueError: it is not JSON.
     """
 
     def __init__(self, put: ParameterPut | GlobalParameterPut, *, stored: bool = False) -> None:
@@ -109,8 +109,8 @@ class ParameterBook:
         """Make `change`, which `by` asked for. Return whether anything is different now.
 
         Raises:
-                ValueError: the value is not JSON, its component is unknown or refuses it; the text has a line for each
-                    reason. Nothing is changed.
+            ValueError: the value is not JSON, its component is unknown or refuses it; the text has a line for each
+                reason. Nothing is changed.
         """
         if isinstance(change, ParameterPut | GlobalParameterPut):
             return self._put(self.checked(change, by))
@@ -136,7 +136,7 @@ class ParameterBook:
         """Take a parameter from the catalogue.
 
         Raises:
-                ValueError: the value is not JSON.
+            ValueError: the value is not JSON.
         """
         self._put(Parameter(change, stored=True))
 

@@ -150,7 +150,7 @@ def maybe_super_stream(declaration: ExchangeDeclaration, vhost_name: str) -> Sup
     """Return the super stream that a declaration of an exchange asks for; None: it asks for an exchange only.
 
     Raises:
-            ChannelException: 406, it asks for impossible partitions.
+        ChannelException: 406, it asks for impossible partitions.
     """
     arguments: bytes = declaration.arguments
     type_name: str = declaration.type
