@@ -8,11 +8,11 @@ mandatory message with a publisher confirm. Consumers in threads, each with a co
 own, take the messages from ten queues and acknowledge each. At the end a table says what every queue was to
 get and what its consumers got; the exit code is 1 when they differ.
 
-1. What a queue is to get is a condition on the records, written beside its bindings and never derived from
-   them: the broker's routing is checked against something that is not routing.
+1. A condition on the records selects the expected messages of a queue. It stands beside its bindings and is never
+   derived from them: the broker's routing is checked against something that is not routing.
 2. A queue with one consumer must deliver exactly these records in the order of publishing; a queue with two
    must deliver each of them once.
-3. Whatever was declared is deleted at the end, and a broker that was started here is stopped.
+3. At the end everything declared is deleted, and a broker that was started here is stopped.
 
 Data: `seattle-weather` from the package `vega_datasets` (MIT), read from the installed package, not fetched.
 By that package's description the data is drawn from public-domain data of NOAA; the `weather` column was
@@ -98,7 +98,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One queue: its bindings, the records it is to get, and its consumers."""
+    """One queue: its bindings, its expected records, and its consumers."""
 
     name: str
     exchange: str
@@ -424,7 +424,7 @@ def run(
 
 
 def expected_of(subscription: Subscription, days: Sequence[Day]) -> list[int]:
-    """Return the numbers of the records that `subscription` is to get, in order."""
+    """Return the numbers of the records that `subscription` should get, in order."""
     return [day.number for day in days if subscription.wants(day)]
 
 
@@ -505,7 +505,7 @@ def demo(url: str | None, console: Console) -> bool:
     """Run the demo against `url`, by default the local broker or one of our own; return whether all agrees.
 
     Raises:
-        DemoError: there is no broker to run it against.
+        DemoError: no broker answers.
     """
     days = load_days()
     with ExitStack() as stack:

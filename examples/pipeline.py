@@ -6,11 +6,11 @@
     days --topic exchange--> stream `weather` --Spark Structured Streaming--+--> Parquet: a row per 30 days
                                                                             +--> exchange `alerts` --> queue --> pika
 
-The days of a year are published, then Spark reads what is new, and so on for four years: each run goes on where the
-checkpoint of the one before ended. In the end a consumer takes the alerts, and everything is compared with what plain
+The days of a year are published, then Spark reads what is new, and so on for four years: each run continues at the
+checkpoint of the previous one. In the end a consumer takes the alerts, and everything is compared with what plain
 Python makes of the same records; the exit code is 1 when it differs.
 
-1. What is expected is worked out from the records, never from what came out.
+1. The expected result is computed from the records, never from the output.
 2. The broker and Spark run on this machine, and stop when this ends.
 
 Data: `seattle-weather` from the package `vega_datasets` (MIT), read from the installed package, as in `demo.py`.

@@ -11,9 +11,9 @@
 In the end the table and the alerts are compared with what plain Python makes of the same records; the exit code is 1
 when they differ.
 
-1. What is expected is worked out from the records that were sent, never from what came out.
-2. A day is published by one transaction: all of it or nothing. Where a run goes on is how much the stream has, so a run
-   that was stopped, or killed, is gone on with by the next one, in the same directory.
+1. The expected result is computed from the published records, never from the output.
+2. A day is published by one transaction: all of it or nothing. The length of the stream is the position of a run, so
+   after a stop or a kill the next run in the same directory continues there.
 3. An alert is computed again whenever the table has grown. Its exchange lets each key pass once, over all runs.
 4. The broker stops when this ends.
 
@@ -177,7 +177,7 @@ class Api:
         """Return how the table is.
 
         Raises:
-            ExampleError: it does not follow any more.
+            ExampleError: it no longer follows.
         """
         found: dict[str, Any] = self.ask("GET", "/lake/%2F")[0]
         if found["state"] == "terminated":
@@ -344,7 +344,7 @@ def summary_of(lake: Lake, rows: int) -> Summary:
 
 
 def write_page(summary: Summary, out: Path, *, reloads: bool) -> None:
-    """Write the page, and each plot as a file. Who looks at it meanwhile sees the one before."""
+    """Write the page, and each plot as a file. Until then readers see the previous page."""
     plots = {
         "temperatures": ("Coldest to warmest of each day, and days of heat", temperatures(summary, STATIONS)),
         "gusts": ("Strongest gust of each day", gusts(summary, STATIONS, LIMITS["storm"][1])),
@@ -432,10 +432,10 @@ def days_to_publish(readings: Sequence[Reading], already: Mapping[str, int], lim
 def watch(
     lake: Lake, api: Api, publisher: Publisher, already: int, channel: BlockingChannel, out: Path, *, follows: bool
 ) -> Summary:
-    """Make the page anew, and publish alerts, whenever the table has grown; return when it has all that was sent.
+    """Rewrite the page, and publish alerts, whenever the table has grown; return when it has all records.
 
     Raises:
-        ExampleError: publishing failed, the table does not follow, or nothing comes any more.
+        ExampleError: publishing failed, the table does not follow, or rows stop coming.
     """
     summary: Summary | None = None
     moved_s = time.monotonic()
@@ -444,7 +444,7 @@ def watch(
         if publisher.failure is not None:
             raise ExampleError(f"publishing failed: {publisher.failure}")
         state = api.table()
-        # The table is made by the broker's process: nobody else is to be there before.
+        # The broker's process makes the table: no other program may make it before.
         rows = lake.refresh() if state["state"] == "running" else 0
         if rows and (summary is None or rows != summary.rows):
             summary = summary_of(lake, rows)

@@ -12,7 +12,7 @@
 
 SHA256SUMS comes last, over all that is there. Whatever is left out is said at the end; a part that fails ends it. Tools
 and what is built with are installed below .cache/dist/, with the versions and hashes of requirements/*.txt. Besides,
-`scripts/dist.py manifests` writes packaging/kubernetes/warren.yaml anew.
+`scripts/dist.py manifests` rewrites packaging/kubernetes/warren.yaml.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def copy_of_sources(directory: Path, epoch: int) -> None:
 
 
 def write_tar(path: Path, members: Mapping[str, Path], epoch: int) -> None:
-    """Write files under the names they are to have; the same files make the same bytes."""
+    """Write files under the given names; the same files make the same bytes."""
     with gzip.GzipFile(path, "wb", mtime=epoch) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
         for name, source in sorted(members.items()):
             data = source.read_bytes()
@@ -361,7 +361,7 @@ def say(text: str) -> None:
 
 
 def main(wanted: Sequence[str]) -> int:
-    """Make the parts that are wanted, or all of them anew."""
+    """Make the wanted parts, or all of them from scratch."""
     if list(wanted) == ["manifests"]:
         return subprocess.run([tools() / "bin/python", ROOT / "scripts/manifests.py"], check=False).returncode
     unknown = [part for part in wanted if part not in PARTS]

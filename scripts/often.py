@@ -4,9 +4,9 @@
     scripts/often.py 20                        `scripts/test` 20 times
     scripts/often.py 5 --load 10 crash -s      `scripts/test crash -s` 5 times, beside 10 busy processes in runs 2 and 4
 
-Every run is made, whatever became of those before. What is left of one that failed is in a folder of its own below
-.cache/often/: what it printed (run.log), and what `scripts/test` leaves in .cache/tests/, the log of each pass and its
-results as JUnit's XML. Nothing is left of a green one. The exit code is 1 when a run failed.
+Every run is made, even if earlier ones failed. A failed run leaves a folder of its own below .cache/often/: its output
+(run.log), and the files of `scripts/test` in .cache/tests/, the log of each pass and its results as JUnit's XML. A
+green run leaves nothing. The exit code is 1 when a run failed.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def linked_files(page: Path) -> list[Path]:
 
 
 def copy_pages() -> None:
-    """Fill build/docs/ anew."""
+    """Fill build/docs/ from scratch."""
     shutil.rmtree(COPIES, ignore_errors=True)
     found = pages(ROOT)
     for path in {*found, *(file for page in found for file in linked_files(page))}:
