@@ -1,13 +1,13 @@
-"""How long a leader has waited for its own disk, and not for that of another replica of its set.
+"""The time that a leader has waited for its own disk, and not for that of another replica of its set.
 
-A replica is *late* while it has had the log for `LATE_S` and has carried out nothing more of it, or while its disk is
-short of space. Each other replica is *better* for as long as the leader is late and it is not. That time is added up,
-and half of the time in which it is otherwise is taken off again.
+A replica is *late* while it has had the log for `LATE_S` without carrying out more of it, or while its disk is short
+of space. Each other replica is *better* while the leader is late and that replica is not. The watch adds up the time
+in which a replica is better, and subtracts half of the other time.
 
-1. A replica is much better when this comes to `MUCH_S`. A pause of two seconds, once, does not come to that. A disk
-   that needs two seconds for each sync does after four.
-2. When all disks are slow nobody is better: nothing is gained by another leader.
-3. A replica that has left the set begins again.
+1. A replica is much better when its sum reaches `MUCH_S`. One pause of two seconds does not reach it. A disk that needs
+   two seconds for each sync reaches it after four.
+2. When all disks are slow no replica is better: another leader would not help.
+3. The sum of a replica that leaves the set starts again at zero.
 
 No I/O and no clock: times are arguments, in seconds.
 """

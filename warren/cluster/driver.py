@@ -98,7 +98,7 @@ class RecordStore(Protocol):
 
 
 class Node(Protocol):
-    """What a member decides for. Nothing here blocks; see `warren.cluster.events` for what each of them asks."""
+    """The node that a member decides for. Nothing here blocks; see `warren.cluster.events` for each of the actions."""
 
     async def ask_positions(self, nodes: frozenset[str], told: ToldPosition) -> None: ...
 

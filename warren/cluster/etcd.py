@@ -341,7 +341,7 @@ class Etcd:
 
     async def _swapped(self, body: dict[str, Any], *, once: bool) -> TxnAnswer:
         """Send a swap, to one endpoint or to several; return its answer. Raises as `swap`."""
-        if once:  # a key that does not exist has no revision: it may be made, deleted, and made by what comes late
+        if once:  # a key that does not exist has no revision: a late request could make it again after it was deleted
             return await self._write("kv/txn", body, TxnAnswer)
         sent: list[str] = []
 

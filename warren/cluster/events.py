@@ -362,9 +362,9 @@ class StopAcknowledging:
 class Lead:
     """Recover the log as the leader of this epoch, begin the epoch in it; then, when that is committed, `Recovered`.
 
-    The record that begins the epoch has to be synced here before anything of the log is compared with, or sent to,
-    another replica. Otherwise this node, ended and started again, would know nothing of the epoch and could acknowledge
-    the one before, while a replica that has followed this one cuts off what is confirmed by that.
+    The record that begins the epoch must be synced here before anything of the log is compared with, or sent to,
+    another replica. Otherwise this node, ended and started again, would know nothing of the epoch. It could acknowledge
+    the previous epoch, while a replica that has followed this node cuts off messages that are confirmed by that.
     """
 
     epoch: int
@@ -399,9 +399,9 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class GiveWay:
-    """Have this node lead, since everybody waits for the disk of ours: as an administrator would, and without that.
+    """Have this node lead, since the disk of ours holds everybody up: like a command of an administrator.
 
-    Nothing is written here for it that the log does not have, and what cannot be done is asked for again later.
+    This node writes nothing for it that the log does not have. A step that is impossible now is requested again later.
     """
 
     target: Replica

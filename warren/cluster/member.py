@@ -25,8 +25,8 @@ Confirms are safe whatever the clocks do:
 2. A node acknowledges one epoch at a time, never one below what its log, the record or a leader has told it of. It
    stops before it stands, and before it leads.
 3. A node leads an epoch only by a change of the record that this process made or saw made, and once in its life. A
-   record that names it from an earlier life makes it stand again: what that one wrote and never synced is gone.
-   What begins an epoch is synced before anybody hears of it (`Lead`).
+   record that names it from an earlier life makes it stand again: unsynced writes of that life are gone.
+   The beginning of an epoch is synced before another node hears of it (`Lead`).
 
 Serving is exclusive as long as clocks run at nearly the same rate:
 
@@ -513,10 +513,10 @@ class Member:
             self._actions.append(Read())
 
     def _doubt_at_s(self) -> float:
-        """Return when this node is to read the record again, since a watch may have told it nothing.
+        """Return when this node should read the record again, since a watch may have reported nothing.
 
-        One that may not stand, and hears of no leader, may have been added to the set, and be the last of it. A leader
-        without the answers that it needs may have been deposed.
+        A node that may not stand, and hears of no leader, may have been added to the set, and be its last replica. A
+        leader without the answers that it needs may have been deposed.
         """
         if not self._view.is_read:
             return NEVER
@@ -594,7 +594,7 @@ class Member:
             return None
         self._ask_others_again(now_s)
         self._stand(change)
-        # What our log has of the epoch that the record gives us we wrote ourselves, as its leader in an earlier life.
+        # This node wrote the frames that its log has of the recorded epoch, as its leader in an earlier life.
         self._has_led = self.record.leader == self.me and self._position.epoch == self.record.epoch
         return change
 
@@ -649,7 +649,7 @@ class Member:
         return first(self._founding.store, self.me, self._founding.min_in_sync)
 
     def _stand_at_s(self) -> float:
-        """Return when this node is to stand, if nothing is heard before: behind those whose logs go further."""
+        """Return when this node should stand if it hears nothing before: after the nodes whose logs go further."""
         due_s, vote = self._due_s(), self._pre_vote
         if self.record is None or vote is None or due_s == NEVER:
             return due_s

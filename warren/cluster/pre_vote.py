@@ -1,9 +1,9 @@
 """A pre-vote, as in Raft: a node's question to the others before it stands for election, and its consequences.
 
-1. A node stands only if it reaches as many others as a commit needs (`reaches`). One that reaches etcd alone could
+1. A node stands only if it reaches as many others as a commit needs (`reaches`). A node that reaches etcd alone could
    lead, but confirm and serve nothing, and would keep others from leading.
-2. It never stands while another node has as committed what this one lacks (`ahead`): its directory is older than it
-   was. Positions are compared by the epoch of the last frame first, then by LSN.
+2. It never stands while another node has committed frames that it does not have (`ahead`): its directory is older than
+   it was. Positions are compared by the epoch of the last frame first, then by LSN.
 3. The node whose log goes furthest stands first (`rank`), the others later.
 
 Answers are not promises: the compare-and-swap of the record decides. No I/O and no clock: times are in seconds.
@@ -21,7 +21,7 @@ ASKING_S: Final = 4.0  # an answer that came over a slow link counts, and one th
 
 
 class Ahead(NamedTuple):
-    """A node that has as committed what this one lacks."""
+    """A node that has committed frames which this one does not have."""
 
     replica: Replica
     committed: Position

@@ -268,7 +268,7 @@ def named(record: Record, node: str) -> Replica | Refusal:
 
 
 def forgotten(record: Record, node: str) -> Record | Refusal:
-    """Assign a node no longer, and take its replica out of the set."""
+    """Remove a node from the assigned ones, and its replica from the set."""
     if node not in record.assigned:
         return Refusal(_unknown(record, node))
     if node == record.leader.node:

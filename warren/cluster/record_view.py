@@ -1,14 +1,14 @@
 """A node's knowledge of the record, and of its own changes that may still come into force.
 
-A compare-and-swap that was not answered may have been carried out, and may yet be: a request waits in a socket or in
-etcd's pipeline, and a linearizable read that shows the old revision does not take it back. Only another revision does.
+A compare-and-swap that was not answered may have been carried out, or may still be: a request waits in a socket or in
+etcd's pipeline, and a linearizable read that shows the old revision does not cancel it. Only another revision does.
 
-1. `possible` holds every record that etcd may have now or come to have by what this node has sent: the known one, and
-   what was proposed at its revision.
+1. `possible` holds every record that etcd may have, now or later, because of requests of this node: the known one, and
+   the proposals at its revision.
 2. A greater revision settles all proposals at smaller ones. Smaller revisions, late news, change nothing.
 3. One proposal is under way at a time.
-4. Nothing is known before the first read. Its epoch, `first_epoch`, divides what an earlier life of this process may
-   have led from what it cannot have.
+4. Nothing is known before the first read. An earlier life of this process may have led up to the epoch of that read
+   (`first_epoch`), but no later epoch.
 """
 
 from __future__ import annotations

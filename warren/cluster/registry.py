@@ -108,7 +108,7 @@ class Registry:
             try:
                 self._see_all(await self._etcd.get_all(self._prefix))
             except EtcdError:
-                pass  # who was there may be there
+                pass  # the known nodes may still be there
             await trio.sleep(RENEW_S)
 
     def _see_all(self, found: Sequence[KeyValue]) -> None:
@@ -123,7 +123,7 @@ class Registry:
     def _see(self, name: str, value: bytes, now_s: float) -> None:
         entry = _maybe_entry_of(value)
         if entry is None:
-            return  # something else wrote it: what was known before is as good
+            return  # something else wrote it: the entry known before is as good
         if name in self._seen or len(self._seen) < SEEN_MAX:
             self._seen[name] = Seen(entry, now_s, is_registered=True)
 
