@@ -1,4 +1,4 @@
-"""The addresses that a node tells others to reach it at, and whether they can have any use for them.
+"""The addresses at which a node tells others to reach it, and whether others can use them.
 
 of the cluster port           cluster_advertise, if it is set
                               cluster_listen else; for ``0.0.0.0`` and ``::`` the name of the machine with that port
@@ -63,8 +63,8 @@ def told_urls(value: object) -> tuple[str, ...]:
 def fault(own: str, others: Iterable[str], etcd: Iterable[str]) -> str:
     """Return why other nodes cannot reach `own`; nothing if nothing speaks against it.
 
-    `others` are the addresses of the other nodes, `etcd` the URLs of its members: who has any of them on other machines
-    is asked from there, too.
+    `others` are the addresses of the other nodes, `etcd` the URLs of its members: if any is on another machine, that
+    machine must reach `own`, too.
     """
     if not _is_loopback(own):
         return ""

@@ -1,8 +1,7 @@
 """The cluster port: bound from the start of a node, and listened on from then on where nodes elect their leader.
 
 A node that cannot have its port says so before it can be elected, and does not end as a leader. While it does not lead
-it answers there how far its log goes, and nothing else (``pre_vote.py``). Connections are refused by a machine whose
-process is gone.
+it only answers how far its log goes (``pre_vote.py``). If its process is gone, its machine refuses connections.
 """
 
 from __future__ import annotations

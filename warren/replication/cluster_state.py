@@ -11,10 +11,10 @@
                  the current one last; left out where nodes do not elect their leader
 
 1. It is replaced in one step, and durable when `write` returns: file, rename, directory.
-2. On a leader it is the truth about the set. On a follower it is what the leader said last: the set may have changed
+2. On a leader it is the truth about the set. On a follower it is the leader's last report: the set may have changed
    since the link was lost.
-3. A life is in the file before another node hears of it, and stays there until the record is seen to have a later one.
-   So whenever a process ends, its directory knows the life that the record has; a copy of it that is older does not.
+3. A life is in the file before another node hears of it, and stays there until the record has a later one. So whenever
+   a process ends, its directory knows the life that the record has; an older copy of the directory does not.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ClusterState:
         return Node(name, self.incarnation)
 
     def has(self, node: Node) -> bool:
-        """Tell whether `node` has every confirmed message, by what is known here. A node may change its name."""
+        """Tell whether `node` has every confirmed message, as far as is known here. A node may change its name."""
         return any(member.incarnation == node.incarnation for member in self.in_sync)
 
 

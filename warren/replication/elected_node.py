@@ -74,7 +74,7 @@ from warren.server.replication import ClusterRefusal
 from warren.server.setting_kinds import Endpoint
 from warren.server.settings import DEFAULT_ORIGIN, Settings
 
-# A leader serves for 2 s without answers, and nobody stands before 3 s are over.
+# A leader serves for 2 s without answers, and other nodes stand after 3 s at the earliest.
 GIVE_UP_S: Final = 4.0
 WATCH_S: Final = 0.25
 REPEAT_S: Final = 60.0  # between log lines for the same problem
@@ -266,8 +266,7 @@ class ElectedNode:
         """Have another node lead, `node` or any, and return which one. The broker stops.
 
         Raises:
-            ClusterRefusal: none can, or etcd could not have it on record: this node would be gone, and nobody in its
-                place.
+            ClusterRefusal: no node can lead, or etcd could not record it: this node would be gone without a successor.
         """
         assert self.driver is not None
         trouble = await self.driver.trouble_of_record()
@@ -492,7 +491,7 @@ class Election:
         return NodeEntry(self.node.me.incarnation.hex(), str(address), __version__, level=LEVEL)
 
     async def drive(self) -> None:
-        """Take part, for ever. A fault of ours is the end of this process: nobody knows what was not carried out."""
+        """Take part, for ever. A fault of ours ends this process: it is then unknown which actions were carried out."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._driver.run)
@@ -587,7 +586,7 @@ class Election:
             is_on_record = record is not None and recorded(self.node.me) in record.in_sync
             status = status | {"in_sync": status["in_sync"] and status["connected"] and is_on_record}
             if record is not None:
-                status["min_in_sync"] = record.least  # what its leader has said may be from before others joined
+                status["min_in_sync"] = record.least  # the leader's report may be from before others joined
             status["in_sync_nodes"] = sorted(in_sync)
             if trouble := self.member.trouble_of_directory():
                 status["trouble"] = trouble

@@ -691,7 +691,7 @@ FROM_LEADER: Final[tuple[EntryType, ...]] = (
 FROM_FOLLOWER: Final[tuple[EntryType, ...]] = (Position, SealedList, Ack, Objection, Stop, WantBytes, HaveBytes)
 # Those that have bytes of files: they keep what has arrived, and no copy of it.
 _VIEWS: Final[frozenset[EntryType]] = frozenset({Frame, CheckpointPiece, ChunkPiece, ImagePiece, ImageBytes})
-# What the crc of the entry covers of the body; all of it where nothing is said.
+# The part of the body that the crc of the entry covers; all of it for kinds that are not listed.
 _COVERED_BYTES: Final[dict[EntryType, int]] = {Frame: 0, ImageBytes: _IMAGE_BYTES.size}
 _COVERED_PIECES: Final[dict[EntryType, int]] = {Frame: 0, ImageBytes: 1}
 

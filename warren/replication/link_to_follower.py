@@ -211,7 +211,7 @@ class LinkToFollower:
         while attachment is not None:
             before, self._attachment = self._attachment, attachment
             if before is not None:
-                self._leader.shipping.detach(before)  # not earlier: what is kept for it is kept for this one
+                self._leader.shipping.detach(before)  # not earlier: files kept for the old one are kept for this one
             self._catching_up.begin(self.wire.sent_bytes, time.monotonic())
             if await self._feed_until_behind(attachment):
                 return

@@ -1,8 +1,8 @@
 """Peers at the cluster port that have yet to prove that they know the secret.
 
-1. There are at most `NEWCOMERS_MAX`. One more takes the place of another: of the address that has most, one that has
-   said nothing before one that has, and among those the oldest. So silent peers, however many, are in nobody's way.
-2. A newcomer whose place is taken is disconnected at once; `Newcomers.enter` says so by cancelling its scope.
+1. There are at most `NEWCOMERS_MAX`. One more takes the place of another one: from the address that has most places,
+   first one that has said nothing, then the oldest. So silent peers, however many, do not keep others out.
+2. A newcomer whose place is taken is disconnected at once; `Newcomers.enter` cancels its scope.
 """
 
 from __future__ import annotations

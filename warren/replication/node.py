@@ -4,9 +4,9 @@
 2. A process is a follower first, if it is told to follow, and a leader afterwards; never the other way round. A leader
    that was replaced is started again with `follow`.
 3. Where nodes elect their leader (``elected_node.py``) a process follows first in any case, and leads when it was
-   elected. Its cluster port is bound from the beginning: one that cannot have it ends before it can be elected.
-4. A leader begins with the set that its directory has recorded; one that was promoted is the only member of its set.
-   `load_definitions` is not for it: what it has is what its leader had.
+   elected. Its cluster port is bound from the beginning: a process without its port ends before it can be elected.
+4. A leader begins with the set that its directory has recorded; a promoted one is the only member of its set.
+   It does not use `load_definitions`: it has the definitions of its leader.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Connections to a leader: the one over which a node follows begins like those over which it passes on clients.
+"""Connections to a leader: a node uses the same beginning for following and for passing on a client.
 
     node                                   leader
       |-- TLS, if the nodes use it ---------->|
       |<- handshake (``handshake.py``) ------>|   `prove_for` the client, instead of a position
       |<- the client's bytes, both ways ----->|
 
-A leader that does not serve clients yet, or is asked for too many at a time, refuses, and is asked again later.
+A leader refuses if it does not serve clients yet, or has too many requests at a time, and is asked again later.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@
     store        hexadecimal digits; empty of a node with nothing in its directory
     standing     [epoch, LSN] up to where its log is synced, and [epoch, LSN] up to where that is committed
 
-1. A node answers from its start on, whatever it is. While it does not lead it refuses everything else, and says that it
+1. A node answers from its start on, in every role. While it does not lead it refuses everything else, and says that it
    does not lead: the process that led is gone.
-2. What decides by the answers is ``cluster/pre_vote.py``. A node that proves itself and does not answer (of an older
-   version) is reached, too.
+2. The decision from the answers is in ``cluster/pre_vote.py``. A node that proves itself and does not answer (of an
+   older version) counts as reached, too.
 3. Peers that have not proved themselves are few, and have little time (``newcomers.py``).
 """
 

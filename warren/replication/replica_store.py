@@ -263,8 +263,8 @@ class ReplicaStore(FailStop):
     def promote(self, *, force: bool = False) -> None:
         """End following: the directory is one that a broker can be started with, in a larger epoch than any before.
 
-        `force`: somebody knows that nothing confirmed is missing, since it is in the recorded set of those in sync; or
-        takes it upon himself.
+        `force`: the caller knows that nothing confirmed is missing, since it is in the recorded set of those in sync;
+        or accepts the loss.
 
         Raises:
             StoreError: it was catching up, so confirmed messages may be missing; or the disk does not allow it.

@@ -234,9 +234,9 @@ class Attachment:
             yield Swap(0, source.stream_id, (source.segment,))
 
     def go_live(self, put: Callable[[Pieces], None]) -> bool:
-        """Have `put` called with everything that has come since `attach`, and with what will; not to block or fail.
+        """Call `put` with everything that has come since `attach`, and that comes later; it must not block or fail.
 
-        Returns False when too much has come: what is missing has to be caught up with, too.
+        Returns False when too much has come: the follower must catch up with the missing entries, too.
         """
         with self._lock:
             if self.is_behind:
@@ -323,9 +323,9 @@ class Shipping:
                 attachment.publish(pieces, len(entries))
 
     def end(self) -> int:
-        """Ship nothing more, and return up to where the log was shipped; all have it synced when they have done that.
+        """Ship nothing more, and return up to where the log was shipped; replicas have it synced after all entries.
 
-        What the store writes from now on is nobody's: another node leads before this one starts again.
+        Later writes of the store do not count: another node leads before this one starts again.
         """
         with self._lock:
             self._is_over = True
@@ -650,7 +650,7 @@ class Shipping:
 
 
 class ShippedStore:
-    """A `Store` whose changes are shipped: what ``server.message_store`` knows as StoreFiles."""
+    """A `Store` whose changes are shipped: the StoreFiles of ``server.message_store``."""
 
     def __init__(self, store: Store, shipping: Shipping) -> None:
         self._store = store
@@ -676,7 +676,7 @@ class ShippedStore:
             try:
                 self._store.commit(job, time_ms)
             except StoreFullError:
-                # The commit that syncs waits for this one: nobody is to look slow since this disk is full.
+                # The commit that syncs waits for this one: replicas must not look slow because this disk is full.
                 shipping.sync(shipping.end_lsn())
                 raise
             shipping.written()
