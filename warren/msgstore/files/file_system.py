@@ -35,7 +35,7 @@ class FileSystem(Protocol):
     def create(self, path: str, size: int) -> int:
         """Create a file of `size` zero bytes, which later writes need no more space for; return a writable handle.
 
-        Raises FileExistsError for any existing name. When there is no space, the name is gone before that is raised.
+        Raises FileExistsError for any existing name. If the disk is full, the name is removed before that is raised.
         """
 
     def open(self, path: str, *, writable: bool) -> int:

@@ -1,8 +1,8 @@
-"""How what is in a file gets to the disk, on each system.
+"""Writing the content of files to the disk, on each system.
 
-`sync_content` makes what is in a file and its size durable, `sync_all` everything about a file or a directory. They
-are the system's own calls where those mean it. On macOS they do not: fsync hands the bytes to the disk, which may keep
-them in its cache, and only F_FULLFSYNC has it write them. A confirm means "on disk", so that is what is called there.
+`sync_content` makes the content of a file and its size durable, `sync_all` everything about a file or a directory. They
+are the system's own calls where those do that. On macOS they do not: fsync hands the bytes to the disk, which may keep
+them in its cache, and only F_FULLFSYNC makes the disk write them. A confirm means "on disk", so F_FULLFSYNC is used.
 """
 
 from __future__ import annotations

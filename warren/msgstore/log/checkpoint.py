@@ -4,7 +4,7 @@ All numbers big-endian, offsets in bytes. Transient queues and droppable entries
 
      0  8  magic b"WARRNCKP"
      8  2  major = 1
-    10  2  minor = 3; 2 has epochs without ids, 1 has no epochs; another one is refused
+    10  2  minor = 3; 2 has epochs without ids, 1 does not have epochs; another one is refused
     12  1  checksum algorithm of the store
     13  1  flags: 0x01 clean: the process ended with this checkpoint, nothing was delivered after it
     14  2  number of epochs

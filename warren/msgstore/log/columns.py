@@ -32,7 +32,7 @@
                                       0x9747b28c, made odd
        176   8  mark                  where chunks lie in files: proves that the store put the chunk in this place;
                                       zero elsewhere
-       184   4  crc                   CRC-32 (zlib) of everything behind the head, padding too
+       184   4  crc                   CRC-32 (zlib) of everything after the head, padding too
        188   4  crc                   CRC-32 of bytes 0..187
 
 1. A part is an Arrow buffer as it lies there: reading bodies alone never looks at single messages.

@@ -66,7 +66,7 @@ class EpochTable:
     def common_end(self, log_end: int, other: EpochTable, other_end: int) -> int:
         """Return the LSN up to which this log and another one of the same store are the same, by (2).
 
-        -1: they have no epoch in common, so nobody can tell. Each log ends where its last whole frame does.
+        -1: they have no epoch in common, so the place is unknown. Each log ends where its last whole frame does.
         """
         theirs = set(other.entries)
         for entry in reversed(self.entries):

@@ -4,7 +4,7 @@
     first    0               150            230                 end
              |--- a life ends where the next begins; the last one where the numbers end ---|
 
-1. A life is one process that writes the store, by its random id (``epoch_table.py``). It begins with what it finds and
+1. A life is one process that writes the store, by its random id (``epoch_table.py``). It continues a given state and
    writes one number after the other. So two histories are the same below a number that one life has reached in both.
 2. A position is a number with the life that has written the last one below it (`life_at`). It is on the path of a
    lineage that has this life, and up to that number at least (`diverged_at`).
@@ -29,7 +29,7 @@ _ENTRY_BYTES: Final = 24
 
 
 class Lineage:
-    """Lives with their first numbers, ascending. `content`: what `encode` has returned."""
+    """Lives with their first numbers, ascending. `content`: a return value of `encode`."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.firsts: list[int] = []

@@ -267,7 +267,7 @@ class MessageLog:
         return self.batch.row_bytes > self.batch_bytes
 
     def room_to_page(self) -> i64:
-        """Return how much more the open batch takes of what is stored only to leave memory, in bytes.
+        """Return how many more bytes the open batch takes of messages that are stored only to leave memory.
 
         A confirm waits for all of the batch, and for the previous one.
         """

@@ -7,7 +7,7 @@ of them together have one share of each batch of the log.
     NOTHING   nothing                                              calls that write nothing, or hold the batch open
     PACED     its share of the batch                               returns: their queues hand out nothing meanwhile
     WRITES    that, and for the disk to have more than its floor   dead letters, delayed messages that are due
-    ADDS      that, and for memory                                 copies of what stays: history, retained messages
+    ADDS      that, and for memory                                 copies: history, retained messages
 
 1. A batch has at most `batch_bytes // 2` of this, and one message more. A batch with its share is closed soon, and
    synced: the next one begins with a share of its own. So a confirm waits no longer than without own writes, and half

@@ -465,7 +465,7 @@ class MessageReader:
             flags & DROPPABLE == 0,
         )
         if flags & DROPPABLE:
-            # Of a transient queue perhaps: where it goes to from there it is as persistent as it was published.
+            # From a transient queue perhaps: in the next queue it is as persistent as it was published.
             message.persistent = is_persistent(message.header_payload())
         if flags & TIMED:
             message.time_ms = read_i64_be(data, content_end)

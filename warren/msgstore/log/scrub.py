@@ -79,7 +79,7 @@ class Scrubber:
         self._reported: set[int] = set()
 
     def step(self) -> int:
-        """Begin to read what is next; return how many bytes.
+        """Begin the next read; return its size in bytes.
 
         0: the last is not here yet, the pass is over, or there was nothing in the streams that were looked at.
         """

@@ -2,9 +2,9 @@
 
 1. A segment owns the LSNs from ``base_lsn`` to ``base_lsn + capacity``. Ranges do not overlap, and a later segment has
    a larger number and larger LSNs.
-2. ``live_refs`` counts the index entries and index pages that point into the segment, ``live_bytes`` what they point
-   at; a record with several live places counts once for each. ``droppable_refs`` counts those that mean nothing after
-   a restart.
+2. ``live_refs`` counts the index entries and index pages that point into the segment, ``live_bytes`` the bytes that
+   they point at; a record with several live places counts once for each. ``droppable_refs`` counts the entries that
+   mean nothing after a restart.
 3. References are only added to the newest segment. A sealed segment without references stays without.
 """
 
@@ -83,7 +83,7 @@ class SegmentTable:
         return found if lsn < found.base_lsn + found.capacity else None
 
     def gain_bytes(self, covered_lsn: i64, urgent: bool) -> i64:
-        """Return how many bytes a checkpoint would free, now and when what it covers first is compacted.
+        """Return how many bytes a checkpoint would free, now and when the segments that it first covers are compacted.
 
         `covered_lsn`: up to where the one on disk reaches. `urgent`: see `Segment.is_sparse`.
         """

@@ -1,6 +1,6 @@
-"""The messages of a chunk of columns, which is taken apart by the table in the header of ``msgstore.log.columns``.
+"""The messages of a chunk of columns, taken apart by the table in the header of ``msgstore.log.columns``.
 
-A chunk that does not fit together is a ValueError, which says where: its crc was right, so it was written like that.
+A chunk whose parts do not fit together is a ValueError, which says where: its crc was right, so it was written so.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
         56   4  epoch                 larger with every start of the store
         60   4  crc                   of bytes 0..59
 
-    frame: a head of 56 bytes and its records; the next frame stands directly behind; never across segments
+    frame: a head of 56 bytes and its records; the next frame follows directly; never across segments
          0   4  magic "WFRM"
          4   4  payload_bytes         a multiple of 8
          8   8  lsn                   of this frame
@@ -111,7 +111,7 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
                      0   8  segment number
                      8   8  base_lsn
                     16   8  capacity
-                    24   8  end_lsn            behind its last frame
+                    24   8  end_lsn            after its last frame
                     32   8  live_refs
                     40   8  live_bytes
                 queues:

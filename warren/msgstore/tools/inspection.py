@@ -1,6 +1,6 @@
-"""Showing what a store holds: its segments, frames and records, one of them in full, its sealed files, its queues.
+"""Showing the content of a store: its segments, frames and records, one of them in full, its sealed files, its queues.
 
-Reads everything once for counts and names; shows damage where it is met and judges nothing (``verify`` does).
+It reads everything once for counts and names. It shows the damage it meets, and judges nothing (``verify`` does).
 """
 
 from __future__ import annotations

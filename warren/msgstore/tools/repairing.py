@@ -2,7 +2,7 @@
 
     a segment without a usable header       the header is made again from its frames; a segment without any goes to the
                                             quarantine. When nothing else tells the store's id, the head at the place of
-                                            the first frame does: what stands further behind may be a publisher's
+                                            the first frame does: a head further on may be a publisher's
     corruption in the log                   the segment is copied to the quarantine; records in it that are whole count,
                                             and the new checkpoint begins after it
     the checkpoint is usable                it and the frames after it say which messages are live, as at every start
@@ -15,7 +15,7 @@
     damage in a sealed file                 the file is copied to the quarantine; the rest of it is served as it is
     offsets neither sealed nor in the log   the queue counts them as damaged
 
-1. Nothing is deleted: what is replaced was copied to the quarantine before.
+1. Nothing is deleted: everything replaced was copied to the quarantine before.
 2. Messages searched for in the whole log come at least once: some of them may have been acknowledged.
 3. The checkpoint is written last. Dying before that loses nothing, and another repair continues.
 4. A dry run does all of it except the changes.
