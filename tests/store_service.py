@@ -31,7 +31,7 @@ GIB = 1 << 30
 
 
 class FakeFiles:
-    """Keeps a diary. `refusals`: how often each kind of call finds no space; `broken`: what fails."""
+    """Keeps a diary. `refusals`: how often each kind of call finds no space; `broken`: the calls that fail."""
 
     def __init__(self) -> None:
         self.diary: list[str] = []

@@ -49,7 +49,7 @@ def _library() -> Any:
 
 
 class TlsPeer:
-    """A TLS connection over `sock`; what it makes is returned, not sent, once the handshake is done.
+    """A TLS connection over `sock`; once the handshake is done, its records are returned, not sent.
 
     It is the client, or with the PEM file of a `certificate` and its key the server.
     """

@@ -25,7 +25,7 @@ MASK = b"\x01\x02\x03\x04"
 def frame(
     opcode: int, payload: bytes = b"", *, fin: bool = True, size: int | None = None, masked: bool = True
 ) -> bytes:
-    """Return a frame; `size`: what it announces, if that is not what it has."""
+    """Return a frame; `size`: the announced size, if it differs from the real one."""
     said = len(payload) if size is None else size
     mask = 0x80 if masked else 0
     if said < 126:
@@ -54,7 +54,7 @@ def request(path: str = "/ws", subprotocol: str | None = "mqtt", host: str = "lo
 
 
 class WebClient:
-    """What a client says as bytes, and what the broker says to it."""
+    """A client's input as bytes, and the broker's answers."""
 
     def __init__(self, subprotocols: tuple[str, ...] = ("mqtt",), path: str = "/ws") -> None:
         self._ws = WSConnection(ConnectionType.CLIENT)
@@ -106,7 +106,7 @@ class WebClient:
 
 
 class WebSocketOn:
-    """What looks like a socket to who speaks a protocol, and is a WebSocket on `sock`."""
+    """Looks like a socket to the client of a protocol, and is a WebSocket on `sock`."""
 
     def __init__(self, sock: socket.socket, *subprotocols: str, as_text: bool = False) -> None:
         self.client = WebClient(subprotocols)

@@ -120,7 +120,7 @@ class Reader:
         *,
         sees_errors: bool = False,
     ) -> None:
-        """`sees_errors`: what commands write to stderr is printed, too."""
+        """`sees_errors`: the stderr of commands is printed, too."""
         self._page = page
         self._directory = directory
         self._sees_errors = sees_errors
@@ -304,7 +304,7 @@ class Terminal:
 
 
 def _end_together(terminals: list[Terminal]) -> None:
-    """End terminals that share their work: who did what is not said, what was done is."""
+    """End terminals that share their work: any of them may print each expected line."""
     expected = Counter(line for terminal in terminals for line in terminal.command.output)
 
     def printed() -> Counter[str]:

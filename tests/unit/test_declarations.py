@@ -98,7 +98,7 @@ def test_a_queue_is_what_was_declared(declaration: QueueDeclaration) -> None:
     me = object()
     harness.vhost.declare_queue(declaration, me if declaration.exclusive else None)
     queue = harness.vhost.queues[declaration.name]
-    # What belongs to a connection does not outlive it.
+    # Objects that belong to a connection do not outlive it.
     assert queue.durable == (declaration.durable and not declaration.exclusive)
     assert queue.declaration.exclusive == declaration.exclusive
     assert (queue.auto_delete, queue.arguments) == (declaration.auto_delete, declaration.arguments)

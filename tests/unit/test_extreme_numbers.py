@@ -1,6 +1,6 @@
 """Numbers of every size in every parameter, policy, argument and limit: taken or refused, and nothing else.
 
-What the tables of the product say decides which keys there are; a new one is tried without a line here.
+The tables of the product list the keys; a new key is tried without a line here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from warren.vhosts.metadata import ParameterPut, PolicyPut, UserLimitsPut, Vhost
 from warren.vhosts.policies import OPERATOR_KEYS
 
 HUGE = 10**400
-# As JSON: what its grammar allows, whatever a double or a long holds.
+# As JSON: all numbers that its grammar allows, beyond the range of a double or a long.
 JSON_NUMBERS = (
     "0",
     "-1",
@@ -59,7 +59,7 @@ JSON_NUMBERS = (
     "9" * 4000,
 )
 NO_JSON = ("1e400", "-1e400", "NaN", "Infinity", "-Infinity", "9" * 5000)
-# As AMQP: what fits into a field.
+# As AMQP: numbers that fit into a field.
 FIELD_NUMBERS: tuple[object, ...] = (
     0,
     -1,

@@ -1,4 +1,4 @@
-"""The grammar of the message store's files: what is built is parsed again, field by field, and nothing else is."""
+"""The grammar of the message store's files: built records are parsed again, field by field, and others are refused."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_changed_frames_end_what_they_have_to_and_nothing_is_left(seed: int) -> 
         data = FRAMES[0] + b"".join(frames)
         while data and not client.ended:
             size = chance.randrange(1, len(data) + 1)
-            client.raw(data[:size])  # what is answered is made of whole frames
+            client.raw(data[:size])  # the answer has whole frames only
             data = data[size:]
         harness.check()
         client.hang_up()

@@ -1,4 +1,4 @@
-"""Filters of receivers: what is taken, refused and answered, and who gets what. In parentheses: ``filters.py``."""
+"""Filters of receivers: accepted and refused filters, answers, and deliveries. In parentheses: ``filters.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fuzzing has found, each as the shortest dialogue that shows it: absurd fields, and frames too large."""
+"""Faults that fuzzing has found, each as the shortest dialogue that shows it: absurd fields, and frames too large."""
 
 from __future__ import annotations
 

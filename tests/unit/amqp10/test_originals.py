@@ -1,6 +1,6 @@
-"""What is sent with AMQP 1.0 is received with it: the same values of the same types, with a footer the same bytes.
+"""AMQP 1.0 clients receive messages as they were sent: the same values and types, and with a footer the same bytes.
 
-Unless somebody has changed the message on its way.
+That does not hold for a message that was changed on its way.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def pair(harness: Harness) -> Pair:
 
 
 def behind_annotations(payload: bytes) -> bytes:
-    """Return the bare message and the footer: what stands behind header and annotations."""
+    """Return the bare message and the footer: the sections after header and annotations."""
     while payload[:3] in (b"\x00\x53\x70", b"\x00\x53\x72"):
         wide = payload[3] & 0x10
         payload = payload[8 + int.from_bytes(payload[4:8], "big") :] if wide else payload[5 + payload[4] :]

@@ -1,4 +1,4 @@
-"""What a client sends: addresses, outcomes, credit, windows, deliveries in several transfers, conversion to 0-9-1."""
+"""Input of a client: addresses, outcomes, credit, windows, deliveries in several transfers, conversion to 0-9-1."""
 
 from __future__ import annotations
 

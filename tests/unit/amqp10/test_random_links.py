@@ -1,7 +1,7 @@
-"""Random clients against a model: whatever is answered, detached or cut off, no message is lost, and none doubled.
+"""Random clients against a model: after any answers, detaches and cuts, messages are neither lost nor doubled.
 
-The model is a set of numbers: those that were published and are not done. A client has each of them at most once, and
-what nobody has is in the queue, in order.
+The model is a set of numbers: the published messages that are not done. A client has each of them at most once, and the
+messages that no client has are in the queue, in order.
 """
 
 from __future__ import annotations

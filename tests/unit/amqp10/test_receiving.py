@@ -1,4 +1,4 @@
-"""What a client is sent: credit, drain, windows, frames, outcomes with what they lead to, conversion from 0-9-1."""
+"""Output to a client: credit, drain, windows, frames, outcomes with their effects, conversion from 0-9-1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL filters: what is refused, and what a condition comes to. In parentheses: ``selectors.py``."""
+"""SQL filters: refusals, and the results of conditions. In parentheses: ``selectors.py``."""
 
 from __future__ import annotations
 

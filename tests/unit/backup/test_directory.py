@@ -222,7 +222,7 @@ def test_no_content_is_removed_while_a_manifest_cannot_be_read(tmp_path: Path) -
     written(tmp_path, b"first", b"second", b"third")
     (tmp_path / "0000000002.json").write_bytes(b"?")
     with BackupDirectory.writing(tmp_path, STORE) as directory:
-        # It is none of the two that are kept.
+        # It is not one of the two that are kept.
         cleared = directory.clear(2)
         assert (cleared.removed, directory.numbers()) == ([], [1, 2, 3])
         assert ["0000000002.json: the manifest is damaged" in fault for fault in cleared.faults] == [True]

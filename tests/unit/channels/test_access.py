@@ -1,4 +1,4 @@
-"""Permissions that are refused, or were taken by an earlier version, and who loses its own."""
+"""Permissions that are refused, or were taken by an earlier version, and users that lose their own."""
 
 from __future__ import annotations
 

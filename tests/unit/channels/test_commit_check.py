@@ -1,4 +1,4 @@
-"""commit_check.py: what is asked before a staged batch is committed, and the room that is kept for it."""
+"""commit_check.py: the checks before a staged batch is committed, and the room that is reserved for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted: each field against a sequence of operations, as RabbitMQ 3.10.8 counts it; sums that never go back.
+"""Counters: each field against a sequence of operations, as RabbitMQ 3.10.8 counts it; sums that never go back.
 
 The random test keeps books of its own, of what clients send and see, over channels, connections, queues and vhosts that
 come and go. On a failure pytest shows its seed.
@@ -487,7 +487,7 @@ def test_consumers_count_however_they_end(client: Client, harness: Harness) -> N
 
 
 class Books:
-    """What clients of a vhost have sent and seen."""
+    """The messages that clients of a vhost have sent and seen."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -797,7 +797,7 @@ def test_sums_are_what_clients_have_seen_whatever_ends(seed: int) -> None:
         world.ended(user)
         world.churn["connections_closed"] += 1
         world.users.remove(user)
-        world.see()  # what it left unanswered may go to others
+        world.see()  # its unanswered messages may go to others
     world.check()
     assert set(kinds) | set(world.old) >= set(FIELDS), "something was never counted"
 

@@ -1,4 +1,4 @@
-"""What the engine offers to tests of clients: a judge of publishes, and confirms that are held back."""
+"""The engine's help for tests of clients: a judge of publishes, and confirms that are held back."""
 
 from __future__ import annotations
 

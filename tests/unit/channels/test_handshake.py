@@ -1,4 +1,4 @@
-"""What a client says about itself, and what the broker makes of it."""
+"""A client's statements about itself, and their use by the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents that are received in part: what is not limited, and which publisher continues when too much is held."""
+"""Contents received in part: unlimited ones, and the publisher that continues when too much is held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that takes several turns: what others see of it meanwhile, and that its answer comes last."""
+"""Work that takes several turns: its visible state meanwhile, and its answer, which comes last."""
 
 from __future__ import annotations
 

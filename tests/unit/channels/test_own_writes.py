@@ -1,4 +1,4 @@
-"""What the broker writes by itself waits for the disk, for space on it, and for memory. See ``own_writes.py``.
+"""The broker's own writes wait for the disk, for space on it, and for memory. See ``own_writes.py``.
 
 Each `Case` makes the broker write some megabytes for a few bytes of a client. While the disk takes its time the open
 batch gets its share of that and no more, and the broker is at rest: `settle` fails where a turn is due for ever.

@@ -84,7 +84,7 @@ def test_a_message_that_waits_for_its_batch_when_it_is_purged_is_never_written()
     client = publishing(harness, 10)
     harness.write()
     written = harness.store.written_bytes
-    harness.broker.log.hold()  # what is published now stays in the open batch
+    harness.broker.log.hold()  # messages published now stay in the open batch
     publish(client, MANY)
     taken = owing(harness, 12)
     assert harness.queue("q").purge() == MANY - 2

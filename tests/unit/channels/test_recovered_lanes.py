@@ -1,4 +1,4 @@
-"""To whom the broker gives what recovery found in the log: the queue, exchange or vhost of that name, or nobody."""
+"""The owners of lanes that recovery found in the log: the queue, exchange or vhost of that name, or nobody."""
 
 from __future__ import annotations
 

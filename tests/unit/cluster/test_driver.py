@@ -1,4 +1,4 @@
-"""What the driver does for a member (driver.py): a store that answers as a test wants, a node that writes down."""
+"""The driver's work for a member (driver.py): a store that answers as a test wants, a node that writes down."""
 
 from __future__ import annotations
 

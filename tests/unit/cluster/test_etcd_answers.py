@@ -1,4 +1,4 @@
-"""What the client for etcd makes of answers that no etcd should give, of none, and of broken connections (etcd.py)."""
+"""The etcd client with answers that no etcd should give, without an answer, and on broken connections (etcd.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member decides, one event at a time (member.py). Random worlds of three members are in ``cluster/``."""
+"""The decisions of a member, one event at a time (member.py). Random worlds of three members are in ``cluster/``."""
 
 from __future__ import annotations
 
@@ -507,7 +507,7 @@ def test_a_leader_serves_for_the_limit_after_sending_what_all_have_answered() ->
     node.all(Tick(), 0.3)
     node.answered(B, C, after_s=0.5)
     node.all(Tick(), 0.1)
-    node.answered(B)  # and C no more: what counts is when the beacon was sent that both answered
+    node.answered(B)  # and C does not: the time of the beacon that both answered counts
     limit = began + 0.3 + 2.0
     assert node.member.serves(limit - 0.001) and not node.member.serves(limit)
     node.now = limit

@@ -1,4 +1,4 @@
-"""What follows from the answers to a pre-vote (pre_vote.py)."""
+"""The effects of the answers to a pre-vote (pre_vote.py)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from .fake_api import FakeApi
 
 
 class Ended(NamedTuple):
-    """What a run left behind."""
+    """The output of a run."""
 
     exit_code: int
     out: str

@@ -90,7 +90,7 @@ class FakeApi:
         return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def answer(self, method: str, path: str, value: object = None, status: int = 200, **more: Any) -> None:
-        """Lay down an answer; for the same request once more: what the next one gets."""
+        """Prepare an answer; a second one for the same request is for the next of these requests."""
         reply = Reply(value, status, **more)
         before = self.answers.get((method, path))
         if before is None:

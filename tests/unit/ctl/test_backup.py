@@ -1,4 +1,4 @@
-"""What `warren ctl backup` does by itself: its rate, and what it says. With a broker: integration/management."""
+"""`warren ctl backup` by itself: its rate, and its output. With a broker: integration/management."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``warren ctl cluster`` asks for, waits for and says, as leaders come and go."""
+"""The requests, waits and output of ``warren ctl cluster``, as leaders come and go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``warren ctl cluster status`` shows of the nodes, also of those that are gone."""
+"""The output of ``warren ctl cluster status`` about the nodes, also about those that are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that change something, one row each: what goes out, what comes back, what is said."""
+"""The commands that change something, one row each: request, answer, output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listings: what each asks for, its columns, its order, and pages that come as they are printed."""
+"""The listings: the request of each, its columns, its order, and pages that come as they are printed."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import route
 
 _CLASS_WEIGHT_SIZE = b"\x00\x3c\x00\x00" + bytes(8)
-# Decoding this fails: who routes it must not look inside.
+# Decoding this fails: routing must not look inside.
 UNREADABLE = b""
 
 

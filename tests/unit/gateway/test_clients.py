@@ -1,4 +1,4 @@
-"""Clients of a node that does not lead: what is passed on, what is not, and what they are told. On real sockets."""
+"""Clients of a node that does not lead: bytes passed on or not, and the answers to clients. On real sockets."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from warren.lake.spark_engine import PieceMade, Work
 
 
 class ClusterHere:
-    """`order`: in which tasks are run, and how often; what is told last of a piece counts. `ran`: pieces of each job.
+    """`order`: in which tasks are run, and how often; the last report of a piece counts. `ran`: pieces of each job.
 
     A broker in memory cannot be copied, and a table in memory is its writer: everything else goes through pickle.
     """

@@ -104,7 +104,7 @@ def delta(tmp_path: Path) -> Delta:
 
 @pytest.fixture(params=["memory", "iceberg", "delta"])
 def opened(request: pytest.FixtureRequest) -> OpenTable:
-    """Return a table of each kind: what holds for one holds for all."""
+    """Return a table of each kind: the same tests hold for all."""
     if request.param == "memory":
         return _Memory()
     made: OpenTable = request.getfixturevalue(request.param)

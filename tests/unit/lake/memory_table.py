@@ -16,7 +16,7 @@ from warren.lake.table import Change, Kept, Written, changed
 
 @dataclass
 class Stored:
-    """What is stored of a table."""
+    """The stored state of a table."""
 
     schema: pa.Schema
     version: int = 0

@@ -61,7 +61,7 @@ def test_rows_that_are_there_twice_are_told_and_taken_out(
     assert events[0]["doubled"] == [[4, 5]] and events[1]["rows"] == events[2]["rows"] == 2
     assert offsets(place) == [3, 4, 5, 6]
     table.load(KEYS)
-    assert table.marks() == marks(1, 7)  # who follows continues
+    assert table.marks() == marks(1, 7)  # a follower continues
     table.append(rows(7, 8), marks(1, 8))
     assert check(place) == ExitCode.OK
 

@@ -114,7 +114,7 @@ def test_rows_that_late_compactions_of_others_have_doubled_are_taken_out(
     assert delta.rows().num_rows == 12 + is_compacted_again
     if is_restarted:
         table = loaded(delta)
-        table.append(SCHEMA.empty_table(), {**table.marks(), "epoch": 2})  # as who takes over
+        table.append(SCHEMA.empty_table(), {**table.marks(), "epoch": 2})  # as a follower that takes over
     table.load(KEYS)
     found = look(table, table.suspects())
     assert take_out(table, found) == 8

@@ -1,4 +1,4 @@
-"""What a table does when the broker's history differs from the history in the table."""
+"""A table's behaviour when the broker's history differs from the history in the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the libraries are told of an object store. object_stores (1), (2)."""
+"""The libraries' settings for an object store. object_stores (1), (2)."""
 
 from __future__ import annotations
 

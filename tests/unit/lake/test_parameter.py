@@ -1,4 +1,4 @@
-"""What a parameter of a table may say, and where tables may be. Numbers in parentheses: parameter.py, places.py."""
+"""Valid parameters of a table, and valid places for tables. Numbers in parentheses: parameter.py, places.py."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_is_below_an_allowed_place_is_taken(value: dict[str, Any]) -> None:
         {**TABLE, "to": "/srv/lake/..%2f/shop.orders"},
         {**TABLE, "to": "lake/shop.orders"},
         {**DELTA, "to": "orders"},
-        {**DELTA, "to": "/srv/lake"},  # what it refuses would be beside it
+        {**DELTA, "to": "/srv/lake"},  # its refused rows would be beside it
         {**DELTA, "to": "/srv/lake/"},
         {**DELTA, "to": "/srv/lake/."},
         {**DELTA, "to": "s3://lake/warren"},

@@ -1,4 +1,4 @@
-"""The process that follows for a broker: what it does with orders, and what it tells. Numbers: served.py."""
+"""The process that follows for a broker: its orders and its reports. Numbers: served.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `warren sql` answers. sql (1) to (3), sql_output (1) to (6)."""
+"""The answers of `warren sql`. sql (1) to (3), sql_output (1) to (6)."""
 
 from __future__ import annotations
 

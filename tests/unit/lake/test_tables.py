@@ -1,4 +1,4 @@
-"""What any table does. table (1) to (3); iceberg_table (1) to (5); delta_table (1) to (5), (7); orphans (1) to (3)."""
+"""All tables. table (1) to (3); iceberg_table (1) to (5); delta_table (1) to (5), (7); orphans (1) to (3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AMQP URIs: what they mean, and that nothing secret is shown of them."""
+"""AMQP URIs: their meaning, and no secret of them is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker as its links see it: what is federated, who waits for messages, who may set what, and what is told."""
+"""The broker as its links see it: federated objects, waiting consumers, permissions for parameters, and reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOCAL_SHOVEL = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "
 
 
 class Administration:
-    """What `Management` is to a host, over an engine without loop. `problem` is raised instead of a change."""
+    """Stands in for `Management`, over an engine without a loop. `problem` is raised instead of a change."""
 
     def __init__(self, harness: Harness) -> None:
         self.broker = harness.broker

@@ -1,4 +1,4 @@
-"""The TLS settings of a link: whom they trust."""
+"""The TLS settings of a link: the certificates that it trusts."""
 
 from __future__ import annotations
 

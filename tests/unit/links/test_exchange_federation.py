@@ -25,7 +25,7 @@ A, B = LocalBinding("a", EMPTY_TABLE), LocalBinding("b", EMPTY_TABLE)
 
 
 class PaperUpstream:
-    """The channel of a link at its upstream: what is bound there, and what was asked. Closed, it does not answer."""
+    """The channel of a link at its upstream: its bindings there, and the requests. Closed, it does not answer."""
 
     def __init__(self) -> None:
         self.connection = self

@@ -1,4 +1,4 @@
-"""What links write into headers, and that they leave the others alone."""
+"""The headers that links write; they leave other headers alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from warren.amqp.field_table import EMPTY_TABLE, decode_table, encode_table, wit
 from warren.links import forwarding
 from warren.links.exchange_federation import bound_from, upstream_queue_name
 
-# A byte, a short, an unsigned int and a key that occurs twice: what decoding and encoding would change.
+# A byte, a short, an unsigned int and a key that occurs twice: decoding and encoding would change these.
 ODD = with_length(b"\x01ab\x05" + b"\x01bs\x00\x06" + b"\x01ci\x00\x00\x00\x07" + b"\x01aB\x08")
 
 

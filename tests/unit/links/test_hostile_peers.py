@@ -1,4 +1,4 @@
-"""What a broker at the other end of a link may do, it may not make the links hold without bound."""
+"""Actions of a hostile broker at the other end of a link: they must not make the links hold data without bound."""
 
 from __future__ import annotations
 

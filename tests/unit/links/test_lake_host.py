@@ -1,4 +1,4 @@
-"""The broker as its tables see it: who may set which. Numbers: lake_host.py."""
+"""The broker as its tables see it: permissions for table parameters. Numbers: lake_host.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE = {"stream": "orders", "to": "/srv/lake/shop.orders"}
 
 
 class Administration:
-    """What `Management` is to a host, over an engine without loop."""
+    """Stands in for `Management`, over an engine without a loop."""
 
     def __init__(self, harness: Harness, places: str) -> None:
         self.broker = harness.broker

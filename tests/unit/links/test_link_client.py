@@ -1,4 +1,4 @@
-"""The client of links against a peer that is played by the test: what it says, takes and refuses."""
+"""The client of links against a peer that the test plays: its requests, accepted and refused answers."""
 
 from __future__ import annotations
 
@@ -475,7 +475,7 @@ def test_the_close_of_the_connection_reaches_every_call_with_code_and_text() -> 
 
 def test_what_is_being_sent_and_close_ok_reach_a_peer_that_closes_and_reads_late() -> None:
     async def main() -> None:
-        ours, theirs = lockstep_stream_pair()  # what is sent waits for its reader
+        ours, theirs = lockstep_stream_pair()  # bytes that are sent wait for their reader
 
         async def open_local() -> trio.abc.Stream:
             return ours

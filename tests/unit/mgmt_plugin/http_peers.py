@@ -32,7 +32,7 @@ MemoryStream = trio.StapledStream[trio.testing.MemorySendStream, trio.testing.Me
 
 
 class Server:
-    """A running listener; what it answers is `respond`, what it was asked `requests`."""
+    """A running listener; `respond` gives its answers, `requests` records its requests."""
 
     def __init__(self) -> None:
         self.address = ("", 0)

@@ -82,7 +82,7 @@ def test_the_work_is_linear_in_the_bindings_to_one_queue(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers"])
 def test_nothing_is_left_for_the_collector(kind: str) -> None:
     harness = bench(kind, 50, 3)
-    asked(harness)  # what is made once
+    asked(harness)  # make the objects that are made once
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What a follower answers over HTTP, and to whom."""
+"""A follower's answers over HTTP, and the permission to get them."""
 
 from __future__ import annotations
 

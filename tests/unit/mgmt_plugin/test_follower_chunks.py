@@ -1,4 +1,4 @@
-"""What a follower answers readers itself, and what it leaves to its leader; follower_chunks.py (1), (2)."""
+"""Reads that a follower answers itself, and others that it leaves to its leader; follower_chunks.py (1), (2)."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def parts(*given: bytes) -> Callable[[], Awaitable[bytes]]:
 
 
 class Node:
-    """The other end: what it was sent, and what it says when it has been sent so much."""
+    """The other end of a connection, with the bytes that it has received."""
 
     def __init__(self) -> None:
         self.ours, self._theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""Listening for HTTP: who has a place, addresses that cannot be bound, and TLS."""
+"""Listening for HTTP: places for clients, addresses that cannot be bound, and TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gauge counts, compared with what a decoder builds."""
+"""The counts of a gauge, compared with the objects that a decoder builds."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_the_pieces_together_say_the_same(value: Any) -> None:
 def test_no_piece_is_long(value: Any) -> None:
     pieces = list(json_pieces(value))
     assert json.loads(b"".join(pieces)) == value
-    assert max(map(len, pieces)) <= 6 * TEXT  # what a character may take
+    assert max(map(len, pieces)) <= 6 * TEXT  # the longest form of a character
     assert len(pieces) > 30
 
 

@@ -26,7 +26,7 @@ OTHERS = (("GET", "/api/users"), ("DELETE", "/api/warren/drains/{vhost}/{queue}/
 
 
 class Echo(Handlers):
-    """What answers every route, and some that are not for programs; it keeps the last call."""
+    """Answers every route, and some that are not for programs; it keeps the last call."""
 
     ROUTES = tuple(Route(method, template, Access.CLIENT, answer, "") for method, template in (*PATHS, *OTHERS))
 

@@ -370,7 +370,7 @@ def test_a_password_that_a_browser_sends_by_itself_changes_nothing_for_another_s
         refused = door.refused(method, authorization=credentials, **headers)
         assert (refused.status, refused.error) == (403, "forbidden")
     assert door.authenticator.asked == []
-    # What is only read cannot be read by the page.
+    # A page of another site cannot read the answer to a GET.
     assert door.identify("GET", authorization=credentials, **headers).name == "alice"
 
 

@@ -10,7 +10,7 @@ import pytest
 import warren.mgmt_plugin
 
 SCRIPTS = Path(warren.mgmt_plugin.__file__).parent / "static" / "js"
-# What makes elements of a text: a name of a queue would be obeyed, not shown.
+# Calls that make elements of a text: they would interpret a queue's name instead of showing it.
 MAKES_ELEMENTS = re.compile(
     r"[iI]nnerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|\beval\("
 )

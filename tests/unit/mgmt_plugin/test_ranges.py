@@ -1,4 +1,4 @@
-"""Ranges of streams whose disk takes its time: what is sealed, removed or deleted while somebody reads.
+"""Ranges of streams whose disk takes its time: chunks that are sealed, removed or deleted during a read.
 
 In parentheses: the invariants in the header of ``mgmt_plugin/resources/data_port.py``.
 """

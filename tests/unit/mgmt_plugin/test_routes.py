@@ -169,7 +169,7 @@ def test_changes_need_the_tags_that_they_need_in_rabbitmq() -> None:
         else:
             assert of in EVERYBODY, route.template
             if of == "warren" and route.access in (Access.CLIENT, Access.POLICYMAKER):
-                continue  # what RabbitMQ does not have
+                continue  # a route that RabbitMQ does not have
             if of != "connections" and route.template != "/api/warren/route/{vhost}":
                 assert route.access is Access.VHOST, route.template
 

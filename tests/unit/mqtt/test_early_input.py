@@ -1,4 +1,4 @@
-"""What clients may send before they have logged in. Numbers are those of `channels/early_input.py`."""
+"""The limits for input of clients that have not logged in. Numbers are those of `channels/early_input.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enhanced authentication: PLAIN, EXTERNAL and a method with a challenge; logging in again; what is refused."""
+"""Enhanced authentication: PLAIN, EXTERNAL and a method with a challenge; logging in again; refusals."""
 
 from __future__ import annotations
 

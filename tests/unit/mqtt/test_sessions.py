@@ -1,4 +1,4 @@
-"""MQTT on the engine: what a client says and is told, without sockets."""
+"""MQTT on the engine: a client's packets and the answers, without sockets."""
 
 from __future__ import annotations
 

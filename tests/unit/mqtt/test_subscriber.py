@@ -1,4 +1,4 @@
-"""Subscriptions of QoS 0 without a queue: what comes, what does not, and what is left of them."""
+"""Subscriptions of QoS 0 without a queue: messages that arrive, messages that do not, and leftovers."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_retained_messages() -> None:
     found.byte_shares.most = found.bytes
     assert not found.put("t1", retained("a", 11)) and found.put("t1", retained("a", 9))
     found.byte_shares.most = 2 * found.bytes
-    mqtt_client(harness).publish("q", b"x", 1, retain=True)  # whose PUBACK waits for the disk
+    mqtt_client(harness).publish("q", b"x", 1, retain=True)  # its PUBACK waits for the disk
     before = (found.count, found.bytes, found.byte_shares.used("a"), found.byte_shares.used("b"))
     assert found.topic_shares.used("guest") == 1
     found = harness.restart(clean=False).vhost.retained()

@@ -1,4 +1,4 @@
-"""Batches: what of them becomes a frame, and when they are closed. In parentheses: the header of ``batch.py``."""
+"""Batches: the parts that become a frame, and the time of their end. In parentheses: the header of ``batch.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of an index page a checkpoint holds: (checkpoint.py, queue_index.py (2))."""
+"""The parts of an index page that a checkpoint holds: (checkpoint.py, queue_index.py (2))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks of columns, byte by byte: what is written is read by the table in the header of ``msgstore.log.columns``."""
+"""Chunks of columns, byte by byte: the test reads them by the table in the header of ``msgstore.log.columns``."""
 
 from __future__ import annotations
 

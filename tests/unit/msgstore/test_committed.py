@@ -1,4 +1,4 @@
-"""What the log takes for committed: what the outcomes of commits say, and nothing that nobody has said."""
+"""The log takes as committed only what the outcomes of commits report."""
 
 from __future__ import annotations
 

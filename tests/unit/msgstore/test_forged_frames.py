@@ -33,7 +33,7 @@ from warren.msgstore.log.scrub import Scrubber
 from warren.msgstore.tools.format import FRAME_HEAD_BYTES, STORE_TAG_BYTES, Frame, Record
 
 OWN_TAG: Final = STORE_ID[:STORE_TAG_BYTES]
-# What the format had in this place before, a guess, and every byte right but the last.
+# The earlier contents of this place in the format, a guess, and a tag with only its last byte wrong.
 FOREIGN_TAGS: Final = (bytes(8), b"\xa5" * 8, OWN_TAG[:-1] + b"\xff")
 MARK: Final = b"a frame is to be here"
 
@@ -75,7 +75,7 @@ def append_with_forgery(store: StoreDirectory, tag: bytes) -> tuple[int, int]:
 
 
 def overwrite(store: StoreDirectory, lsn: int, length: int) -> None:
-    """Have zeros at `lsn`: what was written there never reached the disk."""
+    """Have zeros at `lsn`: the bytes written there never reached the disk."""
     with store.file().open("r+b") as file:
         file.seek(store.offset(lsn))
         file.write(bytes(length))

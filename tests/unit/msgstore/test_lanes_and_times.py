@@ -1,4 +1,4 @@
-"""What the store keeps of a message besides its content: the lane that it is in, its time, that it expires."""
+"""The store's data of a message besides its content: the lane that it is in, its time, that it expires."""
 
 from __future__ import annotations
 

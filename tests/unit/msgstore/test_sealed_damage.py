@@ -257,7 +257,7 @@ def test_a_chunk_that_somebody_published_is_not_taken_for_one(torn: bool) -> Non
     stream.seal(2)
     random = Random(1)
     for forged in (plain, read_back):
-        body = forged + random.randbytes(5000)  # what is so large in truth is not compressed
+        body = forged + random.randbytes(5000)  # content that is really so large is not compressed
         writer = ColumnsWriter()
         first = int(stream.table.end)
         writer.add(first, build_message(Q, b"\0\0", body, 0, True), False)

@@ -1,4 +1,4 @@
-"""The files of sealed streams: what is written is found again, and few are open.
+"""The files of sealed streams: written messages are found again, and few files are open.
 
 In parentheses: the invariants in the header of ``msgstore/files/sealed_files.py``.
 """

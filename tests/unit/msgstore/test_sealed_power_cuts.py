@@ -110,7 +110,8 @@ def test_a_replacement_that_is_given_up_leaves_nothing() -> None:
 class Life:
     """Two streams that are sealed, cut and replaced at random, with a power cut at every moment.
 
-    `kept`: what was reported of each, by offset, and not given up since; `ever`: what was ever to be sealed.
+    `kept`: the reported messages of each, by offset, that were not given up since; `ever`: all messages ever meant to
+    be sealed.
     """
 
     def __init__(self, seed: int, states: int) -> None:

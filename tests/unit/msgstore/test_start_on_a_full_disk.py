@@ -1,4 +1,4 @@
-"""A start with no space left: what a killed process left behind the end of the log makes room for the first frame."""
+"""A start with no space left: a killed process's bytes after the end of the log make room for the first frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What recovery reads of a segment with a torn or damaged frame: each byte a few times, and never all of it at once."""
+"""Recovery's reads of a segment with a torn or damaged frame: each byte a few times, and never all of it at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection of the load tool to nobody: what it sends is read, and what it receives is written, at the other end."""
+"""A connection of the load tool without a broker: the other end reads its output, and writes its input."""
 
 from __future__ import annotations
 

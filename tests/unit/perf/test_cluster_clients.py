@@ -1,4 +1,4 @@
-"""The books of a cluster's clients: what counts as a gap, and what as missing."""
+"""The books of a cluster's clients: gaps, and missing messages."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def test_this_process_has_memory_and_has_used_cpu() -> None:
     assert found.cpu_us > 0
 
 
-# A process of the test's own: what else runs below this one comes and goes.
+# A process of the test's own: other child processes of this one come and go.
 PARENT = """
 import subprocess, sys
 burn = "import time\\nwhile time.process_time() < 0.2: pass\\nprint('burnt', flush=True)\\ninput()"

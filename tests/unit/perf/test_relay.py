@@ -1,4 +1,4 @@
-"""What passing bytes on takes by itself, and how the pages of benchmarks show it."""
+"""The time of passing bytes on by itself, and its place on the pages of benchmarks."""
 
 from __future__ import annotations
 

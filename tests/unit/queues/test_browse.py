@@ -100,7 +100,7 @@ def test_skipping_reads_no_message_before_the_page_in_which_it_ends() -> None:
     long = Long(20 * PAGE)
     taken = 100
     for _ in range(taken):
-        assert long.client.get("q", no_ack=True) is not None  # what is on disk begins in the middle of a page
+        assert long.client.get("q", no_ack=True) is not None  # the part on disk begins in the middle of a page
     for skip in (15 * PAGE, 15 * PAGE + 100, 18 * PAGE - 1):
         long.messages_read = 0
         cursor = Cursor(skip)

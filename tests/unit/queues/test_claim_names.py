@@ -1,4 +1,4 @@
-"""What claim queues are called: queues.claim_names."""
+"""The names of claim queues: queues.claim_names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients cannot do with the queue of a drain's claims."""
+"""Operations that clients may not do with the queue of a drain's claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a queue serves, while consumers go, owe what their prefetch allows, and get other limits by a policy."""
+"""The consumers that a queue serves, while some go, use up their prefetch, or get other limits by a policy."""
 
 from __future__ import annotations
 

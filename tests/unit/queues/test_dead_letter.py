@@ -249,7 +249,7 @@ def test_a_count_stops_at_the_largest_long(count: int) -> None:
 def test_a_history_that_is_no_array_is_replaced(sent: object) -> None:
     letter = die(message({"x-death": sent, "x-first-death-queue": "z", "a": 1}))
     assert pairs_of(letter.message) == [("q", "rejected", 1)]
-    # What turned the history into text left this one as it was.
+    # Turning the history into text left this header as it was.
     assert headers_of(letter.message)["x-first-death-queue"] == "z"
     assert headers_of(letter.message)["a"] == 1
 

@@ -17,7 +17,7 @@ def test_a_part_comes_back_at_once_and_the_rest_with_the_timers() -> None:
     client.consume("q", "t")
     client.feed(publish_frames("", "q", b"m") * (LEAVE_MAX + 110))
     queue = harness.queue("q")
-    queue.pause(paused=True)  # what comes back is not delivered again
+    queue.pause(paused=True)  # returned messages are not delivered again
     assert queue.unacked_count == LEAVE_MAX + 110
     log, timers = harness.broker.log, harness.broker.timers
     log.now_ms += 1001

@@ -1,4 +1,4 @@
-"""What a policy and an operator policy come to, and what they leave of the arguments: one answer for all who ask."""
+"""The combined effect of a policy, an operator policy and the arguments: one answer for all callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is handed out, or asked for, before the timers have looked at what has expired: nothing of that."""
+"""Expired messages are neither delivered nor returned, even before the timers have looked at them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A lane of held messages, by hand. Numbers in parentheses: the header of ``warren/queues/held_messages.py``.
 
-What random commands do to it is in ``model/test_held_messages.py``.
+``model/test_held_messages.py`` tests it with random commands.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def test_what_is_known_already_is_released_while_the_rest_is_still_read() -> Non
 
 
 def test_new_messages_after_a_restart_have_new_numbers_although_the_last_ones_were_not_stored() -> None:
-    """Their page is absent: what is stored in it again would not find it (6)."""
+    """Their page is absent: later changes in it would not find it (6)."""
     store = HeldStore(page_entries=4)
     for number in range(8):
         store.hold(b"%d" % number, 1000, persistent=number < 6)

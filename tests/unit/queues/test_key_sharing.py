@@ -1,4 +1,4 @@
-"""Key sharing from inside: what the key of a message is, what is set aside and when, and the books about it."""
+"""Key sharing from inside: the key of a message, messages set aside, and the books about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LongWork: what a job may do at once, what jobs that it begins may, and what is left for later turns."""
+"""LongWork: the work that a job may do at once, also of jobs that it begins, and the rest for later turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What messages take in memory, whatever of them is large: the body, the headers, or the frames around it."""
+"""The memory of messages, with any large part: the body, the headers, or the frames around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What streams and claim queues have in common: messages by offset, synced or not yet, read in ranges, damaged.
+"""Common behaviour of streams and claim queues: messages by offset, synced or not yet, read in ranges, damaged.
 
 In parentheses: the invariants in the header of the module that is named.
 """

@@ -1,4 +1,4 @@
-"""What counts as a count of deliveries in a header that anybody may have set."""
+"""Which values of a header that any client may have set count as a number of deliveries."""
 
 from __future__ import annotations
 

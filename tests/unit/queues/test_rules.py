@@ -1,4 +1,4 @@
-"""The effective rules of a queue: who wins between arguments, policy and operator policy, and what follows from it."""
+"""The effective rules of a queue: the precedence of arguments, policy and operator policy, and its effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue or an exchange remembers of accepted messages: keys, producers, when they go, what a restart brings."""
+"""The memory of a queue or an exchange of accepted messages: keys, producers, expiry, and restarts."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from warren.queues.timers import NEVER, STALE_MIN, Timer, TimerQueue
 
 
 class Note(Timer):
-    """Writes down when it was called; `then`: what else it does."""
+    """Records the time of its call; `then`: its other action."""
 
     def __init__(self, name: str, calls: list[tuple[str, int]], then: Callable[[], None] | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a follower keeps of what it cuts off its log, and for how long (``warren/replication/cut_copies.py``).
+"""A follower's copies of entries that it cuts off its log, and their lifetime (``warren/replication/cut_copies.py``).
 
 The numbers in parentheses are the invariants in the header of that module.
 """

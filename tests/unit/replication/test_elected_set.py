@@ -28,7 +28,7 @@ TWO = Node("two", b"2" * 16)
 
 
 class Member:
-    """Keeps what it is told; requires whom it is to require when somebody is near."""
+    """Keeps the reports that it gets; requires two nodes when one has nearly caught up."""
 
     def __init__(self) -> None:
         self.told: list[Event] = []

@@ -1,4 +1,4 @@
-"""What a node counts of the election: new leaders, and how long nobody led."""
+"""A node's counters of the election: new leaders, and the time without a leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a follower says over one connection, and when: an end of a socket stands for the leader."""
+"""A follower's messages over one connection, and their time: an end of a socket stands for the leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a standby remembers of its leader, and when it may be promoted without a word of loss (follower.py (2))."""
+"""A standby's memory of its leader, and when it may be promoted without a warning of loss (follower.py (2))."""
 
 from __future__ import annotations
 

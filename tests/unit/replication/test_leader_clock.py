@@ -1,4 +1,4 @@
-"""What a follower knows of its leader's clock (leader_clock.py)."""
+"""A follower's knowledge of its leader's clock (leader_clock.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a leader believes of one follower, and when: an end of a socket stands for the follower.
+"""A leader's knowledge of one follower over time: an end of a socket stands for the follower.
 
 The numbers in parentheses are the invariants in the header of ``warren/replication/link_to_follower.py``.
 """

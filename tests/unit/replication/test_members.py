@@ -1,4 +1,4 @@
-"""What an operator sees of each node of a cluster, by what a leader and a follower know of it."""
+"""An operator's view of each node of a cluster, from the knowledge of a leader and a follower."""
 
 from __future__ import annotations
 

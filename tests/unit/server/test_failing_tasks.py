@@ -206,7 +206,7 @@ def test_a_stop_that_fails_ends_the_process_all_the_same() -> None:
 
 
 def test_a_wall_clock_that_is_set_expires_nothing() -> None:
-    """What the file is about, too: a value from outside, here the time, that must not end anything."""
+    """This belongs here as well: a value from outside, here the time, must not end anything."""
 
     async def test(place: Place) -> None:
         broker = place.management.broker

@@ -1,4 +1,4 @@
-"""Whether links are held: what the directory, the metadata and a release say (``held_links.py``)."""
+"""Whether links are held: the directory, the metadata and a release decide (``held_links.py``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threads of the message store: what they do, in which order, and when a commit is begun.
+"""The threads of the message store: their jobs, their order, and the beginning of a commit.
 
 The numbers in parentheses are the invariants in the header of ``warren/server/message_store.py``.
 """

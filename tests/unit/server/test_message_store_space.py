@@ -1,4 +1,4 @@
-"""The message store without space: what waits, what continues, and how often it looks at the disk.
+"""The message store without space: waiting and continuing work, and how often it looks at the disk.
 
 The numbers in parentheses are the invariants in the header of ``warren/server/message_store.py``.
 """

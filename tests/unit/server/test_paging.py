@@ -124,7 +124,7 @@ BODY = bytes(100_000)
 
 @pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 2}], ids=["plain", "priority"])
 def test_a_confirm_waits_for_a_bounded_part_of_what_leaves_memory(arguments: Table) -> None:
-    """(4) One queue with everything, and many: who waits has one frame before it and shares one."""
+    """(4) One queue with everything, and many: a waiting publisher has one frame before it and shares one."""
     f = Fixture()
     owner = f.harness.channel()
     queues = ["large", *(f"small{number}" for number in range(8))]

@@ -1,4 +1,4 @@
-"""What counts as all of the memory, and that large blocks are given back."""
+"""The size of all memory, and the return of large blocks."""
 
 from __future__ import annotations
 

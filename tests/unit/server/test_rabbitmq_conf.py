@@ -1,4 +1,4 @@
-"""What becomes of a ``rabbitmq.conf``. Numbers in parentheses: ``rabbitmq_conf.py``."""
+"""The import of a ``rabbitmq.conf``. Numbers in parentheses: ``rabbitmq_conf.py``."""
 
 from __future__ import annotations
 

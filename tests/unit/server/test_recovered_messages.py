@@ -1,4 +1,4 @@
-"""What a start finds missing or damaged in a message store, and tells."""
+"""Missing or damaged parts of a message store that a start finds and reports."""
 
 from __future__ import annotations
 

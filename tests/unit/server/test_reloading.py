@@ -1,4 +1,4 @@
-"""What SIGHUP brings into force, and what waits for the next start. Numbers: ``server/reloading.py``."""
+"""Settings that SIGHUP applies, and settings that wait for the next start. Numbers: ``server/reloading.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is looked at before a broker starts: files that settings name, and settings without an effect."""
+"""Checks before a broker starts: files that settings name, and settings without an effect."""
 
 from __future__ import annotations
 

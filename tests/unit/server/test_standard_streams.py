@@ -1,4 +1,4 @@
-"""What the broker says is written by a thread. Numbers are those of `server/standard_streams.py`."""
+"""A thread writes the broker's output. Numbers are those of `server/standard_streams.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failing task costs the others, and what an operator sees of it."""
+"""The cost of a failing task for the others, and its visible signs."""
 
 from __future__ import annotations
 

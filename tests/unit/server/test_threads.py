@@ -1,4 +1,4 @@
-"""What hangs takes the threads of its own purpose, and is seen."""
+"""Hanging calls take only the threads of their own purpose, and are visible."""
 
 from __future__ import annotations
 

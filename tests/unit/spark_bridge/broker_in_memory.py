@@ -64,7 +64,7 @@ class MemoryQueue:
 
 
 class Drain(NamedTuple):
-    """A session: what it has claimed is in a queue of its own."""
+    """A session: its claimed messages are in a queue of their own."""
 
     epoch: int
     claims: MemoryQueue

@@ -1,4 +1,4 @@
-"""A schema registry with Confluent's API: what a test registers is asked for over HTTP."""
+"""A schema registry with Confluent's API: HTTP clients get the schemas that a test registers."""
 
 from __future__ import annotations
 

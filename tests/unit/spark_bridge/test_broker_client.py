@@ -1,4 +1,4 @@
-"""The client of the data port: what it asks, what it makes of the answers, and when it asks again."""
+"""The client of the data port: its requests, its use of the answers, and its retries."""
 
 from __future__ import annotations
 

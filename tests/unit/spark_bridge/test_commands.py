@@ -1,4 +1,4 @@
-"""`warren export` and `warren import` as commands: what they print and how they end."""
+"""`warren export` and `warren import` as commands: their output and their exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a batch; limits.py (1), (2)."""
+"""The size of a batch; limits.py (1), (2)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from warren.spark_bridge.schema import COLUMN_NAMES
 
 
 def parsed(**given: Any) -> ReadOptions:
-    """Return options with a subscription; `streaming`: what for."""
+    """Return options with a subscription; `streaming`: the purpose."""
     streaming = given.pop("streaming", None)
     texts = {"subscribe": "orders"} | {name.replace("_", "."): str(value) for name, value in given.items()}
     return read_options(texts, streaming=streaming, environment={})

@@ -1,4 +1,4 @@
-"""Places of files by their URLs: places.py (2), (3). What object stores do is tried with one, in integration tests."""
+"""Places of files by their URLs: places.py (2), (3). Integration tests try a real object store."""
 
 from __future__ import annotations
 

@@ -411,7 +411,7 @@ def test_typed_properties_become_the_same_bytes_again(sets: list[dict[str, Any]]
         if made.get("timestamp", 0) > SECONDS_MAX:
             del made["timestamp"]
         if any(isinstance(value, str) and len(value.encode()) > 255 for value in made.values()):
-            return  # what is not UTF-8 has grown
+            return  # text that is not UTF-8 has grown
         wanted.append(properties_of(made))
     columns = decoded([properties_of(values) for values in sets])
     encoded = encode_properties(columns, len(sets))

@@ -1,4 +1,4 @@
-"""What the sink of a streaming query commits: each batch, also an empty one, since batches follow each other."""
+"""The commits of a streaming query's sink: each batch, also an empty one, since batches follow each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each command does, as its sender and others see it."""
+"""The effect of each command, as its sender and others see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads of frames: what they say, in each version, against escapes that are written here once more."""
+"""Heads of frames: their contents, in each version, against escapes that are written here once more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single cases of streams: what consumers share, what memory it takes, damage, times. In parentheses: ``stream.py``."""
+"""Single cases of streams: sharing between consumers, memory, damage, times. In parentheses: ``stream.py``."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_all_memory_is_given_back(how: str) -> None:
 @pytest.mark.parametrize("how", ["cancel", "delete"])
 def test_what_comes_from_disk_for_somebody_who_is_gone_is_not_kept(how: str) -> None:
     long = Long(3000)
-    assert long.read_from(2999) == [2999]  # what has been published is visible from now on
+    assert long.read_from(2999) == [2999]  # published messages are visible from now on
     resident_bytes = int(long.log.resident_bytes)
     client = long.channel()
     store = long.harness.store
@@ -540,7 +540,7 @@ def test_a_search_passes_over_damaged_messages_and_pages() -> None:
     there = [offset for offset in range(400) if offset not in gone]
     for offset in (*range(240), 399):
         found = long.sought(START_MS + offset * 3)
-        # It may be a message that cannot be read: what is delivered first is what counts.
+        # It may be a message that cannot be read: the first delivered one counts.
         assert min(each for each in there if each >= found) == min(each for each in there if each >= offset)
     assert sorted(damage.sequence_number for damage in long.log.damages) == [-1] * 6 + [0, 1, 100, 101, 102, 103, 210]
 
@@ -650,7 +650,7 @@ def test_a_look_reports_no_damage() -> None:
 
 
 def test_what_a_filter_looks_at_counts_against_the_turn() -> None:
-    """(5): who asks for what is not there passes over few messages at a time when their headers are long."""
+    """(5): a filter without matches passes over few messages at a time when their headers are long."""
     harness = Harness()
     client = harness.channel()
     client.declare("s", durable=True, arguments={"x-queue-type": "stream"})

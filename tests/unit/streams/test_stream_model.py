@@ -1,4 +1,4 @@
-"""Streams against a list: what is published, read, acknowledged, forgotten and lost at random, restarts included.
+"""Streams against a list: messages are published, read, acknowledged, forgotten and lost at random, restarts included.
 
 After every step each reader has got exactly the offsets that follow the last one, each with the body that was published
 there, and no more than its prefetch allows; unless the disk is held, nothing that it could have is missing.
@@ -46,7 +46,7 @@ class Run:
         self.times: list[int] = []
         self.confirmed = 0  # messages below must be there after a crash
         self.seen = 0
-        self.synced = 0  # while the disk is held: what is below may be seen
+        self.synced = 0  # while the disk is held: messages below may be seen
         self.readers: list[Reader] = []
         self._begin(DurableHarness(memory_bytes=self.random.choice(MEMORY_BYTES)))
         arguments: Table = {"x-queue-type": "stream"}
@@ -187,13 +187,13 @@ class Run:
         self._begin(self.harness.restart(clean=True, memory_bytes=self.random.choice(MEMORY_BYTES)))
         rules = self.stream.rules
         if self.seals and (rules.max_length_bytes >= 0 or rules.max_age_ms >= 0):
-            # What the last batch has sealed may have made room for retention.
+            # The messages that the last batch has sealed may have made room for retention.
             assert self.stream.first_offset() >= first
             first = self.stream.first_offset()
         assert (self.stream.first_offset(), self.stream.next_offset()) == (first, len(self.bodies))
 
     def crash(self) -> None:
-        """Be killed: what was neither confirmed nor seen may be gone, and retention may not have happened."""
+        """Be killed: messages that were neither confirmed nor seen may be gone, and retention may not have happened."""
         first = self.stream.first_offset()
         self._begin(self.harness.restart(clean=False, memory_bytes=self.random.choice(MEMORY_BYTES)))
         end = self.stream.next_offset()

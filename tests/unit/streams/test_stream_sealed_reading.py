@@ -42,7 +42,7 @@ def test_looking_for_many_values_in_many_chunks_counts_against_the_turn() -> Non
     s = Sealing()
     s.publish_filtered(*["a"] * CHUNK * 40)
     assert s.table.end == CHUNK * 40
-    s.log.memory_bytes = 0  # what is sealed leaves memory
+    s.log.memory_bytes = 0  # sealed messages leave memory
     s.publish_filtered("a")
     stream = s.stream
     stream.paused = True

@@ -1,4 +1,4 @@
-"""Streams whose chunks are small: what is sealed leaves the log, and nobody sees that it did.
+"""Streams whose chunks are small: sealed messages leave the log, invisibly for clients.
 
 In parentheses: the invariants in the header of ``streams/sealer.py``, unless another module is named.
 """

@@ -1,4 +1,4 @@
-"""A queue is bound behind what the exchange remembers: what its consumers see, whatever others do meanwhile."""
+"""A queue is bound after the remembered messages of an exchange: the view of its consumers during any other work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns: what RE2 takes, and the one look-ahead that is made of two searches."""
+"""Patterns: those that RE2 accepts, and the one look-ahead that is made of two searches."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_an_empty_pattern_is_found_in_every_name_and_any_pattern_anywhere_in_it(
     assert applying(book_of(policy(pattern=r"^(?!amq\.)")), "amq.gen-1") == []
 
 
-# What RabbitMQ 3.10.8 reports for a policy of each key, and what later versions and we take beyond.
+# RabbitMQ 3.10.8's report for a policy of each key, and further keys of later versions and of Warren.
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [

@@ -32,7 +32,7 @@ def test_a_turn_tries_fewer_queues_the_more_policies_there_are() -> None:
 
 
 def test_a_change_takes_no_more_steps_than_there_are_things() -> None:
-    """What else begins in its turn has the others."""
+    """Other work that begins in its turn has the other steps."""
     harness = Harness()
     steps = Steps(1 << 30)
     run = PolicyRun(harness.vhost)

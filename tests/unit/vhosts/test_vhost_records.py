@@ -1,4 +1,4 @@
-"""What a vhost remembers across restarts. vhost_records.py (1) and (2), and what clients see of it: nothing."""
+"""A vhost's records across restarts. vhost_records.py (1) and (2); clients do not see the records."""
 
 from __future__ import annotations
 

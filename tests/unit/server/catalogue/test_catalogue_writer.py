@@ -1,4 +1,4 @@
-"""SQL follows the log: what is durable there is applied in order, with the number up to which it goes.
+"""SQL follows the log: durable changes are applied in order, with the number of the last one.
 
 The log is a real one on a disk in memory; SQL is a list.
 """

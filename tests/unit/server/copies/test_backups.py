@@ -21,7 +21,7 @@ FILE = ImageFile("catalogue.db", 1 << 30, "")
 
 
 class FakeImages:
-    """Makes images when `gate` is open. `error`: why it does not; `held`: for whom there are some."""
+    """Makes images when `gate` is open. `error`: the reason to fail; `held`: the holders of images."""
 
     def __init__(self) -> None:
         self.gate = trio.Event()

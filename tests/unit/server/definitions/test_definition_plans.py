@@ -1,4 +1,4 @@
-"""What importing definitions would do, and what then comes of it. Numbers are those of `server/definitions/plan.py`."""
+"""The plan of an import of definitions, and its results. Numbers are those of `server/definitions/plan.py`."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_everything_is_created_in_an_order_in_which_it_can_be() -> None:
     ]
     again = plan(broker, document)
     assert set(actions(again)) == {"same"}
-    assert len(again.changes) == len(planned.changes) - 1  # the permission of who made the vhost is not in the file
+    assert len(again.changes) == len(planned.changes) - 1  # the permission of the vhost's creator is not in the file
     assert apply(broker, again).conflicts() == []
 
 

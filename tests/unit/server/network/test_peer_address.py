@@ -1,4 +1,4 @@
-"""What an address says about its peer."""
+"""An address's statement about its peer."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from warren.server.network.transport import RECEIVE_BYTES
 
 QOS = method_frame(1, m.BasicQos(0, 1, False))
 QOS_OK = method_frame(1, m.BasicQosOk())
-# What one connection may cost in a turn besides its share: its last method may go beyond that.
+# The cost of one connection in a turn beyond its share: its last method may exceed that.
 OVERHEAD_UNITS = METHOD_UNITS + 1 + EVENT_UNITS + RECEIVE_BYTES // BYTES_PER_UNIT
 
 

@@ -1,4 +1,4 @@
-"""TLS around a stream: what a read gives, ends, failures, and what TLS itself has to say."""
+"""TLS around a stream: results of reads, ends, failures, and alerts of TLS."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_behind_a_send_that_was_cancelled_nothing_is_said(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(accepting.do_handshake)
                 await connecting.do_handshake()
-                nursery.start_soon(connecting.receive_some)  # what a server says behind the handshake
+                nursery.start_soon(connecting.receive_some)  # reads the server's data after the handshake
                 await trio.testing.wait_all_tasks_blocked()
                 nursery.cancel_scope.cancel()
             with trio.CancelScope() as scope:

@@ -1,4 +1,4 @@
-"""WebSockets between a socket and a protocol: the handshake and its refusals, frames, turns, and who attacks them."""
+"""WebSockets between a socket and a protocol: the handshake and its refusals, frames, turns, and attacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of staged messages: what is written is read, what is damaged is said to be. stage_files.py (1) and (2)."""
+"""Files of staged messages: written messages are read, damaged ones are reported. stage_files.py (1) and (2)."""
 
 from __future__ import annotations
 

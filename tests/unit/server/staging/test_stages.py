@@ -316,7 +316,7 @@ def test_stages_that_cannot_be_removed_are_there_for_nobody_until_they_can_be(tm
     broken = in_cluster(first.after_a_crash(tmp_path), 6)
     broken.stages._files.remove = remove  # type: ignore[method-assign]
     assert broken.run(names_of) == []
-    # What the epoch before led has is not what was left then.
+    # The stage left from epoch 4 does not come back in later epochs.
     assert in_cluster(broken.after_a_crash(tmp_path), 7).run(names_of) == []
     assert in_cluster(broken.after_a_crash(tmp_path), 8).run(names_of) == []
 

@@ -1,4 +1,4 @@
-"""What a span says to a collector. The numbers in parentheses are those of ``otlp.py``."""
+"""The contents of a span for a collector. The numbers in parentheses are those of ``otlp.py``."""
 
 from __future__ import annotations
 
