@@ -14,7 +14,7 @@
     l L  i64              int               F    table               dict
                                             V    nothing             None
 
-1. Nothing is allocated by an announced length: every length is checked against what is there first.
+1. Nothing is allocated by an announced length: every length is checked against the received bytes first.
 2. Nesting deeper than `DEPTH_MAX`, more than `ENTRIES_MAX` entries in all, an unknown tag or a length that does not
    add up is a syntax error (502); a key that is not UTF-8 a frame error (501).
 3. Duplicate keys: the last one wins when decoded, all stay when the bytes travel.

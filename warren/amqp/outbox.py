@@ -28,7 +28,7 @@ REUSE_MAX_BYTES: Final = 2048
 _RESTING: Final = BytesWriter()  # of all idle connections; never written to
 
 
-# So much, or a piece more, is handed out at a time when more waits than twice that or some is still to be made.
+# If more than twice this waits, or some is not made yet, so many bytes are handed out at a time, or a piece more.
 TAKE_BYTES: Final = 1 << 20
 
 
@@ -98,7 +98,7 @@ class Outbox:
         self.check_limit()
 
     def _keep_writer(self) -> None:
-        """Make a chunk of what was written, so that something else can follow."""
+        """Make a chunk of the bytes written so far, so that something else can follow."""
         if len(self.writer):
             head = self.writer.getvalue()
             self._chunks.append(head)

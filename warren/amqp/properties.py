@@ -5,7 +5,7 @@
 Properties stand in flag order, content-type (bit 15) first, cluster-id (bit 2) last; bit 0 announces another flag
 word, which basic never uses.
 
-1. `scan_properties` accepts exactly what `decode_properties` can decode.
+1. `scan_properties` accepts exactly the input that `decode_properties` can decode.
 2. Strings keep their bytes: they are decoded with ``surrogateescape``, so re-encoding is the identity.
 """
 
@@ -36,7 +36,7 @@ APP_ID: Final = 0x0008
 CLUSTER_ID: Final = 0x0004
 
 PERSISTENT: Final = 2  # a delivery mode
-# What `scan_properties` sets in a flag word for it, where AMQP has no property.
+# The flag that `scan_properties` sets for it, in a bit where AMQP has no property.
 PERSISTENT_FLAG: Final = 2
 # Properties on which the broker may have to act: CC and BCC, expiration, user-id, direct reply-to.
 SPECIAL_PROPERTIES: Final = HEADERS | EXPIRATION | USER_ID | REPLY_TO

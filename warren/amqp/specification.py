@@ -25,7 +25,7 @@
 3. The methods are those of ``amqp.methods``, not written a second time.
 4. Tests and tools import it; the broker does not, because construct is too slow and too large to serve with.
 
-It does not know which peer may send what, nor in which order: that is the business of ``channels``.
+It does not know which peer may send which method, nor in which order: that is the business of ``channels``.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def _refuse(session: Amqp10Session, name: str, handle: int, role: bool, error: C
 
 
 def _attach_sender(session: Amqp10Session, name: str, handle: int, fields: Arguments) -> None:
-    """The client is to send on it."""
+    """The client wants to send on it."""
     link = ReceivingLink(name, handle, fields.number(9, 0) & U32)
     found = maybe_described("a target", fields.any(6))
     if found is None:
@@ -171,7 +171,7 @@ def _pair(session: Amqp10Session, fields: Arguments) -> None:
 
 
 def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arguments) -> None:
-    """The client is to receive on it."""
+    """The client wants to receive on it."""
     link = SendingLink(name, handle)
     found = maybe_described("a source", fields.any(5))
     if found is None:
@@ -269,7 +269,7 @@ def _check_selection(queue: Queue) -> None:
 
 
 def _hold_filters(session: Amqp10Session, link: SendingLink, wanted: Wanted) -> None:
-    """Count what the filters of a link are: taken apart they are many times larger.
+    """Count the size of a link's filters: parsed they are many times larger.
 
     Raises:
         LinkError: those of the session are too large together.

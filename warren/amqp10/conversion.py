@@ -82,7 +82,7 @@ _EXPIRY: Final = "x-amqp10-expiry"
 _GROUP_SEQUENCE: Final = "x-amqp10-group-sequence"
 _REPLY_TO_GROUP: Final = "x-amqp10-reply-to-group"
 _CREATED_MS: Final = "x-creation-time-ms"
-# What `originals` keeps.
+# The headers that `originals` keeps.
 ORIGINAL_SECTIONS: Final = "x-amqp10-sections"
 ORIGINAL_BODY: Final = "x-amqp10-body"
 ORIGINAL_FOOTER: Final = "x-amqp10-footer"
@@ -306,7 +306,7 @@ class Sections:
 
 
 def annotations_to_keep(annotations: dict[object, object]) -> Table:
-    """Return what a `modified` outcome says of a message as headers: annotations, but those on which the broker acts.
+    """Return the headers from a `modified` outcome: its annotations, except those on which the broker acts.
 
     Nothing when it is more than `ANNOTATIONS_MAX_BYTES`: one outcome may be for very many messages.
     """
@@ -452,7 +452,7 @@ def application_properties(headers: Table) -> dict[object, object]:
 
 
 def bare_sections(fields: list[object], application: dict[object, object]) -> bytes:
-    """Return properties and application properties as they are encoded here; `fields` lose what is None at the end."""
+    """Return properties and application properties as they are encoded here; `fields` lose trailing None values."""
     out = BytesWriter()
     while fields and fields[-1] is None:
         fields.pop()

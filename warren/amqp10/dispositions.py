@@ -45,7 +45,7 @@ LINK_STEPS: Final = 8
 
 
 class Run:
-    """Publishes whose numbers follow one another, as their delivery ids do, of one link."""
+    """Publishes of one link with consecutive numbers and delivery ids."""
 
     def __init__(self, number: i64, delivery_id: i64, link: ReceivingLink) -> None:
         self.number: i64 = number
@@ -281,7 +281,7 @@ class LinkEnd(Job):
 
 
 class DrainRun(Job):
-    """A link whose peer wants what there is, and then no credit left."""
+    """A link whose peer wants the available messages, and then no credit left."""
 
     def __init__(self, session: Amqp10Session, link: SendingLink) -> None:
         self._session = session

@@ -114,7 +114,7 @@ class Expression:
     """A part of a condition."""
 
     def value(self, view: MessageView) -> object:
-        """Return what it comes to for a message."""
+        """Return its value for a message."""
         raise AssertionError("overridden")
 
 
@@ -163,7 +163,7 @@ class Now(Expression):
 
 
 class Junction(Expression):
-    """Conditions joined by AND, or by OR: the first that `decides` is what it comes to."""
+    """Conditions joined by AND, or by OR: the first that `decides` gives the value."""
 
     def __init__(self, parts: list[Expression], *, decides: bool) -> None:
         self._parts = parts

@@ -207,7 +207,7 @@ class Expressions(Selection):
 
 
 def _property_value(at: int, name: str, wanted: object) -> object:
-    """Return what a field of the properties is compared with.
+    """Return the value of a field of the properties to compare.
 
     Raises:
         LinkError: it is not of the type of the field.

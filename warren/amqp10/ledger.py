@@ -34,12 +34,12 @@ WHOLE_BYTES: Final = 29
 PART_BYTES: Final = 30
 # A body of this size is read where it lies, and not joined. It has to take several transfers.
 LARGE_MIN_BYTES: Final = 1 << 20
-# So much of a delivery of several frames is made at a time.
+# The size of the pieces in which a delivery of several frames is made.
 PIECE_BYTES: Final = 1 << 18
 
 
 def transfer_head(channel: int, handle: int) -> bytes:
-    """Return a transfer on `handle`, which is below 256, from behind its size up to its delivery id."""
+    """Return a transfer on `handle`, which is below 256, from after its size up to its delivery id."""
     return bytes([2, 0, channel >> 8, channel & 255, 0, 0x53, 0x14, 0xC0, 0x10, 5, 0x52, handle, 0x70])
 
 

@@ -83,7 +83,7 @@ class Pattern:
                 self._weight = 1 + min(longest, FIND_MAX) // FIND_STEP
 
     def steps(self, size: i64) -> i64:
-        """Return what a text of `size` characters costs at most.
+        """Return the maximum cost of a text of `size` characters.
 
         Parts are searched one after the other: each character of the text is looked at for one of them.
         """

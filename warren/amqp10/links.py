@@ -24,12 +24,12 @@ class Link:
     def __init__(self, name: str, handle: int) -> None:
         self.name = name
         self.handle = handle
-        self.is_gone: bool = False  # it has failed: whatever comes on it before its detach is dropped
+        self.is_gone: bool = False  # it has failed: input on it before its detach is dropped
         self.is_management: bool = False
 
 
 class ReceivingLink(Link):
-    """The client sends on it. `address`: what its target is, None: each message says where it goes."""
+    """The client sends on it. `address`: its target, None: each message names its own."""
 
     def __init__(self, name: str, handle: int, delivery_count: i64) -> None:
         super().__init__(name, handle)
@@ -41,7 +41,7 @@ class ReceivingLink(Link):
         self.unconfirmed: i64 = 0
         self.kept: dict[bytes, PreparedPublish] = {}  # by the bytes before the body
         self.kept_settled: dict[bytes, PreparedPublish] = {}
-        # Of a delivery that comes in several transfers.
+        # State of a delivery that comes in several transfers.
         self.pieces: list[bytes] = []
         self.size: i64 = 0
         self.delivery_id: i64 = 0
@@ -81,7 +81,7 @@ class SendingLink(Link):
         self.queue = ""  # that was made for it, and goes with it
         self.is_draining: bool = False
         self.filter_size: i64 = 0  # in characters
-        # Of a stream: where it was when a drain was looked at last, and the end when that was asked for.
+        # For a stream: its position when a drain was looked at last, and the end at the time of that request.
         self.place: i64 = 0
         self.drain_to: i64 = 0
         self.responses: deque[bytes] = deque()  # of a link pair, that wait for credit

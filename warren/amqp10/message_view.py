@@ -1,7 +1,7 @@
 """A stored message as a client of AMQP 1.0 would see it: priority, properties and application properties.
 
 Filters look at it. Properties are decoded once, headers only when a filter asks for a value that may be there.
-``steps`` counts what the looking costs: see `STEPS_MAX`.
+``steps`` counts the cost of looking: see `STEPS_MAX`.
 """
 
 from __future__ import annotations

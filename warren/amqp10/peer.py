@@ -16,8 +16,8 @@ end. The port is that of AMQP 0-9-1: the first 8 bytes say which it is (``channe
 1. Before open a frame has at most `EARLY_BYTES`; afterwards as many as we have announced.
 2. A frame is received in pieces, each copied once.
 3. A client is told why it is closed, by close, once it can understand that; a wrong login by the outcome of SASL.
-4. What we announce as idle time-out is half of the time after which silence ends the connection.
-5. Responses of management leave in order, each not before what it tells is durable.
+4. The idle time-out that we announce is half of the time after which silence ends the connection.
+5. Responses of management leave in order, each not before its change is durable.
 6. A client that does not take the answers to its frames is not read while more than `outbox_hard_bytes` of them wait.
 """
 
@@ -271,7 +271,7 @@ class Amqp10Peer(Peer):
             is_handled = self._session_frame(session, code, data, head.pos, end)
         else:
             is_handled = self._other_frame(int(channel), code, data, head.pos, end)
-        # Acknowledgements are taken while much waits: what answers one looks itself.
+        # Acknowledgements are taken while much waits: their answers check the limit themselves.
         if code != DISPOSITION:
             self.check_outbox()
         return is_handled
@@ -364,7 +364,7 @@ class Amqp10Peer(Peer):
         self.enter_checking(request)
 
     def enter_checking(self, request: LoginRequest) -> None:
-        """Have the shell verify who it is."""
+        """Have the shell verify its identity."""
         self.enter(CHECKING_LOGIN)
         self.pause(PAUSED_LOGIN)
         self.broker.logins.append(request)

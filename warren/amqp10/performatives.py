@@ -118,7 +118,7 @@ def code_of(descriptor: object) -> int:
 
 
 class Head:
-    """A described value: which it is, and where what is described begins."""
+    """A described value: its descriptor, and the beginning of its content."""
 
     def __init__(self) -> None:
         self.code: i64 = -1

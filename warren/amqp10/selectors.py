@@ -136,7 +136,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _scan(text: str, pos: int) -> tuple[str, int]:
-    """Return what begins at `pos`, and where it ends."""
+    """Return the token that begins at `pos`, and its end."""
     first = text[pos]
     if first in ("'", '"'):
         end = text.find(first, pos + 1)

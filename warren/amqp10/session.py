@@ -168,7 +168,7 @@ class Amqp10Session(Session):
         accepted(outbox.writer, self.channel, first, count)
 
     def write_state(self, delivery_id: i64, state: object) -> None:
-        """Write what became of one delivery of the client."""
+        """Write the outcome of one delivery of the client."""
         number = int(delivery_id)
         self.connection.outbox.write(settled_frame(self.channel, True, number, number, state))
 
@@ -385,7 +385,7 @@ class Amqp10Session(Session):
     def _understand(
         self, link: ReceivingLink, head: bytes, layout: Layout | None, *, mandatory: bool
     ) -> PreparedPublish:
-        """Return what the sections before a body come to. `layout`: of that body, None if it is as usual.
+        """Return the prepared publish for the sections before a body. `layout`: of that body, None if it is as usual.
 
         Raises:
             AmqpError: they are malformed, or say of no address where they go.
@@ -533,7 +533,7 @@ class Amqp10Session(Session):
             limit: i64 = counted + flow.link_credit
             credit: i64 = (limit - sent) & U32
             if credit > 0x7FFFFFFF:
-                credit = 0  # it has taken back what is on its way
+                credit = 0  # it has taken back the credit that is on its way
                 limit = sent
             link.grant(limit, credit)
             link.is_draining = flow.drain
@@ -584,13 +584,13 @@ class Amqp10Session(Session):
         self._write_sending_flow(link, drain=True)
 
     def go_on_draining(self) -> None:
-        """The client has taken what waited for it: there is room for more."""
+        """The client has taken the bytes that waited for it: there is room for more."""
         for link in list(self.links.values()):
             if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
                 self.connection.begin(DrainRun(self, link))
 
     def tick_drains(self) -> None:
-        """Time has passed: what could not be sent for a while is not waited for."""
+        """Time has passed: stop waiting for messages that could not be sent for a while."""
         for link in list(self.links.values()):
             if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
                 consumer = link.consumer
@@ -740,7 +740,7 @@ def _end_of(consumer: Consumer) -> i64:
 
 
 def _is_through(link: SendingLink, consumer: Consumer) -> bool:
-    """Tell whether a drain has seen what was there when it was asked for, or comes no further."""
+    """Tell whether a drain has seen the messages available when it was requested, or cannot proceed."""
     place = _place_of(consumer)
     search = consumer.search
     if search is not None:

@@ -4,7 +4,7 @@ filter of a source                      becomes
 rabbitmq:stream-offset-spec             the argument x-stream-offset of a consumer
 rabbitmq:stream-filter                  x-stream-filter
 rabbitmq:stream-match-unfiltered        x-stream-match-unfiltered
-what looks at messages (``filters``)    `Expressions`
+conditions on messages (``filters``)    `Expressions`
 anything else                           is not applied, and not in the answer
 """
 

@@ -220,7 +220,7 @@ def _undescribed_end(data: bytes, pos: i64, end: i64) -> i64:
 
 
 class Reader:
-    """Decodes what lies between `pos` and `end`."""
+    """Decodes the values between `pos` and `end`."""
 
     def __init__(self, data: bytes, pos: i64, end: i64) -> None:
         self.data = data
@@ -614,7 +614,7 @@ def _write_variable(out: BytesWriter, code: i64, raw: bytes) -> None:
     out.write(raw)
 
 
-# How many bytes an element of an array has by the first half of its constructor, where that is fixed.
+# The size of an array's element by the first half of its constructor, where that is fixed.
 _WIDTHS: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
 # The constructor of each type that any of its values fits into, for arrays: all elements have the same.
 _WIDEST: Final = {

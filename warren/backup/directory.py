@@ -52,7 +52,7 @@ class BackupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of a backup: its `name` in the data directory, its size, what the broker tells it by, its content."""
+    """A file of a backup: its `name` in the data directory, its size, its mark for the broker, its content."""
 
     name: str
     size: int
@@ -76,7 +76,7 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """How many bytes all files have."""
+        """The size of all files."""
         return sum(file.size for file in self.files)
 
 
@@ -155,7 +155,7 @@ class BackupDirectory:
             fcntl.flock(lock, how | fcntl.LOCK_NB)
             marker = os.read(lock, PIECE_BYTES)
             if not marker and new_store_id is not None:
-                # In place: a file that took its name from somebody else's would be locked beside that.
+                # In place: a file that replaced that of another process would be locked beside it.
                 marker = _encoded({"format": FORMAT, "store_id": new_store_id})
                 _write_all(lock, marker)
                 os.fsync(lock)
@@ -187,7 +187,7 @@ class BackupDirectory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- what there is ----------------------------------------------------------------------------------------------
+    # --- the contents -----------------------------------------------------------------------------------------------
 
     def numbers(self) -> list[int]:
         """Return the numbers of all backups, ascending.
@@ -278,7 +278,7 @@ class BackupDirectory:
         """Store a file, synced.
 
         Raises:
-            BackupError: there is no space for it, or the disk fails. What `pieces` raises.
+            BackupError: there is no space for it, or the disk fails. Errors of `pieces`.
         """
         self._written += 1
         part = self.path / FILES / f"{self._written}{_PART}"
@@ -306,7 +306,7 @@ class BackupDirectory:
         return stored
 
     def add(self, manifest: Manifest) -> None:
-        """Make a backup valid whose files are all there.
+        """Make a backup valid when all its files are there.
 
         Raises:
             BackupError: it cannot be written.
@@ -403,7 +403,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _discard(part: Path) -> None:
-    """Remove what came in part, if it can be: a disk that fails may be read-only by now. `writing` does so, too."""
+    """Remove an incomplete file, if possible: a disk that fails may be read-only by now. `writing` does so, too."""
     with suppress(OSError):
         part.unlink()
 

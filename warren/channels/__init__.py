@@ -1,19 +1,19 @@
-"""What all protocols share of a client, AMQP 0-9-1 itself, and the broker as one machine.
+"""The part of a client's state that all protocols share, AMQP 0-9-1 itself, and the broker as one machine.
 
 For every protocol (`tests/architecture/test_imports.py` has the line between the two halves):
 
     broker          the engine: bytes, time and answers of the disk in; bytes, jobs and notices out
-    peer            a client's connection                   session       what it publishes and is sent in one order
-    login, access   who it is, and what it may do           heartbeats    whether it is still there
+    peer            a client's connection                   session       messages in both directions, in one order
+    login, access   its identity and permissions            heartbeats    whether it is still there
     inbound         contents that are not whole yet         publisher     from a message to its queues
-    confirms        which publishes are confirmed, when     transaction   what a commit carries out
+    confirms        which publishes are confirmed, when     transaction   the steps of a commit
     consuming       consumers, and getting one message      topology      exchanges, queues and bindings
-    events, tracing, spans, own_messages    what the broker itself publishes
+    events, tracing, spans, own_messages    messages of the broker itself
 
 AMQP 0-9-1:
 
     handshake, connection     until it is open, and from then on
     fast_path, fast_channel   publishes and acknowledgements, the usual ones
-    channel                   which method does what        channel_confirms    basic.ack and basic.nack from us
+    channel                   the methods on a channel         channel_confirms    basic.ack and basic.nack from us
     direct                    the broker's own management as a client
 """

@@ -238,7 +238,7 @@ class AccessControl:
         self.usage(change.user).limits = limits
 
     def apply(self, change: AccessChange, *, stored: bool = False) -> None:
-        """Apply a change and make it hold for everybody who is logged in. `stored`: it comes from the catalogue.
+        """Apply a change to all logged-in users. `stored`: it comes from the catalogue.
 
         Raises:
             ValueError: a pattern is not a regular expression. Nothing is changed.
@@ -276,7 +276,7 @@ class AccessControl:
         self._on_change()
 
     def forget_vhost(self, vhost: str) -> list[PermissionDelete | TopicPermissionDelete]:
-        """Drop the permissions of a deleted vhost and return what that comes to."""
+        """Drop the permissions of a deleted vhost and return the list of them."""
         gone: list[PermissionDelete | TopicPermissionDelete] = []
         for key in [key for key in self.permissions if key[1] == vhost]:
             del self.permissions[key]

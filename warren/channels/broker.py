@@ -250,7 +250,7 @@ class Broker:
         return connection
 
     def note_user(self, connection: Peer) -> None:
-        """Remember whose connection it is."""
+        """Remember the user of a connection."""
         self._connections_of.setdefault(connection.user_name, {})[connection] = None
 
     def forget_connection(self, connection: Peer) -> None:
@@ -277,7 +277,7 @@ class Broker:
     # --- turns ------------------------------------------------------------------------------------------------------
 
     def end_turn(self, *, goes_on: bool = True) -> None:
-        """Hand out what became deliverable and write the confirms of this turn.
+        """Hand out messages that became deliverable and write the confirms of this turn.
 
         `goes_on`: with long work, too. Only where this is the end of a turn: there may be any number of calls from
         outside between two turns, and each would do as much of it as a turn may.
@@ -452,7 +452,7 @@ class Broker:
         return any(vhost.records.is_restoring for vhost in self.vhosts.values())
 
     def keep_time(self, now_ms: int) -> None:
-        """Do what is due at `now_ms`, wall time in ms since the epoch. Call when ``timers.next_ms`` has come."""
+        """Do the work due at `now_ms`, wall time in ms since the epoch. Call when ``timers.next_ms`` has come."""
         self.log.now_ms = now_ms
         self.timers.run_due(now_ms)
         for vhost in list(self.vhosts.values()):
@@ -475,7 +475,7 @@ class Broker:
         self._open_gates()
 
     def loaded(self, job: Errand) -> None:
-        """The shell has read what the engine asked for."""
+        """The shell has read the data that the engine asked for."""
         job.finished()
 
     def _open_gates(self) -> None:
@@ -489,21 +489,21 @@ class Broker:
         """Forget a connection that ended."""
         self._gated.discard(connection)
 
-    # --- what the broker tells about itself -------------------------------------------------------------------------
+    # --- the broker's reports about itself --------------------------------------------------------------------------
 
     def now_ms(self) -> int:
         """Return the wall time of this turn in ms since the epoch."""
         return int(self.log.now_ms)
 
     def cluster_name(self) -> str:
-        """Return what this broker calls itself to clients and other brokers: the global parameter, or a default."""
+        """Return the name of this broker for clients and other brokers: the global parameter, or a default."""
         named = self.parameters.maybe_global(CLUSTER_NAME)
         if named is not None and isinstance(named.value, str):
             return named.value
         return self.cluster or self.node_name()
 
     def node_name(self) -> str:
-        """Return what this node is called in the management API."""
+        """Return the name of this node in the management API."""
         return self.node
 
     def emit(self, key: str, headers: dict[str, object]) -> None:
@@ -530,7 +530,7 @@ class Broker:
     # --- counts -----------------------------------------------------------------------------------------------------
 
     def totals(self, vhost: str | None = None) -> MessageCounts:
-        """Return what happened to messages in `vhost`, None: everywhere, since the start; nothing in it goes back.
+        """Return the message counts in `vhost`, None: everywhere, since the start; they never decrease.
 
         Looks at every channel there is.
 
@@ -558,7 +558,7 @@ class Broker:
         return self.sums().by_vhost
 
     def sums(self) -> Sums:
-        """Return what all connections have counted, with one look at each."""
+        """Return the counts of all connections, with one look at each."""
         sums = Sums()
         by_vhost = sums.by_vhost
         for name, vhost in self.vhosts.items():
@@ -665,7 +665,7 @@ class Broker:
         return end.ticket
 
     def restore(self, change: MetadataChange) -> None:
-        """Apply what the catalogue remembers. Only at start, before the first connection (`vhosts.metadata`, 2).
+        """Apply the contents of the catalogue. Only at start, before the first connection (`vhosts.metadata`, 2).
 
         Raises:
             AmqpError, ValueError: the catalogue holds something that this version refuses.

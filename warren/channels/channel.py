@@ -1,4 +1,4 @@
-"""A channel: the session of AMQP 0-9-1, and which method does what on it.
+"""A channel: the session of AMQP 0-9-1, and the methods on it.
 
 1. A failed method closes the channel and nothing else: its unacked messages are back in their queues, in order and
    marked redelivered, its consumers are gone, before the channel.close is written.

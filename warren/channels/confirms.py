@@ -3,7 +3,7 @@
 Publishes have numbers, from 1 on; three of them say how far a session is:
 
     1 ... _confirmed_to     answered: the latest confirmation names it
-          _accepted         the latest publish that was not refused: what a confirmation may name next
+          _accepted         the latest publish that was not refused: the next confirmation may name it
           published         the latest publish
 
 1. Each publish is answered once: a refused one by the refusal of its number, any other by the first confirmation that
@@ -48,7 +48,7 @@ class PendingConfirms:
         self.held: list[Confirms] = []  # they wait for the end of that
 
     def end_turn(self) -> None:
-        """Confirm what was published in this turn and is not being stored."""
+        """Confirm the publishes of this turn that are not being stored."""
         due = self.due
         if due:
             for confirms in due:
@@ -101,7 +101,7 @@ class Confirms(BatchWaiter):
         self._pending = pending
         self._syncs = syncs
 
-    # --- what is published ------------------------------------------------------------------------------------------
+    # --- publishes ---------------------------------------------------------------------------------------------------
 
     def count_publish(self, message: Message, outcome: i64, ticket: i64) -> None:
         """Number a publish: it is refused now, or confirmed at the end of the turn or when it is on disk.
@@ -126,7 +126,7 @@ class Confirms(BatchWaiter):
             self._mark(self.published, 0)
 
     def _mark(self, number: i64, ticket: i64) -> None:
-        """Have what was published up to `number` wait for the open batch."""
+        """Have the publishes up to `number` wait for the open batch."""
         pending = self._pending
         batch: i64 = pending.log.batch.number
         marks = self._marks
@@ -149,7 +149,7 @@ class Confirms(BatchWaiter):
             self._refused.append(int(number))
         self.write_refused(number)
 
-    # --- what is confirmed ------------------------------------------------------------------------------------------
+    # --- confirmations -----------------------------------------------------------------------------------------------
 
     def end_turn(self) -> None:
         """Confirm everything published, unless some of it is being stored."""
@@ -209,7 +209,7 @@ class Confirms(BatchWaiter):
             refused.clear()
         return count
 
-    # --- what a protocol overrides ----------------------------------------------------------------------------------
+    # --- overridden by protocols ------------------------------------------------------------------------------------
 
     def write_confirmed(self, up_to: i64, count: i64) -> None:
         """Tell the peer that the publishes up to number `up_to`, `count` numbers more than before, are safe."""

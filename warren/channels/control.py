@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def control(channel: Session, key: str, header: bytes) -> None:
-    """Do what a publish to ``amq.control`` with this routing key and content header payload asks for.
+    """Do the command of a publish to ``amq.control`` with this routing key and content header payload.
 
     Raises:
         ChannelException: 406, an unknown key, a header that is missing or makes no sense, an unknown delivery tag.

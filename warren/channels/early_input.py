@@ -37,6 +37,6 @@ class EarlyInput:
             next(iter(self._peers)).drop(REASON)
 
     def let_go(self, peer: Peer) -> None:
-        """Forget what `peer` holds: its packet is whole, or it ends."""
+        """Forget the input of `peer`: its packet is whole, or it ends."""
         if self._peers:
             self.held_bytes -= self._peers.pop(peer, 0)

@@ -104,7 +104,7 @@ class Events(TopologyWatcher):
         self._life_s: int = 0  # distinguishes the pids of this run of the broker from those of others
 
     def is_watched(self) -> bool:
-        """Tell whether anybody could get an event."""
+        """Tell whether any queue could get an event."""
         vhost = self._broker.vhosts.get(EVENT_VHOST)
         if vhost is None:
             return False
@@ -112,7 +112,7 @@ class Events(TopologyWatcher):
         return exchange is not None and len(exchange.bindings) > 0
 
     def emit(self, key: str, headers: Table) -> None:
-        """Publish the event `key` if anybody listens. `headers`: text, numbers, lists and dicts of them."""
+        """Publish the event `key` if a queue listens. `headers`: text, numbers, lists and dicts of them."""
         if not self.is_watched():
             return
         broker = self._broker
@@ -129,7 +129,7 @@ class Events(TopologyWatcher):
         broker.own_messages.add(broker.vhosts[EVENT_VHOST], message)
 
     def emit_all(self, events: list[Event]) -> None:
-        """Publish what `describe` returned."""
+        """Publish the events that `describe` returned."""
         for key, headers in events:
             self.emit(key, headers)
 
@@ -355,7 +355,7 @@ class Events(TopologyWatcher):
         return []
 
     def policy_changing(self, change: PolicyPut | PolicyDelete, by: str) -> None:
-        """Tell what comes before the queues that follow `change`."""
+        """Send the events that come before those of the queues that follow `change`."""
         if change.operator and self.is_watched():
             component, name = OPERATOR_POLICY_COMPONENT, change.name
             if isinstance(change, PolicyPut):
@@ -489,7 +489,7 @@ def _is_upgrade(old: UserPut, new: UserPut, by: str) -> bool:
 
 
 def _vhost_metadata(change: VhostPut) -> str:
-    """Return what RabbitMQ keeps besides the name, as a term."""
+    """Return the part besides the name that RabbitMQ keeps, as a term."""
     pairs: list[str] = []
     if change.default_queue_type not in ("", "undefined"):
         pairs.append(f"default_queue_type => {term_text(change.default_queue_type)}")

@@ -58,7 +58,7 @@ FRAME_GRACE_BYTES: Final = 8
 
 WORD_BYTES: Final = 8
 
-# Reads up to this size are joined with what was carried over; larger ones are walked where they are.
+# Reads up to this size are joined with the rest of the last read; larger ones are walked where they are.
 JOIN_MAX_BYTES: Final = 4096
 
 
@@ -97,7 +97,7 @@ class FastConnection(Peer):
         self.at_end: i64 = 0
 
     def walk(self, data: bytes) -> None:
-        """Handle received bytes. Whatever is incomplete, or comes after a pause, is carried over."""
+        """Handle received bytes. Input that is incomplete, or comes after a pause, is carried over."""
         self.received_bytes += len(data)
         if self.carry_from > 0:
             self._go_on(data)
@@ -189,7 +189,7 @@ class FastConnection(Peer):
         return True
 
     def _continue_cut(self, data: bytes) -> i64:
-        """Take what `data` has of the cut frame; return where the next one begins, -1 when no more is taken."""
+        """Take the part of the cut frame in `data`; return where the next one begins, -1 when no more is taken."""
         channel = self.cut_channel
         assert channel is not None
         missing: i64 = self.cut_missing

@@ -139,7 +139,7 @@ def check_tuned(what: str, value: int, lowest: int, highest: int) -> None:
 
 
 class Handshake:
-    """One connection's, from the protocol header to open-ok; it fills in what the connection knows of its peer."""
+    """The handshake of one connection, from the protocol header to open-ok; it fills in the facts about the peer."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -38,7 +38,7 @@ class Heartbeats:
         silence_timeout_s: float,
         send_timeout_s: float,
     ) -> None:
-        """Note what has been received and sent in all by now."""
+        """Note the totals of received and sent bytes."""
         passed_s = now_s - self._ticked_s
         if received_bytes != self._received_bytes or not is_read:
             self._received_bytes = received_bytes

@@ -66,7 +66,7 @@ class Inbound:
         self._grown_s[channel] = self._now_s
 
     def share_bytes(self) -> i64:
-        """Return what a connection may hold in a shortage without waiting."""
+        """Return the share that a connection may hold in a shortage without waiting."""
         holders: i64 = len(self.connections)
         return self.max_bytes // holders if holders else self.max_bytes
 
@@ -80,7 +80,7 @@ class Inbound:
             self.waiting[connection] = None
 
     def let_go(self, channel: Session) -> None:
-        """Forget what `channel` holds: its content is whole, or it ends."""
+        """Forget the bytes that `channel` holds: its content is whole, or it ends."""
         size: i64 = channel.held_bytes
         if size == 0:
             return

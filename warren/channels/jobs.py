@@ -250,7 +250,7 @@ class Reply(Job):
 
 
 class Recheck(Job):
-    """A channel whose user has other permissions: consumers of queues that it may not read are cancelled."""
+    """A channel whose user's permissions have changed: consumers of queues that it may not read are cancelled."""
 
     def __init__(self, channel: Session) -> None:
         self._channel = channel
@@ -474,7 +474,7 @@ class VhostEnd(Job):
 
 
 class NewRights(Job):
-    """The connections of a user whose permission in a vhost is another one, or gone."""
+    """The connections of a user whose permission in a vhost was changed or removed."""
 
     def __init__(self, connections: list[Peer], vhost: str) -> None:
         self._connections = connections
@@ -505,7 +505,7 @@ class Resuming(Job):
         self._is_under_way: bool = False
 
     def is_to_begin(self) -> bool:
-        """Have everybody looked at, once more if that is under way; True when the caller has to begin."""
+        """Have all connections looked at, once more if that is under way; True when the caller has to begin."""
         self._is_due = True
         return not self._is_under_way
 
@@ -555,7 +555,7 @@ class TakingApart(Job):
 class ConnectionEnd(Job):
     """The channels of a connection that has ended, or is about to, and then its exclusive queues.
 
-    `answered`: the peer has asked for the end and is to hear of it.
+    `answered`: the peer has asked for the end and has to be told.
     """
 
     def __init__(self, connection: Peer, channels: list[Session], *, answered: bool) -> None:

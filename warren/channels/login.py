@@ -64,7 +64,7 @@ class LoginRequest:
 
 
 def enter_vhost(connection: Peer, name: str) -> None:
-    """Have a peer whose user is known begin to work in the vhost called `name`.
+    """Let a peer whose user is known begin to work in the vhost called `name`.
 
     Raises:
         ConnectionException: 530, there is no such vhost, or the user may not enter it.

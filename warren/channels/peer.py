@@ -3,7 +3,7 @@
 It has a user in a vhost, an outbox, pauses, replies that wait for the log, jobs, heartbeats, exclusive queues and
 sessions (`channels.session`). A protocol derives from it, and adds how bytes become commands and how an end is told:
 
-    feed                         bytes of the peer; `units_left` and PAUSED_TURN bound what one call does
+    feed                         bytes of the peer; `units_left` and PAUSED_TURN bound the work of one call
     login_accepted, _refused     the shell's answer to the `LoginRequest` on `Broker.logins`
     close_session, session_ended a session fails, or is asked to end: it is told when everything is back
     answer_close                 everything that the peer asked to end has ended
@@ -69,7 +69,7 @@ DELIVERY_SWEEP_S: Final = 60.0
 # Why a connection is blocked without an alarm.
 INBOUND_REASON: Final = "too much is held for messages received in part"
 
-# Longer than anybody runs a broker.
+# Longer than a broker runs.
 NO_LIMIT_S: Final = 1e12
 
 
@@ -155,7 +155,7 @@ class Peer:
         self.connected_at_ms = earlier.connected_at_ms
         self._deadline_s = earlier._deadline_s
 
-    # --- what a protocol overrides ----------------------------------------------------------------------------------
+    # --- overridden by protocols ------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
         """Handle received bytes; ``b""`` after `Broker.take_resumed` continues with the input that was held back."""
@@ -186,11 +186,11 @@ class Peer:
         raise AssertionError("overridden")
 
     def forget_input(self) -> None:
-        """Drop what was received and not handled: it has ended."""
+        """Drop received input that was not handled: the peer has ended."""
         raise AssertionError("overridden")
 
     def write_heartbeat(self) -> None:
-        """Send what shows that we live."""
+        """Send a sign of life."""
         raise AssertionError("overridden")
 
     def tell_blocked(self, reason: str) -> None:
@@ -225,7 +225,7 @@ class Peer:
         broker.events.connection_created(self)
 
     def protocol_shown(self) -> str:
-        """Return what it speaks, as the management API shows it: of a WebSocket as RabbitMQ does."""
+        """Return its protocol, as the management API shows it: for a WebSocket as RabbitMQ does."""
         return f"Web {self.protocol}" if self.is_web else self.protocol
 
     @property
@@ -240,11 +240,11 @@ class Peer:
         self.exclusive_queues[queue.name] = queue
 
     def details(self) -> dict[str, object]:
-        """Return what the management API shows of it besides what all peers have: by the name of the protocol."""
+        """Return its own fields in the management API, besides those of all peers: by the name of the protocol."""
         return {}
 
     def is_checking_login(self) -> bool:
-        """Tell whether the shell is asked who it is."""
+        """Tell whether the shell is verifying its identity."""
         return self.state == CHECKING_LOGIN
 
     def enter(self, state: int) -> None:
@@ -259,7 +259,7 @@ class Peer:
         vhost = self.fast_vhost
         return 0 if principal is None or vhost is None else principal.searched + vhost.policies.searched
 
-    # --- out, and what waits ----------------------------------------------------------------------------------------
+    # --- output, and waiting replies --------------------------------------------------------------------------------
 
     def write_when_durable(self, data: bytes, ticket: int, batch: int) -> None:
         """Send a reply after all earlier ones, once the metadata change `ticket` and the log's `batch` are on disk."""
@@ -303,7 +303,7 @@ class Peer:
             self.pause_for_outbox()
 
     def pause_for_outbox(self) -> None:
-        """Stop handling input until the peer has taken what waits for it."""
+        """Stop handling input until the peer has taken its waiting bytes."""
         self.pause(PAUSED_OUTBOX)
         # Replies alone do not stop deliveries; `drained` is only called after a stop.
         self.outbox.writable = False
@@ -340,7 +340,7 @@ class Peer:
         self.resume(PAUSED_OUTBOX)
         self.turns.wake()
 
-    # --- what is short ----------------------------------------------------------------------------------------------
+    # --- shortages --------------------------------------------------------------------------------------------------
 
     def has_growth_left(self, channel: Session, method: Any) -> bool:
         """Tell whether `method` may add to topology while memory is short, and count it."""
@@ -464,7 +464,7 @@ class Peer:
         if now_s >= self._next_sweep_s:
             self._look_for_overdue(now_s)
         if heartbeats.is_stuck(timeout_s) and not (self.is_direct or self.is_internal):
-            # Heartbeats show that it lives; but what waits for it, unacknowledged messages too, it would hold for ever.
+            # Heartbeats show that it lives; but it would hold its waiting bytes and unacknowledged messages for ever.
             self._give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
         elif heartbeats.is_gone(silence_timeout_s):
             self._give_up(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
@@ -531,7 +531,7 @@ class Peer:
             self.end()
 
     def force_close(self, reason: str, *, noted: bool = True) -> None:
-        """Close from our side with 320, or drop what is not open yet. `noted`: with a notice of its own."""
+        """Close from our side with 320, or drop a connection that is not open. `noted`: with a notice of its own."""
         if self.state == RUNNING:
             if noted and not self.is_direct:
                 fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": self.vhost_name}
@@ -542,7 +542,7 @@ class Peer:
             self.end()
 
     def close_at_once(self, reply_code: int, explanation: str) -> None:
-        """Close from our side, whatever is under way."""
+        """Close from our side, in any state."""
         self._end_channels()
         self.send_close(reply_code, explanation, 0)
         # Even if the connection was paused, its close-ok has to be read.

@@ -2,8 +2,8 @@
 
     make_route           the argument bytes of basic.publish, once for each route
     publish_with_care    a message with properties to act on, a route that cannot be remembered, or a transaction
-      -> publish_routed    routes it, drops what is repeated; in a transaction it is kept, with its queues
-    publish_buffered     what was kept: tx.commit
+      -> publish_routed    routes it, drops repetitions; in a transaction it is kept, with its queues
+    publish_buffered     a kept message: tx.commit
     publish_wide         to very many queues, which takes several turns
 
 1. A message that is not acceptable, or may not be published, is in no queue.
@@ -272,7 +272,7 @@ class Publisher:
             self._connection.units_left -= principal.searched - searched
 
     def _control(self, route: Route, header: bytes, body_bytes: i64) -> None:
-        """Do what a publish to ``amq.control`` asks for."""
+        """Do the command of a publish to ``amq.control``."""
         control(self._channel, route.envelope.routing_key, header)
         self._count(route.exchange, body_bytes, 0)
         confirms = self._channel.confirms
@@ -290,12 +290,12 @@ class Publisher:
         self._connection.begin(WidePublish(self, Spread(message, queues, None, CHANNEL), holders))
 
     def wide_publish_done(self, spread: Spread, holders: list[Exchange] | None) -> None:
-        """All queues have what was published to very many."""
+        """All queues have a message that went to very many."""
         outcome: i64 = self.spread_done(spread, holders)
         self._told(spread.message, outcome, spread.queues if holders is None else None)
 
     def spread_done(self, spread: Spread, holders: list[Exchange] | None) -> i64:
-        """All queues have what goes to very many; return the outcome."""
+        """All queues have a message that goes to very many; return the outcome."""
         outcome: i64 = self._handed_over(spread.message, spread.queues, holders, spread.outcome)
         if spread.claim is not None:
             spread.claim.end()
@@ -308,7 +308,7 @@ class Publisher:
     # --- transactions -----------------------------------------------------------------------------------------------
 
     def maybe_spread(self, publish: BufferedPublish, origin: i64) -> Spread | None:
-        """Begin to publish what waited for tx.commit and goes to very many queues; None: it does not.
+        """Begin to publish a message of tx.commit that goes to very many queues; None: it does not.
 
         `spread_done` follows when all of them have it. `is_claimed` is False.
         """
@@ -327,7 +327,7 @@ class Publisher:
         return Spread(message, publish.queues, self._claim(message, keys), origin)
 
     def publish_buffered(self, publish: BufferedPublish, origin: i64) -> i64:
-        """Publish what waited for tx.commit; return the outcome."""
+        """Publish a message that waited for tx.commit; return the outcome."""
         message = publish.message
         if publish.rememberers is not None:
             remember_in(publish.rememberers, message)
@@ -409,7 +409,7 @@ class Publisher:
     # --- repetitions ------------------------------------------------------------------------------------------------
 
     def _keys_of(self, message: Message) -> MessageKeys | None:
-        """Return what its exchange knows `message` by; None when that drops no repetitions."""
+        """Return the key by which its exchange knows `message`; None when that drops no repetitions."""
         seen = self._channel.vhost.seen_keys.get(message.envelope.exchange)
         return None if seen is None else seen.keys_of(message)
 
@@ -452,7 +452,7 @@ def _greater(one: i64, other: i64) -> i64:
 
 
 def _check_steps(routed: Content, exchange: str, vhost: str) -> None:
-    """Refuse what was not routed to the end."""
+    """Refuse a publish whose routing was not completed."""
     if routed.steps_left < 0:
         raise ChannelException(
             PRECONDITION_FAILED,

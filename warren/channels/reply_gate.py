@@ -1,4 +1,4 @@
-"""Replies of a connection that wait until what they report is on disk.
+"""Replies of a connection that wait until their changes are on disk.
 
 1. Replies leave in the order of their requests: one that waits holds back all later ones.
 2. A reply waits for a change of the metadata (its ticket), for a batch of the log (its number), or for both.

@@ -89,10 +89,10 @@ class Session:
         ledger.owner = self
         self.watch(copies=vhost is not None and vhost.tracing)
 
-    # --- what a protocol overrides ----------------------------------------------------------------------------------
+    # --- overridden by protocols ------------------------------------------------------------------------------------
 
     def subscribed(self) -> list[Any]:
-        """Return what the peer has subscribed to, where its protocol has a word for that; not to be changed."""
+        """Return the subscriptions of the peer, where its protocol has that notion; do not change them."""
         return []
 
     def describe_subscription(self, subscription: Any) -> dict[str, object]:
@@ -100,7 +100,7 @@ class Session:
         raise AssertionError("overridden")
 
     def recheck(self) -> None:
-        """The rights of the user are others: end what needs one that is gone, consumers apart."""
+        """The rights of the user have changed: end uses that need a lost one, consumers apart."""
 
     def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
         """Take the result of a command, not to be told before the change `ticket` and the log's `batch` are on disk."""
@@ -122,7 +122,7 @@ class Session:
         """Forget a content received in part: the session or its peer ends."""
         raise AssertionError("overridden")
 
-    # --- what it may do ---------------------------------------------------------------------------------------------
+    # --- permissions ------------------------------------------------------------------------------------------------
 
     @property
     def vhost(self) -> VirtualHost:
@@ -191,7 +191,7 @@ class Session:
         return publisher
 
     def find_route(self, arguments: bytes) -> Route:
-        """Return what basic.publish with these argument bytes means now."""
+        """Return the current meaning of basic.publish with these argument bytes."""
         connection = self.connection
         vhost = connection.fast_vhost
         principal = connection.fast_principal
@@ -296,7 +296,7 @@ class Session:
         self.connection.units_left -= queues
 
     def add_counts(self, counts: MessageCounts) -> None:
-        """Add what this session has counted to `counts`."""
+        """Add the counts of this session to `counts`."""
         ledger = self.ledger
         counts.publish += self.published
         counts.published_bytes += self.published_bytes

@@ -1,4 +1,4 @@
-"""What the peers of one broker share: flags they read, lists they put themselves on, and how their work is counted."""
+"""The state that peers of one broker share: flags they read, lists they put themselves on, units of work."""
 
 from __future__ import annotations
 
@@ -65,4 +65,4 @@ class Shared:
         self.spans: Spans | None = None  # listens to messages that belong to a trace; set by the shell
         self.dirty: list[Outbox] = []
         self.served: list[Turns] = []  # of connections that others wait for, and that can be served
-        self.sizes = SizeCounts()  # of what is published
+        self.sizes = SizeCounts()  # of published bodies

@@ -197,7 +197,7 @@ def _exchange_declare(channel: Session, method: m.ExchangeDeclare) -> None:
 
 
 def _check_partitions(channel: Session, wanted: SuperStreamDeclaration) -> None:
-    """Check what declaring and binding the partitions one by one would check."""
+    """Make the checks of declaring and binding the partitions one by one."""
     vhost = channel.vhost
     missing = 0
     for name in wanted.partition_names():
@@ -292,7 +292,7 @@ def _check_room_for_binding(
 
 
 def _check_arguments(channel: Session, arguments: bytes) -> None:
-    """Refuse arguments that would take much memory for as long as there is what they are for."""
+    """Refuse arguments that would take much memory for the life of their object."""
     limit = channel.connection.broker.limits.arguments_max_bytes
     if len(arguments) > limit:
         raise ChannelException(
@@ -385,7 +385,7 @@ def _bind_names(channel: Session, method: m.QueueBind | m.QueueUnbind) -> tuple[
 
 
 def _authorize_binding(channel: Session, queue_name: str, exchange_name: str, binding_key: str) -> None:
-    """Make sure that a queue, or who takes the place of one, may be bound.
+    """Make sure that a queue, or its substitute, may be bound.
 
     Raises:
         ChannelException: 403.

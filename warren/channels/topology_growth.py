@@ -84,7 +84,7 @@ def growth_bytes(channel: Session, method: Any) -> i64:
 def binding_growth_bytes(
     channel: Session, source_name: str, destination: Destination | None, binding_key: str, arguments: bytes
 ) -> i64:
-    """Return what a binding would add to memory: 0 when it is there already, or one of its ends is not."""
+    """Return the memory that a binding would add: 0 when it exists already, or one of its ends does not."""
     source = channel.vhost.exchanges.get(source_name)
     if source is None or destination is None or source.has_binding(destination, binding_key, arguments):
         return 0

@@ -79,7 +79,7 @@ class BothWatchers(TrafficWatcher):
 
 
 class ChannelTracer(TrafficWatcher):
-    """Traces what one channel publishes and is sent."""
+    """Traces the messages that one channel publishes and is sent."""
 
     def __init__(self, connection: Peer, number: int) -> None:
         vhost = connection.fast_vhost

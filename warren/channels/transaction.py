@@ -44,7 +44,7 @@ from warren.queues.receiver import Receiver
 if TYPE_CHECKING:
     from warren.channels.session import Session
 
-# So much of a transaction of the broker's own is committed at once.
+# The part of a transaction of the broker's own that is committed at once.
 ROWS_AT_ONCE: Final = 16384
 # Extra steps of the first acknowledgement in a queue: the frame of the log lists the removed messages of each queue.
 QUEUE_STEPS: Final = 2
@@ -115,7 +115,7 @@ class Transaction:
         self.forget_publishes()
 
     def forget_publishes(self) -> None:
-        """Have the publishes taken apart in later turns: so many at once would hold everybody up."""
+        """Have the publishes taken apart in later turns: doing all at once would delay all connections."""
         self._log.reclamation.add(self.publishes, self._memory_bytes)
         self.publishes = []
         self._memory_bytes = 0
