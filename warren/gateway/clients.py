@@ -68,7 +68,7 @@ log = get_logger("gateway")
 
 
 class Client:
-    """A client, with its state; `facts` is what the leader is told of it."""
+    """A client, with its state; `facts` is the information for the leader about it."""
 
     def __init__(self, end: End, address: str, facts: ClientOfNode) -> None:
         self.end = end
@@ -76,7 +76,7 @@ class Client:
         self.facts = facts
         self.state = WAITING
         self.leader: End | None = None
-        self.leader_node: object = None  # to whom that leads
+        self.leader_node: object = None  # the node that this connection leads to
         self.answers = Answers()
         self.deadline_s = 0.0  # not 0: it is closed then
         self.is_finished = False  # it was told that nothing more comes
@@ -84,7 +84,7 @@ class Client:
 
 
 class Clients:
-    """All clients of this node. `begin` starts what connects one to the leader: `connected` or `turned_away` follows.
+    """All clients of this node. `begin` starts connecting one to the leader: `connected` or `turned_away` follows.
 
     `certificate_user` maps a verified certificate to a user name. `clock` is monotonic, in seconds.
     """
@@ -110,7 +110,7 @@ class Clients:
         self._resting: dict[int, float] = {}  # listeners that do not accept until then
         self._clients: dict[int, Client] = {}  # by the descriptors of their ends
 
-    # --- what can be seen -------------------------------------------------------------------------------------------
+    # --- state for observers ----------------------------------------------------------------------------------------
 
     def count(self, *states: str) -> int:
         """Return the number of clients in one of these states."""
@@ -241,12 +241,12 @@ class Clients:
         elif mask & ERROR:
             self._lost(client, end)
         elif mask & GONE:
-            # Not read at the moment, since the other end is full: what it said last is read when that is over.
+            # Not read at the moment, since the other end is full: its last bytes are read when that is over.
             self._selector.unregister(end.fd)
             end.is_hung_up = True
 
     def _read(self, client: Client, end: End) -> None:
-        """Pass on what has arrived at one end."""
+        """Pass on the bytes that have arrived at one end."""
         try:
             data = end.receive()
         except OSError:
@@ -491,7 +491,7 @@ class Clients:
 
 
 def _linger(ends: list[End]) -> None:
-    """Send what is left, and wait for these clients to end: closing with unread input would destroy what was sent."""
+    """Send the rest, and wait for these clients to end: closing with unread input would destroy the sent bytes."""
     deadline_s = time.monotonic() + LAST_LINGER_S
     poll = select.poll()
     left = {end.fd: end for end in ends}

@@ -37,7 +37,7 @@ class End:
         return bool(self._waiting)
 
     def receive(self) -> bytes | None:
-        """Return what has arrived.
+        """Return the bytes that have arrived.
 
         Raises:
             OSError: the connection is gone.

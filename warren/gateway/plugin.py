@@ -19,7 +19,7 @@ from warren.server.network.reactor import Listener
 from warren.server.network.tls import maybe_user_of_certificate
 from warren.server.supervision import ESSENTIAL
 
-# How many are being connected to the leader at a time: it takes few of them (`replication.newcomers`).
+# Number of clients that connect to the leader at a time: it takes few of them (`replication.newcomers`).
 CONNECTING_MAX: Final = 4
 RETRY_S: Final = 0.2
 # After this time without a leader, new clients are told at once: this node's side elects no leader.
@@ -27,7 +27,7 @@ ALONE_S: Final = 6.0
 
 
 class GatewayPlugin:
-    """Does something beside a follower only."""
+    """Runs on a follower only."""
 
     def prepare(self, management: Management) -> None:
         """Do nothing."""

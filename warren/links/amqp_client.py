@@ -95,7 +95,7 @@ class ClientSettings:
     max_message_bytes: int = MAX_MESSAGE_BYTES
     product: str = "Warren"
     version: str = ""
-    descriptors_below: int = 1 << 30  # a connection whose socket has a number from there on is one too many
+    descriptors_below: int = 1 << 30  # a connection whose socket has a number from there on exceeds the limit
     inbound: Inbound = field(default_factory=Inbound)
 
 
@@ -111,7 +111,7 @@ class Delivery(NamedTuple):
 
 
 def _cost(delivery: Delivery) -> int:
-    """Return what a delivery counts for in `INBOX_BYTES`: without the constant, empty messages would be free."""
+    """Return the bytes of a delivery in `INBOX_BYTES`: without the constant, empty messages would be free."""
     return len(delivery.body) + len(delivery.properties) + 256
 
 
@@ -191,7 +191,7 @@ class Channel:
     # --- requests -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise what ended the channel or its connection."""
+        """Raise the error that ended the channel or its connection."""
         if self.failure is not None:
             raise self.failure.fresh()
         self.connection.check()
@@ -228,7 +228,7 @@ class Channel:
         return await self.call(declaration.method(), methods.QueueDeclareOk)
 
     async def look_at_queue(self, queue: str) -> methods.QueueDeclareOk:
-        """Declare passively: make sure that a queue is there, whatever its properties."""
+        """Declare passively: make sure that a queue exists, whatever its properties."""
         return await self.call(QueueDeclaration(queue, durable=True).method(passive=True), methods.QueueDeclareOk)
 
     async def declare_exchange(self, declaration: ExchangeDeclaration, *, passive: bool = False) -> None:
@@ -499,7 +499,7 @@ class Connection:
     # --- sending ------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise what ended the connection."""
+        """Raise the error that ended the connection."""
         if self.failure is not None:
             raise self.failure.fresh()
 

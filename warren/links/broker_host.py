@@ -53,7 +53,7 @@ class BrokerHost:
         self._broker.parameters.listeners.append(self._parameter_changed)
         self._broker.watchers.add(_Watcher(self))
 
-    # --- what parameters may be -------------------------------------------------------------------------------------
+    # --- valid parameters -----------------------------------------------------------------------------------------
 
     def _may_connect(self, user: str) -> Callable[[str], bool] | None:
         """Return whether `user` may use a vhost: links log in to this broker as the broker itself."""
@@ -67,7 +67,7 @@ class BrokerHost:
     def _upstream_problems(self, vhost: str, name: str, value: Any, by: str) -> list[str]:
         return upstreams.validate_upstream(name, value, user=by, may_connect=self._may_connect(by), vhost=vhost)
 
-    # --- what there is ----------------------------------------------------------------------------------------------
+    # --- the objects of the broker --------------------------------------------------------------------------------
 
     @property
     def held_reason(self) -> str:
@@ -147,7 +147,7 @@ class BrokerHost:
             listener.definitions_changed()
 
     def exchange_changed(self, vhost: str, exchange: Exchange) -> None:
-        """An exchange came or went: another one of its name has other bindings."""
+        """An exchange was created or deleted: another one of its name has other bindings."""
         place = self._broker.vhosts.get(vhost)
         if place is not None and _exchange_policy(place, exchange) is not None:
             self.definitions_changed()
@@ -171,7 +171,7 @@ class BrokerHost:
         self.definitions_changed()
 
     async def watch_demand(self) -> None:
-        """Look after what queues want that links have asked for, until cancelled."""
+        """Watch the demand of the queues that links have asked about, until cancelled."""
         while True:
             if not self._answers:
                 await self._asked.wait()

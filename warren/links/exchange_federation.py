@@ -226,7 +226,7 @@ class ExchangeLink(FederationLink):
         table = forwarding.with_value(
             encode_table(dict(arguments)), "x-max-hops", forwarding.long_value(self.upstream.max_hops)
         )
-        # An unknown type closes the connection in older brokers: on one of its own.
+        # An unknown type closes the connection in older brokers: use a separate one.
         probe, _ = await self.endpoints.open(nursery, [self.uri], self.connection_name)
         try:
             await (await probe.open_channel()).declare_exchange(_internal_exchange(name, _UPSTREAM_TYPE, table))
@@ -251,7 +251,7 @@ class ExchangeLink(FederationLink):
             self.bindings_changed()
 
     async def _sync(self, channel: Channel, known: set[Key], upstream_name: str) -> None:
-        """Bind and unbind at the upstream what has changed here, which makes `known` what there is."""
+        """Bind and unbind at the upstream the changes made here; then `known` has the current bindings."""
         await self._take_changes(known, upstream_name)
         source = self.upstream_exchange
         internal = f"{self._queue_name()} {self._suffix}"
@@ -288,7 +288,7 @@ class ExchangeLink(FederationLink):
             self.endpoints.host.log("warning", event, **details, reason=reason)
 
     async def _take_changes(self, known: set[Key], upstream_name: str) -> None:
-        """Count what has changed since the last time, or everything."""
+        """Count the changes since the last time, or everything."""
         at = 0
         while self._is_stale or self._changes:
             if self._is_stale:
@@ -397,5 +397,5 @@ async def _maybe_give_way(at: int) -> None:
 
 
 def _internal_exchange(name: str, type: str, arguments: bytes = EMPTY_TABLE) -> ExchangeDeclaration:
-    """Return what one of the exchanges A and B is declared as."""
+    """Return the declaration of one of the exchanges A and B."""
     return ExchangeDeclaration(name, type, durable=True, auto_delete=True, internal=True, arguments=arguments)

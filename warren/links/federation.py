@@ -67,10 +67,10 @@ class FederationLink(ABC):
     async def carry(
         self, nursery: trio.Nursery, remote: Connection, local: Connection, running: Callable[[], None]
     ) -> None:
-        """Set up what is needed at both ends and move messages; the link's own part."""
+        """Prepare both ends and move messages; the link's own part."""
 
     async def move(self, transfer: Transfer, follow: Callable[[], Awaitable[None]]) -> None:
-        """Move messages, and `follow` what changes here meanwhile, until one of the two fails.
+        """Move messages, and `follow` local changes meanwhile, until one of the two fails.
 
         Raises:
             LinkError: the first failure.

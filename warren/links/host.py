@@ -124,7 +124,7 @@ class Host(Protocol):
         """
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` of every change from now on; return what ends that."""
+        """Call `listener` for every change from now on; return the function that ends this."""
 
     async def delete_parameter(self, component: str, vhost: str, name: str) -> None:
         """Delete a parameter, as a shovel does with its own when it is done; a missing one is ignored."""

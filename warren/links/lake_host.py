@@ -62,7 +62,7 @@ class LakeHost:
         except ValueError:
             return ()
 
-    # --- what there is ----------------------------------------------------------------------------------------------
+    # --- the objects of the broker -----------------------------------------------------------------------------------
 
     @property
     def held_reason(self) -> str:

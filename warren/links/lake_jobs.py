@@ -1,7 +1,7 @@
 """Tables that the broker itself keeps up to date: which tables should run, that they run, and their state.
 
     state        a table                                             becomes
-    starting     is to begin                                         running, failing, terminated
+    starting     will begin                                          running, failing, terminated
     running      follows                                             failing, terminated, starting (the process ended)
     failing      has met something, and tries again by itself        running, terminated, starting
     terminated   has ended with something that somebody has to       starting, when its parameter is another one or
@@ -125,7 +125,7 @@ class _Job:
     problem: str = ""  # in the log already
 
     def total(self, name: str) -> int:
-        """Return what was counted in all."""
+        """Return the total counts."""
         return self.before.get(name, 0) + self.counts.get(name, 0)
 
 
@@ -267,7 +267,7 @@ class LakeJobs:
             if await self._host.url() != url:
                 raise ProcessFailed("has to reach this broker somewhere else")
             for key, job in list(self._jobs.items()):
-                if self._jobs.get(key) is job:  # still, after what was told meanwhile
+                if self._jobs.get(key) is job:  # still, after the calls meanwhile
                     await self._direct_one(process, url, job)
             with trio.move_on_after(LOOK_S):
                 await self._changed.wait()

@@ -47,7 +47,7 @@ CLEAN_UP_S: Final = 10.0
 DELAY_MIN_S: Final = 0.1
 LINKS_MAX: Final = 2000
 AT_ONCE: Final = 64  # looked at without giving way
-PAUSE_PER_S: Final = 4.0  # for each second that it took to find out what there should be
+PAUSE_PER_S: Final = 4.0  # for each second of computing the wanted links
 Key = tuple[str, ...]
 Wanted = dict[Key, tuple[Hashable, Callable[[], Shovel | FederationLink]]]
 
@@ -88,7 +88,7 @@ class Supervisor:
         self._crowded: set[str] = set()  # vhosts that want more links than they may have, in the log already
         self._starts = Starts()
 
-    # --- what the host calls ------------------------------------------------------------------------------------
+    # --- calls of the host ----------------------------------------------------------------------------------------
 
     def definitions_changed(self) -> None:
         """See `host.Listener`."""

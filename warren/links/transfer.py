@@ -127,7 +127,7 @@ class Transfer:
 
     @property
     def pending(self) -> int:
-        """Publishes whose confirm is still out."""
+        """Publishes that are not confirmed yet."""
         return len(self._window)
 
     @property
@@ -214,7 +214,7 @@ class Transfer:
         if message is None:
             if self._ack_mode == ON_CONFIRM:
                 self._window.skipped(delivery.delivery_tag)
-                # Nothing may be outstanding whose confirm would settle this one as well.
+                # No publish may be outstanding whose confirm would settle this one as well.
                 if len(self._window) == 1:
                     self._ack_settled()
             return
@@ -227,7 +227,7 @@ class Transfer:
             self.to_publish -= 1
 
     def _takes(self, message: Publish, delivery: Delivery) -> bool:
-        """Tell whether the destination takes what was written into the properties, if anything was."""
+        """Tell whether the destination accepts the link's changes to the properties, if there are any."""
         return message.properties is delivery.properties or self._destination.takes(message.properties)
 
     async def _settle(self) -> None:

@@ -69,7 +69,7 @@ def validate_upstream(
 
 
 def validate_upstream_set(name: str, value: Json) -> list[str]:
-    """Return what is wrong with a federation-upstream-set parameter."""
+    """Return the error in a federation-upstream-set parameter."""
     if value == {}:
         return []
     if not isinstance(value, list):
