@@ -3,14 +3,14 @@
     PUBLISH                       property of 0-9-1
     QoS 1                         delivery_mode 2; not set for QoS 0
     QoS 2                         delivery_mode 2, and the header x-mqtt-qos: 2
-    message expiry, in s          expiration, in ms, at most ten years; what is left of it goes out, rounded up
+    message expiry, in s          expiration, in ms, at most ten years; the rest of it goes out, rounded up
     content type                  content_type
     correlation data              correlation_id if it is a text of up to 255 bytes, else the header x-correlation-id
     response topic                the header x-reply-to-topic, as a routing key
     payload format                the header x-payload-format
     user property                 a header with that name, a text; where a name comes again, a list of texts, and where
                                   others are between these, the header x-mqtt-order: the names in their order
-    RETAIN                        the header x-mqtt-retain: `RETAINED`, or `REPLAYED` in what is sent for being retained
+    RETAIN                        the header x-mqtt-retain: `RETAINED`, or `REPLAYED` when a retained message is sent
     the client, if it has subscribed without its own messages     the header x-mqtt-client
 
 A user property whose name is one on which the broker acts is kept under `_ESCAPE` and that name. Headers of other

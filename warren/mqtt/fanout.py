@@ -53,7 +53,7 @@ class Fanout(Job):
         self.is_unfit = True
 
     def take(self, message: Message, now_ms: i64) -> None:
-        """Make the packets of a message, which comes to the first subscriber."""
+        """Make the packets of a message, when it comes to the first subscriber."""
         content = message.header_frame()
         header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
         outline = self.outline_of(message.envelope, content, header_end)
@@ -73,7 +73,7 @@ class Fanout(Job):
         else:
             self.body = message.body()
         self.is_unfit = False
-        self.message = message  # last: what is of it is whole
+        self.message = message  # last: everything before is complete
         if size >= CHUNK_MIN_BYTES and not self._is_large:
             self._is_large = True
             self._is_turn_over = False

@@ -84,9 +84,9 @@ class MqttLedger(DeliveryLedger):
         self._shared = _NO_SHARED  # those of shared subscriptions, by consumer tag
         self._levels = _NO_LEVELS  # the QoS that consumers were granted, by their tags
         self.looks: bool = False  # some subscription has an identifier or an option
-        self.has_stars: bool = False  # a binding may match what its subscription does not
+        self.has_stars: bool = False  # a binding may match more than its subscription
         self.direct: i64 = 0  # deliveries without a queue, which have no tag
-        self.too_large: i64 = 0  # not sent, since the client does not take more
+        self.too_large: i64 = 0  # not sent: larger than the client takes
         self._kept = kept
         self._syncs = syncs
         self._log = peer.broker.log
@@ -112,14 +112,14 @@ class MqttLedger(DeliveryLedger):
         self._levels[tag] = qos
 
     def share(self, tag: str, filters: Filters) -> None:
-        """Have the consumer with `tag` get what is for a shared subscription, which is the only one of `filters`."""
+        """Give the consumer with `tag` the messages of a shared subscription, the only one of `filters`."""
         if self._shared is _NO_SHARED:
             self._shared = {}
         self._shared[tag] = filters
         self.forget_descriptions()
 
     def now_ms(self) -> i64:
-        """Return what time it is."""
+        """Return the current time."""
         return self._log.now_ms
 
     # --- out --------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class Claim:
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # methods of others are not compiled
 class Exchange:
-    """One login by a method. `certificate_user`: whom the certificate of the connection names, None without."""
+    """One login by a method. `certificate_user`: the user named by the certificate of the connection, None without."""
 
     def __init__(self, certificate_user: str | None) -> None:
         self.certificate_user = certificate_user
@@ -90,6 +90,6 @@ class EnhancedLogin:
         self.exchange: Exchange | None = METHODS[method](certificate_user)  # None when it is over
 
     def begin_again(self, certificate_user: str | None) -> None:
-        """Let the client prove once more who it is."""
+        """Let the client prove its identity once more."""
         self.is_again = True
         self.exchange = METHODS[self.method](certificate_user)

@@ -35,7 +35,7 @@ class Outline:
         self.topic_bytes = text(self.topic)
         self.qos: i64 = 2 if headers.get(QOS_HEADER) == 2 else 1  # of one that is persistent
         self.is_topic: bool = is_topic(self.topic)  # otherwise it is not delivered
-        # Whether more than the subscription decides who gets it.
+        # Whether more than the subscription decides about a delivery.
         self.is_special: bool = self.topic.startswith("$") or not self.is_topic
         self.is_replayed: bool = retain == REPLAYED
         self.is_retained: bool = retain == RETAINED  # was published to be

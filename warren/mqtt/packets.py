@@ -21,7 +21,7 @@
 1. A length is compared with the received bytes before anything is made of it.
 2. A property stands only in packets that may have it, and once, but for user properties and, in PUBLISH, subscription
    identifiers.
-3. Whatever is left over in a packet makes it malformed.
+3. Any rest in a packet makes it malformed.
 
 Source: docs.oasis-open.org, MQTT 3.1.1 and 5.0, sections 1.5, 2 and 3; MQTT 3.1 of IBM.
 """

@@ -593,7 +593,7 @@ class MqttPeer(Peer):
             self._failed(error)
 
     def _check(self, connect: Connect) -> None:
-        """Refuse what cannot be had, and take over what CONNECT asks for.
+        """Refuse impossible requests of CONNECT, and take over the others.
 
         Raises:
             MqttError: it cannot be had.
@@ -648,7 +648,7 @@ class MqttPeer(Peer):
             self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
             self.end()
         if successor is not None:
-            self.end()  # whose place its successor takes, where there is a limit of connections
+            self.end()  # its successor takes its place, where connections are limited
             successor.go_on_after(self)
 
     def go_on_after(self, earlier: MqttPeer) -> None:
@@ -770,7 +770,7 @@ class MqttPeer(Peer):
         super()._end_channels(answered=True)
 
     def _delays(self, session: MqttSession, will: Will) -> bool:
-        """Have a will wait that is to, as long as its session lasts; False when it goes out now."""
+        """Let a will wait if it has a delay, as long as its session lasts; False when it goes out now."""
         delay_s = min(will.properties.number(WILL_DELAY, 0), session.expiry_s)
         if delay_s == 0:
             return False
@@ -789,7 +789,7 @@ class MqttPeer(Peer):
         super()._give_up(reason)
 
     def _failed(self, error: AmqpError) -> None:
-        """Tell the peer what it did wrong, if its version has a word for that, and end."""
+        """Tell the peer its error, if its version has a packet for that, and end."""
         if self.state >= CLOSING:
             return
         self._note_error("connection.error", 1, error)

@@ -55,7 +55,7 @@ class Receipts(Confirms):
             self._waiting.append((int(self.published) + 1, packet_id, reason))
 
     def expect_again(self, packet_id: int) -> bool:
-        """Answer a packet id of QoS 2 once more, when what was published so far is confirmed; False: it is already."""
+        """Answer a packet id of QoS 2 once more, when the publishes so far are confirmed; False: it is already."""
         if self.unanswered_count() == 0:
             return False
         if len(self._waiting) >= PACKET_IDS:

@@ -133,7 +133,7 @@ class MqttSession(Session):
         self.subscriptions = self._ledger.filters
         self.shared_subscriptions = _NONE_SHARED  # by filter, with $share/ and the group
         self.subscriber: Subscriber | None = None  # of its subscriptions of QoS 0, if they need no queue
-        self._replay: Replay | None = None  # waits for the client to take what it was sent
+        self._replay: Replay | None = None  # waits for the client to take the sent bytes
         self._stored_replay: StoredReplay | None = None  # of retained messages for its queues, from the first time on
         # By topic, the publishes without properties, for each QoS.
         self._prepared: list[dict[bytes, PreparedPublish]] | None = None  # from its first PUBLISH on
@@ -185,7 +185,7 @@ class MqttSession(Session):
     # --- PUBLISH ----------------------------------------------------------------------------------------------------
 
     def publish_plain(self, topic: bytes, qos: i64, packet_id: int, body: bytes, dup: bool) -> None:
-        """Publish what has no properties and is not to be retained. `dup`: it may have been sent before.
+        """Publish a message without properties that is not retained. `dup`: it may have been sent before.
 
         Raises:
             AmqpError: it may not be published.
@@ -215,7 +215,7 @@ class MqttSession(Session):
         return crc
 
     def prepare(self, topic: str, properties: Properties, qos: int, retain: bool) -> PreparedPublish:
-        """Return what a PUBLISH or a will comes to, whatever its payload.
+        """Return the publish for a PUBLISH or a will, for any payload.
 
         Raises:
             MqttError: something in it is too long.
@@ -307,7 +307,7 @@ class MqttSession(Session):
         handle_topology(self, command)
 
     def begin_anew(self) -> None:
-        """Delete what an earlier session of this client id has left.
+        """Delete the remains of an earlier session of this client id.
 
         Raises:
             ChannelException: 403, 405, it may not be deleted.
@@ -318,7 +318,7 @@ class MqttSession(Session):
                 self._run(m.QueueDelete(0, name, False, False, False))
 
     def resume(self) -> bool:
-        """Continue an earlier session of this client id; False without one. `ResumeRun` does what is long.
+        """Continue an earlier session of this client id; False without one. `ResumeRun` does the long work.
 
         Raises:
             ChannelException: 403, 405, its queues may not be read.
@@ -368,7 +368,7 @@ class MqttSession(Session):
                 self.reply(None, self.vhost.change_arguments(queue, arguments))
 
     def _keep(self) -> None:
-        """Have it on record what the session is."""
+        """Record the state of the session."""
         notes = notes_of(self.kept.user, list(self.shared_subscriptions.values()))
         if self.sessions.keep(self.kept, self.expiry_s, notes):
             log = self.connection.broker.log
@@ -572,7 +572,7 @@ class MqttSession(Session):
         return found.memory_bytes
 
     def stored_replay(self) -> StoredReplay:
-        """Return what sends retained messages to the queues of this session, from now on there."""
+        """Return the job that sends retained messages to the queues of this session; it exists from now on."""
         replay = self._stored_replay
         if replay is None:
             replay = StoredReplay(self)
@@ -598,7 +598,7 @@ class MqttSession(Session):
             replay.begin()
 
     def has_to_wait(self, subscription: Subscription, replay: Replay) -> bool:
-        """Tell whether the client has to take something before it is sent more of what is retained.
+        """Tell whether the client has to take something before it is sent more retained messages.
 
         Nothing more is read from it meanwhile; afterwards `replay` continues.
         """
@@ -783,7 +783,7 @@ class Replay(Job):
         self._left = _Searches()
 
     def add(self, subscription: Subscription) -> None:
-        """Have a subscription get what is retained for it."""
+        """Send a subscription its retained messages."""
         self._left.put(subscription, RetainedSearch(self._session.vhost.retained(), subscription.filter))
 
     def go_on(self, steps: Steps) -> bool:
@@ -820,7 +820,7 @@ class StoredReplay(Job):
         self._is_under_way: bool = False
 
     def add(self, subscription: Subscription) -> None:
-        """Have a subscription get what is retained for it, after `begin`."""
+        """Send a subscription its retained messages, after `begin`."""
         self._left.put(subscription, RetainedSearch(self._session.vhost.retained(), subscription.filter))
 
     def begin(self) -> None:

@@ -5,7 +5,7 @@
 3. A waiting will is published with the rights that its user has then.
 
     notes of a session     a field table, empty in what earlier versions have stored
-        user               who has connected last
+        user               the user that has connected last
         shared             a list of tables: filter, qos, as_published, id
     will that waits        user (text), QoS << 1 | RETAIN, topic (text), properties, payload
 """
@@ -170,7 +170,7 @@ class MqttSessions(KeptSessions):
 
 
 def encode_will(user: str, will: Will) -> bytes:
-    """Return a will that is to wait."""
+    """Return a will that has to wait."""
     return (
         text(user) + bytes([will.qos << 1 | will.retain]) + text(will.topic) + will.properties.encode() + will.payload
     )

@@ -150,7 +150,7 @@ def is_queue_argument(name: str) -> bool:
 
 
 def argument_value(name: str, value: str) -> object:
-    """Return what a header of SUBSCRIBE or SEND means as the argument `name` of a queue or consumer."""
+    """Return the value of a header of SUBSCRIBE or SEND as the argument `name` of a queue or consumer."""
     number = maybe_number(value, (1 << 63) - 1)
     if number is not None:
         return number

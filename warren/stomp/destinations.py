@@ -53,7 +53,7 @@ class Destination:
 
 
 def parse_destination(path: str) -> Destination:
-    """Return what `path` means.
+    """Return the meaning of `path`.
 
     Raises:
         ConnectionException: 502, it is not valid.

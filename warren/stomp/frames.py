@@ -1,7 +1,7 @@
 """Frames of STOMP 1.0, 1.1 and 1.2: a head of bytes to values, and values to a head.
 
     frame     COMMAND EOL (name ":" value EOL)* EOL body 00
-    EOL       0A, or 0D 0A; any number of them between frames, which is what a heart-beat is
+    EOL       0A, or 0D 0A; any number of them between frames, as heart-beats
     body      as many octets as content-length says, or up to the first 00
     escapes   1.0: none    1.1: \\\\ \\n \\c (a colon)    1.2: those and \\r    none in CONNECT and CONNECTED
 

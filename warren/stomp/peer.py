@@ -93,7 +93,7 @@ class StompPeer(Peer):
         self._connect: Frame | None = None
         self._rest: bytes = b""  # received and not handled
         self._rest_from: i64 = 0
-        self._parts: list[bytes] = []  # more of a head whose beginning is the rest
+        self._parts: list[bytes] = []  # more of a head that begins in the rest
         self._parts_bytes: i64 = 0
         self._is_cut: bool = False  # the rest is the beginning of a head
         self._is_longer: bool = False  # a line of it has ended since it was looked at
@@ -230,7 +230,7 @@ class StompPeer(Peer):
         self._pieces = []
 
     def _body(self, data: bytes, pos: i64) -> i64:
-        """Take what `data` has of a body from `pos` on; return where the next frame begins."""
+        """Take the part of a body in `data` from `pos` on; return where the next frame begins."""
         end: i64 = len(data)
         if self._missing == UNTIL_NUL:
             at: i64 = data.find(b"\0", pos)
@@ -487,7 +487,7 @@ class StompPeer(Peer):
             self.end()
 
     def _failed(self, error: AmqpError) -> None:
-        """Tell the peer what it did wrong, and end."""
+        """Tell the peer its error, and end."""
         if self.state >= CLOSING:
             return
         self._note_error("connection.error", 1, error)

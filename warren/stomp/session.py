@@ -343,7 +343,7 @@ class StompSession(Session):
         self._stomp.receipts_sent()
 
     def receipt_when_done(self, frame: Frame) -> None:
-        """Have the receipt of `frame` follow what it has begun."""
+        """Have the receipt of `frame` follow the work that it has begun."""
         name = frame.get("receipt")
         if name is not None:
             self.connection.begin(Reply(self, Receipt(name), self._ticket, 0))
@@ -543,7 +543,7 @@ class StompSession(Session):
         return durable and not frame.is_true("auto-delete")
 
     def _name_of(self, frame: Frame) -> tuple[str, str]:
-        """Return what the client calls a subscription, and its consumer tag."""
+        """Return the client's name for a subscription, and its consumer tag."""
         name = frame.get("id")
         if name is not None:
             tag = "T_" + name
