@@ -1,10 +1,10 @@
-"""Exchange types that give each message to one of their destinations: the common half.
+"""The common part of exchange types that give each message to one of their destinations.
 
-1. A change of the bindings costs what it changes (`WeightedPlaces`), and a message no more than two binary searches,
-   however many bindings there are: a client that changes one between any two messages pays for no list of all.
+1. A change of the bindings costs only what it changes (`WeightedPlaces`), and a message at most two binary searches,
+   however many bindings there are. So a client may change a binding between any two messages.
 2. A message with several routing keys is still one message: it goes to one destination.
-3. A destination that has been deleted, and whose bindings go by and by, gets nothing: it leaves when it is chosen, and
-   another one is chosen.
+3. A deleted destination whose bindings are being removed gets nothing: it leaves when it is chosen, and another one is
+   chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from warren.exchanges.weighted_places import WeightedPlaces
 
 
 class ChoosingExchange(Exchange):
-    """An exchange that chooses; types override where (`_choose`), and the order and weights of destinations."""
+    """An exchange that chooses. Types override `_choose`, and the order and weights of destinations."""
 
     def __init__(self, declaration: ExchangeDeclaration) -> None:
         super().__init__(declaration)
@@ -37,7 +37,7 @@ class ChoosingExchange(Exchange):
             places.remove(chosen)
 
     def _choose(self, routing_keys: list[str], content: Content) -> int:
-        """Return a place, of which there is one at least."""
+        """Return a place; there is at least one."""
         raise NotImplementedError
 
     def _enter(self, destination: Destination) -> None:
@@ -45,7 +45,7 @@ class ChoosingExchange(Exchange):
         self.places.append(destination, 1)
 
     def _weight(self, destination: Destination, change: int) -> int:
-        """Return how many places a destination has when one more binding leads to it, or with -1 one less."""
+        """Return how many places a destination has after one more binding to it, or with -1 after one less."""
         return self.places.weight(destination) + change
 
     def _index(self, binding: Binding) -> None:

@@ -75,7 +75,7 @@ class ConsistentHashExchange(ChoosingExchange):
         return int(jump(stable_hash(self._hashed(routing_keys[0], content)), self.places.total))
 
     def _hashed(self, routing_key: str, content: Content) -> bytes:
-        """Return what decides; a message without the header or property counts as one with an empty value."""
+        """Return the bytes to hash; a message without the header or property counts as one with an empty value."""
         if self._header is not None:
             return _value_bytes(content.headers.get(str(self._header)))
         if self._property is not None:

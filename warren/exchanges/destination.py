@@ -1,6 +1,6 @@
-"""What a binding can lead to: a queue, a subscriber without one, or another exchange.
+"""The destinations of a binding: a queue, a subscriber without one, or another exchange.
 
-1. A destination is the object itself: two destinations are the same exactly when they are the same object. A
+1. A destination is the object itself: two destinations are the same only if they are the same object. A
    queue that is deleted and declared again under its name is another destination.
 """
 
@@ -18,5 +18,5 @@ class Destination:
 
     @property
     def kind(self) -> str:
-        """What the management API, events and the catalogue call it."""
+        """Its kind in the management API, events and the catalogue."""
         return "queue" if self.is_queue else "exchange"

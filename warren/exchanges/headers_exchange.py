@@ -6,15 +6,15 @@
     all-with-x   every one       other than x-match
     any-with-x   at least one    other than x-match
 
-A void argument asks for the presence of the header, any other for its value. ``all`` of nothing always
-agrees, ``any`` of nothing never.
+A void argument asks for the presence of the header, any other for its value. ``all`` without arguments always
+agrees, ``any`` without arguments never.
 
-1. Values are compared, types are not, except where the values are of different kinds: no integer equals a
-   float, a bool or a timestamp, and the text ``1`` equals none of them. Integers agree across widths, strings
+1. Values are compared, types are not, except where the values are of different kinds: an integer does not equal
+   a float, a bool or a timestamp, and the text ``1`` equals none of them. Integers agree across widths, strings
    with binaries.
-2. A rule that needs all is looked up by one of its arguments, the rarest when it was bound; one that needs
-   any by each. A message looks only at the rules that share a value with it, and finds each of them once. A demand of a
-   rule that is looked at is a step of `Content.steps_left`.
+2. A rule that needs all is looked up by one of its arguments, the rarest when it was bound; a rule that needs any is
+   looked up by each. A message looks only at the rules that share a value with it, and finds each of them once. A
+   demand of a rule that is looked at is a step of `Content.steps_left`.
 
 Source: RabbitMQ 3.13; in 3.10.8 the integer 1 still equals the float 1.0.
 """
@@ -61,7 +61,7 @@ class HeadersRule:
             if key == X_MATCH or (not with_x and key.startswith("x-")):
                 continue
             self.demands.append((key,) if value is None else (key, comparable(value)))
-        # Where the rule is looked up.
+        # The demands by which the rule is looked up.
         self.look_ups: list[Demand] = []
         self.steps: i64 = len(self.demands) if self.needs_all else 1  # to look at it
 
@@ -85,7 +85,7 @@ class HeadersExchange(Exchange):
             found.append(rule.destination)
         if not self._by_demand:
             return
-        # A dict, not a set: the order of what is found must not depend on the salt of string hashes.
+        # A dict, not a set: the order of the result must not depend on the salt of string hashes.
         offers: dict[Demand, None] = {}
         for key, value in content.headers.items():
             offers[(key,)] = None

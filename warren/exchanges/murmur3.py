@@ -1,4 +1,4 @@
-"""MurmurHash3, x86, 32 bit: what clients and brokers agree on to spread keys over the partitions of a super stream.
+"""MurmurHash3, x86, 32 bit: clients and brokers use it to spread keys over the partitions of a super stream.
 
 1. Every intermediate value fits a signed 64-bit integer, so the compiled and the interpreted build agree bit by bit.
 

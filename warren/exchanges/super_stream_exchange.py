@@ -3,11 +3,11 @@
 With N bindings a message goes to the one whose binding key is the number ``murmur3(routing key) modulo N``, written in
 decimal; the stream protocol's clients hash the same way.
 
-1. The same routing key goes to the same partition while no binding comes or goes, in every process.
-2. A message goes to one destination at most, of its own routing key; those of CC and BCC are not looked at.
+1. The same routing key goes to the same partition while the bindings do not change, in every process.
+2. A message goes to at most one destination, by its own routing key; those of CC and BCC are ignored.
 
-Which exchanges are super streams, with partitions to be listed, their argument ``x-super-stream`` says, whatever their
-type (`Exchange.is_super_stream`).
+The argument ``x-super-stream`` makes an exchange of any type a super stream, whose partitions are listed
+(`Exchange.is_super_stream`).
 
 Source: RabbitMQ's ``x-super-stream`` of 3.11.
 """

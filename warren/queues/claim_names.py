@@ -1,7 +1,7 @@
-"""What the queue with the claims of a drain is called: ``amq.drain/<queue>/<consumer>``.
+"""The names of claim queues, which hold the claims of a drain: ``amq.drain/<queue>/<consumer>``.
 
-No client can declare a queue of such a name, and no policy is for it. Slashes within the names are ``%2F``, so that two
-drains never have one queue; what would be longer than a name may be ends in a digest.
+Clients cannot declare queues of such names, and policies do not apply to them. Slashes within the names are ``%2F``, so
+that two drains never share a queue; a name that would be too long ends in a digest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DIGEST_DIGITS: Final = 32
 
 
 def claims_name(queue: str, consumer: str) -> str:
-    """Return the name of the queue with what `consumer` has claimed of `queue`."""
+    """Return the name of the queue with the claims of `consumer` on `queue`."""
     name = CLAIMS_PREFIX + _quoted(queue) + "/" + _quoted(consumer)
     raw = name.encode()
     if len(raw) <= NAME_MAX_BYTES:
@@ -26,7 +26,7 @@ def claims_name(queue: str, consumer: str) -> str:
 
 
 def is_claims_name(name: str) -> bool:
-    """Tell whether that is the name of such a queue."""
+    """Tell whether this is the name of a claim queue."""
     return name.startswith(CLAIMS_PREFIX)
 
 

@@ -1,8 +1,8 @@
 """A large content on its way to a peer, framed piece by piece as the peer takes it.
 
-Small contents are copied or patched at once (`DeliveryLedger.write_content`). One of many MiB would cost its copy, and
-that of its outbox, in one turn: it is cut into frames for the peer's channel number and frame size when the socket has
-room, `PIECE_BYTES` or a little more at a time. The body is read where it lies; nothing of it is joined.
+Small contents are copied or patched at once (`DeliveryLedger.write_content`). A content of many MiB would cost its
+copy, and that of its outbox, in one turn. So it is cut into frames for the peer's channel number and frame size when
+the socket has room, about `PIECE_BYTES` at a time. The body is read in its place and never joined.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ContentFrames(Supply):
         self._body_left: i64 = message.body_bytes
         pieces = message.pieces
         self._pieces = [message.content] if pieces is None else pieces
-        # Where the rest of the body begins: in which piece and where, and what the frame there still has of it.
+        # The position of the rest of the body: the piece, the place in it, and how much of the current frame is left.
         self._piece: i64 = 0
         self._pos: i64 = FRAME_OVERHEAD_BYTES + len(self._header)
         self._frame_left: i64 = 0
@@ -88,7 +88,7 @@ class ContentFrames(Supply):
             count -= size
 
     def _enter_frame(self) -> None:
-        """Pass over the end of a frame and the head of the next."""
+        """Skip the end of a frame and the head of the next."""
         if self._in_frame:
             self._byte()
         self._in_frame = True

@@ -4,8 +4,8 @@
     1 .. 255   the lower levels of a priority queue, one after the other
     256 ..     held messages
 
-A message is named by its place, ``lane << LANE_SHIFT | sequence number``: among ready messages the smallest place is
-the next to leave. For a plain queue that is the sequence number itself.
+A message is identified by its place, ``lane << LANE_SHIFT | sequence number``: among ready messages the smallest place
+leaves next. For a plain queue that is the sequence number itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ DELAYED: Final = 256
 PARKED: Final = 257
 UNDELIVERED: Final = 258  # dead letters that no target has taken yet
 EXCHANGE: Final = 259  # held by an exchange of that name
-# From here on notes of the broker, not messages (`NOTES_FROM`).
+# From here on the lanes have notes of the broker, not messages (`NOTES_FROM`).
 SEEN_KEYS: Final = 260  # of a queue that drops duplicates
 EXCHANGE_SEEN_KEYS: Final = 261
-PRODUCERS: Final = 262  # whose numbers such a queue knows
+PRODUCERS: Final = 262  # whose numbers such a queue remembers
 EXCHANGE_PRODUCERS: Final = 263
 STREAM_GROUPS: Final = 264  # how far the consumer groups of a stream have come
 VHOST_RECORDS: Final = 265  # of a vhost, not of a queue (`vhosts.records`)

@@ -1,4 +1,4 @@
-"""What a queue asks of the vhost that it lives in."""
+"""The services of a vhost for its queues."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from warren.queues.queue import Queue
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # tests have a host that looks at what passes
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests have a host that looks at the calls
 class QueueHost:
-    """The surroundings of queues: the log they store in, the time, and where their dead letters go."""
+    """The surroundings of queues: the log they store in, the time, and the way for their dead letters."""
 
     def __init__(self, name: str, log: MessageLog, timers: TimerQueue) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class QueueHost:
     def post_letter(self, queue: Queue, message: Message, place: i64, reason: str) -> None:
         """Dead-letter a message that has left `place` of `queue`, now or in a later turn, and settle it with that.
 
-        `place` is -1 when there is nothing to settle. The queue's keeper hears what came of it (`letter_sent`).
+        `place` is -1 when there is nothing to settle. The queue's keeper is told the result (`letter_sent`).
         """
         if place >= 0:
             queue.ready.settle(message, place)
@@ -39,36 +39,36 @@ class QueueHost:
             keeper.lanes.letter_sent(letter)
 
     def has_letters_waiting(self, timer: Timer) -> bool:
-        """Tell whether so many dead letters wait that what is to die stays where it is; `timer` is due after that."""
+        """Tell whether too many dead letters wait for more messages to die; `timer` is due after that."""
         return False
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
-        """Route `message` through the dead letter exchange of `queue`; return the letter unless everybody took it."""
+        """Route `message` through the dead letter exchange of `queue`; return the letter unless all took it."""
         raise AssertionError("overridden")
 
     def send_letter(self, queue: Queue, letter: Message) -> bool:
-        """Route a letter of `queue` again to those that have not taken it; tell whether there is nobody left."""
+        """Route a letter of `queue` again to the queues that have not taken it; tell whether all have it now."""
         raise AssertionError("overridden")
 
     def delivery_overdue(self, ledger: DeliveryLedger, tag: int, timeout_ms: int) -> None:
-        """A delivery was not answered within the time that its queue or consumer allows: cancel its consumer."""
+        """Cancel the consumer of a delivery that was not answered within the time that its queue or consumer allows."""
         raise AssertionError("overridden")
 
     def partition_of(self, queue: Queue) -> int:
-        """Return which partition of a super stream `queue` is, counted from 0; -1: of none."""
+        """Return which partition of a super stream `queue` is, counted from 0; -1: it is not a partition."""
         return -1
 
     def maybe_remembered(self, name: str) -> bytes | None:
-        """Return what is remembered under `name` (`remember`); None: nothing."""
+        """Return the value remembered under `name` (`remember`); None: there is nothing."""
         return None
 
     def remember(self, name: str, value: bytes) -> bool:
-        """Remember `value` in the frame of what is stored in this turn; False: not yet, something is being read."""
+        """Remember `value` in the frame of this turn's changes; False: not yet, a read is under way."""
         return True
 
     def forget(self, name: str) -> None:
-        """Forget what is remembered under `name`."""
+        """Forget the value under `name`."""
 
     def queue_expired(self, queue: Queue) -> None:
-        """Nobody has used `queue` for as long as it allows: delete it."""
+        """Delete `queue`, which was not used for as long as it allows."""
         raise AssertionError("overridden")

@@ -1,13 +1,13 @@
-"""What becomes of a message that is returned: counted, delayed (x-delayed-retry-*), given up (x-delivery-limit).
+"""Returned messages: they are counted, delayed (x-delayed-retry-*), or given up (x-delivery-limit).
 
     returned   to its place at once | held until another try | given up: dead-lettered, dropped or parked
 
-Counts of failed deliveries and of returns are in the message's header (``x-delivery-count``, ``x-acquired-count``): a
-counted message is stored again in its place, so the count survives whatever the message survives. Each queue counts
-for itself.
+Counts of failed deliveries and of returns are in the message's header (``x-delivery-count``, ``x-acquired-count``). A
+counted message is stored again in its place, so its count survives whenever the message does. Each queue counts for
+itself.
 
-While the disk has no more than its floor nothing is stored again: a counted message goes back at once, without a delay,
-and its count is in memory only. If returns waited for space, consumers that are to make some would get nothing.
+While free disk space is at its floor nothing is stored again: a counted message goes back at once, without a delay,
+and its count is in memory only. If returns waited for space, the consumers that could make space would get nothing.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 DELIVERY_COUNT: Final = "x-delivery-count"
 RETURN_COUNT: Final = "x-acquired-count"
-# As keys of a table they begin with their length.
+# Keys of a table, which begin with their length.
 _RAW_DELIVERY_COUNT: Final = b"\x10x-delivery-count"
 _RAW_RETURN_COUNT: Final = b"\x10x-acquired-count"
-COUNT_MAX: Final = 1 << 40  # no queue gets there
+COUNT_MAX: Final = 1 << 40  # no queue counts that far
 
 
 class Retries:
@@ -62,10 +62,10 @@ class Retries:
         self.counts = rules.is_quorum or rules.delivery_limit >= 0 or rules.retry_type != RETRY_DISABLED
 
     def as_kept(self, message: Message) -> Message:
-        """Return `message` as the queue keeps it, the same one if it can be.
+        """Return `message` as the queue keeps it, the same one if possible.
 
-        If returns count, without counts that are not of this queue: a message that a client publishes again, or that
-        died elsewhere, has all its tries here. A quorum queue stores everything, whatever the delivery mode.
+        If returns count, counts of other queues are removed: a message that a client publishes again, or that died
+        elsewhere, has all its tries here. A quorum queue stores everything, whatever the delivery mode.
         """
         if not self.counts:
             return message
@@ -79,13 +79,13 @@ class Retries:
                 kept = message.copy()
             kept.persistent = True
         if kept is not message and kept.persistent and self._queue.stores:
-            message.awaits_batch = True  # its confirm: what is stored is another message
+            message.awaits_batch = True  # its confirm: the copy is stored, not the original
         return kept
 
     def comes_back(self, delivery: Delivery, failed: bool, delay_ms: i64, now_ms: i64) -> bool:
-        """Decide what becomes of a returned delivery; False when it does not go to its old place now.
+        """Decide about a returned delivery; False when it does not go to its old place now.
 
-        `delay_ms`: what its consumer asks for; negative: what the rules say.
+        `delay_ms`: the delay that its consumer asks for; negative: by the rules.
         """
         if self.counts:
             return self._count(delivery, failed, delay_ms, now_ms)
@@ -113,7 +113,7 @@ class Retries:
         return True
 
     def _maybe_counted(self, old: Message, failed: bool) -> Message | None:
-        """Return `old` with one return more, and one failure; None: it has failed too often."""
+        """Return `old` with one more return, and one more failure if `failed`; None: it has failed too often."""
         failures: i64 = count_of(old, DELIVERY_COUNT)
         if failed:
             failures += 1
@@ -147,9 +147,9 @@ class Retries:
     # --- from readers outside ----------------------------------------------------------------------------------------
 
     def fails(self, message: Message, delay_ms: i64, now_ms: i64) -> None:
-        """Take a message back with which a reader has failed that had taken it out; it has no place in the queue.
+        """Take a message back that a reader had taken out and failed with; it has no place in the queue.
 
-        `delay_ms`: what the reader asks for; negative: what the rules say.
+        `delay_ms`: the delay that the reader asks for; negative: by the rules.
         """
         back = message
         if self.counts:
@@ -166,14 +166,14 @@ class Retries:
             self._queue.accept(back, RELEASED)
 
     def gives_up(self, message: Message) -> None:
-        """Have a message go as the limit of deliveries says; it has no place in the queue."""
+        """Remove a message as the delivery limit says; it has no place in the queue."""
         if self._rules.limit_action == LIMIT_DEAD_LETTERS:
             self.dies(message, DELIVERY_LIMIT)
         elif self._rules.limit_action == LIMIT_PARKS:
             self._lanes.park(_tried(message))
 
     def dies(self, message: Message, reason: str) -> None:
-        """Have a message die that has no place in the queue: it gets one, until its dead letter has another."""
+        """Let a message die that has no place in the queue: it gets one, until its dead letter has another."""
         ready = self._queue.ready
         place: i64 = ready.skip(0)
         if message.persistent and self._queue.stores:
@@ -182,7 +182,7 @@ class Retries:
 
 
 def _tried(message: Message) -> Message:
-    """Return a copy of a message that has come back, for being held."""
+    """Return a copy of a returned message, to be held."""
     made = message.copy()
     if made.attempts == 0:
         made.attempts = 1
@@ -190,12 +190,12 @@ def _tried(message: Message) -> Message:
 
 
 def count_of(message: Message, header: str) -> i64:
-    """Return the number in a header of `message`, 0 without."""
+    """Return the number in a header of `message`; 0 without the header."""
     headers = headers_of(message.header_payload())
     if not headers or header.encode() not in headers:
         return 0
     value = decode_table(headers).get(header)
-    # What waited before its queue began to count may have one of its publisher.
+    # A message that waited before its queue began to count may have a header of its publisher.
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= COUNT_MAX:
         return 0
     return value

@@ -1,7 +1,7 @@
-"""What a queue does beyond first in, first out: what its arguments and policies come to.
+"""The rules of a queue beyond first in, first out: the combined effect of its arguments and policies.
 
-`QueueRules` are the effective values; a queue asks nobody else. Which of an argument, an operator policy and a policy
-holds where they name the same thing is decided in ``effective_policy``. Numbers that nobody set are -1.
+`QueueRules` are the effective values; a queue reads only these. ``effective_policy`` decides between an argument, an
+operator policy and a policy for the same thing. Numbers that are not set are -1.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ RETRY_ALL: Final = 1
 RETRY_FAILED: Final = 2
 RETRY_RETURNED: Final = 3
 
-# What becomes of a message whose delivery limit is reached.
+# The fate of a message whose delivery limit is reached.
 LIMIT_DEAD_LETTERS: Final = 0
 LIMIT_DROPS: Final = 1
 LIMIT_PARKS: Final = 2
 
-QUORUM_DELIVERY_LIMIT: Final = 20  # where nobody set one; RabbitMQ since 4.0
+QUORUM_DELIVERY_LIMIT: Final = 20  # where it is not set; RabbitMQ since 4.0
 DEDUP_KEYS: Final = 128  # remembered without x-cache-size; LavinMQ's number
 
 
@@ -47,7 +47,7 @@ class QueueRules:
 
     def __init__(self) -> None:
         self.queue_type: str = CLASSIC
-        self.is_quorum: bool = False  # of that type; asked often
+        self.is_quorum: bool = False  # of that type; read often
         self.single_active: bool = False
         self.message_ttl_ms: i64 = -1
         self.expires_ms: i64 = -1
@@ -66,13 +66,13 @@ class QueueRules:
         self.visibility_timeout_ms: i64 = -1
         self.retry_type: i64 = RETRY_DISABLED
         self.retry_delays_ms: list[int] = []  # of the first, second ... return; not empty when retries are delayed
-        # After these each return adds a step, up to the maximum. A list of them all could have millions of entries.
+        # After these each return adds a step, up to the maximum. A list of all delays could have millions of entries.
         self.retry_step_ms: i64 = 0
         self.retry_max_ms: i64 = -1
         self.dedup: bool = False
         self.dedup_header: str = "x-deduplication-header"
         self.dedup_size: i64 = -1  # how many keys are remembered
-        self.dedup_ttl_ms: i64 = -1  # and for how long
+        self.dedup_ttl_ms: i64 = -1  # and how long
         self.key_shared: bool = False
         self.key_header: str = ""  # "": the routing key is the key
         self.memory_only: bool = False
@@ -81,7 +81,7 @@ class QueueRules:
         self.max_age_ms: i64 = -1  # of a stream
 
     def is_plain(self) -> bool:
-        """Tell whether publishing, delivering and settling need to look at nothing here."""
+        """Tell whether publishing, delivering and settling can ignore these rules."""
         return (
             not self.is_quorum
             and self.message_ttl_ms < 0
@@ -101,7 +101,7 @@ class QueueRules:
         )
 
     def retry_delay_ms(self, returns: i64) -> i64:
-        """Return how long a message waits that came back for the `returns`-th time, counted from 1."""
+        """Return how long a message waits after its `returns`-th return, counted from 1."""
         delays = self.retry_delays_ms
         listed: i64 = len(delays)
         if returns <= listed:
@@ -117,7 +117,7 @@ class QueueRules:
         return delay_ms + steps * step_ms
 
 
-# Those of all queues without arguments and policies. Nobody changes rules: others take their place.
+# Shared by all queues without arguments and policies. Rules are never changed: others take their place.
 PLAIN_RULES: Final = QueueRules()
 
 
@@ -184,7 +184,7 @@ def _set_overflow(rules: QueueRules, values: Table) -> None:
 def _set_dead_lettering(rules: QueueRules, values: Table) -> None:
     rules.dead_letter_exchange = _text(values, "dead-letter-exchange")
     rules.dead_letter_routing_key = _text(values, "dead-letter-routing-key")
-    # Anything but reject-publish would drop what has to stay until it is confirmed; RabbitMQ then falls back as well.
+    # All but reject-publish would drop messages that must stay until they are confirmed; RabbitMQ falls back as well.
     rules.dead_letters_at_least_once = (
         rules.is_quorum
         and values.get("dead-letter-strategy") == "at-least-once"
@@ -220,7 +220,7 @@ def _set_retries(rules: QueueRules, values: Table) -> None:
             rules.retry_step_ms = step_ms
             rules.retry_max_ms = max_ms
     else:
-        return  # as in RabbitMQ nothing is delayed before somebody says how long
+        return  # as in RabbitMQ: without a time nothing is delayed
     if retry_type == "all":
         rules.retry_type = RETRY_ALL
     elif retry_type == "failed":

@@ -1,4 +1,4 @@
-"""Which messages a consumer wants, of all that a stream or a queue has, as its protocol knows it."""
+"""The messages that a consumer wants, out of a stream or a queue, in the terms of its protocol."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from mypy_extensions import i64, mypyc_attr
 
 from warren.msgstore.log.message import Message
 
-# So much of what is looked at costs as much as handing out a message: steps, and bytes of properties.
+# Looking at this much costs as much as delivering a message: steps, and bytes of properties.
 COST_UNIT: Final = 64
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # for tests
 class Selection:
-    """A condition. `cost`: how many messages could have been handed out in the time that the latest decision took."""
+    """A condition. `cost`: how many messages could have been delivered in the time of the latest decision."""
 
     def __init__(self) -> None:
         self.cost: i64 = 0

@@ -1,4 +1,4 @@
-"""Where a consumer of a stream is."""
+"""The position of a consumer in a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOUGHT: Final = -1  # the next offset of a cursor that is being looked for, or i
 class Cursor:
     """The place of a consumer: ``next`` is the offset that it gets next. ``member``: of a consumer group, else None.
 
-    A message is handed out that both ``wanted`` and ``selection`` let pass, where there are any.
+    A message is delivered if both ``wanted`` and ``selection`` let it pass, as far as they are set.
     """
 
     def __init__(self, consumer: Consumer, start: Start, wanted: Filter | None) -> None:

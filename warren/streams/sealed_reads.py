@@ -1,11 +1,11 @@
-"""Reading what is sealed of a stream: chunks out of its files, for consumers, for offsets by time, for the data port.
+"""Reads from the sealed part of a stream: chunks of its files, for consumers, offsets by time, and the data port.
 
     SealedRead (reader thread: read, check, uncompress) -> RawChunk: its columns -> `Chunk`: some hundred messages
 
-1. At most `RAWS_MAX` raw chunks of a stream are in memory, the latest used; one while memory is short, and none that
-   all consumers have passed. They count as memory of the log.
-2. A chunk is read once for all who wait for it.
-3. A chunk that is damaged is reported once, and passed over. One that has been replaced meanwhile is asked for again.
+1. At most `RAWS_MAX` raw chunks of a stream are in memory, those used last; one while memory is short. Chunks that all
+   consumers have passed are given up. They count as memory of the log.
+2. A chunk is read once for all consumers that wait for it.
+3. A damaged chunk is reported once, and passed over. A chunk that has been replaced meanwhile is asked for again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ RAWS_MAX: Final = 4
 
 
 class SealedReader:
-    """The sealed chunks of a stream that are in memory, or on their way."""
+    """The sealed chunks of a stream that are in memory, or being read."""
 
     def __init__(self, log: MessageLog) -> None:
         self._log = log
-        self._raws: list[RawChunk] = []  # the latest used last
+        self._raws: list[RawChunk] = []  # the one used last at the end
         self._loading: set[int] = set()
         self._bad: set[int] = set()
 
@@ -41,7 +41,7 @@ class SealedReader:
         return int(place.first) in self._bad
 
     def is_reading(self) -> bool:
-        """Tell whether something is on its way."""
+        """Tell whether a read is under way."""
         return len(self._loading) > 0
 
     def maybe_raw(self, place: SealedChunk) -> RawChunk | None:
@@ -55,13 +55,13 @@ class SealedReader:
         return None
 
     def load(self, stream: Stream, segment: SealedSegment, place: SealedChunk) -> None:
-        """Have a chunk read, unless it is on its way; the stream is told."""
+        """Have a chunk read, unless a read is under way; the stream is told."""
         if int(place.first) not in self._loading:
             self._loading.add(int(place.first))
             self._log.read_jobs.append(_Load(self, stream, segment, place))
 
     def loaded(self, job: _Load) -> None:
-        """A chunk is here, or cannot be read."""
+        """Take a chunk that was read; it may be unreadable."""
         stream = job.stream
         self._loading.discard(int(job.place.first))
         if stream.deleted:

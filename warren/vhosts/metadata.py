@@ -1,16 +1,16 @@
-"""Durable metadata as values: what the engine asks to be remembered, and what it gets back at start.
+"""Durable metadata as values: the engine asks to remember them, and gets them back at start.
 
 A change of something durable is applied in memory at once and appended to the journal (`vhosts.metadata_journal`) as a
 value. It is durable in the message log; SQL follows.
 
 1. A put says everything about a thing, a delete names it. To apply a change twice does no harm.
 2. Loading yields ``Put`` values only, in an order in which each can be applied on its own: vhosts, users,
-   permissions, limits, policies, parameters, exchanges, queues, bindings. An exchange or queue finds its policies in
-   place.
+   permissions, limits, policies, parameters, exchanges, queues, bindings. So an exchange or queue finds its policies
+   already there.
 
-Field tables travel as their AMQP encoding (``amqp.field_table``), so that a type unknown to us survives unharmed. In
-the log the names of the classes and their fields are part of the format (`vhosts.metadata_lane`): a field may be added
-at the end, with a default; nothing may be renamed.
+Field tables are stored in their AMQP encoding (``amqp.field_table``), so that a type unknown to us is kept unchanged.
+In the log the names of the classes and their fields are part of the format (`vhosts.metadata_lane`): a field may be
+added at the end, with a default; nothing may be renamed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 class VhostPut:
     """Create or update a virtual host.
 
-    ``default_queue_type`` is ``classic``, ``quorum``, or ``""`` for none; what it does is in
-    `warren.vhosts.virtual_host`. A vhost that is ``protected_from_deletion`` cannot be deleted while it is.
+    ``default_queue_type`` is ``classic``, ``quorum``, or ``""`` for none; its effect is described in
+    `warren.vhosts.virtual_host`. A vhost cannot be deleted while it is ``protected_from_deletion``.
     """
 
     name: str
@@ -78,7 +78,7 @@ class PermissionPut:
 
 @dataclass(frozen=True, slots=True)
 class PermissionDelete:
-    """Take away a user's access to a vhost."""
+    """Remove a user's access to a vhost."""
 
     user: str
     vhost: str
@@ -114,7 +114,7 @@ class VhostLimitsPut:
 
 @dataclass(frozen=True, slots=True)
 class VhostLimitsDelete:
-    """Take away all limits of a vhost."""
+    """Remove all limits of a vhost."""
 
     vhost: str
 
@@ -129,17 +129,17 @@ class UserLimitsPut:
 
 @dataclass(frozen=True, slots=True)
 class UserLimitsDelete:
-    """Take away all limits of a user."""
+    """Remove all limits of a user."""
 
     user: str
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyPut:
-    """Create or replace a policy, or an operator policy; the two are named apart.
+    """Create or replace a policy, or an operator policy; each kind has its own names.
 
-    ``pattern`` is RE2, unanchored; ``priority`` an i64, the highest wins; ``definition`` a JSON object. What may
-    stand in ``apply_to`` and ``definition`` is in `warren.vhosts.policies`.
+    ``pattern`` is RE2, unanchored; ``priority`` an i64, the highest wins; ``definition`` a JSON object. The possible
+    values of ``apply_to`` and ``definition`` are in `warren.vhosts.policies`.
     """
 
     vhost: str
@@ -162,7 +162,7 @@ class PolicyDelete:
 
 @dataclass(frozen=True, slots=True)
 class ParameterPut:
-    """Set a parameter of a vhost. ``value`` is JSON; its component says what it may be (`warren.vhosts.parameters`)."""
+    """Set a parameter of a vhost. ``value`` is JSON; its component checks it (`warren.vhosts.parameters`)."""
 
     vhost: str
     component: str
@@ -212,7 +212,7 @@ class ExchangePut:
 
     @property
     def declaration(self) -> ExchangeDeclaration:
-        """What declares it."""
+        """The declaration of this exchange."""
         return ExchangeDeclaration(
             self.name,
             self.type,
@@ -235,8 +235,8 @@ class ExchangeDelete:
 class QueuePut:
     """Create a durable queue. ``arguments`` is an encoded field table including its length prefix.
 
-    ``queue_id`` names the queue in the message store: counted from 1 (u64), and no queue ever gets the id of
-    another one, not even of one that was deleted.
+    ``queue_id`` names the queue in the message store. It counts from 1 (u64), and an id is never used again, not even
+    that of a deleted queue.
     """
 
     vhost: str
@@ -252,7 +252,7 @@ class QueuePut:
 
     @property
     def declaration(self) -> QueueDeclaration:
-        """What declares it."""
+        """The declaration of this queue."""
         return QueueDeclaration(self.name, durable=True, auto_delete=self.auto_delete, arguments=self.arguments)
 
 
@@ -268,7 +268,7 @@ class QueueDelete:
 class BindingPut:
     """Create a durable binding (both ends are durable). ``destination_type`` is ``queue`` or ``exchange``.
 
-    Not frozen, though nothing changes one: making one that is takes four times as long, and there may be a million.
+    Not frozen, though instances do not change: making a frozen one takes four times as long, and there may be millions.
     """
 
     vhost: str
@@ -323,7 +323,7 @@ _NAMES: Final = ("name", "vhost", "user", "exchange", "component")
 
 
 def check_storable(change: MetadataChange) -> None:
-    """Refuse text of an administrator that no database stores, and names that AMQP cannot say.
+    """Refuse an administrator's text that no database stores, and names that AMQP cannot express.
 
     Raises:
         ValueError: NUL, half of a surrogate pair, or a name of more than `NAME_MAX_BYTES`.
