@@ -23,7 +23,7 @@ LATE_S: Final = 0.5
 MUCH_S: Final = 2.0
 SOME_S: Final = 0.5
 TAKEN_OFF: Final = 0.5  # seconds for each second
-LOOK_MAX_S: Final = 0.5  # what happened in a longer pause between two looks is not known
+LOOK_MAX_S: Final = 0.5  # events in a longer pause between two looks are unknown
 
 
 class DiskWatch:

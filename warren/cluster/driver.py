@@ -1,4 +1,4 @@
-"""Carries out what a `Member` asks for, and tells it what happens: the only thing that talks to one.
+"""Carries out the actions of a `Member`, and reports events to it: the only thing that talks to one.
 
     tell        an event, from whatever runs on the loop -> the member -> actions, carried out before `tell` returns
     the record  a task that reads, one that swaps, one that watches; each has one request under way at most
@@ -94,7 +94,7 @@ class RecordStore(Protocol):
         """
 
     def changes(self) -> AsyncIterator[Versioned]:
-        """Yield what it is from now on, for ever."""
+        """Yield the record's changes from now on, for ever."""
 
 
 class Node(Protocol):
@@ -155,7 +155,7 @@ class Driver:
         self._swaps = trio.Event()
 
     def tell(self, event: Event) -> None:
-        """Have the member know of an event, and do what it decides. On the loop."""
+        """Pass an event to the member, and carry out its actions. On the loop."""
         self._events.append(event)
         if self._is_telling:
             return
@@ -188,7 +188,7 @@ class Driver:
     async def trouble_of_record(self) -> str:
         """Return why the record cannot be changed at the moment, by a read of it; empty when nothing is known of that.
 
-        The member is not told what was read: it takes one answer at a time, and may wait for another one.
+        The member does not get the answer: it takes one answer at a time, and may wait for another one.
         """
         try:
             with trio.fail_after(ANSWER_S):

@@ -530,7 +530,7 @@ def _failed(endpoint: str, error: BaseException) -> EtcdError:
 
 
 def _words(error: BaseException) -> str:
-    """Return what has happened, for an operator."""
+    """Return a description of the error, for an operator."""
     if isinstance(error, trio.TooSlowError):
         return "no answer in time"
     if isinstance(error, h11.ProtocolError):

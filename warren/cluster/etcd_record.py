@@ -18,7 +18,7 @@ RETRY_S: Final = 0.25
 
 
 def prefix(cluster: str) -> bytes:
-    """Return what all keys of a cluster begin with."""
+    """Return the common beginning of all keys of a cluster."""
     return f"/warren/{cluster}/".encode()
 
 

@@ -97,7 +97,7 @@ def end_of_prefix(prefix: bytes) -> bytes:
 
 
 class Nonsense(Exception):
-    """A peer has sent what cannot be understood, or has stopped in the middle."""
+    """The answer of a peer cannot be understood, or has stopped in the middle."""
 
 
 def decoded(data: bytes, kind: type[T]) -> T:

@@ -218,7 +218,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class TransferRequested:
-    """Another node is to lead: an administrator wants it, or this process was told to stop. None: whichever can."""
+    """Another node should lead: an administrator wants it, or this process was told to stop. None: any that can."""
 
     node: str | None = None
 
@@ -340,7 +340,7 @@ class RefuseEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Follow this leader: cut the log to what both have, take its frames, acknowledge those of this epoch only."""
+    """Follow this leader: cut the log to the common part, take its frames, acknowledge those of this epoch only."""
 
     leader: Replica
     epoch: int
@@ -372,7 +372,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class RequireAcks:
-    """Commit what all of these have synced, this node among them, and nothing else."""
+    """Commit everything that all of these have synced, this node among them, and nothing else."""
 
     replicas: frozenset[Replica]
 
@@ -417,7 +417,7 @@ class RefuseCommand:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """End the process and begin a new one, as a follower: memory may hold what was never committed."""
+    """End the process and begin a new one, as a follower: memory may hold messages that were never committed."""
 
     reason: str
 

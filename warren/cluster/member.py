@@ -137,14 +137,14 @@ class Timers:
     grace_s: float = 3.0
     refused_s: float = 0.3  # from the loss of the link, when connecting again is refused
     stagger_s: float = 0.2  # between the candidates
-    ask_s: float = 0.5  # before it is to stand, a node asks the others
+    ask_s: float = 0.5  # before its time to stand, a node asks the others
     ask_again_s: float = 0.5
     renew_s: float = 10.0  # between two records of how far is committed: etcd keeps each until it is compacted
     slow_s: float = 0.4  # a round trip that takes longer: commits do not wait for it, if enough others are quicker
     disk_s: float = 2.0
     retry_s: float = 0.25  # between two questions to etcd that fail
     hand_over_s: float = 3.0  # from when all is written until another replica leads
-    command_s: float = 5.0  # for etcd to take what an administrator asks for
+    command_s: float = 5.0  # for etcd to take an administrator's command
     tenure_s: float = 10.0  # before a leader gives way
     long_tenure_s: float = 30.0  # the same where another one has handed over to it, unless its disk has no space
     give_way_retry_s: float = 5.0
@@ -603,7 +603,7 @@ class Member:
         return max(self._due_s() - self._timers.ask_s, self._asks_at_s)
 
     def _maybe_pre_vote(self, now_s: float, record: Record) -> PreVote | None:
-        """Return what the others have answered, once it can be decided by; ask them when that is due."""
+        """Return the answers of the others, once they suffice for a decision; ask for them when that is due."""
         vote = self._pre_vote
         if vote is None or now_s >= vote.asked_s + ASKING_S:
             if now_s < self._ask_others_at_s():
@@ -659,7 +659,7 @@ class Member:
         return due_s + rank * self._timers.stagger_s
 
     def _due_s(self) -> float:
-        """Return when this node is to stand as the first one; never for one outside the set."""
+        """Return when this node should stand as the first one; never for one outside the set."""
         if not self._view.is_read or self._view.is_swapping:
             return NEVER
         record = self.record
@@ -798,7 +798,7 @@ class Member:
         return target
 
     def _change_requested(self, now_s: float, request: ChangeRequested) -> None:
-        """Take what is asked for about a node, or say why not. It is wanted until it is on record, or for so long."""
+        """Accept a command about a node, or say why not. It is pursued until it is recorded, or its time is over."""
         record = self.record
         if record is None or not self._is_leader or record.epoch != self.epoch:
             reason = "this node does not lead"
@@ -911,7 +911,7 @@ class Member:
         return change if isinstance(change, Record) else None
 
     def _records_lives(self, record: Record) -> bool:
-        """Tell whether all nodes that are to read the record understand lives in it."""
+        """Tell whether all nodes that must read the record understand lives in it."""
         known = {replica.node for replica in self._lives_of} | {self.me.node}
         return bool(self._lives) and (bool(record.lives) or record.assigned <= known)
 

@@ -50,7 +50,7 @@ class Peers:
         return self._appended_lsn
 
     def of(self, replica: Replica) -> Peer:
-        """Return what is known of a replica; one that was never heard counts as heard when the epoch began."""
+        """Return the entry of a replica; one that was never heard counts as heard when the epoch began."""
         if replica not in self._peers:
             self._peers[replica] = Peer(self._began_s, progress_s=self._began_s)
         return self._peers[replica]

@@ -52,7 +52,7 @@ class PreVote:
         return len(self.reached) >= record.least - 1
 
     def ahead(self, position: Position) -> Ahead | None:
-        """Return the node that has most of those that have as committed what a log that ends at `position` lacks."""
+        """Return the node with the most committed frames that a log up to `position` does not have."""
         found = [Ahead(replica, told.committed) for replica, told in self.told.items() if told.committed > position]
         return max(found, key=lambda ahead: (ahead.committed, ahead.replica), default=None)
 

@@ -121,7 +121,7 @@ class Record:
         return replica in self.in_sync and (replica.node not in self.drained or rest <= self.drained)
 
     def fault(self) -> str | None:
-        """Return what is wrong with the record, None when it is valid."""
+        """Return the fault of the record, None when it is valid."""
         nodes = [replica.node for replica in self.in_sync]
         if self.leader not in self.in_sync:
             return "its leader is not in sync"

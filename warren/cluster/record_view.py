@@ -57,7 +57,7 @@ class RecordView:
         return self._under_way
 
     def read(self, found: Versioned | None) -> bool:
-        """Take what was read; return whether it is news."""
+        """Note the result of a read; return whether it is news."""
         self.is_read = True
         self.is_gone = found is None and self.known is not None
         if self.first_epoch is None:
@@ -65,7 +65,7 @@ class RecordView:
         return found is not None and self.learn(found)
 
     def learn(self, found: Versioned) -> bool:
-        """Take what was watched; return whether it is news."""
+        """Note a record from the watch; return whether it is news."""
         if self.first_epoch is None or (self.known is not None and found.revision <= self.known.revision):
             return False
         self.known = found
