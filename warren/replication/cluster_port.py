@@ -46,7 +46,7 @@ async def bound(endpoint: Endpoint) -> list[trio.socket.SocketType]:
 
 
 def listen(endpoint: Endpoint, sockets: list[trio.socket.SocketType]) -> None:
-    """Listen on what `bound` has returned.
+    """Listen on the sockets from `bound`.
 
     Raises:
         StartError: another process does.

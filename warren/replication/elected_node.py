@@ -173,7 +173,7 @@ class ElectedNode:
         """Tell whether a leader is known here."""
         return self.leads() or (self.follower is not None and self.follower.current_leader() is not None)
 
-    # --- what the driver carries out --------------------------------------------------------------------------------
+    # --- for the driver ---------------------------------------------------------------------------------------------
 
     async def ask_positions(self, nodes: frozenset[str], told: ToldPosition) -> None:
         async with trio.open_nursery() as nursery:
@@ -260,7 +260,7 @@ class ElectedNode:
     def report(self, text: str) -> None:
         log.warning("cluster", reason=text)
 
-    # --- what the leader asks ---------------------------------------------------------------------------------------
+    # --- for the leader ---------------------------------------------------------------------------------------------
 
     async def transfer(self, node: str | None) -> str:
         """Have another node lead, `node` or any, and return which one. The broker stops.
@@ -296,7 +296,7 @@ class ElectedNode:
                 log.warning("this node leads on", reason=str(refusal))
 
     async def change(self, ask: Ask, node: str) -> None:
-        """Have the record say what is asked for about a node. One that leads and is drained hands over then.
+        """Have etcd record an administrator's command about a node. A leader that is drained hands over then.
 
         Raises:
             ClusterRefusal: it is not so, and why.
@@ -340,7 +340,7 @@ class ElectedNode:
         )
 
     def told_to_stop(self) -> None:
-        """The process is to end: have another node lead, if one can."""
+        """Have another node lead, if one can: this process will end."""
         if self.target is None:
             self._refusal = ""
             self._tell(TransferRequested())
@@ -364,7 +364,7 @@ class ElectedNode:
         log.warning("an administrator has this node be the truth, and lead: what others had beyond it is lost")
         return self.me.name
 
-    # --- what the follower asks -------------------------------------------------------------------------------------
+    # --- for the follower -------------------------------------------------------------------------------------------
 
     def trouble_of_directory(self) -> str:
         """Return why this node's directory is not to be trusted; empty when it is."""
@@ -433,7 +433,7 @@ class ElectedNode:
                 self._tell(DiskWaits(self.follower.disk_began_s))
                 self._registry.disk_is_low = self.follower.is_disk_low()
             await trio.sleep(WATCH_S)
-        self._tell(DiskWaits(None))  # what it did as a follower is done
+        self._tell(DiskWaits(None))  # its jobs as a follower are done
         while True:
             self._registry.disk_is_low = self.leader.is_disk_low()
             short = {name for name, other in self._registry.seen.items() if other.entry.disk_is_low} - {self.me.name}
@@ -445,7 +445,7 @@ class Election:
     """A node's part in the election: its member, driver and registration.
 
     `position` and `store_id` are those of its directory; `store` is where the record is, `registry` where nodes are,
-    `traffic` what becomes of the requests to both.
+    `traffic` the outcomes of the requests to both.
     """
 
     def __init__(
@@ -510,7 +510,7 @@ class Election:
         await self._registry.look()
 
     async def count(self) -> None:
-        """Count what happens, and say what is wrong with etcd or the addresses, for ever."""
+        """Update the counts, and log problems of etcd or the addresses, for ever."""
         while True:
             record = self.member.record
             epoch = None if record is None else record.epoch
@@ -574,7 +574,7 @@ class Election:
         return is_news
 
     def describe(self, status: dict[str, Any]) -> dict[str, Any]:
-        """Add to the status of this node what is known of the cluster: its name, its members, and the election."""
+        """Add the state of the cluster to the status of this node: its name, its members, and the election."""
         record = self.member.record
         assigned = frozenset[str]() if record is None else record.assigned
         seen = self._registry.seen
@@ -628,7 +628,7 @@ class Election:
         return record is not None and record.by is LeaderBy.FIRST
 
     def leader(self, make: Callable[..., Leader]) -> Leader:
-        """Return the leader that this node is; `make` gets what an elected one is made with."""
+        """Return the leader that this node is; `make` gets the arguments for an elected one."""
         leader = make(elected=self.node.in_sync, may_serve=self.node.may_serve)
         leader.describe = self.describe
         if self.node.follower is not None:

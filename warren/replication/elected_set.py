@@ -2,7 +2,7 @@
 
     behind    connected and catching up; nobody waits for it
     joining   the member requires its acks; it takes note that it has caught up
-    noted     it has taken note; the member hears of its acks, and puts it on record when it has what is required
+    noted     it has taken note; the member hears of its acks, and puts it on record when it has all required messages
     member    recorded. It has every message that was ever confirmed
 
 1. A commit is complete when all replicas have it whose acks the member requires (`require`). Before the first `require`
@@ -57,7 +57,7 @@ class ElectedSet(InSyncSet):
         self._has_begun = False
         super().__init__(me, frozenset(), 1, now_s)
 
-    # --- what the member says ---------------------------------------------------------------------------------------
+    # --- from the member --------------------------------------------------------------------------------------------
 
     def require(self, replicas: frozenset[RecordedReplica], now_s: float) -> None:
         """Have commits wait for these from now on."""
@@ -70,7 +70,7 @@ class ElectedSet(InSyncSet):
         self._gather_required()
 
     def learn(self, record: Record, now_s: float) -> None:
-        """Take what the record is."""
+        """Note the current record."""
         members = frozenset(node_of(replica) for replica in record.in_sync)
         for node in members - self.members - {self.me}:
             if node in self._replicas:
@@ -78,7 +78,7 @@ class ElectedSet(InSyncSet):
         self.members = members
         self.min_in_sync = record.least
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------------
 
     def disconnected(self, replica: Replica, now_s: float) -> None:
         super().disconnected(replica, now_s)

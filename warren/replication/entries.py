@@ -689,7 +689,7 @@ FROM_LEADER: Final[tuple[EntryType, ...]] = (
     HaveBytes,
 )
 FROM_FOLLOWER: Final[tuple[EntryType, ...]] = (Position, SealedList, Ack, Objection, Stop, WantBytes, HaveBytes)
-# Those that have bytes of files: they keep what has arrived, and no copy of it.
+# Those that have bytes of files: they keep the received bytes, and no copy of them.
 _VIEWS: Final[frozenset[EntryType]] = frozenset({Frame, CheckpointPiece, ChunkPiece, ImagePiece, ImageBytes})
 # The part of the body that the crc of the entry covers; all of it for kinds that are not listed.
 _COVERED_BYTES: Final[dict[EntryType, int]] = {Frame: 0, ImageBytes: _IMAGE_BYTES.size}
@@ -744,7 +744,7 @@ class Decoder:
     def __init__(self, accepted: Iterable[EntryType]) -> None:
         self._types: dict[int, EntryType] = {entry_type.KIND: entry_type for entry_type in accepted}
         self._buffer = b""
-        self._at = 0  # what is before was taken
+        self._at = 0  # the bytes before it were taken
         self._passed = 0  # bytes of the link before the buffer
         self._chunks: list[bytes | bytearray] = []  # bytes that have arrived after it
         self._chunks_bytes = 0

@@ -127,7 +127,7 @@ class Election(Protocol):
         """The leader's address refuses connections, or has a process that does not lead: the old leader is gone."""
 
     def recover(self, *, accepts_loss: bool) -> str:
-        """Have what is here be the truth, and this node lead; raises ClusterRefusal."""
+        """Make this node's data the truth, and have this node lead; raises ClusterRefusal."""
 
     def trouble_of_directory(self) -> str:
         """Return why this node's directory is not to be trusted; empty when it is."""
@@ -136,7 +136,7 @@ class Election(Protocol):
 class Follower:
     """A follower called `name` of the leader at `endpoint`. `replica` has been opened; so has `metadata`.
 
-    Without an endpoint it is told whom to follow: `obey`.
+    Without an endpoint it is told which leader to follow: `obey`.
     """
 
     def __init__(
@@ -181,10 +181,10 @@ class Follower:
         self._is_disk_low = False
         self._told = ""
 
-    # --- what can be seen and asked ---------------------------------------------------------------------------------
+    # --- status and commands ----------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Return what ``/api/cluster/status`` answers."""
+        """Return the answer for ``/api/cluster/status``."""
         replica = self._replica
         link = self._link
         return {
@@ -213,7 +213,7 @@ class Follower:
         }
 
     def health(self) -> Health:
-        """Tell whether this follower has what its leader has."""
+        """Tell whether this follower has everything that its leader has."""
         if self._link is None:
             return Health(False, f"not following: {self.reason}")
         if self._replica.is_catching_up:
@@ -249,7 +249,7 @@ class Follower:
         return {"lsn": self._replica.synced_lsn, "epoch": self.next_epoch(), "note": doubt or self._note()}
 
     async def recover(self, accept_loss: bool) -> dict[str, Any]:
-        """Have what is here be the truth for all nodes, and this one lead.
+        """Make this node's data the truth for all nodes, and have this one lead.
 
         Raises:
             NotPromoted: for the stated reason; it continues to follow.
@@ -282,7 +282,7 @@ class Follower:
         return await pass_on(self._endpoint, self._identity, self.me, client)
 
     def readable(self) -> ReadableCopy | None:
-        """Return what is here for readers, while all that was confirmed is."""
+        """Return the data here for readers, while it has everything that was confirmed."""
         link = self._link
         if link is None or not link.has_begun or self._replica.is_catching_up or self.over.is_set():
             return None
@@ -343,7 +343,7 @@ class Follower:
         )
 
     def _is_in_sync(self) -> bool:
-        """Tell whether this node has what its leader has, or a standby had when its link ended, in this life."""
+        """Tell whether this node has all its leader has, or a standby had it when its link ended, in this life."""
         if self._replica.is_catching_up or self._replica.synced_lsn == 0:
             return False
         return self._election is not None or self._is_contact_of_this_life
@@ -387,7 +387,7 @@ class Follower:
         """Follow whom `election` says, from the beginning on."""
         self._election = election
 
-    # --- what its member says ---------------------------------------------------------------------------------------
+    # --- from its member --------------------------------------------------------------------------------------------
 
     def answer(self, epoch: int, beacon: int) -> None:
         """Answer a beacon of the leader of `epoch`; compare logs with it, if that is due, and take its frames."""
@@ -693,11 +693,11 @@ class _Link:
 
     @property
     def has_begun(self) -> bool:
-        """Whether what the leader sends is taken."""
+        """Whether the entries of the leader are accepted."""
         return self._worker.has_begun
 
     def begin(self) -> None:
-        """Compare logs, and take what the leader sends then."""
+        """Compare logs, and accept the entries of the leader then."""
         if not self._has_begun:
             self._has_begun = True
             self._follower.metadata.begin(self._store_id)
@@ -715,7 +715,7 @@ class _Link:
         self.fail(f"it leads epoch {self.epoch}, and epoch {epoch} has begun")
 
     def _object(self, lost: HistoryLostError) -> None:
-        """Tell the leader what it lacks. From the thread."""
+        """Tell the leader which committed frames it does not have. From the thread."""
         if self.may_object:
             self._wire.put(encoded(Objection(lost.epoch, lost.lsn)))
 
@@ -729,7 +729,7 @@ class _Link:
         return self._worker.began_s
 
     async def run(self, data: bytes) -> None:
-        """Carry out what comes until the link ends.
+        """Carry out entries until the link ends.
 
         Raises:
             StoreError: the worker could not carry something out.
@@ -753,7 +753,7 @@ class _Link:
             raise worker.error
 
     async def _watch(self) -> str:
-        """Read what comes while the thread is at the disk, and see that something comes; return why nothing does."""
+        """Read input while the thread is at the disk, and watch that some comes; return why none does."""
         intake, told_s = self._intake, time.monotonic()
         while not intake.is_over:
             with trio.move_on_after(LOOK_S):
@@ -815,7 +815,7 @@ class _Worker:
         self._epoch = epoch
         self._intake = intake
         self._object = told_lost
-        self._store_id: SimpleQueue[bytes | None] = SimpleQueue()  # with which it is to begin; None: it is over
+        self._store_id: SimpleQueue[bytes | None] = SimpleQueue()  # with which it should begin; None: it is over
         self._has_left = False
         self._thread = Thread(target=self._run, name="replica", daemon=True)
 
@@ -824,7 +824,7 @@ class _Worker:
         self._thread.start()
 
     def begin(self, store_id: bytes) -> None:
-        """Have the leader know where this follower is, and take what it sends from then on."""
+        """Tell the leader where this follower is, and accept its entries from then on."""
         self._store_id.put(store_id)
 
     def leave(self) -> None:
@@ -832,7 +832,7 @@ class _Worker:
         self._has_left = True
 
     def finish(self) -> None:
-        """Carry out what was read, and end; nothing more is read. Blocks."""
+        """Carry out the entries that were read, and end; nothing more is read. Blocks."""
         self._store_id.put(None)
         self._thread.join()
 

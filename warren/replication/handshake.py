@@ -93,7 +93,7 @@ class MessageReader:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Take the bytes that have arrived."""
         self._data += data
 
     def rest(self) -> bytes:
@@ -134,7 +134,7 @@ class _Side:
         self._reader = MessageReader()
 
     def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Take the bytes that have arrived."""
         self._reader.feed(data)
 
     def rest(self) -> bytes:
@@ -179,7 +179,7 @@ class _Side:
 
 
 class FollowerSide(_Side):
-    """The side that connects. `hello` is what it sends first."""
+    """The side that connects. `hello` is its first message."""
 
     def __init__(self, secret: bytes, me: Node, nonce: bytes, binding: bytes = b"") -> None:
         super().__init__(secret, binding)
@@ -212,7 +212,7 @@ class FollowerSide(_Side):
         return True
 
     def prove(self, position: Mapping[str, object]) -> bytes:
-        """Return the proof of this side; `position` is what the leader has to know of its directory."""
+        """Return the proof of this side; `position` tells the leader about its directory."""
         return self._message(PROOF, {"position": position})
 
     def prove_for(self, client: Mapping[str, object]) -> bytes:
@@ -220,7 +220,7 @@ class FollowerSide(_Side):
         return self._message(PROOF, {"client": client})
 
     def welcomed(self) -> Mapping[str, Any] | None:
-        """Return what the leader says of its store; None while that has not arrived.
+        """Return the leader's answer about its store; None while that has not arrived.
 
         Raises:
             Refused: the leader does not take this follower, for the stated reason.
@@ -287,7 +287,7 @@ class LeaderSide(_Side):
         return body.table("position")
 
     def welcome(self, store: Mapping[str, object]) -> bytes:
-        """Return what takes the follower in; `store` is what it has to know of the leader's store."""
+        """Return the message that takes the follower in; `store` tells it about the leader's store."""
         return self._message(WELCOME, {"store": store})
 
 

@@ -39,7 +39,7 @@ class Replica:
     def __init__(self, node: Node, now_s: float) -> None:
         self.node = node
         self.is_connected = False
-        self.is_live = False  # it is sent what is written, as it is written
+        self.is_live = False  # it gets messages as they are written
         self.is_joining = False
         self.life = ""  # of its process, as it has told
         self.is_noted = False  # it has taken note, on this connection, that it has caught up
@@ -79,7 +79,7 @@ class InSyncSet:
         self._required: tuple[Replica, ...] = ()
         self._gather_required()
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------------
 
     def connected(self, node: Node, now_s: float) -> Replica:
         """Note that a node has connected, and proved its identity; return its entry, with nothing acknowledged."""
@@ -111,7 +111,7 @@ class InSyncSet:
             replica.current_s = now_s
 
     def takes(self, replica: Replica, now_s: float) -> None:
-        """It reads what it is sent: it is there, and gets on, however large the frame is that it has not got whole."""
+        """Note that it reads: it is there, and makes progress, even if a large frame is not complete yet."""
         replica.heard_s = replica.progress_s = now_s
 
     def has(self, lsn: int, *, synced: bool, now_s: float) -> bool:
@@ -214,7 +214,7 @@ class InSyncSet:
             replica for replica in self._replicas.values() if replica.node in nodes or replica.is_joining
         )
 
-    # --- what can be seen -------------------------------------------------------------------------------------------
+    # --- status -----------------------------------------------------------------------------------------------------
 
     def is_enough(self) -> bool:
         """Tell whether the recorded set is as large as it must be (3)."""

@@ -105,7 +105,7 @@ class Intake:
     # --- the reading side -------------------------------------------------------------------------------------------
 
     def _read(self) -> bool:
-        """Take what has come; False when nothing has."""
+        """Take the bytes that have come; False without any."""
         data = self._wire.receive()
         if data is None:
             return False

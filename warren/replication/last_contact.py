@@ -39,7 +39,7 @@ class Contact:
 
 
 def maybe_read(directory: Path) -> Contact | None:
-    """Return what a data directory remembers."""
+    """Return the last contact that a data directory remembers."""
     try:
         with (directory / NAME).open("rb") as file:
             found = json.loads(file.read(_BYTES_MAX))

@@ -115,7 +115,7 @@ class Commands(Protocol):
         """Have another node lead, and return which one; raises ClusterRefusal."""
 
     async def change(self, ask: Ask, node: str) -> None:
-        """Have it be on record what is asked for about a node; raises ClusterRefusal."""
+        """Have etcd record a command about a node; raises ClusterRefusal."""
 
     def standing(self) -> tuple[str, Standing]:
         """Return which store this is, how far its log goes, and up to where that is committed."""
@@ -152,7 +152,7 @@ class Leader:
         self.in_sync = elected or InSyncSet(self.me, state.in_sync, state.min_in_sync, time.monotonic())
         self.bound: list[trio.socket.SocketType] = []  # its cluster port, if that was bound before
         self.is_stopping = False
-        self.has_begun = False  # what begins this life is synced here
+        self.has_begun = False  # the beginning of this life is synced here
         self.clock = SteadyClock()  # a node that takes over gets another one
         self.shipping = Shipping(fs, EpochTable())  # until `files` is called
         self._fs = fs
@@ -175,12 +175,12 @@ class Leader:
         self._tasks: Supervision | None = None
         self._store_id = b""
         self._place: tuple[str, int] | None = None  # where it listens
-        self.describe = _with_members  # adds what is known of the cluster to the status
+        self.describe = _with_members  # adds the state of the cluster to the status
 
-    # --- what the broker calls --------------------------------------------------------------------------------------
+    # --- for the broker ---------------------------------------------------------------------------------------------
 
     def files(self, store: Store, log: MessageLog) -> StoreFiles:
-        """Return what the threads use instead of `store`."""
+        """Return the store that the threads use instead of `store`."""
         self._store, self._log = store, log
         store.commits_alone = False
         self.shipping = Shipping(self._fs, log.epochs)
@@ -227,7 +227,7 @@ class Leader:
             self.commands.told_to_stop()
 
     def is_handing_over(self) -> bool:
-        """Tell whether another node is to lead when the broker has stopped."""
+        """Tell whether another node should lead when the broker has stopped."""
         return self.commands is not None and self.commands.target is not None
 
     def gives_way(self) -> bool:
@@ -235,7 +235,7 @@ class Leader:
         return self.is_handing_over() and self.commands is not None and self.commands.gives_way
 
     async def hand_over(self) -> None:
-        """Have another node lead, if one is to: once it has carried out what it was sent, which ends this process."""
+        """Have another node lead, if one should, once that has carried out all entries so far; it ends this process."""
         if self.elected is None or self.commands is None or self.commands.target is None:
             return
         node = self.commands.target
@@ -337,7 +337,7 @@ class Leader:
             cluster_port.close(listeners)
 
     def mender(self) -> LeaderMender:
-        """Return what mends the files of its store."""
+        """Return the mender of the files of its store."""
         return self._mender
 
     def askable(self) -> list[Questions]:
@@ -355,7 +355,7 @@ class Leader:
         return [url for node in sorted(there, key=str) for url in self._followers[node].urls]
 
     def status(self) -> dict[str, Any]:
-        """Return what ``/api/cluster/status`` answers."""
+        """Return the answer for ``/api/cluster/status``."""
         now_s = time.monotonic()
         end_lsn = self.shipping.end_lsn()
         rows = [self._row(replica, end_lsn, now_s) for replica in self.in_sync.replicas()]
@@ -460,14 +460,14 @@ class Leader:
         self._decide()
 
     def catching_up(self, node: Node) -> CatchingUp:
-        """Return what is remembered of a node that begins to catch up."""
+        """Return the memory of a node that begins to catch up."""
         found = self._catching_up.setdefault(node.incarnation, CatchingUp())
         if len(self._catching_up) > REMEMBERED_MAX:
             del self._catching_up[next(iter(self._catching_up))]
         return found
 
     def has_caught_up(self, node: Node) -> None:
-        """A node is given what is written as it is written."""
+        """Note that a node gets messages as they are written."""
         self._catching_up.pop(node.incarnation, None)
 
     def moved(self) -> None:

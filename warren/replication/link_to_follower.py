@@ -1,6 +1,6 @@
 """The leader's end of the link to one follower, from the follower's proof to its end.
 
-    Position, SealedList  ->  attach  ->  metadata, files  ->  what is written, as it is written  ->  gone
+    Position, SealedList  ->  attach  ->  metadata, files  ->  entries, as they are written    ->  gone
                           <-  Truncate                     <-  too much was written meanwhile: once more
 
 1. A follower's acknowledgements count once it is known to have the same log: before that its LSNs may be those of
@@ -66,7 +66,7 @@ AHEAD_BYTES: Final = 4 << 20  # of the metadata
 DRAINED_S: Final = 0.005
 PATIENCE_S: Final = 1.0  # how often it is looked whether a follower that catches up gets on
 SAID_MAX: Final = 1000  # entries of a follower that wait: each names thousands of files
-RETURN_S: Final = 10.0  # for a follower that is to connect again
+RETURN_S: Final = 10.0  # for a follower that should connect again
 COPY_BYTES: Final = 1 << 20  # of the metadata, in one entry
 ATTACH_S: Final = 0.1  # how often it is looked whether it can be given anything
 HEARD_EVERY_S: Final = 0.05  # how often a member hears of acknowledgements that answer no new beacon
@@ -96,10 +96,10 @@ class Feeder(Protocol):
         """Return the epoch of this life."""
 
     def catching_up(self, node: Node) -> CatchingUp:
-        """Return what is remembered of a node that begins to catch up."""
+        """Return the memory of a node that begins to catch up."""
 
     def has_caught_up(self, node: Node) -> None:
-        """A node is given what is written as it is written."""
+        """Note that a node gets messages as they are written."""
 
     def moved(self) -> None:
         """The gate may have opened."""
@@ -140,7 +140,7 @@ class LinkToFollower:
         self._decoder.feed(data)
 
     def end(self, reason: str) -> None:
-        """End the connection; the follower is told why."""
+        """End the connection, and tell the follower why."""
         if not self._ended.is_set():
             self._reason = reason
             self.wire.put(encoded(Stop(reason)))
@@ -220,7 +220,7 @@ class LinkToFollower:
             attachment = await self._attach()
 
     async def _feed_until_behind(self, attachment: Attachment) -> bool:
-        """Give it what it lacks, and then what is written; False when too much of that has come meanwhile."""
+        """Send it the missing data, and then live entries; False when too many of those have come meanwhile."""
         leader = self._leader
         fd = self.wire.fileno()
         leader.host.watch(fd, self._readable)
@@ -247,7 +247,7 @@ class LinkToFollower:
     # --- before it is fed -------------------------------------------------------------------------------------------
 
     async def _attach(self) -> Attachment | None:
-        """Find out where the follower is, and have it cut what the leader never had; None when it has gone."""
+        """Find out where the follower is, and have it cut frames that the leader never had; None when it has gone."""
         leader = self._leader
         position = await self._next(Position)
         while not self._may_begin():
@@ -303,7 +303,7 @@ class LinkToFollower:
                 return None
 
     async def _read_some(self) -> bool:
-        """Take its answers to beacons, and keep what else it says of itself in `_came`; False when it has gone."""
+        """Handle its answers to beacons, and keep its other entries in `_came`; False when it has gone."""
         while (entry := self._decoder.maybe_entry()) is None:
             data = await self.wire.received()
             if not data:
@@ -337,7 +337,7 @@ class LinkToFollower:
         self._put(attachment, CatalogueCopy(applied, False, tuple(records)))
 
     async def _catch_up(self, entries: Iterator[Pieces]) -> None:
-        """Send what is in the files."""
+        """Send the content of the files."""
 
         def some() -> bool:
             """Read and send some of it; False at its end. Neither is done on the loop."""
@@ -388,7 +388,7 @@ class LinkToFollower:
         self._sent_bytes = self.wire.sent_bytes
 
     def _readable(self) -> None:
-        """Read what has arrived. In a turn of the reactor, and raises nothing."""
+        """Read the input that has arrived. In a turn of the reactor, and raises nothing."""
         try:
             data = self.wire.receive()
             if data == b"":
@@ -434,7 +434,7 @@ class LinkToFollower:
         leader.moved()
 
     def _objected(self, entry: Objection) -> None:
-        """It has as committed what is not here: this store is older than it was, and may not lead."""
+        """It has committed frames that are missing here: this store is older than it was, and may not lead."""
         log.error(
             "this leader lacks what a follower has as committed: was its data directory restored from a copy?",
             node=str(self.node),

@@ -127,7 +127,7 @@ class Attachment:
         self._waiting: list[tuple[Pieces, int]] = []  # with their numbers of entries
         self._waiting_bytes = 0
         self._lock = Lock()
-        # What it must read.
+        # The files to read.
         self.position = Position(bytes(16), 0, 0, 0, 0, ())  # from where on
         self.end_lsn = 0  # up to where
         self.is_image = False  # the log does not continue from there: the follower gets all of it
@@ -155,7 +155,7 @@ class Attachment:
 
     @property
     def is_live(self) -> bool:
-        """Whether what is published is given out at once."""
+        """Whether published entries are given out at once."""
         return self._put is not None
 
     def catch_up(self) -> Iterator[Pieces]:
@@ -279,7 +279,7 @@ class Shipping:
         self._retainer = HeldFiles(fs, "retained", handles_max=0)
         self._replaced = 0  # how often files of streams were replaced or removed
 
-    # --- what the store tells: msgstore.files.store.Changes ---------------------------------------------------------
+    # --- from the store: msgstore.files.store.Changes ---------------------------------------------------------------
 
     def segment(self, header: bytes) -> None:
         """A segment with this header is begun."""
@@ -506,7 +506,7 @@ class Shipping:
         return header if isinstance(header, SegmentHeader) else None
 
     def _maybe_truncate(self, position: Position, headers: list[SegmentHeader]) -> Truncate | None:
-        """Return where the follower is to cut its log; None when all of it is here as well."""
+        """Return where the follower must cut its log; None when all of it is here as well."""
         if position.is_empty or not headers:
             return None
         if position.store_id != headers[-1].store_id:

@@ -48,7 +48,7 @@ class Wire:
         self.backlog_bytes = 0
         self._sock = sock
         self._backlog_bytes_max = backlog_bytes_max
-        self._is_pushed = False  # a thread sends what waits
+        self._is_pushed = False  # a thread sends the waiting bytes
         self._backlog: deque[memoryview] = deque()
         self._lock = Lock()
         self._token = trio.lowlevel.current_trio_token()
@@ -100,7 +100,7 @@ class Wire:
         return is_sent
 
     async def send(self) -> None:
-        """Send what waits, until the wire fails."""
+        """Send the waiting bytes, until the wire fails."""
         while not self.failure:
             await self._waiting.wait()
             self._waiting = trio.Event()
@@ -127,7 +127,7 @@ class Wire:
             self._fail(reason)
 
     def receive(self) -> bytes | None:
-        """Return what has arrived, None when nothing has, nothing (``b""``) when the other side is gone."""
+        """Return the bytes that have arrived, None without any, empty (``b""``) when the other side is gone."""
         if self.failure:
             return b""
         try:
