@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StoreError(Exception):
-    """The store could not do what it was asked to. The text is one line that names the file and the reason."""
+    """The store could not do its job. The text is one line that names the file and the reason."""
 
 
 class StoreFullError(StoreError):

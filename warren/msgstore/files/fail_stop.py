@@ -64,5 +64,5 @@ class FailStop:
 
 
 def reason(error: OSError) -> str:
-    """Return what the system says of an error."""
+    """Return the system's text for an error."""
     return os.strerror(error.errno) if error.errno else str(error)

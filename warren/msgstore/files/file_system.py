@@ -184,7 +184,7 @@ def write_all(fs: FileSystem, handle: int, chunks: Sequence[bytes | memoryview],
 
 
 def _behind(chunks: Sequence[bytes | memoryview], written: int) -> Sequence[bytes | memoryview]:
-    """Return what is left of `chunks` without their first `written` bytes."""
+    """Return the rest of `chunks` without their first `written` bytes."""
     for index, chunk in enumerate(chunks):
         if written < len(chunk):
             return [chunk[written:], *chunks[index + 1 :]]

@@ -53,7 +53,7 @@ class Pins:
         self._fs = fs
 
     def clear(self) -> None:
-        """Remove what an earlier process has left. Raises OSError."""
+        """Remove the pins that an earlier process has left. Raises OSError."""
         if PINS in self._fs.names("."):
             for name in self._fs.names(PINS):
                 self._fs.unlink(f"{PINS}/{name}")
@@ -112,7 +112,7 @@ class Pins:
         return data
 
     def _names(self, position: LogPosition) -> Iterator[str]:
-        """Yield what belongs to a log that ends there."""
+        """Yield the files that belong to a log that ends there."""
         if CHECKPOINT in self._fs.names("."):
             yield CHECKPOINT
         for name in self._fs.names(LOG):

@@ -285,7 +285,7 @@ class _Recoverer:
         file: SegmentFile,
         following: SegmentFile | None,
     ) -> tuple[FrameHead, bool] | None:
-        """Return the next valid frame that claims what should be at `pos` was durable, and whether it is in this file.
+        """Return the next valid frame that claims the bytes at `pos` were durable, and whether it is in this file.
 
         None when there is no such frame: then nothing that was ever confirmed is missing.
         """

@@ -136,7 +136,7 @@ class SealedCopy:
             self.suspects.append((stream_id, segment))
 
     def _look_again(self, stream_id: int) -> None:
-        """Forget what is known of a stream, and find its files."""
+        """Forget the facts about a stream, and find its files."""
         for key in [(stream_id, segment) for segment in self._segments.pop(stream_id, ())]:
             self._heads -= len(self._places.pop(key, ()))
         named = [maybe_sealed_name(name) for name in self._fs.names(STREAMS)]

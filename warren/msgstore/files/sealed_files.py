@@ -310,7 +310,7 @@ class SealedFiles:
     # --- recovery's -------------------------------------------------------------------------------------------------
 
     def scan(self, log_has: Callable[[int, int], bool], *, tolerates: bool = True) -> Scan:
-        """Find out what is sealed, cut what is torn, and make the rest durable.
+        """Find the sealed chunks, cut torn ones, and make the rest durable.
 
         `log_has`: whether the log has a stream's messages from an offset on. `tolerates`: unreadable places, see (5).
 

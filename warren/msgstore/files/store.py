@@ -131,7 +131,7 @@ def wall_time_ms() -> int:
 
 
 class Changes(Protocol):
-    """Is told what the store is about to do to its files, in order; by the committer, of chunks by the housekeeper."""
+    """Is told of each change to the store's files in advance, by the committer; of chunks by the housekeeper."""
 
     def segment(self, header: bytes) -> None:
         """A segment with this header is begun."""
@@ -154,7 +154,7 @@ class Store(FailStop):
     ) -> None:
         super().__init__(fs)
         self.highest_number = 0  # of all files that look like segments, readable or not
-        self.commits_alone = True  # what is synced here is committed
+        self.commits_alone = True  # bytes synced here are committed
         self.committed_lsn = 0  # all below is; any thread may read it
         self._changes: Changes | None = None
         self._clock_ms = clock_ms
@@ -195,7 +195,7 @@ class Store(FailStop):
     # --- before the threads: open and recover -----------------------------------------------------------------------
 
     def open(self, *, as_follower: bool = False) -> None:
-        """Make the directories if they are missing, and remove what an earlier process left half-made.
+        """Make the directories if they are missing, and remove files that an earlier process left half-made.
 
         Raises:
             StoreFailedError: the disk does not allow it.
@@ -339,7 +339,7 @@ class Store(FailStop):
         )
 
     def sync_segments(self, numbers: list[int]) -> None:
-        """Make what recovery has read from these segments durable: after kill -9 the disk may not have it yet.
+        """Make the bytes that recovery has read from these segments durable: after kill -9 they may not be on the disk.
 
         Raises:
             StoreFailedError: a sync has failed.
@@ -364,7 +364,7 @@ class Store(FailStop):
     def scan_sealed(self, store_id: bytes, log_has: Callable[[int, int], bool], *, tolerates: bool = True) -> Scan:
         """Return the sealed files of streams. `log_has`: whether the log continues at an offset of a stream.
 
-        `tolerates`: pass over what the disk does not give now; it stays as it is.
+        `tolerates`: skip files that the disk cannot read now; they stay as they are.
 
         Raises:
             StoreUnreadableError: the disk does not give some of it now.
@@ -430,7 +430,7 @@ class Store(FailStop):
 
         Raises:
             StoreFullError: it did not fit; call again with the same job.
-            StoreFailedError: it is not known what is on the disk; stop.
+            StoreFailedError: the content of the disk is unknown; stop.
         """
         self._check()
         try:
@@ -659,7 +659,7 @@ class Store(FailStop):
         return handle
 
     def _give_up_read_handles(self) -> None:
-        """Close what is only kept open for the next read: others need the descriptors, and so does this read."""
+        """Close files that are only kept open for the next read: others need the descriptors, and so does this read."""
         while self._read_handles:
             self._fs.close(self._read_handles.popitem()[1])
 
@@ -674,7 +674,7 @@ class Store(FailStop):
             self._read_problems.append(problem)
 
     def take_read_problems(self) -> list[ReadProblem]:
-        """Return what could not be read since the last call, at most a hundred."""
+        """Return the places that could not be read since the last call, at most a hundred."""
         if not self._read_problems:
             return []
         taken, self._read_problems = self._read_problems, []
@@ -897,7 +897,7 @@ class Store(FailStop):
 
         Raises:
             StoreFullError: it did not fit; call again with the same job.
-            StoreFailedError: it is not known what is on the disk; stop.
+            StoreFailedError: the content of the disk is unknown; stop.
         """
         self._check()
         try:
@@ -912,7 +912,7 @@ class Store(FailStop):
 
         Raises:
             StoreFullError: it did not fit; call again.
-            StoreFailedError: it is not known what is on the disk; stop.
+            StoreFailedError: the content of the disk is unknown; stop.
         """
         self._check()
         try:
@@ -969,7 +969,7 @@ class Store(FailStop):
     # --- pins -------------------------------------------------------------------------------------------------------
 
     def pin(self, holder: str, position: LogPosition) -> list[PinnedFile]:
-        """Hold what a log that ends at `position` consists of, until `unpin`.
+        """Hold the files of a log that ends at `position`, until `unpin`.
 
         `position` was told before this was asked for, and nothing was dropped of a stream since.
 

@@ -58,7 +58,7 @@ PORTION_BYTES: Final = 8 << 20
 
 
 def written_bytes(message: Message) -> i64:
-    """Return what a message adds to the frame, about."""
+    """Return the bytes that a message adds to the frame, about."""
     return message.memory_bytes - _UNWRITTEN_BYTES
 
 
@@ -82,7 +82,7 @@ class CopyRow:
 class Batch:
     """The batch with a `number`; they count from 1 in each life of the process. It is open until it is written.
 
-    Of one that is written in portions this is what is left of it; `further` makes the next.
+    For a batch that is written in portions, this is its current part; `further` makes the next one.
     """
 
     def __init__(self, log: MessageLog, number: i64) -> None:
@@ -104,7 +104,7 @@ class Batch:
         self.acking: list[QueueIndex] = []
         self.epoch_time_ms: i64 = -1  # not negative: the epoch begins with it
         self._log = log
-        self._touched: list[QueueIndex] = []  # they are told when it is closed
+        self._touched: list[QueueIndex] = []  # to be told when it is closed
         self._deleted: list[int] = []
         self._indexes: list[QueueIndex | None] = []  # the queue of row n; None: cancelled
         self._numbers = vec[i64]()  # in that queue
@@ -119,7 +119,7 @@ class Batch:
         self._pages: list[tuple[QueueIndex, IndexPage, int, int]] = []  # position, length
         self._copies: list[tuple[CopyRow, int, int]] = []  # likewise
 
-    # --- what goes in -----------------------------------------------------------------------------------------------
+    # --- adding rows ------------------------------------------------------------------------------------------------
 
     def add(self, index: QueueIndex, message: Message, number: i64) -> None:
         """Give `message`, the `number`-th of its queue, a row."""
@@ -190,7 +190,7 @@ class Batch:
                 self._begin()
 
     def settle_range(self, index: QueueIndex, first: i64, end: i64) -> None:
-        """All stored messages of the queue from `first` up to `end` are gone, but for damaged ones."""
+        """Settle all stored messages of the queue from `first` up to `end`, except for damaged ones."""
         damage = index.damage
         if damage is not None and not damage.is_empty():
             self._settle_beside(index, damage, first, end)
@@ -298,7 +298,7 @@ class Batch:
             writer.queue_deleted(queue_id)
 
     def enter(self, start: i64) -> None:
-        """Enter in the indexes what was written into the frame whose payload begins at LSN `start`."""
+        """Enter the rows written into the frame whose payload begins at LSN `start` in the indexes."""
         for index, page, position, length in self._pages:
             index.page_written(page, start + position, length)
         self._enter_messages(start)

@@ -72,7 +72,7 @@ from warren.msgstore.log.segments import Segment
 MAGIC: Final = b"WARRNCKP"
 MAJOR: Final = 1
 MINOR: Final = 3
-# Of what came before, these are read.
+# Of the earlier minor versions, these are read.
 MINOR_WITHOUT_LIVES: Final = 2
 MINOR_WITHOUT_EPOCHS: Final = 1
 HEADER_BYTES: Final = 88
@@ -93,7 +93,7 @@ class NewerCheckpointError(CheckpointError):
 
 
 def snapshot(log: MessageLog) -> bytes:
-    """Return the checkpoint of `log` as it is now, without what comes last: the crc of the frame before, and its own.
+    """Return the current checkpoint of `log`, without its last parts: the crc of the frame before, and its own.
 
     For `CheckpointCycle.take`; `seal` makes it whole.
     """
@@ -244,7 +244,7 @@ class CheckpointReader:
         minor = int.from_bytes(content[10:12], "big")
         if major != MAJOR or not MINOR_WITHOUT_EPOCHS <= minor <= MINOR:
             reason = f"it has format version {major}.{minor}, this Warren reads {MAJOR}.{MINOR}"
-            # Else the number itself may be what is damaged.
+            # Else the number itself may be damaged.
             is_whole = content[12] in (CRC32C, CRC32) and self.is_intact(checksum_function(content[12]))
             if is_whole and (major, minor) > (MAJOR, MINOR):
                 raise NewerCheckpointError(reason)

@@ -41,7 +41,7 @@ def table_crc32c(data: bytes, previous: int = 0) -> int:
 
 
 def reflected_table(polynomial: int) -> list[int]:
-    """Return what each value of the lowest byte adds to a reflected 32-bit CRC when it is shifted out."""
+    """Return the change of a reflected 32-bit CRC for each value of the lowest byte when it is shifted out."""
     table: list[int] = []
     for byte in range(256):
         crc = byte

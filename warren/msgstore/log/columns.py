@@ -95,7 +95,7 @@ PART_COUNT: Final = 9
 CHUNK_MESSAGES: Final = 16384
 CHUNK_BYTES: Final = 4 << 20
 
-# A body of this size is not copied, unless it came in pieces that are hardly larger than what refers to one.
+# A body of this size is not copied, unless it came in pieces that are hardly larger than a reference to one.
 LARGE_BODY_BYTES: Final = 1 << 20
 _PIECE_BYTES_MIN: Final = 2048
 
@@ -143,7 +143,7 @@ class ColumnsWriter:
         self._latest_route: i64 = 0
         self._body_ends = BytesWriter()
         self._bodies = BytesWriter()
-        self._earlier_bodies: list[Piece] = []  # what is before those
+        self._earlier_bodies: list[Piece] = []  # the parts before those
         self._earlier_bytes: i64 = 0
         self._property_ends = BytesWriter()
         self._properties = BytesWriter()
@@ -274,7 +274,7 @@ class ColumnsWriter:
 
 
 class Columns:
-    """A chunk that is complete, but for its checksums: `encode` makes the bytes, in any thread."""
+    """A chunk that is complete, except for its checksums: `encode` makes the bytes, in any thread."""
 
     def __init__(
         self, flags: i64, numbers: bytes, parts: list[bytes], bits: bytes, earlier_bodies: list[Piece], size: i64

@@ -166,7 +166,7 @@ class Compaction:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Move what is in the piece, or read what is absent of its index pages."""
+        """Move the live records of the piece, or read its absent index pages."""
         pages = self._absent_pages(self._piece) if self._rounds < ROUNDS_MAX else []
         if not pages:
             self._move()
@@ -210,7 +210,7 @@ class Compaction:
         return pages
 
     def pages_read(self, job: PagesRead) -> None:
-        """The index pages are here: move what is live."""
+        """Move the live records: the index pages are here."""
         self._busy = False
         log = self.log
         for (index, page_number, page), (lsn, _), data in zip(job.pages, job.ranges, job.data, strict=True):

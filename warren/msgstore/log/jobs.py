@@ -97,7 +97,7 @@ class Errand:
         raise AssertionError("overridden")
 
     def damaged(self, checksum: Callable[[bytes, int], int]) -> list[int]:
-        """Return places in the log where what was read is damaged, as far as that can be told before it is taken.
+        """Return places in the log where the bytes read are damaged, as far as that can be told before they are taken.
 
         In the thread that has carried it out.
         """
@@ -156,7 +156,7 @@ class RecordsRead(ReadJob):
                 self.data += files.read([(lsn, length)])
 
     def is_damaged(self, place: int, start: int, length: int) -> bool:
-        """Tell whether the record that lies at `start` of range `place` is not what was written."""
+        """Tell whether the record that lies at `start` of range `place` differs from the written one."""
         if place in self.large:
             return not self.large[place]
         data = self.data[place]

@@ -74,7 +74,7 @@ FURTHER_ROWS: Final = 32768
 
 
 class Damage:
-    """A place of the log that no longer has what was written there.
+    """A place of the log that no longer has the bytes written there.
 
     `queue` and `vhost` are ``""`` when it is not known whose it was, `sequence_number` -1 when it is more than one.
     """
@@ -468,7 +468,7 @@ class MessageLog:
         """Have `owner` look again after the commit that is under way: the records for its read are not written yet."""
         self._waiting_reads.append(owner)
 
-    # --- what is read ---------------------------------------------------------------------------------------------
+    # --- reads ----------------------------------------------------------------------------------------------------
 
     def is_page(self, data: bytes, length: i64) -> bool:
         """Tell whether `data` is an intact PAGE record of `length` bytes."""

@@ -45,7 +45,7 @@ class OwnWrites:
         self._batch: i64 = 0  # of which `_bytes` are
         self._bytes: i64 = 0
         self._depth: i64 = 0  # writes that began and have not ended: one may lead to another
-        self._before: i64 = 0  # what was in the open batch when the first of them began, and its number
+        self._before: i64 = 0  # the size of the open batch when the first of them began, and its number
         self._begun_in: i64 = 0
         self.waiters: list[IndexOwner] = []  # they want to write, and are called by `call_waiters`
 
@@ -82,7 +82,7 @@ class OwnWrites:
         self._before = batch.row_bytes
 
     def end(self) -> None:
-        """It has written: count what of it is in the open batch, and have that closed when it has its share."""
+        """Count a finished write's part of the open batch, and have the batch closed when it has its share."""
         self._depth -= 1
         if self._depth > 0:
             return

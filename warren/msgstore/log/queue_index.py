@@ -222,7 +222,7 @@ class QueueIndex:
         self.live_body_bytes += page.body_bytes
 
     def need_damage(self) -> IndexDamage:
-        """Return what is known to be damaged."""
+        """Return the known damage."""
         damage = self.damage
         if damage is None:
             damage = IndexDamage(self.page_entries, self.log.now_ms)
@@ -379,7 +379,7 @@ class QueueIndex:
         page.resident = False
 
     def unload(self, first_page: i64, end_page: i64) -> None:
-        """Give up the memory of the candidates between those pages: at once what is written, else have it written."""
+        """Free the memory of the candidates between those pages: written ones at once, else have them written."""
         candidates = self.unload_candidates
         if not candidates:
             return
@@ -529,7 +529,7 @@ class QueueIndex:
         return i64(len(self._ack_ranges)) + 1
 
     def take_acks(self) -> list[tuple[int, int]]:
-        """Return what was noted as (first, count), ascending and joined."""
+        """Return the noted ranges as (first, count), ascending and joined."""
         self._acking = False
         ranges = self._ack_ranges
         if self._ack_end > self._ack_first:
@@ -553,7 +553,7 @@ class QueueIndex:
         return joined
 
     def check_invariants(self) -> None:
-        """Assert what the module header says about counts. For tests."""
+        """Assert the counts by the rules of the module header. For tests."""
         if any(page is not None and not page.resident for page in self.pages):
             return
         live = 0

@@ -38,7 +38,7 @@ _ALL_STEPS: Final = 1 << 40
 
 
 class _Heap:
-    """Things that go one by one; one of both is empty. `resident_bytes` is what they count for."""
+    """Things that go one by one; one of both is empty. `resident_bytes`: their part of the memory of all queues."""
 
     def __init__(self, things: list[Any], named: dict[Any, Any], resident_bytes: i64) -> None:
         self.things = things
@@ -188,7 +188,7 @@ class Reclamation:
             self.release(page.entries, 0)
 
     def release(self, entries: vec[i64], void_below_lsn: i64) -> None:
-        """Release what the entries of a page refer to; droppable ones below that LSN refer to nothing."""
+        """Release the references of a page's entries; droppable ones below that LSN refer to nothing."""
         segments = self._log.segments
         at: i64 = 0
         end: i64 = len(entries)

@@ -317,7 +317,7 @@ class RecordWriter:
             self._finish(len(head) + 4)
 
     def queue(self, queue_id: i64, vhost: bytes, name: bytes, lane: i64, transient: bool) -> None:
-        """Write what a queue id stands for."""
+        """Write the meaning of a queue id: vhost, name and lane."""
         head = self._head(QUEUE, DROPPABLE if transient else 0, lane, 0, 16 + len(vhost) + len(name))
         write_i64_be(head, queue_id)
         write_i16_be(head, short_word(len(vhost)))
@@ -487,7 +487,7 @@ class MessageReader:
         return self.message(b"".join(pieces), 0)
 
     def _message_in_pieces(self, pieces: list[bytes], content: i64, header_end: i64) -> Message:
-        """Make it of the record without its body; the body is what lies between."""
+        """Make it of the record without its body; the body is between the two parts."""
         head = pieces[0]
         left: i64 = unsigned_word(head, 20) - (header_end - content)
         kept = [head[content:header_end]]

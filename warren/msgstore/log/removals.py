@@ -40,7 +40,7 @@ class Removals:
         self._is_held: bool = False
 
     def add(self, removal: Removal) -> None:
-        """Have `removal` carried out once what it follows from is committed."""
+        """Have `removal` carried out once its cause is committed."""
         log = self._log
         if not self._is_held and not log.batch.is_begun and log.durable_lsn >= log.next_lsn:
             self._go(removal)

@@ -56,7 +56,7 @@ KINDS: Final = (MESSAGE, ACK, QUEUE, QUEUE_DELETED, PAGE, EPOCH, LIFE)
 
 
 class ReplayError(ValueError):
-    """The log holds something that this version may not skip. Says what."""
+    """The log holds a record that this version may not skip. Says which."""
 
 
 class FrameHead:
@@ -278,7 +278,7 @@ class Replay:
         while pos + 16 <= at + length:
             first: i64 = read_i64_be(data, pos)
             end: i64 = first + read_i64_be(data, pos + 8)
-            # The pages at both ends may hold what stays.
+            # The pages at both ends may hold messages that stay.
             if first % index.page_entries:
                 self._ensure_resident(index, first)
             if end % index.page_entries:

@@ -58,7 +58,7 @@ class ChunkScrub(SealedRead):
 
 
 class Scrubber:
-    """Goes round what is sealed. The shell calls `step` as often as the rate allows it to."""
+    """Goes round all sealed files. The shell calls `step` as often as the rate allows it."""
 
     def __init__(self, log: MessageLog) -> None:
         self.log = log

@@ -198,7 +198,7 @@ class SealedStream:
     """A stream that is served, for code that visits all of them."""
 
     def sealed(self) -> SealedTable:
-        """Return what is sealed of it."""
+        """Return the table of its sealed chunks."""
         raise AssertionError("overridden")
 
     def named(self) -> tuple[str, str]:

@@ -34,7 +34,7 @@ class Segment:
         return self.sealed and self.live_refs == 0 and self.droppable_refs == 0
 
     def is_sparse(self, urgent: bool) -> bool:
-        """Tell whether copying what is live is worth the rest; `urgent`: if that is a tenth."""
+        """Tell whether copying the live part is worth the rest; `urgent`: if that is a tenth."""
         size: i64 = self.end_lsn - self.base_lsn
         if not self.sealed or self.live_refs == 0:
             return False

@@ -27,7 +27,7 @@ Belongs = Callable[[IntactFrame], bool]
 
 
 class CutError(Exception):
-    """The place is not in the log; the text says what is."""
+    """The place is not in the log; the text says which places are."""
 
 
 class Cut:

@@ -167,7 +167,7 @@ def _queues(files: StoreFiles, named: dict[int, Line], store_id: bytes) -> Itera
 
 
 def _sealed(stream: SealedStream) -> Line:
-    """Return what is sealed of a stream."""
+    """Return the facts about the sealed part of a stream."""
     return {
         "segments": len(stream.files),
         "chunks": len(stream.chunks),
@@ -180,7 +180,7 @@ def _sealed(stream: SealedStream) -> Line:
 
 
 def _sealed_file(file: FileFacts, whose: Line) -> Line:
-    """Return what is in a sealed file."""
+    """Return the content of a sealed file."""
     chunks = file.chunks
     line: Line = {"type": "sealed", "file": file.path, **whose, "file_bytes": file.size}
     if file.fault:
@@ -206,7 +206,7 @@ def _sealed_file(file: FileFacts, whose: Line) -> Line:
 
 
 def segment_line(file: SegmentFile) -> Line:
-    """Return what the header of a segment says."""
+    """Return the fields of the header of a segment."""
     header = file.header
     return {
         "type": "segment",
@@ -222,7 +222,7 @@ def segment_line(file: SegmentFile) -> Line:
 
 
 def frame_line(frame: IntactFrame) -> Line:
-    """Return what the head of a frame says."""
+    """Return the fields of the head of a frame."""
     return {
         "type": "frame",
         "segment": frame.segment,
@@ -240,7 +240,7 @@ def frame_line(frame: IntactFrame) -> Line:
 
 
 def record_line(frame: IntactFrame, record: RecordAt) -> Line:
-    """Return what the head of a record says."""
+    """Return the fields of the head of a record."""
     line: Line = {
         "type": "record",
         "segment": frame.segment,
@@ -277,7 +277,7 @@ def full_record_line(file: SegmentFile, frame: IntactFrame, record: RecordAt) ->
 
 
 def note_queue(queues: dict[int, Line], file: SegmentFile, frame: IntactFrame, record: RecordAt) -> None:
-    """Keep in `queues` what a QUEUE or QUEUE_DELETED record says, by queue id."""
+    """Keep the fields of a QUEUE or QUEUE_DELETED record in `queues`, by queue id."""
     if record.fault is not None or record.kind not in (QUEUE, QUEUE_DELETED):
         return
     data = frame.payload[record.offset : record.offset + record.length]
@@ -300,7 +300,7 @@ _UNSHOWN = frozenset({"zero", "_io"})
 
 
 def _plain(value: Any) -> object:
-    """Return parsed values as what JSON has."""
+    """Return parsed values as values of JSON."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items() if name not in _UNSHOWN}
     if isinstance(value, list):

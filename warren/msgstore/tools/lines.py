@@ -21,7 +21,7 @@ class UnreadableStore(Exception):
 
 
 def problem(what: str, **where: object) -> Line:
-    """Return the line that says what is wrong, and where."""
+    """Return the line for a problem, and its place."""
     return {"type": PROBLEM, "what": what, **where}
 
 

@@ -25,7 +25,7 @@ from warren.msgstore.tools.stored_state import CheckpointFacts
 
 
 def foreign_frame(gap: Gap) -> Line:
-    """Return the line that names what looks like a frame in `gap` and has the tag of another store."""
+    """Return the line for bytes in `gap` that look like a frame and have the tag of another store."""
     return note("a frame of another store, which does not count", segment=gap.segment, lsn=gap.foreign_lsn)
 
 
@@ -153,7 +153,7 @@ class LogCheck:
                 yield note("left over from before a recovery cut the log here", segment=file.number, lsn=found.lsn)
                 break
             if isinstance(found, Gap):
-                self._continued = []  # what is in it may have ended the batch, see ``replay.py (4)``
+                self._continued = []  # the frame may have ended the batch, see ``replay.py (4)``
                 gaps += 1
                 self._gaps.append(found)
                 self._chain = None
@@ -166,7 +166,7 @@ class LogCheck:
             self._chain = None
 
     def _goes_on_elsewhere(self, file: SegmentFile, last_in_file: int | None) -> bool:
-        """Tell whether what follows the last frame is in a later segment."""
+        """Tell whether the chain continues in a later segment."""
         crc = self._chain if last_in_file is None else last_in_file
         if crc is None:
             return False

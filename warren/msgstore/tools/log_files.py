@@ -106,7 +106,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class RecordAt:
-    """A record in the payload of a frame. `fault` says what is wrong with it, None when nothing is."""
+    """A record in the payload of a frame. `fault` is what is wrong with it, None for an intact one."""
 
     offset: int
     length: int
@@ -382,7 +382,7 @@ class StoreFiles:
 
 
 def _message_fault(data: bytes, count: int) -> str | None:
-    """Say what is wrong with the structure of a MESSAGE record whose crc is right."""
+    """Return the structural fault of a MESSAGE record whose crc is right."""
     if len(data) < _MESSAGE_HEAD.size or count == 0:
         return "a message without a place"
     frame_max_bytes, channel, exchange_bytes, routing_key_bytes, content_bytes = _MESSAGE_HEAD.unpack_from(data)[1:]
@@ -421,5 +421,5 @@ def _message_fault(data: bytes, count: int) -> str | None:
 
 
 def _one_line(error: Exception) -> str:
-    """Return what a grammar error says, without the path of the field that construct puts first."""
+    """Return the text of a grammar error, without the path of the field that construct puts first."""
     return str(error).strip().splitlines()[-1]

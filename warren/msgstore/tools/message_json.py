@@ -25,7 +25,7 @@ from warren.msgstore.tools.lines import Line
 
 
 def message_fields(message: Message, *, with_content_header: bool = False) -> Line:
-    """Return what `message` holds, from its exchange to its body."""
+    """Return the content of `message`, from its exchange to its body."""
     header = message.header_payload()
     fields: Line = {
         "exchange": message.envelope.exchange,

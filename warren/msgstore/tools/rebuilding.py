@@ -176,7 +176,7 @@ class Rebuild:
                 index.next_number = max(int(index.next_number), end)
 
     def _page(self, payload: bytes, record: RecordAt) -> None:
-        """Forget what was gone when the page was written."""
+        """Forget messages that were gone when the page was written."""
         queue_id, page_number = _PAIR.unpack_from(payload, record.offset + 16)
         index = self.log.indexes.get(queue_id)
         if index is None or record.flags & DROPPABLE:

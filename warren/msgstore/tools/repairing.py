@@ -83,7 +83,7 @@ class Repair:
         self._at_least_once = False
 
     def lines(self) -> Iterator[Line]:
-        """Yield what is done, or would be, then the queues and one line of type ``summary``."""
+        """Yield the actions, or the planned ones, then the queues and one line of type ``summary``."""
         checkpoint, fault = read_checkpoint(self._files)
         self._need_all(checkpoint)
         yield from self._repair_headers(checkpoint)
@@ -139,7 +139,7 @@ class Repair:
             )
 
     def _give_up(self) -> Iterator[Line]:
-        """Remember what is still wrong, and yield it; nothing is written when it is remembered already."""
+        """Remember the remaining problems, and yield them; nothing is written when they are remembered already."""
         fs = self._files.fs
         repaired = StoreFiles(fs)
         repaired.trusts_copies = False  # an operator who has given messages up may empty the quarantine
@@ -291,7 +291,7 @@ class Repair:
                 yield self._action(f"dropped from the index: {text}", **_queue(index), messages=count)
 
     def _settle_segments(self, state: StoredState) -> Iterator[Line]:
-        """Have the segments count what refers to them now, and forget those that are not there."""
+        """Have the segments count their current references, and forget segments that are not there."""
         references = References(state)
         for index in state.queues():
             for entry in state.entries(index):
@@ -325,10 +325,10 @@ class Repair:
             assert words is not None
             index.page_loaded(page, words, 1 << 62)
 
-    # --- what is sealed -----------------------------------------------------------------------------------------------
+    # --- sealed files -------------------------------------------------------------------------------------------------
 
     def _repair_sealed(self, state: StoredState, streams: dict[int, SealedStream]) -> Iterator[Line]:
-        """Repair the files of streams; `streams` is what there is afterwards."""
+        """Repair the files of streams; `streams` is the state afterwards."""
         repair = SealedRepair(self._files, state, streams, is_dry=self._store is None)
         for what, where in repair.files():
             yield self._action(what, **where)

@@ -139,7 +139,7 @@ def tail_gap(state: StoredState, stream: SealedStream) -> list[tuple[int, int]]:
 
 
 def fits(facts: FileFacts, stream: SealedStream | None) -> bool:
-    """Tell whether a file can be a segment of its stream again: its place is free, and beside what is there."""
+    """Tell whether a file can be a segment of its stream again: its place is free, and beside the existing ones."""
     if not facts.chunks:
         return False
     if stream is None:

@@ -53,7 +53,7 @@ class SealedRepair:
         self._copied = files.quarantined()
 
     def files(self) -> Iterator[tuple[str, Line]]:
-        """Do it, or act as if; yield what is done, and where."""
+        """Do it, or only simulate it; yield the actions, and their places."""
         for stream in list(self._streams.values()):
             for facts in list(stream.files):
                 if facts.fault and not self._is_torn(facts, stream):

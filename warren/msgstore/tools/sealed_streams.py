@@ -342,7 +342,7 @@ class SealedNames:
 def read_file(
     fs: FileSystem, path: str, stream_id: int, first: int, store_id: bytes, *, in_full: bool = False
 ) -> FileFacts:
-    """Return what is in a file. Raises StoreError: a later version of Warren has written it."""
+    """Return the content of a file. Raises StoreError: a later version of Warren has written it."""
     facts = FileFacts(path, stream_id, first)
     try:
         file = SealedFile(fs, path, stream_id, first, store_id)
@@ -361,7 +361,7 @@ def read_file(
 def read_streams(
     fs: FileSystem, store_id: bytes, wanted: set[int] | None = None, *, in_full: bool = False
 ) -> dict[int, SealedStream]:
-    """Return what is sealed, by the id of the stream: of those that are `wanted`, None meaning all."""
+    """Return the sealed streams, by id: of those that are `wanted`, None meaning all."""
     streams: dict[int, SealedStream] = {}
     for stream_id, firsts in SealedNames(fs).segments.items():
         if wanted is None or stream_id in wanted:

@@ -177,7 +177,7 @@ class StoredState:
         return sorted(self.log.indexes.values(), key=lambda i: (i.vhost, i.name, int(i.lane), int(i.queue_id)))
 
     def entries(self, index: QueueIndex) -> Iterator[Entry | LostPage]:
-        """Yield the live messages of a queue in order, but for those of pages that cannot be read."""
+        """Yield the live messages of a queue in order, except for those of pages that cannot be read."""
         page_entries_max = int(index.page_entries)
         for at, page in enumerate(list(index.pages)):
             if page is None:
@@ -356,7 +356,7 @@ def recovered(files: StoreFiles, reader: LogReader) -> StoredState:
     except StoreError as error:
         raise UnreadableStore(str(error)) from None
     except (AssertionError, IndexError) as error:
-        # A record that is intact and still not what the broker writes: the next start will fail likewise.
+        # A record that is intact and still not like those of the broker: the next start will fail likewise.
         raise UnreadableStore(f"recovery fails at a record that nobody should have written: {error}") from error
     return StoredState(log, reader, recovery)
 

@@ -103,7 +103,7 @@ class StateCheck:
         self._state = state
 
     def lines(self) -> Iterator[Line]:
-        """Yield what is wrong."""
+        """Yield the problems."""
         state = self._state
         references = References(state)
         lost_pages = 0
