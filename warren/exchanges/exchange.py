@@ -1,4 +1,4 @@
-"""What all exchange types share: bindings, alternate exchange, what a redeclaration must agree with.
+"""The common part of all exchange types: bindings, alternate exchange, the checks of a redeclaration.
 
 1. ``bindings`` holds every binding that has this exchange as its source, once per identity, as its own key, in the
    order of binding.
@@ -50,7 +50,7 @@ class Exchange(Destination):
         self.alternate: str = alternate if isinstance(alternate, str) else ""
         self.policy: str | None = None
         self.cacheable = True
-        # What channels have published here; how many more went to queues than came in, negative: fewer.
+        # Counts of messages that channels published here; how many more went to queues than came in, negative: fewer.
         self.published_in: i64 = 0
         self.spread: i64 = 0
         self.seen_activity: i64 = -1  # of `queues.activity`
@@ -152,7 +152,7 @@ class Exchange(Destination):
 
     @property
     def declaration(self) -> ExchangeDeclaration:
-        """What declares an exchange like this one."""
+        """The declaration of an exchange like this one."""
         return ExchangeDeclaration(
             self.name,
             self.type_name,

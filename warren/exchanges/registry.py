@@ -1,6 +1,6 @@
 """The exchange types by name, and the one place that makes exchanges.
 
-1. Whatever `create_exchange` returns has valid arguments; a type refuses its own bad ones when it is made.
+1. Every exchange that `create_exchange` returns has valid arguments; a type refuses its own bad ones when it is made.
 
 Source: RabbitMQ's texts for unknown types and for ``alternate-exchange``.
 """

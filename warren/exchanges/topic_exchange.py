@@ -63,7 +63,7 @@ class TopicNode:
         return self.child(word)
 
     def put(self, word: str, child: TopicNode | Binding) -> None:
-        """Have `word` of a binding key lead to `child`, in place of what it led to."""
+        """Have `word` of a binding key lead to `child`, in place of an earlier child."""
         if word == "*":
             self.star = child
         elif word == "#":

@@ -4,7 +4,7 @@
     places       0  1 2 3    4 5    6    7           a destination has as many as its weight is
 
 1. A destination is in one block, or in none. Blocks are never empty.
-2. A change costs what its block costs, and the next look-up one step for each block: not what all destinations cost.
+2. A change costs as much as its block, and the next look-up one step for each block: not as much as all destinations.
    A look-up without a change before costs two binary searches.
 """
 

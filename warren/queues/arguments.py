@@ -1,4 +1,4 @@
-"""The arguments of queue.declare and basic.consume: those we know, what each may be, and the texts of refusals.
+"""The arguments of queue.declare and basic.consume: the known ones, their possible values, and the texts of refusals.
 
 1. `ARGUMENTS` is the one list of queue arguments. Policies name the same things without ``x-`` and are checked by the
    same rows, see `fault_of`. Faults are told in the list's order; arguments of other queue types come after them, then

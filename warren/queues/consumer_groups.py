@@ -222,7 +222,7 @@ class ConsumerGroups:
         return self._active
 
     def clear(self) -> None:
-        """Serve nobody."""
+        """Remove all consumers."""
         self._ranking = []
         self._awake.groups = []  # they refer to each other: do not leave them to the cyclic collector
         self._awake.is_over = True

@@ -639,7 +639,7 @@ class DeliveryLedger(Waiter):
     def outstanding_between(self, first: i64, last: i64) -> list[int]:
         """Return the tags from `first` to `last` that wait for their answer, oldest first.
 
-        It costs what is outstanding or what the range names, whichever is less.
+        The cost is the number of outstanding deliveries or the size of the range, whichever is less.
         """
         found: list[int] = []
         stragglers = self._stragglers

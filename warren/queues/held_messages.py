@@ -103,7 +103,7 @@ class HeldMessages(IndexOwner):
         self._loaded: list[int] = []  # numbers of pages that came back for messages that were taken
         self._storing: bool = False  # rows for pages that may be full are in the open batch
         self._fetches: i64 = 0
-        self._waits: bool = False  # for the log to write what was released
+        self._waits: bool = False  # for the log to write the released messages
         self._sweep_left: i64 = 0  # how many deadlines are still to be taken for a request for all
         self._sweep_purpose: i64 = RELEASED
         self._sweeps_scan: bool = False  # and those that the scan finds, too

@@ -37,7 +37,7 @@ class Steps:
     def __init__(self, left: i64) -> None:
         self.left: i64 = left
         self.room: i64 = ALL_STEPS
-        self.put_by: i64 = 0  # what was left at an interruption
+        self.put_by: i64 = 0  # the steps that were left at an interruption
 
     def wrote(self, size: i64) -> None:
         """Count roughly `size` written bytes; have the job stop when there is no more room."""
@@ -74,7 +74,7 @@ class Job:
 class LongWork:
     """The unfinished jobs, the next one first. ``turn_steps``: the number of steps in a turn.
 
-    `own`: what jobs that write wait for; None: they need not wait.
+    `own`: the conditions that jobs that write wait for; None: they need not wait.
     """
 
     def __init__(self, own: OwnWrites | None = None) -> None:

@@ -115,7 +115,7 @@ class Queue(Receiver):
 
     @property
     def declaration(self) -> QueueDeclaration:
-        """What declares a queue like this one."""
+        """The declaration of a queue like this one."""
         return QueueDeclaration(
             self.name,
             durable=self.durable,
@@ -745,7 +745,7 @@ class Queue(Receiver):
         return False
 
     def counts(self) -> MessageCounts:
-        """Return what happened to messages here."""
+        """Return the counts of messages here."""
         counts = MessageCounts()
         counts.publish = self.published - self.not_by_channels + self.refused
         counts.deliver = self.delivered

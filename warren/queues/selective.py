@@ -206,7 +206,7 @@ class SelectiveConsumers:
         return len(self._searches)
 
     def add(self, consumer: Consumer, selection: Selection) -> None:
-        """Have `consumer`, which is new, get only what `selection` lets pass."""
+        """Have `consumer`, which is new, get only messages that pass `selection`."""
         again = self._ready.returned_places_now()
         heapify(again)
         search = Search(consumer, selection, self._ready.lane_count(), again)
@@ -287,7 +287,7 @@ class SelectiveConsumers:
             self._read_on()
 
     def _take_turn(self, consumer: Consumer, search: Search) -> i64:
-        """Let a consumer look until it has a message, or has had its turn; return what that cost, in messages."""
+        """Let a consumer look until it has a message, or its turn is over; return the cost, in messages."""
         queue = self._queue
         ready = self._ready
         keeper = queue.keeper

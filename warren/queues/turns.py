@@ -182,7 +182,7 @@ class Turns:
             self.outbox.awaited = True
 
     def call(self, consumer: Consumer, run: i64) -> None:
-        """Have its queue hand out at most `run` messages to `consumer`."""
+        """Have its queue deliver at most `run` messages to `consumer`."""
         if consumer.gone:
             return
         self.called = consumer

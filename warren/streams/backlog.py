@@ -51,9 +51,9 @@ class StreamBacklog(OffsetBacklog):
         self.sealer = Sealer(log)
         self.stream: Stream | None = None  # whose messages are sealed, if they are
         self._looks_again: bool = False  # when the batch is written
-        self._stale_count: i64 = 0  # entries of the index for what is sealed, before `_stale_end`
+        self._stale_count: i64 = 0  # entries of the index for sealed messages, before `_stale_end`
         self._stale_end: i64 = 0
-        self._stale_is_counted: bool = False  # among what the log had at the start
+        self._stale_is_counted: bool = False  # they count as messages that the log had at the start
         self._stamped: list[Message | None] = []  # the tail as it is delivered, as far as there was need; None: not yet
         self._stamped_bytes: i64 = 0
 
@@ -188,7 +188,7 @@ class StreamBacklog(OffsetBacklog):
         index = self.index
         self.middle_count = 0
         if index is not None and self._middle_to > self._middle_from:
-            # All that the index has, but for what is in the tail as well.
+            # All entries of the index, except those of messages in the tail.
             tail: i64 = max(self.tail_from(), self.sealer.table.end)
             live: i64 = index.live_count - max(self._stored_to - tail, 0) - self._stale_count
             self.middle_count = max(live, 0)
@@ -360,7 +360,7 @@ class StreamBacklog(OffsetBacklog):
         return i64(0) if page is None else body_bytes_of(page)
 
     def drop_to(self, end: i64) -> tuple[int, int]:
-        """Forget what is before offset `end`, where a page of the middle ends; return how many, and their bytes."""
+        """Forget messages before offset `end`, where a page of the middle ends; return how many, and their bytes."""
         index = self.index
         assert index is not None
         count, body_bytes = self._forget_stored(index, self._middle_from, end)

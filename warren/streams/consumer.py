@@ -1,4 +1,4 @@
-"""What a consumer asks of a stream: where to begin, and which messages.
+"""The wishes of a stream's consumer: where to begin, and which messages.
 
 ``x-stream-offset`` is ``first``, ``last``, ``next`` (the default), an offset, a timestamp, or an age such as ``1h``.
 ``x-stream-filter`` is one value or several: a message is delivered if its header ``x-stream-filter-value`` is one of
@@ -145,7 +145,7 @@ def filter_of(queue_name: str, vhost_name: str, encoded: bytes) -> Filter | None
 
 
 def check_priority(queue_name: str, vhost_name: str, encoded: bytes) -> None:
-    """Refuse a priority: everybody gets everything.
+    """Refuse a priority: every consumer of a stream gets every message.
 
     Raises:
         ChannelException: 406.

@@ -1,4 +1,4 @@
-"""Which consumer of a group is active, where it begins, and what it has answered.
+"""Serving of consumer groups: which consumer of a group is active, where it begins, and what it has answered.
 
     plain stream            the consumer that came first, until it goes; then the next
     of a super stream       the n-th partition is served to the consumer at n modulo their number, in the order of their
@@ -89,7 +89,7 @@ class GroupServing:
         self._commits: Timer = _Commits(self)
 
     def restore(self, index: QueueIndex) -> None:
-        """Take over what recovery found of the groups."""
+        """Take over the groups that recovery found."""
         self.known.restore(index)
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ class SentRanges:
     def add(self, first: int, end: int) -> None:
         """Add the offsets from `first` up to `end`."""
         firsts, ends = self._firsts, self._ends
-        # Whatever this range overlaps or touches becomes one with it.
+        # Every range that this one overlaps or touches is merged with it.
         begin = bisect_right(ends, first - 1)
         stop = bisect_right(firsts, end)
         if begin < stop:

@@ -1,7 +1,7 @@
-"""What a stream reads from the log: chunks for its consumers, the offset of a time.
+"""Reads of a stream from the log: chunks for its consumers, the offset of a time.
 
-A read belongs to its stream and tells it what came, and what is damaged; index pages that it had loaded are offered
-back when it is done. Which consumer waits for a chunk is the stream's business.
+A read belongs to its stream and reports messages and damage to it. Index pages that it had to load are offered back
+when it is done. The stream decides which consumers wait for a chunk.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Sealer:
         self.log = log
         self.table = SealedTable()
         self.segment_bytes: i64 = SEGMENT_BYTES
-        self.next: i64 = 0  # the offset that is gathered next; what is below may leave memory
+        self.next: i64 = 0  # the offset that is gathered next; messages below may leave memory
         self._writer: ColumnsWriter | None = None
         self._first: i64 = 0  # offset of the chunk that is being gathered
         self._cost_bytes: i64 = 0  # of that
@@ -135,7 +135,7 @@ class Sealer:
         self._cost_bytes = cost
 
     def _give_up(self) -> None:
-        """Forget what is gathered: it is in the log."""
+        """Forget the gathered messages: they are in the log."""
         self._writer = None
         self._account(None)
 
@@ -194,7 +194,7 @@ class Sealer:
     # --- retention ------------------------------------------------------------------------------------------------
 
     def dropped(self, end: i64) -> None:
-        """Retention has removed what is before `end` from the log."""
+        """Forget the gathered messages if some are before `end`: retention has removed those from the log."""
         if self._writer is not None and self._first < end:
             self._give_up()
 

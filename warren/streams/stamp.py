@@ -29,7 +29,7 @@ _TABLE_MAX_BYTES: Final = 4096
 
 
 def stamped(message: Message, offset: i64) -> Message:
-    """Return `message` with `offset` among its headers, instead of what its publisher may have sent for it."""
+    """Return `message` with `offset` among its headers, instead of such a header from its publisher."""
     frame = message.header_frame()
     frame_size: i64 = i64(read_i32_be(frame, 3)) & 0xFFFFFFFF
     flags: i64 = i64(read_i16_be(frame, HEADER_AT + FLAGS_OFFSET)) & 0xFFFF

@@ -68,7 +68,7 @@ CHUNK_MESSAGES: Final = 1024
 CHUNK_BYTES: Final = 1 << 20
 SHORT_CHUNK_MESSAGES: Final = 64
 SHORT_CHUNK_BYTES: Final = 32 << 10
-# How long after a start the stream seals what was not sealed before.
+# How long after a start the stream begins to seal messages that were not sealed before it.
 SEALING_MS: Final = 1_000
 # A stream with a small limit has smaller segment files, but not smaller than this.
 SEGMENT_MIN_BYTES: Final = 1 << 20
@@ -88,7 +88,7 @@ class Stream(OffsetQueue):
         self._in_turn: list[Cursor] = []  # the same, in the order of `drain`; out of date after a change
         self._turn_is_old: bool = False
         self._turn: i64 = 0  # which cursor is served first
-        self._looked: i64 = 0  # what looking for a chunk has cost, in messages
+        self._looked: i64 = 0  # the cost of looking for a chunk, in messages
         self._visible_end: i64 = 0  # everything below is synced
         self._commit: _Commit | None = None
         self._reads: list[ChunkRead] = []
@@ -158,7 +158,7 @@ class Stream(OffsetQueue):
         return ACCEPTED
 
     def _append(self, message: Message) -> Message:
-        """Add `message`, or what stands for it here; return that."""
+        """Add `message`, or a copy that stands for it here; return the added one."""
         kept = message
         now_ms: i64 = self._log.now_ms
         if not message.persistent or (message.time_ms != 0 and message.time_ms != now_ms):
@@ -301,7 +301,7 @@ class Stream(OffsetQueue):
             self._runnable.append(self)
 
     def drain(self) -> None:
-        """Hand out messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
+        """Deliver messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
         self._scheduled = False
         if self.paused:
             return
@@ -326,7 +326,7 @@ class Stream(OffsetQueue):
         self._sealed.forget_passed(cursors)
 
     def serve(self, consumer: Consumer) -> None:
-        """Hand out to `consumer`, whose turn it is on its channel or connection, while it has room."""
+        """Deliver to `consumer`, whose turn it is on its channel or connection, while it has room."""
         cursor = self._cursors.get(consumer)
         if cursor is not None and not self.paused:
             before: i64 = consumer.ledger.next_tag
@@ -336,7 +336,7 @@ class Stream(OffsetQueue):
                 self.wake()
 
     def _serve(self, cursor: Cursor, budget: i64) -> i64:
-        """Hand `cursor` what it may have; return what is left of `budget`."""
+        """Deliver to `cursor` the messages that it may have; return what is left of `budget`."""
         consumer = cursor.consumer
         ledger = consumer.ledger
         wanted = cursor.wanted
@@ -420,7 +420,7 @@ class Stream(OffsetQueue):
         return chunk
 
     def _sealed_chunk_for(self, cursor: Cursor) -> Chunk | None:
-        """Move `cursor` on to what it may want of what is sealed, as far as a turn goes; return that if it is here."""
+        """Move `cursor` to sealed messages that it may want, as far as a turn goes; return them if in memory."""
         table = self.messages.sealer.table
         wanted = cursor.wanted
         while cursor.next < table.end:
@@ -513,7 +513,7 @@ class Stream(OffsetQueue):
         if not self._cursors:
             return  # nobody would release it
         if chunk.first < self.messages.sealed_end():
-            self.wake()  # sealed meanwhile: what the log has forgotten is missing here
+            self.wake()  # sealed meanwhile: messages that the log has forgotten are missing here
             return
         self._keep_latest(chunk)
         for cursor in self._reading.values():
@@ -636,7 +636,7 @@ class Stream(OffsetQueue):
             self.start(cursor)
 
     def select(self, consumer: Consumer, selection: Selection) -> None:
-        """Hand out to `consumer`, which has just come, only what `selection` lets pass."""
+        """Deliver to `consumer`, which has just come, only messages that pass `selection`."""
         self._cursors[consumer].selection = selection
 
     def start(self, cursor: Cursor) -> None:
@@ -695,7 +695,7 @@ class Stream(OffsetQueue):
     # --- groups ---------------------------------------------------------------------------------------------------
 
     def need_groups(self) -> GroupServing:
-        """Return what serves the consumer groups."""
+        """Return the serving of the consumer groups; make it if needed."""
         groups = self.groups
         if groups is None:
             groups = GroupServing(self, self._host)

@@ -257,7 +257,7 @@ class KeptSessions:
             self._timers.at(at_ms, session)
 
     def time_has_come(self, session: KeptSession, now_ms: i64) -> None:
-        """Do what is due for a session."""
+        """Do everything that is due for a session."""
         if session.ends_ms <= now_ms:
             self.session_over(session)
             self.end(session)

@@ -1,6 +1,6 @@
 """Runtime parameters: settings by an administrator for parts of the broker that the engine does not know.
 
-A parameter belongs to a vhost and to a component, ``shovel`` for instance, whose validator says what its value may be.
+A parameter belongs to a vhost and to a component, ``shovel`` for instance, whose validator checks its value.
 A global parameter belongs to the broker; the engine reads one of them, `CLUSTER_NAME`.
 
 1. A book holds JSON, and a parameter of a vhost was valid when it was set. A parameter from the catalogue is taken

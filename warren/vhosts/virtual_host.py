@@ -96,7 +96,7 @@ DEFAULT_QUEUE_TYPES: Final = {"": "", "undefined": "", "classic": CLASSIC, "quor
 
 
 class VirtualHost(QueueHost):
-    """One namespace. `runnable` is the broker's list of queues with something to hand out."""
+    """One namespace. `runnable` is the broker's list of queues with messages to deliver."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class VirtualHost(QueueHost):
         self.claims_of: dict[str, dict[str, ClaimQueue]] = {}  # the claims of drains, by the queue they belong to
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
         self.records = VhostRecords(log, record.name)
-        self._retained: RetainedMessages | None = None  # until somebody asks
+        self._retained: RetainedMessages | None = None  # made on demand
         self.kept_sessions: KeptSessions | None = None  # made by the protocol that has such sessions
         self.histories = Histories()
         # The exchanges with bindings to this destination. Destinations of one exchange only, as most are, share a set.
