@@ -9,8 +9,8 @@
 6. If a fault of the broker occurs while it writes for a peer, the error is kept here (`failed`) and ends that peer. It
    is not raised: other peers that are served in the same turn must not suffer from it.
 
-Large contents are not copied: they are kept as chunks of their own and sent with one gathering system call. What has
-to be made first comes as a `Supply`, which is asked for a piece when the peer has room for it.
+Large contents are not copied: they are kept as chunks of their own and sent with one gathering system call. Bytes that
+have to be made first come as a `Supply`, which is asked for a piece when the peer has room for it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     publish      method frame of basic.publish, content header frame, body frames; all on channel 1
 
-1. What `scan_publishes` accepts has nothing wrong with its framing: only what depends on the broker, such as an
-   exchange that there is not, or on who publishes can still be refused when it is published.
+1. `scan_publishes` accepts only correct framing. A publish that it accepts can still be refused later for a reason that
+   depends on the broker or the publisher, such as a missing exchange.
 2. A message is never cut: a scan ends after a whole message.
 
 The form is stricter than that of a client's connection: a ticket and flags of 0, no empty body frames.

@@ -168,10 +168,10 @@ def binary(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 class Sections:
-    """What stands before the body of a message, as properties of 0-9-1. `to`: where the message says it goes.
+    """The sections before the body of a message, as properties of 0-9-1. `to`: the destination in the message.
 
-    What 1.0 knows and 0-9-1 has no property for is in `headers`; `encode` puts all of it together. As they were are
-    `fields` of the properties, `application` properties and `annotations`; `bare`: the bytes of the first two,
+    `headers` has the values for which 0-9-1 has no property; `encode` puts everything together. In their original form
+    are `fields` of the properties, `application` properties and `annotations`; `bare`: the bytes of the first two,
     `kept`: those of all three.
     """
 

@@ -14,8 +14,8 @@ from warren.amqp.properties import BasicProperties, decode_properties
 from warren.amqp10.originals import Shown
 from warren.amqp10.values import Array, Described
 
-# What a filter may cost for one message. One comparison is a step, and so is a character that LIKE looks at. What is
-# not decided by then is not decided: the message does not match.
+# Limit of the steps of a filter for one message. One comparison is a step, and so is a character that LIKE looks at. A
+# message that needs more steps does not match.
 STEPS_MAX: Final = 1 << 17
 
 # The fields of the section `properties`, in their order.

@@ -319,7 +319,7 @@ def _are_heads(heads: list[object]) -> bool:
 
 
 def _is_section(data: bytes, first: int, last: int) -> bool:
-    """Tell whether `data` is sections of these kinds, at least one: what says so may be from anybody."""
+    """Tell whether `data` is sections of these kinds, at least one: any client may have written the header."""
     head = Head()
     pos: i64 = 0
     end: i64 = len(data)

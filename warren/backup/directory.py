@@ -36,7 +36,7 @@ PIECE_BYTES: Final = 1 << 20
 _MANIFEST: Final = re.compile(r"[0-9]{10}\.json")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _PART: Final = ".part"
-# What a directory may have that becomes one of backups; the marker: somebody began to make it one.
+# Files that a new directory of backups may already have; the marker: an earlier attempt was interrupted.
 _NOBODYS: Final = frozenset({MARKER, "lost+found"})
 # Files that a data directory may have.
 _NAME: Final = re.compile(
