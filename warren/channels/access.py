@@ -1,7 +1,7 @@
 """Access control: users, their permissions and limits, and the one place that decides.
 
 1. Every operation on an exchange or queue asks `Principal.authorize` (or `authorize_topic`) first; the operations and
-   what they ask for are the table of RabbitMQ's access control page.
+   their permissions are those of RabbitMQ's access control page.
 2. A change of permissions holds for open connections from the next operation on: principals are refreshed in place
    and cached publish routes, which embed a granted permission, are forgotten.
 3. Patterns (`vhosts.pattern`) are compiled once, those for topics at the first check; answers are cached per name, up

@@ -8,7 +8,7 @@
    them at each start, and the event exchange reports them.
 2. A user has at most `LINES_MAX` lines from one tick to the next. All further changes share one line with their number:
    so no change is silent, and no client can fill the disk of the log.
-3. What the management API does for its users has its line there (``mgmt_plugin/audit.py``).
+3. Changes that the management API makes for its users have their lines there (``mgmt_plugin/audit.py``).
 """
 
 from __future__ import annotations

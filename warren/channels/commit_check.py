@@ -49,7 +49,7 @@ class CommitCheck:
         self._queues: list[Receiver] = []
         self._next_queue: i64 = 0
         self._messages: i64 = 0  # of the row
-        self._held: i64 = 0  # those of them that do not come to the queues now, though the queues hold them
+        self._held: i64 = 0  # those of them that are not added to the queues now, though the queues hold them
         self._body_bytes: i64 = 0
         self._has_takers: bool = False
         self._asked: list[Queue] | None = None  # once all is counted

@@ -89,11 +89,11 @@ class Confirms(BatchWaiter):
     """The confirms of one session. `syncs`: a confirm of a stored message means that it is synced, not just written."""
 
     def __init__(self, pending: PendingConfirms, *, syncs: bool) -> None:
-        self.published: i64 = 0  # their number, and the number of the latest
-        self.confirmed: i64 = 0  # the number of confirmed ones
+        self.published: i64 = 0  # the number of publishes, which is the number of the latest
+        self.confirmed: i64 = 0  # the number of confirmed publishes
         self._confirmed_to: i64 = 0
         self._accepted: i64 = 0
-        self._refused_below: i64 = 0  # how many were refused that the next confirmation covers, whatever it names
+        self._refused_below: i64 = 0  # refused publishes that the next confirmation covers, whatever number it names
         self._refused: list[int] = []  # refused, after a publish that is not confirmed yet
         self._marks: list[Mark] = []
         self._is_due: bool = False

@@ -11,7 +11,7 @@
                        a ConnectionException, forced closure         CLOSING
     CLOSING            close, close-ok, or the deadline              ENDED
 
-Any state may be followed by ENDED: the socket is gone, or the peer did what is answered without a word. A connection
+ENDED may follow any state: the socket is gone, or the peer made an error that is answered without a word. A connection
 inside this process begins in RUNNING.
 """
 

@@ -170,7 +170,7 @@ def consumer_lost(channel: Session, consumer: Consumer) -> None:
 
 
 def lose(channel: Session, consumer: Consumer) -> bool:
-    """Take a consumer off the channel whose queue is gone, or the right to read it; False: it had left."""
+    """Take a consumer off the channel when its queue or the right to read it is gone; return False if it had left."""
     if consumer.tag not in channel.ledger.consumers:
         return False
     _forget(channel, consumer)

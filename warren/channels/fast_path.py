@@ -18,7 +18,7 @@ Rare work is in methods that `channels.connection` and `channels.channel` overri
    One method may do more work than was left; the next one then waits.
 
 A frame's announced size is checked when its first 7 bytes are here: nothing is buffered for an announcement that we
-would refuse. The walk is here, what a channel makes of the frames of a publish in `channels.fast_channel`.
+would refuse. The walk is here; the handling of a publish's frames is in `channels.fast_channel`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
    its deliveries that are not overdue. Deliveries that become overdue later are requeued without another notice.
 2. A channel is closed (406) when the peer cannot be told about a consumer: after basic.get, after basic.cancel by the
    client, and if the client does not understand that consumers are cancelled.
-3. The limit of the broker is for quorum queues whose arguments, policies and consumers name no other one. Each delivery
-   is looked at once after its time, by `OverdueRun`; when a delivery was made is known to a sweep (`Peer.tick`).
+3. The limit of the broker applies to quorum queues whose arguments, policies and consumers do not set another one. Each
+   delivery is looked at once after its time, by `OverdueRun`; a sweep knows the time of a delivery (`Peer.tick`).
 
 As RabbitMQ 4.3; limits of arguments and policies, here for classic queues too: ``queues.delivery_timeout``.
 """
@@ -62,7 +62,7 @@ def _note(channel: Session, consumer: Consumer, timeout_ms: int) -> None:
 
 
 class OverdueRun(Job):
-    """Take back what the broker's own limit is for, of the deliveries of a channel up to a tag."""
+    """Take back deliveries of a channel, up to a tag, to which the broker's own limit applies."""
 
     def __init__(self, channel: Session, up_to: int, timeout_ms: int) -> None:
         self._channel = channel

@@ -1,10 +1,10 @@
-"""Which connections look at the time in a tick: there may be very many, and hardly anything is due for any.
+"""The order in which connections look at the time in a tick: there may be very many, and hardly any has work due.
 
-1. One in a hurry does in every tick: until it is open, while it ends, and when something may be due soon
+1. A connection in a hurry looks in every tick: until it is open, while it ends, and when something may be due soon
    (`Peer.is_patient`).
-2. All others do once in a round of `PATIENCE_S`, a share of them in each tick. Their order is the same in each round,
-   but those who come and go move the others: one looks again within two rounds. A tick that comes after a longer pause
-   is one for all of them.
+2. All others look once in a round of `PATIENCE_S`, a share of them in each tick. Their order is the same in each round,
+   but connections that come and go move the others: each looks again within two rounds. A tick after a longer pause is
+   for all of them.
 
 Connections are known by their keys: the key of a closed one is dropped.
 """
@@ -42,7 +42,7 @@ class Rounds:
         self._hurried[key] = None
 
     def tick(self, now_s: float, connections: dict[int, Peer]) -> None:
-        """Have those look at the time whose turn it is."""
+        """Have the connections look at the time whose turn it is."""
         for key in list(self._hurried):
             connection = connections.get(key)
             if connection is not None:
