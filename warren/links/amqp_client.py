@@ -2,12 +2,12 @@
 
 Owns one socket per `Connection`, its heartbeats, and the `Channel`s on it.
 
-1. The tasks of a connection never raise. What ends it is kept, and every later call on it or its channels raises
-   that: a `LinkError` whose text names the peer and holds no credentials.
+1. The tasks of a connection never raise. The error that ends it is kept, and every later call on it or its channels
+   raises that: a `LinkError` whose text names the peer and holds no credentials.
 2. Memory: while more than `INBOX_BYTES` of deliveries wait to be taken nothing is read; while more than
-   `OUTBOX_BYTES` are unsent `Connection.writable` waits. No content larger than ``max_message_bytes`` is begun, and
-   one takes its size in memory, in however many frames it comes; what all links hold of incomplete contents is bounded
-   (``inbound.py``). A peer may return and cancel only what there is, and have `ANSWERS_MAX` answers unsent.
+   `OUTBOX_BYTES` are unsent `Connection.writable` waits. A content larger than ``max_message_bytes`` is refused, and a
+   content takes its size in memory, in however many frames it comes; the incomplete contents of all links are bounded
+   (``inbound.py``). A peer may return and cancel only existing objects, and have `ANSWERS_MAX` answers unsent.
 3. Properties stay encoded, from delivery to publish: unless they are rewritten, they keep every byte.
 4. Everything queued for sending before a request or `close` goes out before it: acks are never overtaken.
 """
@@ -789,7 +789,7 @@ class Connection:
     def start(self, nursery: trio.Nursery) -> None:
         self._last_sent = self._last_received = trio.current_time()
         for task in (self._read, self._write):
-            # A link that is cancelled still has acks to send and a goodbye to say: these two end with `close`.
+            # A cancelled link still has to send acks and close: these two tasks end with `close`.
             scope = trio.CancelScope(shield=True)
             self._tasks.append(scope)
             nursery.start_soon(self._run, task, scope)

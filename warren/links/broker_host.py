@@ -1,9 +1,8 @@
 """The broker as the host of its links: `host.Host` over `server.management.Management`.
 
-Whether a queue wants messages is looked at every `DEMAND_EVERY_S`, and only of queues that a link has asked for: to be
-told of it would cost every delivery. What counts is the answer that a link has got, which it acts on, not what was
-seen last time: between two looks a queue may be full and empty again, and a link that asked right then would wait for
-ever.
+The demand of a queue is polled every `DEMAND_EVERY_S`, and only for queues that a link has asked about: notifications
+would cost every delivery. A change is measured against the answer that the link has got and acts on, not against the
+last poll: between two polls a queue may be full and empty again, and a link that asked right then would wait for ever.
 """
 
 from __future__ import annotations
@@ -210,8 +209,10 @@ class BrokerHost:
 
 
 class _Watcher(TopologyWatcher):
-    """Hears of everything that could have a federation policy, and passes on what has one: clients come and go with
-    queues of their own, and each time links would be looked for among all there are.
+    """Hears of all objects that could have a federation policy, and passes on those that have one.
+
+    Clients come and go with queues of their own. Without this check, each time would cost a search for links among all
+    objects.
     """
 
     def __init__(self, host: BrokerHost) -> None:

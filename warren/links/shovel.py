@@ -1,8 +1,8 @@
 """Dynamic shovels: the parameter, and one attempt to move messages from a queue or exchange to another broker.
 
 1. A stored parameter has passed `validate`; `parse` can fail only for a parameter that was stored in another way.
-2. `Shovel.attempt` returns when src-delete-after is reached, and only then; everything else raises. What is left of
-   the limit survives a lost connection, so that the limit is met exactly.
+2. `Shovel.attempt` returns when src-delete-after is reached, and only then; everything else raises. The rest of the
+   limit survives a lost connection, so that the limit is met exactly.
 3. A destination queue that is deleted under way ends the attempt before anything is acked: publishes to a queue are
    mandatory. Publishes to an exchange are not: the owner of the exchange decides whether a queue is bound to it.
 

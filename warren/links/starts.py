@@ -1,8 +1,8 @@
-"""When links may begin an attempt, and take in that it has failed: one after the other, however many there are.
+"""The order in which links begin an attempt, and notice its failure: one after the other, however many exist.
 
-Either costs a millisecond or more. Of starts vhosts take turns, so that the links of one that has thousands delay those
-of another by one attempt each. Connections that are lost with one upstream, all at once, are given up in the order in
-which that was noticed.
+Either costs a millisecond or more. Vhosts take turns with starts: so a vhost with thousands of links delays a link of
+another vhost by one attempt each. If one upstream loses many connections at once, they are given up in the order in
+which the losses were noticed.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _maybe_pattern(text: str) -> Any:
 
     options = re2.Options()
     options.log_errors = False
-    options.never_capture = True  # or what matches is searched once more, for its groups
+    options.never_capture = True  # otherwise a match is searched once more, for its groups
     try:
         return re2.compile(text, options)
     except re2.error:

@@ -1,7 +1,7 @@
 """RabbitMQ's error texts for parameters: the sentences its clients and users know.
 
-A validator takes a name and a JSON value and returns what is wrong with it, nothing when all is well. The caller
-prefixes ``Validation failed`` and puts one sentence on a line. Values are printed as Erlang terms.
+A validator takes a name and a JSON value and returns the errors in it, nothing when it is valid. The caller prefixes
+``Validation failed`` and puts one sentence on a line. Values are printed as Erlang terms.
 
 1. Sentences come in RabbitMQ's order: unknown keys first, then the known ones from last to first.
 2. A URI in a sentence is redacted.

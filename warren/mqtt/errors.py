@@ -1,7 +1,7 @@
 """Reason codes of MQTT 5 for errors, and their counterparts in the older versions.
 
-A peer's error of any layer is an `AmqpError`. `reason_of` is the one table from its reply codes to ours; what has a
-reason of its own is an `MqttError`.
+A peer's error of any layer is an `AmqpError`. `reason_of` is the one table from its reply codes to ours; an error with
+a reason of its own is an `MqttError`.
 """
 
 from __future__ import annotations

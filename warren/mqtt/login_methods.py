@@ -12,8 +12,8 @@
     PLAIN       anything NUL user NUL password; the user may be VHOST:USER
     EXTERNAL    nothing: the user named by the certificate of the connection
 
-`METHODS` is where others are put. A method comes to a name and a password, which are verified as those of CONNECT are,
-or has found out itself who it is.
+Other methods are added to `METHODS`. A method yields a name and a password, which are verified like those of CONNECT,
+or has verified the client itself.
 
 Source: MQTT 5, section 4.12; RFC 4616 for PLAIN.
 """

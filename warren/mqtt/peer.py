@@ -9,15 +9,15 @@
     RUNNING          DISCONNECT                                        CLOSING until all of it has ended, then ENDED
     any              an error, or the socket is gone                   ENDED
 
-1. Before the login a packet has at most `EARLY_BYTES`, and all that are not whole together are bounded
-   (``channels.early_input``); afterwards PUBLISH as many as a message may have, with a head of
-   at most `PUBLISH_HEAD_BYTES`, any other `COMMAND_BYTES`.
+1. Before the login a packet has at most `EARLY_BYTES`, and all incomplete packets together are bounded
+   (``channels.early_input``). Afterwards a PUBLISH has at most the size of a message, with a head of at most
+   `PUBLISH_HEAD_BYTES`, any other packet `COMMAND_BYTES`.
 2. A client id belongs to one connection at a time in a vhost. A later connection gets it when the earlier one has
    released everything.
 3. An error is told by CONNACK or, in 5.0, by DISCONNECT with a reason; in 3.1 and 3.1.1 the connection just ends, and
    the log says why.
 4. The will is published when a connection ends for any other reason than DISCONNECT with success, before anything of
-   it goes; with a delay it is handed to `mqtt.sessions`, if the session lasts.
+   the session is removed; with a delay it is handed to `mqtt.sessions`, if the session lasts.
 5. A packet is received in pieces, each copied once, which `channels.inbound` counts.
 6. A client that has logged in by a method may do so again while it is connected: by the same method, as the same user.
    While that is being verified the client is not read.

@@ -810,8 +810,8 @@ class Replay(Job):
 class StoredReplay(Job):
     """Retained messages for new subscriptions whose messages go to a queue of the session.
 
-    It waits while the client has much to take, for its answers are what ends that; they are read meanwhile. It waits
-    for the disk and for memory, too. A filter that is subscribed to again before it is done is begun with once more.
+    It waits while the client has much to take: only the client's answers end that, and they are read meanwhile. It also
+    waits for the disk and for memory. If a filter is subscribed to again before it is done, it starts over.
     """
 
     def __init__(self, session: MqttSession) -> None:

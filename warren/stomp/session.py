@@ -349,7 +349,7 @@ class StompSession(Session):
             self.connection.begin(Reply(self, Receipt(name), self._ticket, 0))
 
     def refused(self, receipt: str) -> None:
-        """A queue has refused a SEND whose sender waits for a receipt."""
+        """A queue has refused a SEND with a receipt."""
         self._stomp.fail_later(
             ChannelException(PRECONDITION_FAILED, "a queue that is full has refused the message"), receipt
         )
