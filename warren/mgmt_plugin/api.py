@@ -129,7 +129,7 @@ def check(route: Route, operator: Operator, vhost: str | None, vhosts: Container
 
 
 def refused(error: AmqpError) -> HttpError:
-    """Return the answer to what AMQP refuses."""
+    """Return the answer for a refusal of AMQP."""
     if error.reply_code in (ACCESS_REFUSED, NOT_ALLOWED):
         return not_authorised(error.explanation)
     if error.reply_code == NOT_FOUND:

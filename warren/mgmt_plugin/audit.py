@@ -24,7 +24,7 @@ from warren.server.logs import get_logger
 
 READING: Final = ("GET", "HEAD", "OPTIONS")
 CUT_OFF: Final = "it was cut off, and may have been carried out"
-REASON_MAX: Final = 500  # characters; a reason may quote what was asked for
+REASON_MAX: Final = 500  # characters; a reason may quote the request
 
 log = get_logger("audit")
 
@@ -35,8 +35,8 @@ def is_change(route: Route) -> bool:
 
 
 def line_of(request: Request, user: str) -> Callable[[Response | None], None]:
-    """Return what writes the line of a request of `user` when that has ended."""
-    # Not of the request itself, which holds what is returned here: the two would live until the next collection.
+    """Return the function that writes the line of a request of `user` when that has ended."""
+    # It does not refer to the request, which holds this function: both would live until the next collection.
     return partial(_write, f"{request.method} {request.path}", user, request.peer)
 
 

@@ -66,7 +66,7 @@ class FollowerApi:
         settings = following.settings
         hosts = {name.strip().lower() for name in settings.http_hosts.split(",") if name.strip()}
         hosts |= {endpoint.host for endpoint in (settings.http, settings.https) if endpoint is not None}
-        # A stored hash stays as it is: what changes of the metadata comes from the leader.
+        # A stored hash stays as it is: changes of the metadata come from the leader.
         self._doorkeeper = Doorkeeper(self._access, Authenticator(self._access, _keep), frozenset(hosts))
 
     async def respond(self, request: Request) -> Response:

@@ -52,7 +52,7 @@ async def answer_list(
     keys: Mapping[str, Callable[[Item], object]],
     gone: Callable[[Item], bool] = _never,
 ) -> Response:
-    """Answer with a list of `items`, which nobody changes, the way the query string asks.
+    """Answer with a list of `items`, which must not change, the way the query string asks.
 
     `keys` gives fields of an item that need no description of it; ``name`` is one of them where names can be filtered.
     Items that are `gone` when their turn comes are left out.

@@ -1,7 +1,7 @@
-"""The listener for programs that the broker has started: what a reader of queues needs, in one vhost, and nothing else.
+"""The listener for programs that the broker has started: the routes that a reader of queues needs, in one vhost.
 
-    GET  /api/warren/data/{vhost}/{queue}[/files|/chunks]     POST …/plan         what a queue has
-    POST /api/warren/drains/{vhost}/{queue}/{consumer}/…      open, claim, mark   taking it out
+    GET  /api/warren/data/{vhost}/{queue}[/files|/chunks]     POST …/plan         the messages of a queue
+    POST /api/warren/drains/{vhost}/{queue}/{consumer}/…      open, claim, mark   taking them out
     POST /api/warren/streams/{vhost}/{queue}/offset           PUT …/groups/{group}
 
 1. There are no other paths here, no pages and no logins: a name and a password are refused unread. A token
@@ -79,7 +79,7 @@ def _allowed(handlers: Iterable[Handlers]) -> Iterator[Route]:
 
 @lru_cache(maxsize=128)
 def _access_to(vhost: str) -> AccessControl:
-    """Return what knows one user, the broker itself, in one vhost."""
+    """Return an access control that knows one user, the broker itself, in one vhost."""
     found = AccessControl(lambda: None)
     found.users[INTERNAL_USER] = UserPut(INTERNAL_USER, "", "", _TAGS)
     found.apply(PermissionPut(INTERNAL_USER, vhost, "", "", ".*"))

@@ -1,4 +1,4 @@
-"""What things are called in the API: names of connections and channels, and the exchange without a name."""
+"""The names of things in the API: names of connections and channels, and the exchange without a name."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def host_of(endpoint: str) -> str:
 
 
 def connection_details(connection: Peer) -> dict[str, Any]:
-    """Return how a connection is named in what belongs to it."""
+    """Return the description of a connection in the objects that belong to it."""
     return {
         "name": connection_name(connection),
         "user_provided_name": connection.name,
@@ -70,7 +70,7 @@ def connection_details(connection: Peer) -> dict[str, Any]:
 
 
 def channel_details(channel: Session, node: str) -> dict[str, Any]:
-    """Return how a channel is named in what belongs to it."""
+    """Return the description of a channel in the objects that belong to it."""
     connection = channel.connection
     return {
         "connection_name": connection_name(connection),

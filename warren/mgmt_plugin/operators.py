@@ -168,7 +168,7 @@ class Doorkeeper:
         self.failed = 0
 
     async def identify(self, request: Request) -> Operator:
-        """Return the user who asks.
+        """Return the user of a request.
 
         Raises:
             HttpError: 401, the credentials are missing or wrong; 403, a browser was led here by another site.

@@ -136,7 +136,7 @@ def _token_key(settings: Settings) -> bytes:
 
 
 def handlers_of(management: Management, services: Services, nursery: trio.Nursery) -> tuple[Handlers, ...]:
-    """Make the handlers, in the order of `HANDLERS`. What each is given here is all that its routes can touch."""
+    """Make the handlers, in the order of `HANDLERS`. Their routes can touch only the arguments given here."""
     broker, settings, settle = management.broker, management.settings, management.settle
     statistics, log, listening = services.statistics, broker.log, management.listening
     sources = Sources(log, settle, services.drains)

@@ -277,7 +277,7 @@ def convert(value: Any, kind: type[Body]) -> Body:
     """Bring decoded JSON into the shape `kind`.
 
     Raises:
-        HttpError: 400, naming what is missing or wrong.
+        HttpError: 400, naming the missing or wrong field.
     """
     try:
         return msgspec.convert(value, kind, strict=False)
@@ -296,7 +296,7 @@ def not_found(reason: str = "Not Found") -> HttpError:
 
 
 def not_authorised(reason: str) -> HttpError:
-    """Return the refusal of a user who is known; RabbitMQ uses 401 for that as well."""
+    """Return the refusal for a user who has logged in; RabbitMQ uses 401 for that as well."""
     return HttpError(401, "not_authorised", reason)
 
 

@@ -31,7 +31,7 @@ def table_from_json(value: object, what: str = "arguments") -> bytes:
     """Return a JSON object as an encoded field table; see `json_tables.table_from_json`.
 
     Raises:
-        HttpError: 400, it is not an object, or holds what a field table cannot.
+        HttpError: 400, it is not an object, or has values that a field table cannot hold.
     """
     try:
         return json_tables.table_from_json(value)
@@ -40,7 +40,7 @@ def table_from_json(value: object, what: str = "arguments") -> bytes:
 
 
 def exchange_to_json(vhost: str, declared: ExchangeDeclaration) -> dict[str, Any]:
-    """Return what an exchange was declared as."""
+    """Return the declaration of an exchange."""
     return {
         "name": text(declared.name),
         "vhost": vhost,

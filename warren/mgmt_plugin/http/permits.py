@@ -98,7 +98,7 @@ class Departures:
             self._poll.unregister(descriptor)
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Watch the descriptors without end."""
         while True:
             await self._some.wait()
             await trio.sleep(LOOK_S)

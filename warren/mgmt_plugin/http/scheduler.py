@@ -26,7 +26,7 @@ import trio
 SLICE_S: Final = 0.001
 ROUND_UNITS: Final = 16
 SLICE_UNITS: Final = 8
-BEGINNING_SHARE: Final = 0.25  # of a slice, until what has begun is long work
+BEGINNING_SHARE: Final = 0.25  # of a slice, until a beginning counts as long work
 HEAD_BYTES_PER_UNIT: Final = 1024
 
 _account: Final[ContextVar[str]] = ContextVar("account of the work over HTTP", default="")
@@ -72,7 +72,7 @@ class _Line:
         task = next(iter(own))
         units = own.pop(task)
         if own:
-            self._accounts[account] = own  # behind the others
+            self._accounts[account] = own  # after the others
         trio.lowlevel.reschedule(task)
         return units
 
@@ -129,7 +129,7 @@ _SCHEDULER: Final[trio.lowlevel.RunVar[Scheduler]] = trio.lowlevel.RunVar("sched
 
 
 def scheduler() -> Scheduler:
-    """Return what hands out turns in this run of the loop."""
+    """Return the object that hands out turns in this run of the loop."""
     try:
         return _SCHEDULER.get()
     except LookupError:

@@ -74,7 +74,7 @@ _READ_BYTES: Final = 64 << 10
 _ABSOLUTE: Final = re.compile(r"https?://([^/?#]*)(.*)", re.I)
 # A handshake of TLS takes as long as a head of that size.
 _HANDSHAKE_BYTES: Final = 8 << 10
-_AMQP: Final = b"AMQP\x00"  # how a client of AMQP 0-9-1 begins, and no method of HTTP
+_AMQP: Final = b"AMQP\x00"  # the first bytes of a client of AMQP 0-9-1, and not a method of HTTP
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 # The unread rest of a body is drained up to this size, so that the connection can continue.
 _DRAIN_BYTES_MAX: Final = 64 << 10
@@ -246,7 +246,7 @@ class BodyBudget:
 
 
 class Load:
-    """What all ports of HTTP carry together. `largest_bytes`: of a body or an answer that is there as a whole."""
+    """The shared limits of all HTTP ports. `largest_bytes`: of a body or an answer that is in memory as a whole."""
 
     def __init__(self, largest_bytes: int = 0) -> None:
         self.traffic = HttpTraffic()
@@ -257,7 +257,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One port: what answers its requests, who may be connected to it, and what it shares with the others."""
+    """One port: the handler of its requests, its connections, and the limits that it shares with the others."""
 
     respond: Respond
     load: Load
@@ -312,7 +312,7 @@ async def serve_http(
     with Newcomers(port_served.slots, patience_s, descriptors_below, counted.opened, begin) as newcomers:
         try:
             async with trio.open_nursery() as nursery:
-                # What accepting raises, for want of descriptors above all, pauses this listener and nothing else.
+                # An error of accepting, above all a lack of descriptors, pauses this listener and nothing else.
                 for listener in listeners:
                     accept = partial(newcomers.accept, listener)
                     nursery.start_soon(supervision.keep, f"{name} listener", accept)
@@ -494,7 +494,7 @@ class Conversation:
         path, _, query = head.target.decode("ascii").partition("?")
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
         absolute = _ABSOLUTE.fullmatch(path)
-        if absolute is not None:  # what it names goes before the Host header (RFC 9112, 3.2.2)
+        if absolute is not None:  # its host goes before the Host header (RFC 9112, 3.2.2)
             headers["host"], path = absolute[1], absolute[2] or "/"
         request = Request(
             method,

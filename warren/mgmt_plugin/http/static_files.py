@@ -51,7 +51,7 @@ ALIASES: Final = {
 }
 
 
-# The page for a path that is not there; its links begin with what leads from that path to the root.
+# The page for a path that is not there; its links begin with the way from that path to the root.
 MISSING_PAGE: Final = "/missing.html"
 _TO_ROOT: Final = b"ROOT/"
 

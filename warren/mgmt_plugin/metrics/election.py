@@ -1,4 +1,4 @@
-"""Metrics of the election, by what ``/api/cluster/status`` says of it: the same on the leader and on followers."""
+"""Metrics of the election, from ``/api/cluster/status``: the same on the leader and on followers."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Page:
         self._add("".join([f"{name}{of} {value}\n" for of, value in rows]))
 
     def column(self, name: str, metric: Metric, of: Sequence[str], values: Sequence[float | None]) -> None:
-        """Write `metric` under `name` with many samples, which nobody changes: labels, and values; None: no sample."""
+        """Write `metric` under `name` with many samples, which must not change: labels, values; None: no sample."""
         self.head(name, metric.kind, metric.help)
         self._parts.append(_lines(name, of, values))
 
@@ -122,7 +122,7 @@ class Page:
         total: float,
         *pairs: tuple[str, str],
     ) -> None:
-        """Write a histogram: `buckets` tell how many were at most each of `bounds`, then how many in all."""
+        """Write a histogram: `buckets` are the counts up to each of `bounds`, then the count of all."""
         name = prefix + metric.name
         of = labels(*pairs)
         before = of[1:-1] + "," if of else ""

@@ -233,7 +233,7 @@ def _channel_vhost_label(channel: Session) -> str:
 
 
 def channel_state(channel: Session) -> tuple[int, ...]:
-    """Return what `CHANNEL_STATE` is of one channel."""
+    """Return the values of `CHANNEL_STATE` for one channel."""
     ledger = channel.ledger
     publishes, acks = channel.uncommitted()
     return (

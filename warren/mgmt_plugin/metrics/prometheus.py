@@ -118,7 +118,7 @@ Rows = Iterable[tuple[Metric, Iterable[tuple[str, float]]]]
 
 
 class Metrics:
-    """Makes the pages for one broker. `traffic` is what its HTTP ports count, `links` has the tables that follow."""
+    """Makes the pages for one broker. `traffic` has the counters of its HTTP ports, `links` the tables that follow."""
 
     def __init__(
         self, management: Management, doorkeeper: Doorkeeper, traffic: HttpTraffic, links: Links | None = None
@@ -375,7 +375,7 @@ class Metrics:
     # --- sums -------------------------------------------------------------------------------------------------------
 
     def _sums(self, totals: Totals, counts: MessageCounts) -> Rows:
-        """Yield what per-object pages have for single objects."""
+        """Yield the metrics of per-object pages for single objects."""
         ready_ram = totals.ready - totals.paged_out
         in_memory = (
             totals.messages - totals.paged_out,
@@ -802,7 +802,7 @@ _MONITOR: Final = Access.MONITORING
 
 
 class MetricsHandlers(Handlers):
-    """Handlers of metrics, for those who log in."""
+    """Handlers of metrics, for users who log in."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -1,4 +1,4 @@
-"""Samples what the engine counts, every `history.STEP_S`, so that rates and charts have a past.
+"""Samples the counters of the engine, every `history.STEP_S`, so that rates and charts have a past.
 
 1. Everything has a rate, of the last tick. The node, the broker and its vhosts always have a past; of queues,
    exchanges, channels and connections at most `KEPT_MAX` have. One that begins to change takes the place of one that
@@ -183,7 +183,7 @@ class Statistics:
         self._again = 0  # how many of these have been seen again in this tick
         self._queue_rows: dict[object, tuple[int, ...]] = {}  # the last row of every queue
         self._queue_lists: dict[str, list[Queue]] = {}  # of vhosts, as long as no queue goes
-        self._before: dict[object, tuple[int, ...]] = {}  # the row before that, of what has changed in the last tick
+        self._before: dict[object, tuple[int, ...]] = {}  # the row before, of objects changed in the last tick
         self._octets: dict[str, list[int]] = {}  # received from and sent to all clients of a vhost, ever
         self._changed_ms: dict[object, int] = {}  # when a row was last another one
         self._broker_series = Series(BROKER_FIELDS, totals=True)
@@ -266,7 +266,7 @@ class Statistics:
         return queues
 
     def _count_octets(self, connection: Peer, row: tuple[int, ...]) -> None:
-        """Add what a connection has received and sent since the last tick to its vhost: sums must not go back."""
+        """Add the bytes of a connection since the last tick to its vhost, received and sent: sums must not go back."""
         received, sent = self._seen.get(connection, (0, 0))
         octets = self._octets.setdefault(connection.vhost_name, [0, 0])
         octets[0] += row[0] - received
@@ -402,7 +402,7 @@ class Statistics:
             self._keep(item, fields)
 
     def of(self, item: object, fields: tuple[str, ...], row: Sequence[int]) -> Shown:
-        """Return what can be shown of an object whose fields are `row` now."""
+        """Return the statistics of an object whose fields are `row` now."""
         before = self._before.get(item)
         rates: Sequence[float] | None = None
         if before is not None:
@@ -410,11 +410,11 @@ class Statistics:
         return Shown(self._kept.get(item), self.clock, fields, row, rates)
 
     def of_vhost(self, name: str, lengths: Sequence[int], counts: MessageCounts | None = None) -> Shown:
-        """Return what can be shown of a vhost; `counts`, if they are known, are its totals."""
+        """Return the statistics of a vhost; `counts`, if they are known, are its totals."""
         return Shown(self._vhost_series.get(name), self.clock, TOTAL_FIELDS, self.vhost_row(name, lengths, counts))
 
     def of_vhosts(self, vhosts: Sequence[VirtualHost], lengths: Sequence[int]) -> Shown:
-        """Return what can be shown of some vhosts together: sums, and the past only when it is one of them."""
+        """Return the statistics of some vhosts together: sums, and the past only when it is one of them."""
         if len(vhosts) == 1:
             return self.of_vhost(vhosts[0].name, lengths)
         sums = [0] * len(TOTAL_FIELDS)
@@ -425,11 +425,11 @@ class Statistics:
         return Shown(None, self.clock, TOTAL_FIELDS, (*lengths, *sums[3:]))
 
     def of_node(self) -> Shown:
-        """Return what can be shown of the node."""
+        """Return the statistics of the node."""
         return Shown(self._node_series, self.clock, NODE_FIELDS, self.node_row())
 
     def of_broker(self, lengths: Sequence[int]) -> Shown:
-        """Return what can be shown of the whole broker."""
+        """Return the statistics of the whole broker."""
         return Shown(self._broker_series, self.clock, BROKER_FIELDS, self.broker_row(lengths))
 
 

@@ -36,10 +36,10 @@ class GoneQueues(TopologyWatcher):
 
     def __init__(self) -> None:
         self.deliveries = {kind: [0] * DELIVERIES for kind in LONG_TYPES}
-        self._highest: list[int] = []  # that was told of each counter
+        self._highest: list[int] = []  # the highest returned value of each counter
 
     def keep_up(self, totals: Totals) -> None:
-        """Have no counter of `totals` be less than it was in earlier ones.
+        """Raise the counters of `totals` to their earlier values, if they are less.
 
         When a vhost is deleted its queues disappear first; `GoneQueues` remembers them some turns later. A channel or
         connection that ends while it is counted may have counted a little more than the engine remembers of it.

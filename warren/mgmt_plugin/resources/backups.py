@@ -6,7 +6,7 @@
 2. Beginning one is answered when it can be read, or after `WAIT_S` with how far it is.
 3. Each piece comes with its CRC-32, computed where it was read.
 
-How long one is held, and what it costs, is in ``server.copies.backups``; what is in it, in ``server.copies.images``.
+The lifetime of one, and its cost, are in ``server.copies.backups``; its content is in ``server.copies.images``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 1. The binding of each queue to the default exchange comes before those of its vhost.
 2. For a page, sections that lie before it are skipped by their counts; of the exchange in which it begins only the
    destinations are sorted, and of those only the bindings of which some are on the page.
-3. Pages of what changes meanwhile may miss a binding or have it twice, as any list in pages.
+3. If bindings change meanwhile, pages may miss one or have it twice, like any list in pages.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Filter:
         return Filter(self.routing_key, self.header).accepts(message)
 
     def search(self, message: Message) -> Iterator[bool]:
-        """Look through the body part by part; tell of each whether the text is there, or ends there."""
+        """Look through the body part by part; return for each whether the text was found in it, or ends in it."""
         before = b""
         for part in message.body_parts(message.body_bytes):
             some = before + part
@@ -90,7 +90,7 @@ _MISSING: Final = object()
 
 
 async def looks(settle: Callable[[], None], queue: Queue, cursor: Cursor) -> AsyncIterator[list[Seen]]:
-    """Yield what waits in `queue` in pieces, until the end of the queue as it is then."""
+    """Yield the waiting messages of `queue` in pieces, until the end of the queue as it is then."""
     while not cursor.ended and not queue.deleted:
         done = trio.Event()
         found: list[list[Seen]] = []
@@ -124,7 +124,7 @@ async def describe_message(message: Message, truncate: int) -> Described:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a request asks to see. `scan_from`: how many that wait are passed over before the filter looks at any."""
+    """The request of a page. `scan_from`: how many waiting messages are skipped before the filter looks at any."""
 
     state: str
     offset: int

@@ -1,7 +1,7 @@
 """The nodes of a cluster: how far they are, whether enough of them are there, and which of them is to lead.
 
-A leader answers, for the node that was asked where that makes a difference (`Request.node`); what a follower answers by
-itself is in ``follower_api``.
+A leader answers, for the node that was asked where that makes a difference (`Request.node`). The requests that a
+follower answers by itself are in ``follower_api``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Command = Callable[[str], Awaitable[None]]
 
 
 class NodeChange(msgspec.Struct):
-    """What is asked for about a node."""
+    """The body of a request about a node."""
 
     node: str
 

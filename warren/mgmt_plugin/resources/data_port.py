@@ -97,7 +97,7 @@ def _describe_super_stream(vhost: str, name: str, partitions: list[str]) -> Desc
 
 
 def _checked(ranges: Ranges, first: int, end: int, known: Known | None) -> tuple[int, int]:
-    """Make sure that a range is there, and is what the reader knows; return what there is."""
+    """Make sure that a range exists, and fits the reader's knowledge; return the existing part."""
     if ranges.queue is not None:
         check_path(ranges.queue, known, end)
     oldest, newest = ranges.bounds()

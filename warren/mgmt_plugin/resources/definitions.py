@@ -49,7 +49,7 @@ MULTIPART: Final = "multipart/form-data"
 FILE_FIELD: Final = "file"
 OF_VHOST: Final = ("queues", "exchanges", "bindings")
 BLOCK_ROWS: Final = 256
-ROW_BYTES: Final = 40  # what a row takes beside its bytes
+ROW_BYTES: Final = 40  # memory of a row in addition to its bytes
 
 
 def _user(access: AccessControl, record: UserPut) -> Described:
@@ -76,7 +76,7 @@ def _queue(queue: Queue) -> Described:
 
 
 class _Sections:
-    """The sections of a file, each row encoded as soon as it is described; `hold` is told how large they are.
+    """The sections of a file, each row encoded as soon as it is described; `hold` is called with their sizes.
 
     Rows of queues, exchanges and bindings are `without` one of their fields.
     """
@@ -189,7 +189,7 @@ class DefinitionHandlers(Handlers):
     async def export_definitions(self, call: Call) -> Response:
         """Answer with the definitions of everything, or of the vhost of the path.
 
-        The file is made before it is sent: what a slow reader took over minutes would not fit together.
+        The file is made before it is sent: if a slow reader took minutes for it, its parts would not fit together.
         """
         await call.request.begin_work()
         of_vhost = "vhost" in call.params
@@ -252,7 +252,7 @@ class DefinitionHandlers(Handlers):
         return Response(200, pieces=json_pieces({"conflicts": Rows(conflicts, _describe)}))
 
     async def plan_import(self, call: Call) -> Response:
-        """Answer with what importing the body would do."""
+        """Answer with the changes that importing the body would make."""
         async with self._planned(call) as plan:
             pass
         shown = {"changes": Rows(plan.changes, _describe), "conflicts": len(plan.conflicts())}

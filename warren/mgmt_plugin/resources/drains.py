@@ -72,7 +72,7 @@ class Opening(msgspec.Struct):
 
 
 class Claiming(msgspec.Struct):
-    """What to acknowledge and what to claim: see `Drains.claim`. `life`: the life of the last claim below `after`."""
+    """The claims to acknowledge and to make: see `Drains.claim`. `life`: the life of the last claim below `after`."""
 
     epoch: int
     after: int

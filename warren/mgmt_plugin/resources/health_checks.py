@@ -25,7 +25,7 @@ from warren.server.network.tls import ServerTls
 from warren.server.regular_files import copied, read_regular
 from warren.server.threads import FILES, in_thread
 
-# What protocols of listeners are called in health checks, beside their own names.
+# Other names for the protocols of listeners in health checks.
 OTHER_NAMES: Final = {
     "amqp": {"amqp091", "amqp0-9-1"},
     "amqps": {"amqp/ssl", "amqp091/ssl"},

@@ -45,13 +45,13 @@ class Publish(msgspec.Struct):
 
 
 class Get(msgspec.Struct):
-    """How many messages to get, and what to do with them then; the first three have to be there."""
+    """How many messages to get, and how to settle them; the first three fields are required."""
 
     ackmode: str | None = None
     count: int | None = None
     encoding: str | None = None
     truncate: int | None = None
-    requeue: bool | None = None  # what RabbitMQ had before there were ack modes
+    requeue: bool | None = None  # RabbitMQ's field from before ack modes
 
 
 async def decode_payload(payload: str, encoding: str) -> bytes:
@@ -140,7 +140,7 @@ def _asked_for(wanted: Get) -> tuple[str, int, str]:
     """Return the ack mode, the count and the encoding of a request.
 
     Raises:
-        HttpError: 400, with RabbitMQ's reasons for what is missing and for the encoding.
+        HttpError: 400, with RabbitMQ's reasons for missing fields and for the encoding.
     """
     mode = wanted.ackmode
     if mode is None and wanted.requeue is not None:

@@ -171,14 +171,14 @@ class NodeHandlers(Handlers):
         return described
 
     def _role(self) -> Described:
-        """Return what this node is among others."""
+        """Return the role of this node among others."""
         cluster = self._management.cluster
         if cluster is None:
             return {"role": "single"}
         return {name: value for name, value in cluster()["members"][0].items() if name != "node"}
 
     async def _with_memory(self, call: Call) -> Described:
-        """Return the node, with what takes its memory if the query asks for that."""
+        """Return the node, with the uses of its memory if the query asks for that."""
         described = self.describe_node(call)
         if call.flag("memory"):
             described["memory"] = await self._memory(call)

@@ -75,7 +75,7 @@ def context_rows(node: str, listening: Sequence[Listening]) -> list[Described]:
 
 
 def cluster_of(status: Described) -> Described:
-    """Return the cluster in short, by what ``/api/cluster/status`` answers."""
+    """Return the cluster in short, from the answer of ``/api/cluster/status``."""
     return {
         "name": status.get("cluster"),
         "leader": status["node"],

@@ -225,7 +225,7 @@ class ParameterHandlers(Handlers):
         return describe_parameter(self._the_parameter(call))
 
     def _check_component(self, call: Call) -> None:
-        """Refuse what only administrators set, by this way as by its own.
+        """Refuse components that only administrators set, by this route as by their own.
 
         Raises:
             HttpError: 401.

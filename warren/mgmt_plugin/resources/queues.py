@@ -35,7 +35,7 @@ from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 from warren.queues.queue import Queue
 from warren.streams.stream import Stream
 
-# What an empty queue takes, about.
+# The memory of an empty queue, about.
 QUEUE_BYTES: Final = 1500
 # The second octet of the property flags of a content header, and the bit in it.
 _FLAGS_LOW_AT: Final = 13
@@ -52,7 +52,7 @@ class QueueBody(msgspec.Struct):
 
 
 class Action(msgspec.Struct):
-    """What to do with a queue."""
+    """The action to take on a queue."""
 
     action: str
 
@@ -89,7 +89,7 @@ def head_timestamp(queue: Queue) -> int | None:
 
 
 def consumer_capacity(queue: Queue) -> float:
-    """Return the share of consumers that could take a message now, which is as good as a share of time."""
+    """Return the share of consumers that could take a message now, which stands for a share of time."""
     if not queue.consumers:
         return 0.0
     return sum(consumer.is_ready() for consumer in queue.consumers) / len(queue.consumers)
@@ -180,7 +180,7 @@ class QueueHandlers(Handlers):
             "messages_ram": shown.row[0] - paged_out,
             "messages_ready_ram": shown.row[1] - paged_out,
             "messages_unacknowledged_ram": shown.row[2],
-            # What objects cost is counted with the bodies; those that clients have not answered are not.
+            # The cost of objects is counted with the bodies, but not for unacknowledged messages.
             "memory": queue.ready.memory_bytes() + QUEUE_BYTES,
             "head_message_timestamp": head_timestamp(queue),
             "idle_since": statistics.idle_since(queue),
@@ -233,7 +233,7 @@ class QueueHandlers(Handlers):
         return keys
 
     def describe_without_stats(self, call: Call, queue: Queue) -> Described:
-        """Return a queue as lists show it when nobody wants statistics, at most how long it is."""
+        """Return a queue as lists without statistics show it, at most with its length."""
         described: Described = {
             **queue_to_json(queue.vhost_name, queue_type(queue), queue.declaration),
             "node": self._node,

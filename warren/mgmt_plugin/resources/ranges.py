@@ -64,7 +64,7 @@ BESIDE_BYTES: Final = 8 << 20  # the most that a chunk has in addition to its la
 
 
 def incarnation_of(log: MessageLog, queue: Queue) -> str:
-    """Return what tells this queue from one of the same name that was before it, or will be."""
+    """Return an identity of this queue, different from earlier and later ones of the same name."""
     return incarnation(log.store_id, int(queue.store_id))
 
 
@@ -127,7 +127,7 @@ def described_lives(lineage: Lineage) -> list[tuple[str, int]]:
 
 
 def check_path(queue: OffsetQueue, known: Known | None, end: int) -> None:
-    """Make sure that what a reader knows is what the queue has; `end`: of the range that is asked for.
+    """Make sure that a reader's knowledge fits the queue; `end`: of the requested range.
 
     Raises:
         HttpError: 409, the histories have diverged: the text says where, and what to do.
@@ -140,7 +140,7 @@ def check_path(queue: OffsetQueue, known: Known | None, end: int) -> None:
 
 
 def incarnation(store_id: bytes, queue_id: int) -> str:
-    """Return what tells the queue of that id in a store from all others.
+    """Return an identity for the queue of that id in a store, different from all others.
 
     Only a digest of the store's id is returned: with the id itself a publisher could write frames into his messages.
     """
@@ -161,7 +161,7 @@ class Wanted(NamedTuple):
 
 
 class Ranges(Protocol):
-    """What can be read in ranges: from `first` up to `end`, now."""
+    """A source that can be read in ranges: from `first` up to `end`, now."""
 
     id: str
     queue: OffsetQueue | None  # None: a snapshot, which has no history
@@ -182,7 +182,7 @@ class Ranges(Protocol):
 
 
 class Sources:
-    """What ranges are read from: `log` has the messages, `drains` hold claims while they are read."""
+    """The stores that ranges are read from: `log` has the messages, `drains` hold claims while they are read."""
 
     def __init__(self, log: MessageLog, settle: Callable[[], None], drains: Drains) -> None:
         self._log = log
@@ -190,7 +190,7 @@ class Sources:
         self._drains = drains
 
     def incarnation_of(self, queue: Queue) -> str:
-        """Return what tells this queue from one of the same name that was before it, or will be."""
+        """Return an identity of this queue, different from earlier and later ones of the same name."""
         return incarnation_of(self._log, queue)
 
     def maybe_ranges(self, queue: Queue) -> Ranges | None:

@@ -37,7 +37,7 @@ _REFUSALS: Final[dict[type[SnapshotError], tuple[int, str]]] = {
 
 
 class SnapshotOrder(msgspec.Struct):
-    """How long a snapshot is kept, and whether what clients have is in it."""
+    """How long a snapshot is kept, and whether it contains messages that clients have not acknowledged."""
 
     ttl_s: float = TTL_S
     unacked: bool = False

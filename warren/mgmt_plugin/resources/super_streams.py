@@ -119,7 +119,7 @@ def _stream_arguments(given: dict[str, Any]) -> dict[str, Any]:
         row = BY_KEY.get(key)
         arguments["x-" + key] = value
         if row is not None and row.kind == INTEGER and isinstance(value, str):
-            with contextlib.suppress(ValueError):  # the rules of arguments say what is wrong with it
+            with contextlib.suppress(ValueError):  # the rules of arguments report the error
                 arguments["x-" + key] = integer(value)
     return arguments
 

@@ -76,7 +76,7 @@ class Target(msgspec.Struct):
 
 
 class Passes(msgspec.Struct):
-    """What of a message has to be in it; empty: anything."""
+    """The filter for messages; an empty field fits anything."""
 
     routing_key: str = ""
     header: str = ""
@@ -84,7 +84,7 @@ class Passes(msgspec.Struct):
 
 
 class Order(msgspec.Struct):
-    """What to transfer, and where to. `rate`: at most so many messages per second are looked at."""
+    """The order of a transfer, with its target. `rate`: the most messages per second that are looked at."""
 
     destination: Target
     mode: str = "move"
@@ -171,7 +171,7 @@ class Transfer:
             done = trio.Event()
 
             def told(seen: list[Seen], done: trio.Event = done) -> None:
-                # In the engine's call: what is here now is still where it was seen, and the permissions are today's.
+                # In the engine's call: these messages are still where they were seen, and the permissions are current.
                 principal = self._maybe_principal(broker.access)
                 for each in seen:
                     if principal is not None and self._goes_on():
@@ -215,7 +215,7 @@ class Transfer:
 
     @asynccontextmanager
     async def _paced(self, broker: Broker) -> AsyncIterator[None]:
-        """Wait behind a piece for what publishers wait for, and as long as the rate asks for."""
+        """Wait after a piece for everything that publishers wait for, and as long as the rate demands."""
         began_s = trio.current_time()
         scanned = self.scanned
         yield
@@ -249,7 +249,7 @@ class Transfer:
         if keeper is not None and keeper.expiry.is_expired(seen.message):
             return  # the lifetime of a copy would start again
         if self.moves and not still_waits(self.queue, seen):
-            return  # what went before it has pushed it out
+            return  # an earlier message of this transfer has pushed it out
         if self._publish(seen.message, principal) and self.moves and still_waits(self.queue, seen):
             settle_seen(self.queue, seen)
 
