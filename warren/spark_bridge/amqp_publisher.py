@@ -221,7 +221,7 @@ class Publisher:
                 self._take(_method_of(payload))
 
     def _lost(self, error: OSError | None) -> None:
-        # What came before the end says why.
+        # The data that came before the end gives the reason.
         while (found := self._next_frame()) is not None:
             if found[0] == _METHOD:
                 self._take(_method_of(found[2]))

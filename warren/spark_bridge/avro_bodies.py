@@ -59,7 +59,7 @@ Convert = Callable[[Any], Any]
 
 
 class AvroBodies:
-    """Makes values of bodies. `schema`: the reader's, `others`: what it refers to, in order; `registry`: of writers."""
+    """Makes values of bodies. `schema`: the reader's, `others`: its references, in order; `registry`: of writers."""
 
     def __init__(self, schema: str, registry: RegistryClient | None = None, *, others: Sequence[str] = ()) -> None:
         parts = [_parsed_text(each) for each in others]
@@ -148,7 +148,7 @@ def _parsed(schema: Any, others: list[Any]) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _plain(schema: Any) -> Any:
-    """Return a schema without logical types: what these say is done here, by the schema of the reader alone."""
+    """Return a schema without logical types: they are applied here, by the schema of the reader alone."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if not isinstance(schema, dict):
@@ -323,7 +323,7 @@ _MOMENTS: Final[Mapping[str, tuple[datetime, int]]] = {
 
 
 def _decimal(raw: bytes, digits: int, scale: int) -> Decimal:
-    # Not int.from_bytes of whatever comes: what is much longer than its digits is never worked out.
+    # Not int.from_bytes of any value: a value that is much longer than its digits is never converted.
     if len(raw) > DIGITS_MAX or len(str(abs(number := int.from_bytes(raw, "big", signed=True)))) > digits:
         raise ValueError(f"a decimal of more than {digits} digits")
     return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))

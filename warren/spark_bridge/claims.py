@@ -60,7 +60,7 @@ class Claims:
     def requeue(self, frame: DataFrame, after: str | None = None) -> None:
         """Have the messages of `frame` put back into their queue with the batch, which counts as a failed delivery.
 
-        `after`: a time such as 30s, before which nobody gets them; None: as the queue says.
+        `after`: a time such as 30s, before which they are not delivered; None: the queue's own delay.
         """
         delay_ms = None if after is None else round(Given({"after": after}).duration_s("after", 0.0) * 1000)
         self._settle(frame, REQUEUE, delay_ms)

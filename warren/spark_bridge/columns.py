@@ -126,11 +126,11 @@ class Chunk:
             routes,
         ) = _HEAD.unpack_from(head)
         self.is_sparse: bool = flags & SPARSE != 0
-        self.is_compacted: bool = flags & COMPACTED != 0  # what is missing is not lost
+        self.is_compacted: bool = flags & COMPACTED != 0  # missing offsets are not lost
         self.is_counted: bool = flags & COUNTED != 0
         self.route_count: int = routes
         self.bytes: int = 0  # of the whole chunk
-        self._at = at  # in what was read, for messages
+        self._at = at  # in the data that was read, for messages
         sizes = _PARTS.unpack_from(head, _PARTS_AT)
         self._whole = sizes[1::2]
         self._stored: list[tuple[int, int]] = []
@@ -211,7 +211,7 @@ class Chunk:
         return low, max(low, high)
 
     def ends(self, number: int) -> npt.NDArray[np.int32]:
-        """Return where each value begins, and where the last one ends, in the part behind part `number`."""
+        """Return where each value begins, and where the last one ends, in the part after part `number`."""
         found: npt.NDArray[np.int32] = self._array(number, "<i4", self.count + 1)
         if found[0] != 0 or int(found[-1]) != self._whole[number + 1] or bool((found[1:] < found[:-1]).any()):
             raise self._damaged(f"the ends in part {number} do not ascend")
@@ -288,7 +288,7 @@ class Chunk:
 
 
 def let_go(chunks: list[Chunk]) -> Iterator[Chunk]:
-    """Yield chunks and forget each: what was read of one is uncompressed, and many times as large as it was."""
+    """Yield chunks and forget each: a chunk that was read is uncompressed, and many times as large as before."""
     chunks.reverse()
     while chunks:
         yield chunks.pop()

@@ -190,7 +190,7 @@ class _Parser:
         return _not(test) if is_not else test
 
     def _value(self, name: str, kind: pa.DataType) -> pa.Scalar:
-        """Step over a value and return it as what it is compared with."""
+        """Step over a value and return it in the form that it is compared in."""
         token = self._peek()
         self._next += 1
         value: Any = None

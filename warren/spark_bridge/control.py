@@ -143,8 +143,8 @@ class Snapshot(NamedTuple):
 class Session(NamedTuple):
     """An open drain: claimed and not acked are the offsets [first, end) of the queue `queue`.
 
-    `lives`: which lives of the broker have claimed which offsets; None: it does not tell. `acked`: up to where readers
-    have acknowledged claims; what is from there up to `first` was released.
+    `lives`: which lives of the broker have claimed which offsets; None: the broker does not say. `acked`: up to where
+    readers have acknowledged claims; those from there up to `first` were released.
     """
 
     epoch: int
@@ -157,10 +157,10 @@ class Session(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What is claimed: the offsets [first, end); nothing was ready when they are equal.
+    """The claims: the offsets [first, end); nothing was ready when they are equal.
 
-    `first` is larger than what was asked for only when claims have been released: those offsets will never be.
-    `life`: the life of the broker that has claimed the last one; None: it does not tell.
+    `first` is larger than the requested one only when claims have been released: those offsets will never exist.
+    `life`: the life of the broker that has claimed the last one; None: the broker does not say.
     """
 
     first: int
@@ -176,7 +176,7 @@ class Failed(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What became of a commit of stages."""
+    """The result of a commit of stages."""
 
     committed: bool
     duplicate: bool
@@ -256,7 +256,7 @@ class BrokerClient:
     def at(self, url: str) -> BrokerClient | None:
         """Return a client of another node of this broker, in which nothing is waited for long.
 
-        None: what is told of it is no such URL, or it is not reached as safely as this one is.
+        None: the text about it is not such a URL, or it is not reached as safely as this broker.
         """
         parts = urlsplit(url)
         try:
@@ -299,7 +299,7 @@ class BrokerClient:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def describe(self, queue: str) -> Description:
-        """Return what `queue` is and which offsets it has."""
+        """Return the type of `queue` and its offsets."""
         try:
             return self._description(self._object("GET", ("warren", "data", self.vhost, queue)))
         except NotFound as error:
@@ -369,7 +369,7 @@ class BrokerClient:
         properties: bool = True,
         snapshot: str | None = None,
     ) -> tuple[pa.Buffer, int]:
-        """Return chunks that cover the offsets from `first` on, one behind the other, and the offset where they end.
+        """Return chunks that cover the offsets from `first` on, one after the other, and the offset where they end.
 
         The first chunk may begin before `first`, the last one reach beyond `end`. They may end at `first` itself, when
         retention is just removing that: the next call is answered with `Gone`.
@@ -501,7 +501,7 @@ class BrokerClient:
         self._send("PUT", ("warren", "streams", self.vhost, queue, "groups", group), raw=raw, is_json=True)
 
     def descriptions(self) -> list[Description]:
-        """Return what all queues of the vhost are that the user may read, super streams among them."""
+        """Return the descriptions of all queues of the vhost that the user may read, super streams among them."""
         found = self._list("GET", ("warren", "data", self.vhost))
         return [self._description(item) for item in found]
 
@@ -591,7 +591,7 @@ class BrokerClient:
     ) -> Claim:
         """Ack the claims below `after` for good, claim the next messages, and return their range.
 
-        `until`: a mark; what came into the queue after it is not claimed. `life`: the life of the broker that has
+        `until`: a mark; messages that came into the queue after it are not claimed. `life`: the life of the broker that
         claimed the last offset below `after`.
 
         Raises:
@@ -622,7 +622,7 @@ class BrokerClient:
         *,
         delay_ms: int | None = None,
     ) -> None:
-        """Decide what becomes of claims once they are acknowledged: `how` is ack, dead_letter or requeue.
+        """Decide how claims are settled once they are acknowledged: `how` is ack, dead_letter or requeue.
 
         `id`: of the queue of the claims. `delay_ms`: of requeue, None: the queue's own delay.
         """
@@ -708,13 +708,13 @@ class BrokerClient:
             pass
 
     def purge(self, queue: str) -> None:
-        """Throw away what waits in `queue`."""
+        """Delete the waiting messages of `queue`."""
         self._send("DELETE", ("queues", self.vhost, queue, "contents"))
 
     # --- requests ------------------------------------------------------------------------------------------------
 
     def _made(self, make: Callable[[], T]) -> T:
-        """Return what `make` makes of an answer."""
+        """Return the result of `make` for an answer."""
         try:
             return make()
         except (KeyError, TypeError, ValueError) as error:

@@ -91,7 +91,7 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what Spark asks on the driver, always the same reader -----------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        """Return what stands before the first batch."""
+        """Return the offset before the first batch."""
         return sentinel(DRAIN)
 
     def getDefaultReadLimit(self) -> ReadLimit:

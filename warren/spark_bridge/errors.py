@@ -85,4 +85,4 @@ class Refused(BrokerError):
 
 
 class CorruptBody(BridgeError):
-    """The body of a message is not what its schema says; the text says how."""
+    """The body of a message does not fit its schema; the text gives the reason."""

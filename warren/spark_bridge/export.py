@@ -56,7 +56,7 @@ _LEAVE_S: Final = 2.0  # how long to wait for an answer that is no longer needed
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What to export, and to where: a directory, or a URL.
+    """The source of an export, and its target: a directory, or a URL.
 
     `start`, `end`: an offset, first, last, next, an age or a time.
     """
@@ -92,7 +92,7 @@ class Watcher(Protocol):
 
 
 class Planned(NamedTuple):
-    """What an export would do."""
+    """The plan of an export."""
 
     mode: str
     sources: tuple[tuple[str, int, int], ...]  # name, from, to
@@ -183,7 +183,7 @@ class Export:
     # --- the whole -----------------------------------------------------------------------------------------------
 
     def plan(self) -> Planned:
-        """Return what `run` would do; nothing is written, frozen or claimed."""
+        """Return the plan of `run`; nothing is written, frozen or claimed."""
         state = manifest.maybe_load(self._note)
         found = self._client.describe(self._options.queue)
         mode = self._mode(found)
@@ -251,10 +251,10 @@ class Export:
         return mode
 
     def _consumer(self, state: Manifest | None) -> str:
-        """Return the name of the session that is drained with: what its claims are found by in the next run.
+        """Return the name of the session for draining: the next run finds its claims by it.
 
-        As long as there may be claims that is what the manifest says, wherever the place is by now, and however earlier
-        versions made names. Else it is the same for the same queue and place.
+        As long as there may be claims it is the name in the manifest, even if the place was moved, or an earlier
+        version made the name. Else it is the same for the same queue and place.
         """
         if self._options.consumer is not None:
             return self._options.consumer

@@ -43,7 +43,7 @@ class Target(Protocol):
         """Tell whether it is time to commit."""
 
     def commit(self, after: Manifest) -> list[FileEntry]:
-        """Make what was written safe and seen, and return what files it is in; `after`: what will be so then."""
+        """Make the written rows safe and visible, and return their files; `after`: the state after that."""
 
     def abandon(self) -> None:
         """Discard uncommitted rows."""
@@ -80,8 +80,8 @@ def divided(batch: pa.RecordBatch, partition_by: str | None) -> Iterator[tuple[s
 def directory_of(value: str | None) -> str:
     """Return a value as the names of directories have it, for all readers of them.
 
-    As with Spark, which reads no empty one, and takes each escape for a character where others take it for an octet:
-    what is not ASCII is there as it is.
+    This is as in Spark, which does not read empty values, and takes each escape for a character where others take it
+    for an octet: characters outside ASCII are there as they are.
     """
     if not value:
         return NULL_VALUE

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 FRAME_BYTES_MAX: Final = 131072
 NAME_BYTES_MAX: Final = 255
-PART_BYTES_MOST: Final = 32 << 20  # of a part of a stage, which is what the broker takes in one request
+PART_BYTES_MOST: Final = 32 << 20  # of a part of a stage: the largest request that the broker takes
 # Of bodies that are encoded in one go: Arrow's binaries end at 2 GiB.
 SLICE_BYTES: Final = 64 << 20
 
@@ -43,7 +43,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 def too_large(row: int, size: int) -> str:
-    """Return the text about a message that no part of a stage can hold."""
+    """Return the text about a message that is too large for a part of a stage."""
     return (
         f"row {row} becomes a message of {size} bytes with its frames, and what is staged may have {PART_BYTES_MOST} "
         "at most: publish it over AMQP"
@@ -118,7 +118,7 @@ def _lengths(values: pa.Array) -> Numbers:
 
 
 def _methods(exchanges: pa.Array | str, keys: pa.Array | str, count: int, *, mandatory: bool) -> list[Any]:
-    """Return what stands in front of the content header, in one piece or more."""
+    """Return the bytes in front of the content header, in one piece or more."""
     flags = b"\x01" if mandatory else b"\x00"
     if isinstance(exchanges, str) and isinstance(keys, str):
         names = _short("exchange", exchanges) + _short("routing_key", keys)

@@ -65,7 +65,7 @@ def encode_tables(values: pa.Array) -> pa.Array:
 
 
 def lengths(tables: pa.Array) -> pa.Array:
-    """Return what stands in front of each of `tables`: its length."""
+    """Return the bytes in front of each of `tables`: its length."""
     sizes = pc.binary_length(tables)
     made = _binaries(sizes.fill_null(0).to_numpy().astype(">u4").view(np.uint8), 4)
     return pc.if_else(tables.is_valid(), made, pa.scalar(None, pa.binary())) if tables.null_count else made
@@ -260,7 +260,7 @@ def _table_of_json(text: str) -> bytes:
 
 
 def _natural(value: Any) -> bytes:
-    """Return tag and payload of what JSON has."""
+    """Return tag and payload of a value of JSON."""
     if value is None:
         return b"V"
     if isinstance(value, bool):

@@ -40,7 +40,7 @@ from warren.spark_bridge.schema import JSON, MAP
 
 DEPTH_MAX: Final = 16
 ENTRIES_MAX: Final = 4096
-# Tags with a payload of fixed size: how many bytes, and what NumPy calls the number.
+# Tags with a payload of fixed size: the number of bytes, and NumPy's name for the number.
 NUMBERS: Final = {
     "t": (1, ">u1"),
     "b": (1, ">i1"),
@@ -78,7 +78,7 @@ def bytes_text(raw: bytes) -> str:
 
 
 def float_text(value: float) -> str:
-    """Return a number as text: what Python's repr makes of it, with NaN and Infinity spelt as in JSON."""
+    """Return a number as text: as Python's repr has it, with NaN and Infinity spelt as in JSON."""
     if math.isfinite(value):
         return repr(value)
     return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"

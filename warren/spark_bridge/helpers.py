@@ -1,6 +1,6 @@
 """Helper functions around the data source that users would otherwise write themselves.
 
-1. Everything works on batches and streams alike, but for what looks at data when it is called:
+1. Everything works on batches and streams alike, except functions that look at data when they are called:
    `infer_json_schema` reads a sample.
 2. Nothing here needs more of Warren than the rest of this package.
 """
@@ -48,10 +48,10 @@ _DEATHS: Final = "array<struct<count:bigint,reason:string,queue:string,exchange:
 def register(spark: SparkSession, *, pushdown: bool = False, ship: bool | None = None) -> None:
     """Make the format "warren" known to a session.
 
-    `pushdown`: have Spark push filters down to the reader. Only where no data frame is used twice: Spark 4.3 remembers
-    what was pushed down in the frame, so ``frame.where(...)`` makes a later ``frame.count()`` count what is left.
+    `pushdown`: have Spark push filters down to the reader. Only where no data frame is used twice: Spark 4.3 keeps
+    pushed-down filters in the frame, so ``frame.where(...)`` makes a later ``frame.count()`` count only the rest.
     `ship`: send this package to the executors; None: when they are not on this machine. Executors that have it
-    installed use what was sent.
+    installed use the one that was sent.
     """
     if pushdown:
         spark.conf.set(PUSHDOWN_CONF, "true")
@@ -148,14 +148,14 @@ def _is_loose(body: Column, found: Column, schema: StructType) -> Column:
     """Tell whether Spark takes a body for JSON that is not, or whether `found` lacks something of it."""
     from pyspark.sql import functions as F
 
-    # Spark reads up to the end of the first value. In an array that ends with a text nobody can know, the rest is seen;
+    # Spark reads up to the end of the first value. In an array that ends with an unguessable text the rest is seen,
     # and a variant has each name once.
     end = uuid4().hex
     whole = F.try_parse_json(F.concat(F.lit("["), body, F.lit(f',"{end}"]')))
     is_one = (
         F.try_variant_get(whole, "$[1]", "string").eqNullSafe(end) & F.try_variant_get(whole, "$[2]", "string").isNull()
     )
-    is_large = F.length(body) > _VARIANT_CHARACTERS  # more than a variant has is not told from what is wrong
+    is_large = F.length(body) > _VARIANT_CHARACTERS  # too large for a variant and invalid look the same
     infinite = _maybe_infinite(found, schema)
     loose = (F.trim(body) == "") | (~is_large & ~is_one)
     return loose if infinite is None else loose | infinite
@@ -288,7 +288,7 @@ def _settled(
 def lag_of(progress: Mapping[str, Any]) -> dict[str, int]:
     """Return how many offsets each stream has after the position of a query, as ``query.lastProgress`` says.
 
-    Drains, and sources of others, are left out: what waits in a queue is not in the progress.
+    Drains, and other sources, are left out: the waiting messages of a queue are not in the progress.
     """
     found: dict[str, int] = {}
     for source in progress["sources"]:

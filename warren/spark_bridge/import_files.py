@@ -59,7 +59,7 @@ _AGAIN: Final = ("queue_full", "conflict")
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What to publish, out of a directory or a URL, and where to. `exchange`, `routing_key` None: as each row says."""
+    """The source, a directory or a URL, and the target. `exchange`, `routing_key` None: as each row says."""
 
     source: Path | str
     exchange: str | None = None
@@ -103,7 +103,7 @@ class ImportState:
 
 
 class PlannedImport(NamedTuple):
-    """What an import would do."""
+    """The plan of an import."""
 
     files: int
     rows: int | None
@@ -174,7 +174,7 @@ class Import:
         return sources
 
     def plan(self) -> PlannedImport:
-        """Return what `run` would do; nothing is published."""
+        """Return the plan of `run`; nothing is published."""
         state = self._begun()
         rows = None if self._export is None else self._export.rows
         return PlannedImport(len(self._sources), rows, state.rows)

@@ -65,7 +65,7 @@ def read_chunks_here(
     """
     try:
         listed = client.files(queue, first, end, id)
-    except (NotFound, Refused):  # a broker that cannot tell; or no queue, as the data port will say
+    except (NotFound, Refused):  # the broker does not have this call; or the queue is gone, as the data port will say
         listed = None
     if listed is None or (which == AUTO and not (listed.boot and listed.boot == _maybe_boot_id())):
         yield from over_the_port(first, end)

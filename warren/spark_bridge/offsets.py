@@ -83,7 +83,7 @@ def _entry(position: Position) -> dict[str, Any]:
 
 
 def positions_of(offset: Mapping[str, Any], kind: str = STREAMS) -> dict[str, Position]:
-    """Return what `offset` says; nothing for the one before the first batch.
+    """Return the positions in `offset`; nothing for the one before the first batch.
 
     Raises:
         OffsetError: it is of another version or mode, or not ours.

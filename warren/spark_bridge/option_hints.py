@@ -1,4 +1,4 @@
-"""What to use here instead of options that users of other sources know: Kafka's, RabbitMQ's clients', Pulsar's.
+"""Hints for options that users of other sources know: Kafka's, RabbitMQ's clients', Pulsar's.
 
 1. A hint names options of this source only, and only such as mean the same.
 2. Names are compared without case, and by the longest beginning that is known: ``kafka.ssl.`` before ``kafka.``.
@@ -58,7 +58,7 @@ _BEGINNINGS: Final = {
     "rabbitmq.": _BROKER,
     "pulsar.": _BROKER,
 }
-# What Spark hands on of a table that CREATE TABLE makes, instead of its options.
+# The words that Spark passes on for a table of CREATE TABLE, instead of its options.
 _OF_TABLES: Final = frozenset(("owner", "provider", "location", "comment", "external", "collation"))
 NO_TABLES: Final = (
     "to a table that CREATE TABLE makes Spark passes no options. Make a view instead: "

@@ -246,7 +246,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """All that a reader wants to know. `mode` None: what suits the type of each queue."""
+    """All options of a reader. `mode` None: as it suits the type of each queue."""
 
     connection: Connection
     queues: tuple[str, ...] = ()
@@ -300,7 +300,7 @@ def check_names(options: Mapping[str, str], known: Iterable[str]) -> None:
     """Make sure that each option is one of `known`.
 
     Raises:
-        OptionError: one is not; it names what it stands for elsewhere, or the nearest.
+        OptionError: an option is unknown; it names the equivalent here, or the nearest name.
     """
     names = {name.lower(): name for name in known}
     for name in options:
@@ -392,7 +392,7 @@ def connection_of(options: Mapping[str, str], environment: Mapping[str, str] | N
     secure = parts.scheme == "amqps"
     host = given.text("host") or parts.hostname or "localhost"
     shown_host = f"[{host}]" if ":" in host else host
-    # A URI of one broker beside the management URL of another: what stands nearer to the user wins, both or neither.
+    # A URI of one broker beside the management URL of another: the source nearer to the user wins, both or neither.
     url = given.text("managementUrl")
     if url is None and not said and given.text("host") is None:
         url = environment.get("WARREN_MANAGEMENT_URL")
@@ -711,7 +711,7 @@ def _check_together(given: Given, made: ReadOptions) -> None:
 
 
 def _check_for(given: Given, made: ReadOptions, streaming: bool) -> None:
-    """Refuse what only a batch, or only a stream, can do."""
+    """Refuse options that only a batch, or only a stream, can have."""
     if streaming:
         if made.mode == SNAPSHOT:
             raise OptionError("option mode: a snapshot does not change, so only a batch can read it (spark.read)")

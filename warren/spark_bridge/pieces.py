@@ -97,7 +97,7 @@ def cut(client: BrokerClient, options: ReadOptions, ranges: Iterable[Range]) -> 
 
 
 def _maybe_token(client: BrokerClient, options: ReadOptions, name: str) -> DataToken | None:
-    """Return what tasks read `name` with; None: they ask as the planner does.
+    """Return the token for tasks to read `name`; None: they log in as the planner does.
 
     Raises:
         OptionError: they must not, and the broker has no listener for them.
@@ -121,7 +121,7 @@ def client_of_task(options: ReadOptions, piece: Range) -> BrokerClient:
 
 
 def maybe_left_of(client: BrokerClient, wanted: Range) -> Range | None:
-    """Return what is left of a range that was there when it was planned, and say what is not; None: nothing."""
+    """Return the remaining part of a planned range, and report the missing one; None: nothing remains."""
     try:
         found = client.describe(wanted.name)
     except NotFound:
@@ -246,7 +246,7 @@ def _may_give_up(piece: Range) -> bool:
 def _not_given_up(
     chunk: Chunk, piece: Range, batches: Iterable[pa.RecordBatch], low: int, high: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield of the rows [low, high) those that may be tried again; the broker gives up the others by the same rule."""
+    """Yield those of the rows [low, high) that may be repeated; the broker gives up the others by the same rule."""
     assert piece.limit is not None
     mask = chunk.delivery_counts(low, high) + piece.failures <= piece.limit
     at = 0
@@ -260,5 +260,5 @@ def _not_given_up(
 
 
 def say(text: str) -> None:
-    """Write a line to where Spark keeps what its workers say."""
+    """Write a line to the place where Spark keeps the output of its workers."""
     print(f"warren: {text}", file=sys.stderr, flush=True)

@@ -30,7 +30,7 @@ from warren.spark_bridge.errors import BridgeError, UsageError
 
 OWN: Final = "_manifest/"
 TEMPORARY: Final = "_tmp"
-# Schemes of pyarrow, and what their first part is called.
+# Schemes of pyarrow, and the name of their first part.
 _SCHEMES: Final = {"s3": "bucket", "gs": "bucket", "gcs": "bucket", "abfs": "container", "abfss": "container"}
 # Which store has the bucket, where it is not that of the scheme: in the query of a URL, and in the environment.
 _ENDPOINT_OPTIONS: Final = ("endpoint_override", "blob_storage_authority", "dfs_storage_authority")
@@ -75,7 +75,7 @@ class Place(Protocol):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The same for the same place, however it is written; first what can be shown of it."""
+        """The same for the same place, however it is written; the first element can be shown to people."""
 
     @property
     def is_empty(self) -> bool:
@@ -242,7 +242,7 @@ def _another_export(place: Place) -> str:
 
 @contextmanager
 def _locked_by_name(kind: str, identity: Sequence[str], refusal: str) -> Iterator[None]:
-    """Lock what has no place on this machine: a directory stands for it, as long as somebody has the lock."""
+    """Lock a place that is not on this machine: a directory stands for it, as long as the lock is held."""
     digest = sha256("\0".join(identity).encode()).hexdigest()[:16]
     directory = Path(tempfile.gettempdir()) / f"warren-{kind}-{os.getuid()}-{digest}"
     directory.mkdir(exist_ok=True)
@@ -287,7 +287,7 @@ class ObjectPrefix:
             raise UsageError(f"{url}: names no {what}, as in {form}")
         if parts.fragment:
             raise UsageError(f"{url}: has a # in it, which must be written %23")
-        # Where it is, without what the query says of how to get there, and without a password.
+        # The location, without the query, which says how to get there, and without a password.
         where = f"{name}{at}{host}" if what == "container" else host
         self._shown = f"{parts.scheme.lower()}://{where}{parts.path.rstrip('/')}"
         self._what = f"{what} {bucket!r}"

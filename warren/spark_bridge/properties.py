@@ -268,7 +268,7 @@ def encode_properties(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
     a property that is not there.
 
     Raises:
-        ValueError: a column that there is not, or a value that AMQP cannot have; the reason names column and row.
+        ValueError: an unknown column, or a value that AMQP cannot have; the reason names column and row.
     """
     for name in columns:
         if name not in PROPERTY_COLUMNS:

@@ -49,7 +49,7 @@ Convert = Callable[[Any], Any]
 class ProtobufBodies:
     """Makes values of bodies. `descriptors`: a set, as ``protoc --descriptor_set_out`` writes it.
 
-    `message`: the full name of what bodies are. `registry`: that of the writers.
+    `message`: the full name of the bodies' message. `registry`: that of the writers.
     """
 
     def __init__(self, descriptors: bytes, message: str, registry: RegistryClient | None = None) -> None:
@@ -130,7 +130,7 @@ def message_name(file: Any, indexes: list[int]) -> str:
 
 
 def _pool_of_set(data: bytes) -> Any:
-    """Return the descriptors in what ``protoc --descriptor_set_out`` writes.
+    """Return the descriptors in a file of ``protoc --descriptor_set_out``.
 
     Raises:
         UsageError: the data is not such a set, or lacks a file that others import.
@@ -259,14 +259,14 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 class _Columns:
-    """What becomes of the fields of messages: their Arrow types, and how values are got out."""
+    """The conversion of the fields of messages: their Arrow types, and how values are read."""
 
     def __init__(self) -> None:
         self._open: set[str] = set()
         self._count = 0
 
     def message(self, descriptor: Any) -> tuple[pa.DataType, Convert]:
-        """Return the struct of a message, and what makes it of one."""
+        """Return the struct of a message, and the function that makes it."""
         name = descriptor.full_name
         if name in self._open:
             raise UsageError(f"the message {name} contains itself, of which no column can be made")

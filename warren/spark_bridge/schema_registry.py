@@ -125,7 +125,7 @@ class RegistryClient:
         return self._version(subject, "latest", descriptor)
 
     def below(self, schema: Schema, *, descriptor: bool = False) -> dict[str, Schema]:
-        """Return the schemas that `schema` refers to, and those that these do, by name, each behind what it needs.
+        """Return the schemas that `schema` refers to, and those that these do, by name, each after those it needs.
 
         Raises:
             UsageError: they are too many, or missing. BrokerError: the registry does not answer.

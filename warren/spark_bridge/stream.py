@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what Spark asks on the driver, always the same reader -----------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        """Return what stands before the first batch: nothing but how the query was to begin."""
+        """Return the offset before the first batch: it has only the wanted beginning of the query."""
         return sentinel(str(self.options.start or LATEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -278,7 +278,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = positions[name].next
             try:
                 found = self.client.plan(name, first, first + rows, positions[name].id, max_bytes=size)
-            except (AnotherQueue, Diverged, Gone, NotFound) as error:  # just now: the next look decides what that means
+            except (AnotherQueue, Diverged, Gone, NotFound) as error:  # just now: the next look decides about that
                 say(str(error))
                 return 0, 0
             return found.bounds[-1] - first, sum(found.bytes)

@@ -1,7 +1,7 @@
 """Files of rows: Parquet, Arrow, JSON lines and CSV, written with exact knowledge of their content.
 
 1. Every octet passes a `Sink`, which counts and sums it; `close` returns when the file is on disk.
-2. Rows are gathered into groups of up to `GROUP_ROWS` or `GROUP_BYTES`: that is what is in memory at most.
+2. Rows are gathered into groups of up to `GROUP_ROWS` or `GROUP_BYTES`: memory holds at most one group.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Sink:
         self._file.close()
 
     def close(self) -> None:
-        """Do nothing: Arrow closes what it writes to, and this must be on disk first."""
+        """Do nothing: Arrow closes its target, and this must be on disk first."""
 
 
 class _Encoder(Protocol):
@@ -125,7 +125,7 @@ class TableFile:
 
     @property
     def bytes(self) -> int:
-        """About how large the file is, with what still waits."""
+        """The approximate size of the file, with the rows that still wait."""
         return self._sink.bytes + int(self._waiting_bytes * self._ratio)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -224,7 +224,7 @@ def ending(form: str, compression: str) -> str:
 
 
 def checked_compression(form: str, compression: str | None) -> str:
-    """Return what files of a format are compressed with.
+    """Return the compression of files of a format.
 
     Raises:
         UsageError: the format is unknown, or cannot be compressed this way.

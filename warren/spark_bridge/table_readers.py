@@ -176,7 +176,7 @@ def _csv_blocks(path: Path, block_bytes: int) -> Iterator[pa.RecordBatch]:
             read_options=csv.ReadOptions(block_size=block_bytes),
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(
-                # Everything as text, and null only what is nothing at all.
+                # Everything as text; only a missing value is null.
                 column_types=dict.fromkeys([*MESSAGE_COLUMNS, BODY_BASE64], pa.string()),
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
@@ -251,7 +251,7 @@ def _as_messages(batch: pa.RecordBatch, source: SourceFile, wanted: frozenset[st
             if name == "body":
                 found = _body(batch)
                 if found is not None and source.form == CSV:
-                    found = found.fill_null(b"")  # which CSV of others does not tell from nothing
+                    found = found.fill_null(b"")  # other programs' CSV has the same for empty and for missing
             elif name in batch.schema.names:
                 found = _column(name, batch.column(name), source.headers)
             elif name in source.partition:
@@ -260,7 +260,7 @@ def _as_messages(batch: pa.RecordBatch, source: SourceFile, wanted: frozenset[st
             else:
                 continue
             if found is not None and name in _NEVER_NULL and (source.form == DELTA or name in source.partition):
-                found = found.fill_null("")  # directories of Spark and Delta do not tell an empty text from nothing
+                found = found.fill_null("")  # directories of Spark and Delta have the same for empty and for null
         except (ValueError, TypeError, pa.ArrowException) as error:
             raise DamagedFile(f"{source.path}, behind row {at}: column {name}: {error}") from None
         if found is not None:
@@ -341,7 +341,7 @@ def micros_of(text: str) -> int:
 
 
 def _headers(values: pa.Array, headers_format: str | None) -> pa.Array:
-    """Return headers that can be encoded; as JSON they may be what a typed column has become in text."""
+    """Return headers that can be encoded; JSON headers may be the text of a typed column."""
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         if headers_format not in (TYPED, None):

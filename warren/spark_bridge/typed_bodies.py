@@ -165,7 +165,7 @@ def _need_protobuf() -> None:
 
 @lru_cache(READERS_MAX)
 def reader_of(form: BodyFormat) -> BodyReader:
-    """Return what reads bodies of a format in this process."""
+    """Return the reader for bodies of a format in this process."""
     return form.reader()
 
 

@@ -83,7 +83,7 @@ class _Task:
 
     @property
     def prefix(self) -> str:
-        """What message ids of this task begin with; the same in each attempt."""
+        """The beginning of message ids of this task; the same in each attempt."""
         return f"{self.query}/{self.batch}/{self.partition}/"
 
 
@@ -124,7 +124,7 @@ def _checked(options: Mapping[str, str], schema: StructType) -> tuple[WriteOptio
 
 
 class _Writer:
-    """What both kinds of writers do in tasks."""
+    """The part of both kinds of writers that runs in tasks."""
 
     def __init__(self, options: WriteOptions, encoder: RowEncoder) -> None:
         self.options = options
@@ -181,7 +181,7 @@ class _Writer:
         return Written(task.query, None, rows)
 
     def commit_stages(self, messages: list[Written], batch: int, kept_s: int | None) -> None:
-        """Have the broker publish what the tasks have staged.
+        """Have the broker publish the stages of the tasks.
 
         Raises:
             WriteFailed: it does not. BridgeError: the result is unknown.
@@ -202,7 +202,7 @@ class _Writer:
                         stages,
                         mandatory=options.mandatory,
                         kept_s=kept_s,
-                        # A query has one batch at a time: what is left of it was staged by tasks that were killed.
+                        # A query has one batch at a time: its remaining stages are of tasks that were killed.
                         supersedes=_stage_prefix(query),
                         compare=kept_s is None,
                     )

@@ -54,11 +54,11 @@ WRITE_OPTIONS: Final = (
     "maxInFlight",
     "confirmTimeout",
 )
-# What Spark itself hands on to a sink.
+# The options that Spark itself passes to a sink.
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName", "path")
 
 PART_BYTES: Final = 8 << 20
-# What the broker takes in one request, and room for one message more.
+# The largest request that the broker takes, with room for one message more.
 PART_BYTES_MAX: Final = 16 << 20
 AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
@@ -91,7 +91,7 @@ class WriteOptions:
 
 
 def write_options(options: Mapping[str, str], environment: Mapping[str, str] | None = None) -> WriteOptions:
-    """Return what `options` say about writing.
+    """Return the writing options in `options`.
 
     Raises:
         OptionError: they say nothing that can be done.
