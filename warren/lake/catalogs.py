@@ -37,5 +37,5 @@ AVAILABLE_CATALOGS[CatalogType.REST] = lambda name, properties: TimedRestCatalog
 
 
 def open_catalog(given: Mapping[str, str]) -> Catalog:
-    """Return the catalogue with the properties `given`, and with what the environment says of object stores."""
+    """Return the catalogue with the properties `given`, and with the environment's settings for object stores."""
     return load_catalog(**catalog_properties({"name": DEFAULT_CATALOG, **given}))

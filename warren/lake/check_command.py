@@ -148,7 +148,7 @@ def _job(to: str, form: str | None, catalog: str | None, warehouse: str | None, 
 
 
 def _existing(job: Job) -> tuple[Table, Table | None]:
-    """Return the table, and the one of what was refused if there is one, loaded.
+    """Return the table, and the one of refused messages if there is one, loaded.
 
     Raises:
         UsageError: there is no such table. NotOurs: another program has made it.

@@ -230,7 +230,7 @@ def _cluster(master: str | None) -> Iterator[Cluster]:
 def place_of(
     given: dict[str, Any], form: str | None, catalog: str | None, warehouse: str | None, properties: Sequence[str]
 ) -> dict[str, dict[str, str]]:
-    """Add to the words of a table what options say of its place, and return the catalogues that these name.
+    """Add the options for the place of a table to its words, and return the catalogues that they name.
 
     Raises:
         UsageError: they do not go together.
@@ -252,7 +252,7 @@ def place_of(
 
 
 def pairs(texts: Sequence[str]) -> dict[str, str]:
-    """Return what ``--property KEY=VALUE`` says.
+    """Return the properties in ``--property KEY=VALUE``.
 
     Raises:
         UsageError: one of them is not of this form.

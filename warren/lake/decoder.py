@@ -60,14 +60,14 @@ class Decoder(Protocol):
         """Return the columns of a new table."""
 
     def pending(self, columns: pa.Schema, *, can_widen: bool) -> tuple[Change, ...]:
-        """Return what has to be changed in a table with `columns` before it takes rows.
+        """Return the changes that a table with `columns` needs before it takes rows.
 
         Raises:
             UsageError: the table cannot be made to fit.
         """
 
     def decode(self, columns: pa.Schema, messages: Iterable[pa.RecordBatch]) -> Decoded:
-        """Return what becomes of `messages` in a table with `columns`."""
+        """Return the result for `messages` in a table with `columns`."""
 
 
 def message_schema(names: Sequence[str]) -> pa.Schema:
@@ -192,7 +192,7 @@ class FieldDecoder:
 
 @dataclass
 class _Part:
-    """What became of a batch. `rows`: without bodies; `values`: by key; `refused`: with bodies and reasons.
+    """The result for a batch. `rows`: without bodies; `values`: by key; `refused`: with bodies and reasons.
 
     `source` is the batch, and `numbers` has the places of `rows` in it, if integers of it may not fit a column that is
     being found: it may become one of doubles.
@@ -239,7 +239,7 @@ class _Part:
 def _part(
     batch: pa.RecordBatch, known: _BodyColumns, parse: Callable[[bytes], dict[str, Any]], kept: Sequence[str]
 ) -> _Part:
-    """Return what becomes of the bodies of a batch."""
+    """Return the result for the bodies of a batch."""
     refused: dict[int, str] = {}
     values: dict[str, list[Any]] = {}
     for number, raw in enumerate(batch.column("body").to_pylist()):
@@ -342,7 +342,7 @@ class _BodyColumns:
         return {key: each for key, each in found.items() if each is not None}
 
     def settle(self, fields: dict[str, Any]) -> None:
-        """Make values of new columns what these are by now: longs may become doubles, and nothing else something else.
+        """Convert values of new columns to the current kinds: longs may become doubles; nothing else changes.
 
         Raises:
             Unfit: a column does not take one of them.
@@ -395,7 +395,7 @@ class _BodyColumns:
             raise Unfit(f"{self.names[key]}: {error}") from None
 
 
-# Values of which nothing has to be looked at: JSON has no doubles that are not finite.
+# Values that need no check: JSON has no doubles that are not finite.
 _AS_IT_IS: Final = {kinds.STRING: str, kinds.BOOLEAN: bool, kinds.DOUBLE: float}
 _FIELDS_MAX: Final = 100_000
 

@@ -136,7 +136,7 @@ class DeltaWriter:
 
 
 def days_of(rows: pa.Table) -> pa.ChunkedArray:
-    """Return the day of each row, as the partitions are called."""
+    """Return the day of each row, as it is in the names of partitions."""
     return pc.cast(pc.cast(rows.column("timestamp"), pa.date32(), safe=False), pa.string())
 
 
@@ -205,7 +205,7 @@ def _maybe_bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
 
 
 def _described(path: str, day: str | None, size: int, statistics: dict[str, Any], *, is_new: bool) -> Written:
-    """Return a file and what a commit says of it. `is_new`: its rows were in no file of the table before."""
+    """Return a file and its entry for a commit. `is_new`: its rows were in no file of the table before."""
     entry = {
         "path": path,
         "size": size,
@@ -218,7 +218,7 @@ def _described(path: str, day: str | None, size: int, statistics: dict[str, Any]
 
 
 def _grouped(parts: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
-    """Yield what `parts` have in tables of about a size, as they are in memory; nothing of no rows."""
+    """Yield the rows of `parts` in tables of about a size, as they are in memory; nothing without rows."""
     held: list[pa.Table] = []
     size = 0
     for part in parts:
@@ -259,7 +259,7 @@ class _File:
 
 
 class _Sink:
-    """A file that is written from its beginning to its end, by what has to know how far it is."""
+    """A file that is written from its beginning to its end, for writers that ask for the position."""
 
     closed = False
 
@@ -277,7 +277,7 @@ class _Sink:
         return self.size
 
     def flush(self) -> None:
-        """Do nothing: what is written is there when it ends."""
+        """Do nothing: the file is complete when it ends."""
 
     def close(self) -> None:
         """Do nothing: a file that was not written whole must not be there."""

@@ -51,7 +51,7 @@ def commit_of(version: int, content: bytes) -> Commit:
 
 
 def suspects(commits: Sequence[Commit], before: Callable[[], Iterable[str]]) -> frozenset[str]:
-    """Return the files in which rows may be a second time after `commits`; `before`: tells the files before them."""
+    """Return the files that may have rows a second time after `commits`; `before`: returns the files before them."""
     if not any(commit.removed for commit in commits):
         return frozenset()
     there = set(before())

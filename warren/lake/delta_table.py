@@ -52,7 +52,7 @@ _ORPHAN_HOURS: Final = 7 * 24
 _DATA_FILE: Final = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}\.(?:\w+\.)?parquet")
 _CHECKED: Final = PREFIX + "checked"
 _REWRITE_BYTES_MAX: Final = 256 << 20
-# Other paths are written in the log in another way than they are told: a commit would not take such a file out.
+# Other paths are written in the log in another form than given: a commit would not take such a file out.
 _PLAIN_PATH: Final = re.compile(r"[\w./=-]+", re.ASCII)
 # Features of tables whose files are rewritten here: with others a file has more than its rows.
 _REWRITABLE: Final = frozenset({"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "timestampNtz"})
@@ -157,7 +157,7 @@ class DeltaTable:
         self.add(files, marks)
 
     def _add_columns(self, changes: Sequence[Change]) -> None:
-        """Commit new columns, which have no values yet: the rows that have some come right behind."""
+        """Commit new columns, which have no values yet: rows with values follow at once."""
         fields = Schema.from_arrow(pa.schema([pa.field(each.column, ARROW[each.kind]) for each in changes])).fields
         at = self._table.version()
         try:
@@ -192,14 +192,14 @@ class DeltaTable:
         self._table.update_incremental()
 
     def _committed(self, marks: Marks) -> None:
-        """Note what was committed on the version that was looked at: nobody else was in between."""
+        """Note the commit that was made on the loaded version: no other one was in between."""
         self._keys = tuple(dict.fromkeys([*self._keys, *marks]))
         if self._checked >= 0 and not self._suspects:
             self._checked += 1
             self._check()
 
     def _properties(self, marks: Marks) -> CommitProperties:
-        """Return what makes a commit one with `marks`, which is tried once."""
+        """Return the properties of a commit with `marks`, which is tried once."""
         said = [Transaction(PREFIX + key, number) for key, number in sorted(marks.items())]
         if self._checked >= 0:
             said.append(Transaction(_CHECKED, self._checked))
@@ -223,7 +223,7 @@ class DeltaTable:
         return Kept(rewritten, written, 0, len(deleted), self._tidy(now_s))
 
     def _stay(self) -> None:
-        """Make sure that the table is as it was loaded: what is told of its files is told of all of them.
+        """Make sure that the table is as it was loaded: the findings are about all of its files.
 
         Raises:
             Conflict: it is not.
@@ -284,7 +284,7 @@ class DeltaTable:
         return len(taken), len(made)
 
     def _fence(self) -> None:
-        """Commit a change of properties: no commit of deltalake that began before it is made after it.
+        """Commit a change of properties: a commit of deltalake that began before it then fails.
 
         Raises:
             Conflict: the table is not as it was loaded.
@@ -355,16 +355,16 @@ class DeltaTable:
 
     @property
     def _kept_hours(self) -> int:
-        """How long what is no longer in the table stays: a VACUUM knows whole hours, and must not be early."""
+        """How long files that are no longer in the table stay: a VACUUM knows whole hours, and must not be early."""
         return math.ceil(self._options.keep_s / 3600)
 
     @property
     def _taken_out(self) -> str:
-        """How long the log knows what is no longer in the table, as properties of tables say it."""
+        """How long the log knows files that are no longer in the table, in the form of table properties."""
         return f"interval {self._kept_hours + 1} hours"
 
     def _tidy(self, now_s: float) -> int:
-        """Remove what no version has that can be read, once in a while; return how many files."""
+        """Remove files that are not in any readable version, once in a while; return their number."""
         if now_s - self._tidied_at_s < self._options.orphan_s:
             return 0
         self._tidied_at_s = now_s

@@ -76,7 +76,7 @@ class Spans:
 
 @dataclass
 class Found:
-    """What a table has. `doubled`: by file, which offsets of it are in others, or more than once in itself."""
+    """The findings for a table. `doubled`: by file, which offsets of it are in others, or more than once in itself."""
 
     held: dict[Part, Spans] = field(default_factory=dict)
     runs: dict[str, list[tuple[Part, Span]]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ def _meets(one: tuple[Part, Span], other: tuple[Part, Span]) -> bool:
 
 
 def look(table: Table, suspects: Collection[str] = ()) -> Found:
-    """Return what a table has. `suspects`: files that are looked at last, and what others have of their offsets."""
+    """Return the findings for a table. `suspects`: files that are examined last, so their rows count as doubled."""
     found = Found()
     for file in sorted(table.files(suspects), key=lambda each: each in suspects):
         runs = list(runs_of(table.read(file, KEYS)))
@@ -172,7 +172,7 @@ def _same_elsewhere(
 
 
 def _rows_within(table: Table, file: str, spans: Sequence[tuple[Part, Span]]) -> Iterator[tuple[int, bytes]]:
-    """Yield the rows of a file within `spans`: the number of each, and what no other row has."""
+    """Yield the rows of a file within `spans`: the number of each, and a key that no other row has."""
     at = 0
     for rows in table.read(file):
         wanted = pc.indices_nonzero(_within(rows, spans))

@@ -23,10 +23,10 @@ Append = Callable[[Marks], None]
 
 @dataclass(frozen=True)
 class Made:
-    """What became of a plan, or of some of it: `covered` of its offsets. `after`: where the table is then.
+    """The result of a plan, or of a part of it: `covered` of its offsets. `after`: the places of the table afterwards.
 
-    `finds`: whether there are columns that the table has not yet. `append` and `append_refused` commit, and may be
-    called again after a `Conflict` if the table has not changed but for what others did with its files.
+    `finds`: whether there are columns that the table does not have yet. `append` and `append_refused` commit, and may
+    be called again after a `Conflict` if the table has not changed except for other programs' work on its files.
     """
 
     covered: int
@@ -50,7 +50,7 @@ class Engine(Protocol):
     def maybe_make(self, plan: Plan, table: Table, refused: Table | None) -> Made | None:
         """Make rows of a plan for a table, and of the beginning of it at least.
 
-        `refused`: the table of what is refused, None: that is there already, or nothing is refused. None is returned
+        `refused`: the table of refused messages, None: it exists, or no message is refused. None is returned
         if `Here` has to make it: columns are found where it begins.
         """
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a source and its table, beside what can go wrong with a broker."""
+"""The errors between a source and its table, in addition to those of a broker."""
 
 from __future__ import annotations
 

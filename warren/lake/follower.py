@@ -45,7 +45,7 @@ TRIES: Final = 20
 _CONFLICT_PAUSE_S: Final = 0.05
 
 
-# Opens the table of the rows with its first columns, and the one of what is refused; makes them if they are not there.
+# Opens the table of the rows with its first columns, and the one of refused messages; makes them if necessary.
 OpenTables = Callable[[pa.Schema, pa.Schema | None], tuple[Table, Table | None]]
 
 
@@ -86,7 +86,7 @@ class _Opened:
 class Follower:
     """Makes a table follow a source. `identity`: of the source, as a text that no other one has.
 
-    `limits`: of what is made in this process; `engine`: who makes it, if that is somebody else.
+    `limits`: for a step in this process; `engine`: makes the rows, if not this process.
     """
 
     def __init__(

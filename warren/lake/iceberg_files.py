@@ -42,7 +42,7 @@ _ROW: Final = "_row_of_the_commit"
 
 
 def data_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> list[DataFile]:
-    """Write files with `rows`, and return what a snapshot says of each; none of no rows.
+    """Write files with `rows`, and return their entries for a snapshot; an empty list without rows.
 
     Raises:
         NotOurs: the partitions of the table do not have each row once.
@@ -72,7 +72,7 @@ def data_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> list[Data
 def partition_files(
     metadata: TableMetadata, partition: Record, parts: Iterable[pa.Table], io: FileIO
 ) -> Iterator[DataFile]:
-    """Write the rows of `parts`, all of one partition, and yield what a snapshot says of each file."""
+    """Write the rows of `parts`, all of one partition, and yield the entry of each file for a snapshot."""
     properties = dict(metadata.properties)
     target = int(
         properties.get(
@@ -109,7 +109,7 @@ def read_parts(io: FileIO, path: str, schema: Schema, metadata: TableMetadata) -
 
 
 def grouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield what `parts` have in tables of about `PART_BYTES`, for row groups that are not too small."""
+    """Yield the rows of `parts` in tables of about `PART_BYTES`, for row groups that are not too small."""
     held: list[pa.Table] = []
     size = 0
     for part in parts:

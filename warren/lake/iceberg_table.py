@@ -67,7 +67,7 @@ _TARGET_BYTES: Final = "write.target-file-size-bytes"
 _DATA_PATH: Final = "write.data.path"
 _METADATA_PATH: Final = "write.metadata.path"
 _TIDIED: Final = "warren.tidied-at"  # in seconds since the epoch: looking through all files is not for every start
-# What properties of object stores begin with.
+# The beginnings of properties of object stores.
 _STORES: Final = (
     "s3.",
     "client.",
@@ -148,7 +148,7 @@ class IcebergTable:
     def writer(self) -> IcebergWriter:
         metadata = self._table.metadata
         held = {**metadata.properties, **self._places(self.marks())}
-        # Without what only commits need: it may be large.
+        # Without the properties that only commits need: they may be large.
         without: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
         small = metadata.model_copy(update={"properties": held, "current_snapshot_id": None, **without})
         return IcebergWriter(small, _without_catalog(self._table.io))
@@ -183,7 +183,7 @@ class IcebergTable:
 
     @contextmanager
     def _transaction(self, properties: Mapping[str, str] | None = None) -> Iterator[Transaction]:
-        """Commit, once, what is put into a transaction; `properties` of the table hold in there, and are not stored."""
+        """Commit a transaction, once; `properties` of the table apply in it, and are not stored."""
         metadata = self._table.metadata
         held = {**metadata.properties, **(properties or {}), _RETRIES: "0"}
         self._table.metadata = metadata.model_copy(update={"properties": held})
@@ -215,7 +215,7 @@ class IcebergTable:
     # --- what is doubled -------------------------------------------------------------------------------------------
 
     def suspects(self) -> frozenset[str]:
-        """Return none: the catalogue lets nobody compact files that are not in the table any longer."""
+        """Return an empty set: the catalogue refuses compactions of files that are no longer in the table."""
         return frozenset()
 
     def files(self, beside: Collection[str] = ()) -> list[str]:
@@ -317,7 +317,7 @@ class IcebergTable:
         return sum(map(len, groups)), self._replace(groups, {})
 
     def _expire(self, now_s: float) -> tuple[int, int]:
-        """Let go of old snapshots and of the files that only they have; return how many of each."""
+        """Expire old snapshots, and remove the files that only they have; return the number of each."""
         metadata = self._table.metadata
         kept_ids = {ref.snapshot_id for ref in metadata.refs.values()}
         before_ms = int((now_s - self._options.keep_s) * 1000)
@@ -328,8 +328,8 @@ class IcebergTable:
             return 0, 0
         ids = {each.snapshot_id for each in old}
         parents = {each.parent_snapshot_id for each in old}
-        # A file that is taken out of a table does not come back: what a kept snapshot shares with an old one is in the
-        # nearest kept ancestor or descendant of that.
+        # A file that is taken out of a table does not come back: a file that a kept snapshot shares with an old one is
+        # also in the nearest kept ancestor or descendant of that.
         beside = [
             each
             for each in metadata.snapshots
@@ -357,7 +357,7 @@ class IcebergTable:
         return len(old), len(gone)
 
     def _tidy(self, now_s: float) -> int:
-        """Remove what writers have left that is in no snapshot, once in a while; return how many files."""
+        """Remove files of writers that are not in any snapshot, once in a while; return their number."""
         metadata = self._table.metadata
         if now_s - float(metadata.properties.get(_TIDIED, "0")) < self._options.orphan_s:
             return 0

@@ -54,11 +54,11 @@ _NOT_IN_CATALOGS: Final = re.compile(r"[?#%]")
 
 @dataclass(frozen=True)
 class Job:
-    """One table and what it follows: `stream`, or `queue`, which is drained.
+    """One table and its source: `stream`, or `queue`, which is drained.
 
     `catalog`: properties of an Iceberg catalogue; `storage`: options of the object store of a Delta table. `schema`: a
     file, or the text of one. `registry`: a URL, maybe with a login; `subject`: there, whose newest schema is taken if
-    there is no `schema`; `message`: the name of what bodies in Protobuf are.
+    there is no `schema`; `message`: the name of the message of bodies in Protobuf.
     """
 
     to: str
@@ -188,7 +188,7 @@ class LocalCatalog(NamedTuple):
 
 
 def maybe_local_catalog(to: str, *, resolves: bool = True) -> LocalCatalog | None:
-    """Return what DIR/NAMESPACE.TABLE says; None: it is not of this form."""
+    """Return the parts of DIR/NAMESPACE.TABLE; None: it is not of this form."""
     directory, _, name = to.removeprefix("file://").rpartition("/")
     if not directory or "." not in name or "://" in directory:
         return None

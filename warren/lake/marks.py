@@ -2,7 +2,7 @@
 
     key             number
     epoch           of the writer that may write; each that starts takes the next one
-    source          fingerprint of what the table follows: vhost, name, and whether it is drained
+    source          fingerprint of the source of the table: vhost, name, and whether it is drained
     id/STREAM       fingerprint of the incarnation of a stream, or of the session of a drain
     next/STREAM     the offset after the last one that is in the table
     life/STREAM     fingerprint of the life of the broker that wrote that last one (``spark_bridge.lives``)

@@ -26,7 +26,7 @@ _ALLOW_HTTP: Final = "AWS_ALLOW_HTTP"
 
 
 def catalog_properties(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the properties of an Iceberg catalogue with what the environment says of S3."""
+    """Return the properties of an Iceberg catalogue with the environment's settings for S3."""
     found = dict(given)
     for key, names in (("s3.endpoint", _ENDPOINTS), ("s3.region", _REGIONS)):
         text = _maybe_first(names, environment)
@@ -50,7 +50,7 @@ def delta_storage(url: str, given: Mapping[str, str], environment: Mapping[str, 
 
 
 def with_environment(url: str, given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the storage options of a Delta table with what the environment says of where S3 is."""
+    """Return the storage options of a Delta table with the environment's place of S3."""
     found = dict(given)
     if url.startswith(("s3://", "s3a://")):
         small = {key.lower() for key in given}

@@ -79,7 +79,7 @@ def job_of_parameter(value: object, places: Places, environment: Mapping[str, st
 
 
 def _check_size(name: str, value: object) -> None:
-    """Refuse what would make an answer long, or the search for the word that was meant."""
+    """Refuse words that would make an answer long, or the search for the nearest word slow."""
     if len(name) > NAME_MAX:
         raise UsageError(f"there is no setting with a name of {len(name)} characters")
     if isinstance(value, str) and (len(value) > TEXT_MAX or not value.isprintable()):
@@ -89,7 +89,7 @@ def _check_size(name: str, value: object) -> None:
 
 
 def check_links(job: Job, places: Places) -> None:
-    """Make sure that what the job opens on this machine is where it looks like.
+    """Make sure that the files that the job opens on this machine are where their paths say.
 
     Raises:
         UsageError: it is not.

@@ -28,7 +28,7 @@ _NOWHERE: Final = fs.LocalFileSystem()
 
 
 class PushdownDataset(ds.Dataset, ABC):  # type: ignore[misc]
-    """What of a dataset is common to streams and tables. `schema`: of all columns."""
+    """The common part of datasets of streams and tables. `schema`: of all columns."""
 
     def __init__(self, schema: pa.Schema) -> None:  # that of pyarrow forbids to be called
         self._columns = schema
@@ -118,7 +118,7 @@ def narrowed(
 ) -> tuple[int, int]:
     """Return values of `column` within [first, end) outside of which `filter` holds for no row; equal ones: for none.
 
-    `others`: what is guaranteed besides of all these rows.
+    `others`: further guarantees for all these rows.
     """
 
     def may_be_in(low: int, high: int) -> bool:

@@ -63,7 +63,7 @@ def rows_of(
     skip_lost: bool,
     has_any: Callable[[Chunk], bool] = lambda _: True,
 ) -> Iterator[tuple[list[pa.RecordBatch], int]]:
-    """Yield the rows of a range chunk by chunk, and how many were passed over with them.
+    """Yield the rows of a range chunk by chunk, with the number of messages that were skipped in each.
 
     `has_any`: whether a chunk may have a row that is asked for; of the others no rows are made.
     """

@@ -43,10 +43,10 @@ _FINAL: Final = (
 
 
 class Runner:
-    """One table. `make`: returns what follows; `say`: where people read what happens.
+    """One table. `make`: returns the follower; `say`: shows a line to people.
 
-    `wall_s`: the wall clock, for times that are told, and for the ages of files; `steady_s`: nobody can set it, and
-    waits go by it. Tests have their own.
+    `wall_s`: the wall clock, for reported times, and for the ages of files; `steady_s`: a clock that cannot be set,
+    for waits. Tests have their own.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Runner:
         self._commits_since = 0
 
     def prepare(self) -> None:
-        """Make what follows, before anything is done. A schema registry that is away is waited for by `run`.
+        """Make the follower, before anything is done. If a schema registry does not answer, `run` waits for it.
 
         Raises:
             UsageError: the settings do not fit together.
@@ -93,7 +93,7 @@ class Runner:
         """Follow until it is stopped; `once`: until the table has everything that was there at the beginning.
 
         Raises:
-            BridgeError: what ends it.
+            BridgeError: the error that ends it.
         """
         try:
             while not self._stop.is_set():

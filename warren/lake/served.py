@@ -50,7 +50,7 @@ OOM_SCORE: Final = 500  # of 1000: how early this process is killed when memory 
 NICENESS: Final = 5
 NUMBERS: Final = ("rows", "bytes", "refused", "lost", "commits", "failures", "files_rewritten", "waiting")
 TIMES: Final = ("committed_at_s", "caught_up_at_s", "step_s")
-# Errors that a repetition does not solve: somebody has to change something.
+# Errors that a repetition does not solve: a person has to change something.
 _FOR_GOOD: Final = (UsageError, NotOurs, Overtaken, Fenced, DataLoss, DamagedChunk, ModuleNotFoundError)
 
 
@@ -106,7 +106,7 @@ def follow(order: Mapping[str, Any], places: Places, meter: Meter, stop: threadi
     """Have a table follow as `order` says, until it is stopped.
 
     Raises:
-        Exception: what ends it.
+        Exception: the error that ends it.
     """
     from warren.spark_bridge.control import BrokerClient
 

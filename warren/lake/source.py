@@ -77,7 +77,7 @@ def place_at(part: Description, offset: int) -> Place:
 
 
 def maybe_divergence(name: str, lives: Lives | None, place: Place) -> Divergence | None:
-    """Return where the history of a stream, or of claims, has left a table's; None: it has not, or nobody knows."""
+    """Return where the history of a stream, or of claims, has left a table's; None: it has not, or it is unknown."""
     if lives is None or not place.life:
         return None
     return lives.by(lambda life: str(fingerprint(life))).maybe_divergence(name, str(place.life), place.next)
@@ -155,7 +155,7 @@ class StreamSource:
             self._turn += 1
         after = dict(starts)
         ranges = []
-        for name in starts:  # in the same order each time: what a column becomes depends on it
+        for name in starts:  # in the same order each time: the kinds of columns depend on it
             if rows := given.get(name, 0):
                 number, part = parts[name]
                 end = starts[name].next + rows
@@ -319,7 +319,7 @@ class DrainSource:
         """Return the life of the broker that has claimed the last offset below `offset`; None: it is not known."""
         claim, lives = self._claim, self._opened().lives
         if claim is not None and claim.first < offset <= claim.end:
-            return claim.life  # what one call has claimed is of one life
+            return claim.life  # the claims of one call are of one life
         return None if lives is None else lives.at(offset)
 
     def _place_at(self, offset: int) -> Place:

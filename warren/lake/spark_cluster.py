@@ -85,7 +85,7 @@ class SparkCluster:
 
 
 def _reason(error: Exception) -> str:
-    """Return what a task has said last: the error, of pages of traces in two languages."""
+    """Return the last words of a task: the error, of pages of traces in two languages."""
     lines = iter(str(error).splitlines())
     first = next(lines, "") or type(error).__name__
     for line in lines:

@@ -64,7 +64,7 @@ class PieceMade:
 
 @dataclass(frozen=True)
 class Work:
-    """What all tasks of a step have in common; called with the number of a piece. It can be pickled."""
+    """The common part of all tasks of a step; called with the number of a piece. It can be pickled."""
 
     decoder: Decoder
     columns: pa.Schema
@@ -77,7 +77,7 @@ class Work:
         """Make a piece.
 
         Raises:
-            Exception: what may be otherwise when it is tried again.
+            Exception: an error that a repetition may solve.
         """
         try:
             return self._made(self.pieces[number])
@@ -109,7 +109,7 @@ class Cluster(Protocol):
     def slots(self) -> int: ...
 
     def run(self, work: Work) -> list[PieceMade]:
-        """Return what became of each piece.
+        """Return the result for each piece.
 
         Raises:
             BridgeError: a task has failed as often as it may.

@@ -110,7 +110,7 @@ def sql(
 
 
 def _opener(file: Path | None, catalog: str | None, warehouse: str | None, properties: Mapping[str, str]) -> OpenTable:
-    """Return what opens tables: those of a file, those of a catalogue, or any by where they are."""
+    """Return the function that opens tables: those of a file, those of a catalogue, or any by their place."""
     from warren.lake import job as jobs
     from warren.lake.lake_dataset import maybe_delta, open_iceberg
     from warren.spark_bridge.errors import NotFound, UsageError

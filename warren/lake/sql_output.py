@@ -90,7 +90,7 @@ def write(rows: pa.RecordBatchReader, form: str, to: Path | None) -> int:
 
 @contextmanager
 def _file(path: Path) -> Iterator[IO[bytes]]:
-    """Open what becomes the file `path` when all goes well."""
+    """Open a file that becomes `path` when all goes well."""
     path = path.resolve()
     if path.exists() and not path.is_file():
         with path.open("wb") as opened:
@@ -117,7 +117,7 @@ def _parquet(rows: pa.RecordBatchReader, opened: IO[bytes]) -> int:
 
 
 def _csv(rows: pa.RecordBatchReader, text: IO[str]) -> int:
-    # With the lines of csv's default: what ends a line for it is what it puts into quotes.
+    # With the line ends of csv's default: csv quotes texts that contain them.
     writer = csv.writer(_Lines(text))
     is_looked_at = text.isatty()
 

@@ -19,7 +19,7 @@ from warren.spark_bridge.errors import UsageError
 
 Value = str | int | bool
 
-# What SQL says as DuckDB reads it; nested comments are cut at their first end, where nothing sensible follows.
+# Parts of SQL as DuckDB reads them; nested comments are cut at their first end, where nothing sensible follows.
 _SKIPPED: Final = (
     r"""(?<!\w)E'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/"""
     r"""|(?P<tag>\$(?:[^\W\d]\w*)?\$).*?(?P=tag)|\.\s*[A-Za-z_]\w*"""
@@ -40,7 +40,7 @@ class Call(NamedTuple):
     arguments: tuple[tuple[str, Value], ...]
 
     def __str__(self) -> str:
-        """Return it as it could stand in a query: what plans and warnings call its rows."""
+        """Return it as it could stand in a query: plans and warnings use it as the name of its rows."""
         shown = [_sql(value) if name.isdigit() else f"{name} => {_sql(value)}" for name, value in self.arguments]
         return f"{self.function}({', '.join(shown)})"
 

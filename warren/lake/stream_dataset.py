@@ -30,7 +30,7 @@ from warren.spark_bridge.start_offsets import offset_at
 FIRST = "first"
 NEXT = "next"
 MESSAGES = arrow_schema(COLUMN_NAMES)
-_LATEST_US: Final = 1 << 52  # in the year 2112; what is newer is not left out either
+_LATEST_US: Final = 1 << 52  # in the year 2112; newer messages are not left out either
 
 
 def ranges_of(client: BrokerClient, name: str, since: str = FIRST, until: str = NEXT) -> list[Range]:
@@ -49,7 +49,7 @@ def ranges_of(client: BrokerClient, name: str, since: str = FIRST, until: str = 
 
 
 class StreamDataset(PushdownDataset):
-    """The rows of `ranges`. `bodies`: which columns are made of them, besides those of messages."""
+    """The rows of `ranges`. `bodies`: the columns to make of bodies, in addition to those of messages."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class StreamDataset(PushdownDataset):
             found = client.resolve(wanted.name, time_ms=time_us // 1000)
             sealed = client.files(wanted.name, wanted.first, wanted.end, wanted.id).chunks
         except BridgeError:
-            return wanted.first  # a broker that cannot tell; or something is gone, as reading it will say
+            return wanted.first  # the broker does not have this call; or something is gone, as reading it will say
         return max(wanted.first, min(found, sealed[-1].end)) if sealed else wanted.first
 
     def batches(self, columns: pa.Schema, filter: pc.Expression | None) -> Iterator[pa.RecordBatch]:

@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What maintenance did: files that became others, files and states that went, and files that were in no state."""
+    """The results of maintenance: files that became others, removed files and states, and orphans."""
 
     rewritten: int = 0
     written: int = 0
