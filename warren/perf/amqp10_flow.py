@@ -94,7 +94,7 @@ def _failure(address: Address, fields: list[Any]) -> BrokerError:
 class Amqp10Connection(Connection):
     """A connection that has opened and begun a session, blocking.
 
-    `frame_bytes`: what the broker takes at most; `first_transfer`: the number of the first one that it sends.
+    `frame_bytes`: the largest frame of the broker; `first_transfer`: the number of the first one that it sends.
     """
 
     frame_bytes = 512
@@ -118,7 +118,7 @@ class Amqp10Connection(Connection):
     def attach(
         self, handle: int, *, is_receiver: bool, address: str, mode: int, name: str = "", properties: object = None
     ) -> int:
-        """Attach a link, and wait until the broker has done so, too; return what it counts deliveries from."""
+        """Attach a link, and wait until the broker has done so, too; return the broker's first delivery count."""
         ends = [described(SOURCE, [address]), described(TARGET, [address])]
         fields = [name or f"link-{handle}", UInt(handle), is_receiver, UByte(mode), UByte(0), *ends]
         self.send(frame(0, ATTACH, [*fields, None, None, UInt(0), None, None, None, properties]))
@@ -235,7 +235,7 @@ class TransferBatch(Batch):
 
 
 class Amqp10Publisher(Publisher):
-    """Counts dispositions, and keeps to what link and session allow."""
+    """Counts dispositions, and keeps to the limits of link and session."""
 
     def __init__(self, connection: Connection, batch: Batch, *, window: int, confirm_latency: Histogram) -> None:
         super().__init__(connection, TransferBatch(batch), window=window, confirm_latency=confirm_latency)

@@ -1,4 +1,4 @@
-"""The words a load is chosen by, apart from what runs it: showing help must not import all that."""
+"""The words that choose a load, apart from the code that runs it: showing help must not import all that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """What is measured."""
+    """The thing to measure."""
 
     FLOW = "flow"
     RPC = "rpc"
@@ -28,7 +28,7 @@ class ExchangeType(StrEnum):
 
 
 class LoadProtocol(StrEnum):
-    """What is spoken."""
+    """The protocol."""
 
     AMQP = "amqp"
     AMQP10 = "amqp10"

@@ -423,7 +423,7 @@ def open_many(
 
     They come from `sources` in turn, see `Connection`.
 
-    Raises BrokerError, also when this process may not open so many files; what was open by then is closed.
+    Raises BrokerError, also when this process may not open so many files; those already open are closed.
     """
     _allow_open_files(count + _SPARE_FILES)
     opened: list[Connection] = []

@@ -1,6 +1,6 @@
 """The command line of the load tool: `warren perf`, or `python -m warren.perf`.
 
-What runs a load is imported when one runs: `warren serve` shares this command line and pays for none of it.
+The code of a load is imported when one runs: `warren serve` shares this command line and must not pay for it.
 """
 
 from __future__ import annotations

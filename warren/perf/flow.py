@@ -109,7 +109,7 @@ class NumberedBatch(Batch):
 
 
 def number_of(queue: int, place: int) -> int:
-    """Return what message ``place`` of queue ``queue`` carries in its first 8 body octets."""
+    """Return the first 8 body octets of message ``place`` of queue ``queue``."""
     return queue << PLACE_BITS | place
 
 
@@ -147,7 +147,7 @@ class ConfirmTracker:
         return not self._early
 
     def settle(self, delivery_tag: int, *, multiple: bool) -> None:
-        """Take one basic.ack or basic.nack. Raises BrokerError when it settles what is settled already."""
+        """Take one basic.ack or basic.nack. Raises BrokerError when it settles a message a second time."""
         if delivery_tag <= self._low:
             raise BrokerError(f"the broker confirmed publish {delivery_tag} twice")
         if multiple:
@@ -268,7 +268,7 @@ class Publisher:
         return True
 
     def keep_from(self, at: int) -> None:
-        """Keep what was received from ``at`` on, which is not whole yet."""
+        """Keep the received bytes from ``at`` on, which are not a whole frame yet."""
         self._inbox[: self._inbox_filled - at] = self._inbox[at : self._inbox_filled]
         self._inbox_filled -= at
 
@@ -422,7 +422,7 @@ class DeliveryStream:
         return self.received - before
 
     def _take_equal(self, layout: Layout, at: int, now_ns: int) -> int:
-        """Take the run of deliveries that have this layout, all or none of what is complete.
+        """Take the run of deliveries that have this layout: all that are complete, or none of them.
 
         Returns where it ends.
         """
@@ -563,7 +563,7 @@ class Consumer:
         return self._count(fresh, now_ns)
 
     def take_leftover(self, now_ns: int) -> int:
-        """Count and acknowledge what came together with the answer to basic.consume: from a queue that was not
+        """Count and acknowledge deliveries that came with the answer to basic.consume: from a queue that was not
         empty that may be the whole prefetch. Returns the number of deliveries.
         """
         return self._count(0, now_ns)

@@ -1,4 +1,4 @@
-"""What standing still costs: idle connections, and declared queues that hold nothing.
+"""The cost of standing still: idle connections, and declared queues that hold nothing.
 
 1. Memory is the difference of the broker's resident size before and after, once it has settled, over the
    number of things opened.

@@ -9,7 +9,7 @@ A frame is  type(1) channel(2) size(4) payload(size) 0xCE.  Layouts used by arit
   content header          7 + class(2) weight(2) body_size(8) flags(2) properties + 1
 
 1. Nothing here reads a socket or keeps state.
-2. Encoders refuse what the format cannot hold (short strings above 255 bytes) instead of cutting it.
+2. Encoders refuse values that the format cannot hold (short strings above 255 bytes) instead of cutting them.
 
 Source: AMQP 0-9-1 specification, sections 2.3 and 4.2.
 """

@@ -83,7 +83,7 @@ class Totals:
     received: int = 0
 
     def since(self, earlier: Totals) -> Totals:
-        """Return what happened between ``earlier`` and now; ``at_ns`` is then a duration."""
+        """Return the difference between ``earlier`` and now; ``at_ns`` is then a duration."""
         return Totals(
             self.at_ns - earlier.at_ns,
             self.published - earlier.published,

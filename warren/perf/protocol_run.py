@@ -1,7 +1,7 @@
 """Flows over protocols other than AMQP 0-9-1: topics, each with the publishers and consumers of one number.
 
-1. Publisher ``i`` and consumer ``i`` have topic ``i % queues``, and every consumer of a topic has a copy of what is
-   published there; with AMQP 1.0 it is a queue, whose messages its consumers share.
+1. Publisher ``i`` and consumer ``i`` have topic ``i % queues``, and every consumer of a topic has a copy of its
+   messages; with AMQP 1.0 it is a queue, whose messages its consumers share.
 2. As in `flow` nothing runs per message: frames of one length that follow each other are counted by arithmetic, and
    looked at in columns.
 """
@@ -149,10 +149,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def clean(self, address: Address, work: Workload) -> None:
-        """Delete what outlasts connections."""
+        """Delete objects that outlast connections."""
 
     def prepare(self, address: Address, work: Workload) -> None:
-        """Leave nothing of an earlier run, and make what has to be there before consumers."""
+        """Remove everything of an earlier run, and make the objects that consumers need."""
         self.clean(address, work)
 
     def copies(self, work: Workload, index: int) -> int:

@@ -2,7 +2,7 @@
 
 The requester publishes to a request queue, the responder answers to the queue named in reply-to, both through
 the default exchange and both consuming with no_ack. Two connections, one thread, one message in the whole
-broker: nothing waits behind anything.
+broker: a message never waits for another one.
 
 1. A request is sent only after the reply to the one before it was received completely.
 2. The body carries the number of the request; a reply with another number is an error.

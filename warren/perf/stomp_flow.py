@@ -26,7 +26,7 @@ def frame(command: str, headers: dict[str, str], body: bytes = b"") -> bytes:
 
 
 def _error(address: Address, data: bytes | bytearray) -> BrokerError:
-    """Return what an ERROR says, or that something else came."""
+    """Return the text of an ERROR, or that something else came."""
     head, _, rest = bytes(data).lstrip(b"\r\n").partition(b"\n\n")
     said = next((line[8:] for line in head.split(b"\n") if line.startswith(b"message:")), head[:80])
     detail = rest.partition(b"\0")[0].decode(errors="replace").strip()

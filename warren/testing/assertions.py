@@ -34,7 +34,7 @@ _Value = TypeVar("_Value")
 class Filter(TypedDict, total=False):
     """Which messages are meant: those that fit everything given.
 
-    Names may be patterns, searched in the name. A body is bytes, text, what it means as JSON (a dict or list), or a
+    Names may be patterns, searched in the name. A body is bytes, text, its value as JSON (a dict or list), or a
     function of the bytes. `headers` have to be there, others may be.
     """
 
@@ -308,7 +308,7 @@ class Assertions(ABC):
         return _wait(self._broker(), Consumed(self._broker(), queue, count, vhost), within_s)
 
     def wait_until(self, condition: Callable[[], object], timeout_s: float = WITHIN_S, what: str = "") -> None:
-        """Wait until `condition` is true; `what` says in the failure what that would have been.
+        """Wait until `condition` is true; `what` describes the condition in the failure.
 
         Raises:
             AssertionError: it did not become true.

@@ -207,7 +207,7 @@ class Broker(Assertions):
             yield
 
     def _say_goodbye(self, within_s: float) -> None:
-        """Have clients told that the broker stops, and do not wait for those that do not answer."""
+        """Tell clients that the broker stops, and do not wait for those that do not answer."""
         life = self._require_life()
 
         def tell() -> None:
@@ -237,9 +237,9 @@ class Broker(Assertions):
     def reset(self) -> None:
         """Bring everything back to how it was after the start: for use between tests. Waits for its disk.
 
-        Connections are dropped; queues, exchanges, bindings, policies, users and vhosts are those of the start; what
-        was published is forgotten, and no fault is left. A broker that is down is started. Where the test has moved the
-        clock, the broker is restarted: time goes back between two lives only.
+        Connections are dropped; queues, exchanges, bindings, policies, users and vhosts are those of the start.
+        Published messages are forgotten, and all faults end. A broker that is down is started. If the test has moved
+        the clock, the broker is restarted: time goes back between two lives only.
         """
         with self._changing():
             if not self.is_up:
@@ -262,12 +262,12 @@ class Broker(Assertions):
         return datetime.fromtimestamp(self._kept.clock.now_ms() / 1000, UTC)
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass at once, for everything in queues and exchanges: what falls due meanwhile is done.
+        """Let `seconds` pass at once, for everything in queues and exchanges: work that falls due is done.
 
         Expiry of messages and queues, delays, retries, visibility and consumer timeouts, deduplication and retention
-        go by this time; heartbeats and whatever else is between the broker and its clients do not, so that no
-        connection is lost. Things happen in their order, and each with what follows from it, such as a dead letter
-        that expires in its turn. Not waited for is what clients do in answer. While the broker is down time passes too.
+        use this time. Heartbeats, and all else between the broker and its clients, do not, so that no
+        connection is lost. Things happen in their order, and each with its consequences, such as a dead letter that
+        expires in its turn. The reactions of clients are not waited for. While the broker is down time passes too.
 
         Raises:
             ValueError: `seconds` is negative.
@@ -299,7 +299,7 @@ class Broker(Assertions):
 
     @property
     def engine(self) -> Engine:
-        """The engine itself, for what nothing here offers; to be touched in `on_loop` only."""
+        """The engine itself, for anything that is missing here; to be touched in `on_loop` only."""
         return self._require_life().management.broker
 
     @property
@@ -308,7 +308,7 @@ class Broker(Assertions):
         return self._require_life().disk
 
     def on_loop(self, work: Callable[[], _Result]) -> _Result:
-        """Call `work` between two turns of the broker, let its engine finish the turn, and return what it returned.
+        """Call `work` between two turns of the broker, let its engine finish the turn, and return the result.
 
         Raises:
             BrokerDown: it is not running.
@@ -377,13 +377,13 @@ class Broker(Assertions):
         properties: Properties | None = None,
         vhost: str | None = None,
     ) -> bool:
-        """Publish into the engine; tell whether a queue took it. Persistent unless `properties` say otherwise.
+        """Publish into the engine; return whether a queue took it. Persistent unless `properties` say otherwise.
 
         Waits until it is stored. It is not in `published`, and no fault hits it: that is for clients.
 
         Raises:
             AmqpError: the broker refused it.
-            RuntimeError: confirms are held back, so it is not known what became of it.
+            RuntimeError: confirms are held back, so the result is unknown.
         """
         raw = body.encode() if isinstance(body, str) else body
         sent = (properties if properties is not None else Properties(delivery_mode=2)).encoded()
@@ -414,7 +414,7 @@ class Broker(Assertions):
 
     @property
     def published(self) -> list[PublishedMessage]:
-        """What clients published and the broker accepted, in order, since the start or `reset`; a list of your own."""
+        """The published and accepted messages of clients, in order, since the start or `reset`; a list of your own."""
         return list(self._kept.publishes.published)
 
     @property

@@ -40,7 +40,7 @@ class MemoryCatalogue:
         self._kept: dict[type, dict[_Key, MetadataChange]] = {kind: {} for kind in _NAMED_BY}
 
     def load(self) -> Iterator[MetadataChange]:
-        """Yield everything kept as puts, each after what it refers to."""
+        """Yield everything kept as puts, each after those it refers to."""
         for kept in self._kept.values():
             yield from list(kept.values())
 
@@ -90,7 +90,7 @@ class MemoryCatalogue:
             self._forget(BindingPut, vhost=change.vhost, source=change.name)
 
     def _forget(self, kind: type, **values: str) -> None:
-        """Forget what has all of `values` in its fields."""
+        """Forget the objects that have all of `values` in their fields."""
         kept = self._kept[kind]
         for key, put in list(kept.items()):
             if all(getattr(put, name, None) == value for name, value in values.items()):

@@ -35,7 +35,7 @@ class MovableClock:
 
     @property
     def ahead_ns(self) -> int:
-        """How much has been passed over, less what was not let pass."""
+        """The sum of the steps of `advance`, less the time that was stopped."""
         return self._state[0]
 
     @property

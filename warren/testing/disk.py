@@ -1,4 +1,4 @@
-"""The disk of a broker under test: one in memory that forgets what was not synced, and faults for any file system.
+"""The disk of a broker under test: one in memory that forgets unsynced data, and faults for any file system.
 
 `MemoryFiles` is a `FileSystem` of the message store, kept between the lives of a broker. `Disk` stands between one life
 and its files, and can be full or cut off.
@@ -31,7 +31,7 @@ class _File:
     def __init__(self, size: int) -> None:
         self.data = bytearray()
         self.size = size
-        self.undo: list[tuple[int, bytes, int]] = []  # from where, what was there up to the end, the size
+        self.undo: list[tuple[int, bytes, int]] = []  # the place, the bytes from there up to the end, the size
 
     def note(self, offset: int) -> None:
         start = min(offset, len(self.data))

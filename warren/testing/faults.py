@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FaultyPublishes:
-    """The publishes of one broker. `drop` ends a connection soon, when the engine is done with what it reads now."""
+    """The publishes of one broker. `drop` ends a connection soon, when the engine has handled its current input."""
 
     def __init__(self) -> None:
         self.published: list[PublishedMessage] = []
@@ -41,7 +41,7 @@ class FaultyPublishes:
         self._return = count
 
     def drop_next(self, count: int) -> None:
-        """End the next `count` connections that publish, and lose what they published."""
+        """End the next `count` connections that publish, and lose their messages."""
         self._drop = count
 
     def clear(self) -> None:
@@ -52,7 +52,7 @@ class FaultyPublishes:
         self._doomed.clear()
 
     def judge(self, channel: Session, message: Message, queues: list[Receiver]) -> int:
-        """Say what becomes of `message`, which would go to `queues`."""
+        """Decide the fate of `message`, which would go to `queues`."""
         connection = channel.connection
         if connection.is_direct:
             return TAKE  # the test's own preparations

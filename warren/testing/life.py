@@ -63,7 +63,7 @@ class BrokerDown(RuntimeError):
 
 
 class Kept:
-    """What a broker has in all its lives: where it listens and keeps its data, who may log in, and its faults.
+    """The parts of a broker in all its lives: its ports and data, its users, and its faults.
 
     `port` 0 chooses a free one. The management API has a port of its own, if there is one.
     """
@@ -328,7 +328,7 @@ class Life:
     # --- other threads ----------------------------------------------------------------------------------------------
 
     def call(self, work: Callable[[], _Result]) -> _Result:
-        """Call `work` on the loop, let the engine finish its turn, and return what it returned."""
+        """Call `work` on the loop, let the engine finish its turn, and return the result."""
         future: Future[_Result] = Future()
 
         def call() -> None:
@@ -345,7 +345,7 @@ class Life:
         return self._result(call, future)
 
     def wait_for(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Run `work` on the loop and return what it returned."""
+        """Run `work` on the loop and return its result."""
         future: Future[_Result] = Future()
 
         async def wait() -> None:
@@ -361,7 +361,7 @@ class Life:
         return self._result(lambda: self.spawn(wait), future)
 
     def _tell_time(self) -> None:
-        """Have what is done now happen now: the engine learns the time at its turns, and the last may be long ago."""
+        """Give the engine the current time: it learns the time at its turns, and the last may be long ago."""
         self.management.broker.log.now_ms = self.management.clock_ms()
 
     def _result(self, begin: Callable[[], None], future: Future[_Result]) -> _Result:
@@ -398,7 +398,7 @@ def _settings(data_dir: Path, kept: Kept) -> Settings:
 
 
 class _AtOnce(Threads):
-    """Makes calls that block on the loop: in memory they do not, and milliseconds of a disk matter to nobody here.
+    """Makes calls that block on the loop: calls in memory do not, and milliseconds of a disk do not matter here.
 
     Trio would keep a thread for them, for ten seconds after the last call.
     """
@@ -408,7 +408,7 @@ class _AtOnce(Threads):
 
 
 class _Scratch:
-    """A directory for what the management API keeps in files; it goes with the process at the latest."""
+    """A directory for the files of the management API; it is removed with the process at the latest."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="warren-testing-"))
@@ -443,5 +443,5 @@ def _let_go(place: socket.socket) -> None:
                     if sock.family != socket.AF_UNIX and sock.getsockname()[1] == port:
                         os.dup2(nothing, descriptor, inheritable=False)
         except OSError:
-            continue  # that of the listing itself, or no socket of the internet
+            continue  # the descriptor of the listing itself, or not a socket of the internet
     os.close(nothing)

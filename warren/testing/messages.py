@@ -179,7 +179,7 @@ class Wanted:
         return not self.differences(message)
 
     def differences(self, message: _Message) -> list[str]:
-        """Name what of `message` is not as wanted."""
+        """Name the parts of `message` that are not as wanted."""
         found: list[str] = []
         if not _text_fits(self._exchange, message.exchange):
             found.append("exchange")

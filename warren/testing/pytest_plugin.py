@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class BrokerFactory(Protocol):
-    """Starts a broker that ends with the test; takes what `warren.testing.Broker` takes."""
+    """Starts a broker that ends with the test; has the arguments of `warren.testing.Broker`."""
 
     def __call__(self, **options: Any) -> Broker: ...
 
 
 class ProcessFactory(Protocol):
-    """Starts a broker in a process of its own that ends with the test; takes what `WarrenProcess` takes."""
+    """Starts a broker in a process of its own that ends with the test; has the arguments of `WarrenProcess`."""
 
     def __call__(self, **options: Any) -> WarrenProcess: ...
 

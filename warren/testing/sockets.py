@@ -52,13 +52,13 @@ class ClientSocket(socket.socket):
 
 
 class ListeningSocket(socket.socket):
-    """Listens on `address`; what it accepts is in `clients` as long as it is open."""
+    """Listens on `address`; its open connections are in `clients`."""
 
     def __init__(self, address: tuple[str, int], clients: WeakSet[ClientSocket]) -> None:
         super().__init__(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
         self._clients = clients
         try:
-            # Several may be bound to a port as long as one listens: so the port stays ours while nobody does.
+            # Several sockets may be bound to a port as long as one listens: so the port stays ours while none listens.
             self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.bind(address)
             self.setblocking(False)

@@ -9,7 +9,7 @@ from warren.testing.broker import Broker
 
 
 class BrokerTestCase(unittest.TestCase):
-    """Has a running broker as `broker`, made with `broker_options`: what `Broker` takes.
+    """Has a running broker as `broker`, made with `broker_options`: the arguments of `Broker`.
 
     Beside IsolatedAsyncioTestCase it comes first among the bases.
     """

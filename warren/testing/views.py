@@ -122,7 +122,7 @@ class QueueView:
 
 
 class ConnectionView:
-    """An open connection. `name` is what its client called it, else `peer`, which is ``host:port``.
+    """An open connection. `name` is the one that its client gave, else `peer`, which is ``host:port``.
 
     The methods that do something raise LookupError when it has gone meanwhile.
     """
@@ -189,7 +189,7 @@ class ConnectionView:
         self._broker.on_loop(self._resume)
 
     def _stall(self) -> None:
-        # As if the socket had not taken so much: the outbox does what it does for any peer that does not read.
+        # As if the socket had not taken this much: the outbox treats it like any peer that does not read.
         outbox = self._connection().outbox
         if self._key not in self._broker.stalled:
             self._broker.stalled.add(self._key)
