@@ -66,7 +66,7 @@ def can_optimize_at_link_time() -> bool:
 
 
 def processors() -> int:
-    """Return how many to compile on: a container may see all of its host, and not have the memory for so many."""
+    """Return the number of parallel compilers: a container may see all of its host's processors, but not its memory."""
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(mine, 8)
 

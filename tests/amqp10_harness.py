@@ -149,7 +149,7 @@ class Amqp10Client:
     # --- a session with everything --------------------------------------------------------------------------------
 
     def login(self, user: str = USER, password: str = PASSWORD) -> Frame:
-        """Say who it is; return the outcome."""
+        """Log in; return the outcome."""
         self.feed(SASL_HEADER)
         response = f"\0{user}\0{password}".encode()
         (outcome,) = self.feed(frame(0, SASL_INIT, [Symbol("PLAIN"), response], frame_type=FRAME_SASL))

@@ -6,5 +6,5 @@ from warren.mgmt_plugin.http.server import Response
 
 
 def whole(response: Response) -> bytes:
-    """Return all that is sent behind the head."""
+    """Return all that is sent after the head."""
     return b"".join([response.body, *response.blocks, *(response.pieces or ())])

@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
 
 
 def chunks_of(data: bytes) -> list[Chunk]:
-    """Take chunks, one behind the other, apart."""
+    """Split chunks that stand one after the other."""
     found = []
     while data:
         chunk, size = _chunk(data)

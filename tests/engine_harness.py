@@ -82,7 +82,7 @@ def split_frames(data: bytes) -> list[tuple[int, int, bytes]]:
 
 
 class Harness(Engine):
-    """A broker with vhost ``/`` and user ``guest``, who may do everything; more of both by `add_user`, `administer`.
+    """A broker with vhost ``/`` and user ``guest``, with all permissions; more of both by `add_user`, `administer`.
 
     ``hold_commits``: the disk takes its time, until it is False again and `settle` is called.
     """

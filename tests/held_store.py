@@ -158,14 +158,14 @@ class HeldStore:
         self.log.close_if_due(lingered=True)
 
     def rest(self) -> None:
-        """Write all there is to write, read what is asked for, and do what that asks for."""
+        """Write everything, read what was requested, and do the work that follows."""
         while True:
             self.close_batch()
             if not self.disk.run() and self.log.is_idle():
                 return
 
     def pass_time(self, ms: int) -> None:
-        """Let so much time pass, or have the clock set back; release what is due then."""
+        """Let `ms` pass, or set the clock back; release the messages that are due then."""
         self.now_ms += ms
         self.log.now_ms = self.now_ms
         self.release()

@@ -39,7 +39,7 @@ class ProcessorTime:
 
 
 def pytest_configure(config: Any) -> None:
-    """Count in the processes that run tests, where Linux tells what there is to count."""
+    """Count in the processes that run tests, where Linux reports processor time."""
     if os.path.exists("/proc/self/task") and not getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(ProcessorTime())
 

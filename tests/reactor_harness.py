@@ -158,7 +158,7 @@ class Place:
         self.broker = self.harness.broker
         self.crashes: list[BaseException] = []
         self.now_s = 0.0
-        self.step_s = 0.0  # how much later it is each time that somebody looks
+        self.step_s = 0.0  # the advance of the clock at each look
         self.reactor = Reactor(
             self.broker,
             Admission(10000, 10000, accepts_per_s),
@@ -184,7 +184,7 @@ class Place:
             request.accept(request.user)
 
     def connect(self, count: int) -> list[Peer]:
-        """Return so many peers that are logged in and have channel 1."""
+        """Return `count` peers that are logged in and have channel 1."""
         peers = [Peer() for _ in range(count)]
         for peer in peers:
             self.reactor.adopt(cast(socket.socket, peer), "127.0.0.1")

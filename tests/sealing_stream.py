@@ -83,7 +83,7 @@ class Sealing:
     # --- publishing -----------------------------------------------------------------------------------------------
 
     def publish(self, count: int = 1, *, size: int = 0, at_once: bool = True, **properties: Any) -> None:
-        """Publish so many and have them confirmed; their bodies begin with their offsets."""
+        """Publish `count` messages and have them confirmed; their bodies begin with their offsets."""
         frames = []
         for _ in range(count):
             body = b"%d " % len(self.bodies) + bytes(size)
@@ -128,7 +128,7 @@ class Sealing:
         self.harness.store.run = run  # type: ignore[method-assign]
 
     def hold_seals(self) -> list[SealJob]:
-        """Have the disk not write any chunk, but for those that are released; return what it is to write."""
+        """Have the disk write only released chunks; return the jobs that it holds."""
         held: list[SealJob] = []
         self._run = self.harness.store.run
 
@@ -167,14 +167,14 @@ class Sealing:
         return found
 
     def read(self, offset: object = "first", **arguments: Any) -> list[int]:
-        """Return the offsets that a consumer gets who begins there."""
+        """Return the offsets that a consumer gets from `offset` on."""
         client = self.consumer(offset, **arguments)
         offsets = self.offsets(client)
         client.hang_up()
         return offsets
 
     def sought(self, time_ms: int) -> int:
-        """Return the offset at which a consumer begins who asks for a time."""
+        """Return the offset at which a consumer with a start time begins."""
         told: list[int] = []
         self.stream.find(Start(AT_TIME, time_ms), told.append)
         self.harness.settle()
@@ -182,7 +182,7 @@ class Sealing:
         return offset
 
     def looked(self, *, skip: int = 0, most: int = 7) -> list[Seen]:
-        """Return what is seen by somebody who only looks, a few at a time."""
+        """Return the messages that browsing shows, a few at a time."""
         seen: list[Seen] = []
         cursor = Cursor(skip)
         while not cursor.ended:

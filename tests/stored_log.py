@@ -42,7 +42,7 @@ class StoredLog:
         return self.log.new_index(queue_id, "/", "q", lane, transient) if found is None else found
 
     def rest(self) -> None:
-        """Write all there is to write, and do what that asks for."""
+        """Write everything, and do the work that follows."""
         while True:
             self.log.close_if_due(lingered=True)
             if not self.disk.run() and self.log.is_idle():

@@ -94,7 +94,7 @@ class TlsPeer:
         return b"".join(self.record(data[at : at + size]) for at in range(0, len(data), size))
 
     def key_updates(self, count: int) -> bytes:
-        """Return so many KeyUpdate messages, each of which asks for one in return."""
+        """Return `count` KeyUpdate messages, each of which asks for one in return."""
         made: list[bytes] = []
         for _ in range(count):
             assert self._openssl.SSL_key_update(self._tls, _UPDATE_REQUESTED) == 1

@@ -286,7 +286,7 @@ def tls_peers_that_do_not_read(ports: Ports) -> None:
 
 @attack
 def deep_json(ports: Ports) -> None:
-    """32 MB of empty lists, by a user who may do nothing with them."""
+    """32 MB of empty lists, by a user without any permission for them."""
     body = b"[" + b"[]," * 10_600_000 + b"[]]"
     for path in (f"/api/warren/route/{VHOST}", "/api/definitions", "/api/warren/session"):
         ask_http(ports, "POST", path, body, "mallory")

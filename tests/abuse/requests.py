@@ -53,10 +53,10 @@ class Requests:
         ]
 
     def run(self, count: int) -> None:
-        """Make so many requests.
+        """Make `count` requests.
 
         Raises:
-            AssertionError: one was answered with 500, and which.
+            AssertionError: a request was answered with 500.
         """
         for number in range(count):
             if number % PREPARE_EVERY == 0:

@@ -196,7 +196,7 @@ class Hostility:
         return {self.pick(_HEADER_NAMES): self.value(depth) for _ in range(self.choices.randint(0, 4))}
 
     def content(self, channel: int) -> bytes:
-        """Return the header and body frames behind a publish."""
+        """Return the header and body frames after a publish."""
         properties = BasicProperties()
         for name in self.choices.sample(_PROPERTY_NAMES, self.choices.choice([0, 0, 1, 3, 13])):
             setattr(properties, name, self._property(name))
@@ -338,7 +338,7 @@ class Sequences:
         self.memory = (0, 0)
 
     def run(self, methods: int, after_batch: Callable[[Sequences], None] | None = None) -> None:
-        """Go on until so many methods were sent.
+        """Continue until `methods` methods were sent.
 
         Raises:
             AssertionError: one of the rules was broken; how to see it again.

@@ -51,7 +51,7 @@ PROTOCOLS = ("amqp10", "mqtt", "stomp")
 # The allowed crossings, with their reasons.
 EXCEPTIONS = {
     ("server/commands.py", "perf"),  # `warren perf` is a command like any other
-    ("server/cli.py", "ctl"),  # and so is `warren ctl`, which is to start fast
+    ("server/cli.py", "ctl"),  # and so is `warren ctl`, which has to start fast
     ("server/commands.py", "ctl"),
     ("testing/life.py", "mgmt_plugin"),  # like the program, it puts broker and plugins together
     ("server/cli.py", "replication"),  # which of the two runs: a broker alone, or one with followers or a leader
@@ -109,7 +109,7 @@ ALLOWED_OUTSIDERS = {"__future__", "base64", "bisect", "collections", "dataclass
 
 @cache
 def imports(path: Path) -> tuple[tuple[str, int], ...]:
-    """Return each imported module with its line, those inside functions and behind TYPE_CHECKING included."""
+    """Return each imported module with its line, also those inside functions and under TYPE_CHECKING."""
     return tuple(_imports(path))
 
 

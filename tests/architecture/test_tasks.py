@@ -20,7 +20,7 @@ STARTERS = {
     "Thread",
     "Timer",
 }
-# `Supervision`'s methods, which is what a nursery is to start.
+# The methods of `Supervision` that may start a nursery.
 SUPERVISED = {"keep", "once", "begin"}
 # Packages in which no broker runs.
 ELSEWHERE = {"perf", "ctl", "spark_bridge", "lake"}
@@ -73,7 +73,7 @@ ARGUED = {
         ("cluster/driver.py", "run", f"self.{hand}"): "ends the driver, and with it the process"
         for hand in ("_read", "_write", "_ask", "_watch", "_wake")
     },
-    # A broker in a test suite, which is to see every error.
+    # A broker in a test suite, which must see every error.
     ("testing/life.py", "spawn", "work"): "what a test has asked for: `wait_for` gives it what is raised",
     ("testing/life.py", "__init__", "Thread"): "the thread that a broker under test lives in",
 }

@@ -27,7 +27,7 @@ def fill(amqp: Connect, queue: str, count: int) -> pika.adapters.blocking_connec
 
 
 def claim(api: Api, vhost: str, queue: str, name: str, rows: int, lease_s: int | None = None) -> str:
-    """Open a drain, claim so many messages, and return its path."""
+    """Open a drain, claim `rows` messages, and return its path."""
     path = f"/warren/drains/{q(vhost)}/{q(queue)}/{q(name)}"
     epoch = api.post(f"{path}/open", {"owner": "the nightly load", "lease_s": lease_s}).json["epoch"]
     api.post(f"{path}/claim", {"epoch": epoch, "after": 0, "max_rows": rows})

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Error, Locator, Page, Response, ViewportSize, expect
 
 WIDE: ViewportSize = {"width": 1280, "height": 800}
-# ``LEAST-MOST``: so many milliseconds every answer of the API is held back, as on a slow network.
+# ``LEAST-MOST``: the delay of every answer of the API in milliseconds, as on a slow network.
 DELAY_MS = os.environ.get("WARREN_TEST_API_DELAY_MS")
 _LATE_ANSWERS = """(() => {
     const [least, most] = '%s'.split('-').map(Number);

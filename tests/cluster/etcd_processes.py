@@ -1,4 +1,4 @@
-"""Real etcd, as so many processes on loopback and free ports as a test wants.
+"""Real etcd, with any number of processes on loopback and free ports.
 
 Without an installed etcd the tests that need one are skipped, saying so; with CI=true they fail.
 """

@@ -578,7 +578,7 @@ class Explored:
 
 
 def explore(bounds: Bounds, rules: Rules | None = None, *, seconds: float = 3600.0) -> Explored:
-    """Look at every state within the bounds, nearest first, for so long.
+    """Look at every state within the bounds, nearest first, for at most `seconds`.
 
     Raises:
         Violation: a promise is broken; the text ends with how.

@@ -220,7 +220,7 @@ def _old_disk(lab: Lab, machine: Machine, first: bool) -> None:
     shutil.rmtree(copy)
     if first:
         machine.start_node()
-        time.sleep(7.0)  # the others are away for so long
+        time.sleep(7.0)  # the others are away for this time
     for each in lab.machines:
         each.start_node()
 

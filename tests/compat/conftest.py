@@ -94,7 +94,7 @@ class SharedConnection:
 
 @pytest.fixture(scope="session")
 def shared_connection(broker: Broker) -> Iterator[SharedConnection]:
-    """The connection behind `channel`."""
+    """The connection of `channel`."""
     connection = SharedConnection(broker)
     yield connection
     connection.close()

@@ -53,7 +53,7 @@ class Listener:
         return [key for key, _ in self.take()]
 
     def named(self) -> list[tuple[str, str, str]]:
-        """Return key, name or what there is of one, and who did it, of each event."""
+        """Return the key, the name or a part of it, and the user, of each event."""
         named = []
         for key, headers in self.take():
             for header in ("name", "destination_name", "consumer_tag", "pid"):

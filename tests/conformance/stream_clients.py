@@ -36,7 +36,7 @@ def declare(client: Client, name: str = "s", **arguments: object) -> None:
 
 
 def fill(client: Client, count: int, *, first: int = 0, seconds: float = 0, **properties: Any) -> None:
-    """Publish the numbers from `first` on, so many `seconds` apart."""
+    """Publish the numbers from `first` on, `seconds` apart."""
     for number in range(first, first + count):
         client.publish("", "s", b"%d" % number, **properties)
         if seconds:

@@ -260,7 +260,7 @@ def topic_refusal(action: str, key: str) -> str:
 
 @pytest.fixture
 def bob(harness: Harness) -> Client:
-    """A user who may write news and read weather, of topic amq.topic."""
+    """A user with permission to write news and read weather, of topic amq.topic."""
     harness.add_user("bob")
     harness.broker.administer(TopicPermissionPut("bob", "/", "amq.topic", "^news\\.", "^weather\\.{username}"))
     return harness.channel("bob")

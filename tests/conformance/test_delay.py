@@ -64,7 +64,7 @@ def headers_of(received: Received | None) -> Table:
 
 
 def comes_after(harness: Harness, milliseconds: int, name: str = "q", count: int = 1) -> bool:
-    """Let so much time pass; tell whether that many messages come with the last ms of it."""
+    """Let `milliseconds` pass; tell whether `count` messages come with the last one."""
     harness.pass_time((milliseconds - 1) / 1000)
     before = ready(harness, name)
     harness.pass_time(0.001)

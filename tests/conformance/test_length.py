@@ -273,7 +273,7 @@ def test_a_nack_does_not_wait_for_the_disk(client: Client, harness: Harness) -> 
     harness.store.hold = True
     for name in ("q", "q", "free", "q"):
         client.publish("", name, delivery_mode=2)
-    client.publish("", "free", delivery_mode=1)  # not stored, and behind what is
+    client.publish("", "free", delivery_mode=1)  # not stored, and after the stored ones
     assert answers(client.take()) == [("nack", 2, False), ("nack", 4, False)]
     harness.store.hold = False
     harness.settle()

@@ -33,7 +33,7 @@ def publish(client: Client, priorities: Iterable[int | None], mode: int = 1) -> 
 
 
 def got(client: Client, count: int = 1 << 30, *, no_ack: bool = True) -> list[Received]:
-    """Get so many messages, or all."""
+    """Get `count` messages, or all."""
     found: list[Received] = []
     while len(found) < count and (received := client.get("q", no_ack=no_ack)) is not None:
         found.append(received)

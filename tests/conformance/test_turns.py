@@ -153,7 +153,7 @@ def test_an_ack_costs_the_same_with_many_who_wait() -> None:
 
 
 def calls_for_an_ack(consumers: int) -> float:
-    """Return how many calls of functions an ack takes, on average, when so many consumers share one place."""
+    """Return the average number of function calls of an ack when `consumers` consumers share one place."""
     harness = Harness()
     client = harness.channel()
     client.call(1, m.BasicQos(0, 1, True))

@@ -30,7 +30,7 @@ class FailingDisk:
         return self._numbers[_FAILED]
 
     def fail(self, which: int = BOTH, one_of: int = 1, first: int = 0, end: int = 0) -> None:
-        """Let reads fail from now on: one of so many, of those that touch the bytes from `first` up to `end`."""
+        """Let reads fail from now on: one in `one_of`, of those that touch the bytes from `first` up to `end`."""
         self._numbers[_ONE_OF], self._numbers[_FROM], self._numbers[_TO] = one_of, first, end
         self._numbers[_WHICH] = which
 

@@ -54,7 +54,7 @@ class Life:
         self._run(load)
         if self._chooser.random() < 0.15:
             self.process.signal(signal.SIGTERM)
-            time.sleep(self._chooser.uniform(0, 0.05))  # a moment of its own choice, not one that is waited for
+            time.sleep(self._chooser.uniform(0, 0.05))  # a random moment, without waiting for an event
         self.process.kill()
         load.run_out()
         for _ in range(crashes_in_recovery):
@@ -103,5 +103,5 @@ class Life:
         assert "Traceback" not in self.process.log(), self.process.log_tail()
 
     def summary(self) -> str:
-        """Return what happened, for the person who reads the output."""
+        """Return a summary for the reader of the output."""
         return ", ".join(f"{count} {what}" for what, count in self.history.counts.items())

@@ -70,7 +70,7 @@ class PaperBroker:
     def _do(self, step: _Step, answer: Callable[[], None], *, early: bool = False) -> None:
         step(self)
         self._log.append(step)
-        # The answer may go out when so many entries of the log are on disk.
+        # The answer may go out when this number of entries of the log is on disk.
         self._answers.append((0 if early else len(self._log), answer))
 
     def _sync(self, entries: int) -> None:

@@ -79,7 +79,7 @@ class SmallDisk:
         return state.f_bavail * state.f_frsize
 
     def fill(self, but: int = 0) -> None:
-        """Let somebody else take all that is free, `but` so many bytes."""
+        """Use up the free space, except for `but` bytes."""
         with open(self.view / _FILLER, "ab", buffering=0) as filler:
             for piece in (1 << 16, 1 << 12):
                 try:

@@ -206,7 +206,7 @@ def run_and_kill(process: WarrenProcess, books: Books, chooser: random.Random) -
     for client in clients:
         client.start()
     wait_until(lambda: len(books.confirmed) >= begun and books.repetitions.count > 0, "the clients to begin")
-    time.sleep(chooser.uniform(0, 1.4))  # a moment of its own choice, not one that is waited for
+    time.sleep(chooser.uniform(0, 1.4))  # a random moment, without waiting for an event
     process.kill()
     for client in clients:
         client.join()

@@ -42,7 +42,7 @@ from warren.amqp10.performatives import (
 from warren.amqp10.values import Array, Described, Reader, Symbol, UByte, UInt, ULong, UShort, value_end
 
 ANY: Final = object
-# The types of the fields of what a broker sends; the first so many of them are mandatory.
+# The types of the fields of a broker's performatives; the number is that of mandatory ones, which come first.
 FIELDS: Final[dict[int, tuple[int, list[Any]]]] = {
     SASL_MECHANISMS: (1, [(Symbol, Array)]),
     SASL_OUTCOME: (1, [UByte, bytes]),

@@ -44,7 +44,7 @@ class RandomPeer:
 
     @classmethod
     def witness(cls, engine: Engine) -> None:
-        """Check that somebody else, who publishes to itself, gets what it has published."""
+        """Check that another client, which publishes to itself, gets its messages."""
         raise AssertionError("overridden")
 
     def behave(self) -> None:

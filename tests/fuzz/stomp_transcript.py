@@ -1,6 +1,6 @@
-"""What a client of STOMP may see of a correct broker: whole frames of the four commands that servers send, in order.
+"""A STOMP client's view of a correct broker: whole frames of the four commands that servers send, in order.
 
-1. CONNECTED is first and comes once, unless there is nothing but ERROR; behind ERROR nothing comes.
+1. CONNECTED is first and comes once, unless ERROR is the only frame; nothing follows ERROR.
 2. A head has lines with names, with no escape but those of the version; a body is as long as content-length says, and
    ends with a NUL. A heart-beat comes if it was asked for.
 3. MESSAGE has the headers that it must have; its number is one more than that of the one before.

@@ -114,7 +114,7 @@ def client_of(harness: Harness, choices: random.Random, version: int) -> MqttCli
 
 
 def run(seed: int, count: int) -> dict[int, int]:
-    """Send so many packets; return how many of each kind have come."""
+    """Send `count` packets; return the number received of each kind."""
     choices = random.Random(seed)
     harness = Harness()
     came: dict[int, int] = {}

@@ -299,7 +299,7 @@ class Enough(Exception):
 
 
 class Collector(AMQPMessagingHandler):
-    """Takes so many messages and accepts them."""
+    """Takes a number of messages and accepts them."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Those that remember positions, and a broker that was restored from an older backup, or is a copy of it.
+"""Readers that remember positions, and a broker that was restored from an older backup, or is a copy of it.
 
 Each remembers how far it has read, 200 messages; the directory as it was after 100 is started instead, and written on.
-Nobody gets what was written there as if it was behind what had been read, neither before it has grown past that nor
-afterwards: each is told where the histories have diverged.
+A reader never gets the new messages as if they continued the ones it had read, neither before the log has grown past
+its position nor afterwards: each learns where the histories have diverged.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Reader(Worker):
         self.committed += 1
 
     def wait_for(self, committed: int) -> None:
-        """Wait until so many batches are committed."""
+        """Wait until `committed` batches are committed."""
         wait_until(lambda: self.committed >= committed or self.failure is not None, "batches", DEADLINE_S)
         assert self.failure is None, self.failure
 
@@ -159,7 +159,7 @@ def test_a_reader_has_each_message_once_however_often_the_broker_is_killed(tmp_p
         reader.start()
         for _ in range(CYCLES):
             reader.wait_for(reader.committed + 3)
-            time.sleep(chooser.uniform(0, 0.3))  # a moment of its own choice
+            time.sleep(chooser.uniform(0, 0.3))  # a random moment
             if chooser.random() < 0.15:
                 process.stop()
             process.kill()

@@ -129,7 +129,7 @@ class Comparison:
         *,
         thorough: bool = False,
     ) -> None:
-        """Compare everything with the model, which learns who got what; not every time what waits in a long queue."""
+        """Compare all with the model, which learns each message's consumer; not always a long queue's waiting messages."""
         self.world.hand_out()
         assert received.methods == (replies or {})
         assert sorted(received.cancelled) == sorted((each.client, each.tag) for each in cancelled)

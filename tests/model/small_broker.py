@@ -1,8 +1,8 @@
 """A broker that is obviously right: lists, searched from the start, nothing remembered that can be counted.
 
-It does not choose who gets a message. It is told what was delivered and says whether that was allowed: the oldest
-ready messages of the queue, to consumers that may have them, those of higher priority first, until nobody may have
-more.
+It does not choose the consumer of a message. It learns of each delivery and says whether it was allowed: the oldest
+ready messages of the queue go to consumers that may have them, those of higher priority first, until no consumer may
+have more.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Rules:
         return self  # they never change
 
     def is_over(self, count: int, size: int) -> bool:
-        """Tell whether so many messages, or bytes, are more than may wait."""
+        """Tell whether `count` messages, or `size` bytes, exceed the limit."""
         too_many = self.max_length is not None and count > self.max_length
         return too_many or (self.max_length_bytes is not None and size > self.max_length_bytes)
 

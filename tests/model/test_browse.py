@@ -303,7 +303,7 @@ class Run:
         assert stays == sorted(stays)
 
     def _noting(self, told: list[list[Seen]]) -> Callable[[list[Seen]], None]:
-        """Return who notes what is told, and looks whether it is there at that moment."""
+        """Return a function that records the seen messages, and checks that they are there at that moment."""
         queue = self.queue
 
         def note(seen: list[Seen]) -> None:

@@ -228,7 +228,7 @@ def test_leases_end_by_themselves_and_begin_anew_with_the_broker_and_when_it_cou
     clock = MockClock(autojump_threshold=0)
 
     async def claimed(count: int, seconds: float) -> None:
-        """Expect so many claims before and after so many seconds."""
+        """Expect `count` claims before and after `seconds` seconds."""
         await trio.sleep(seconds)
         await trio.testing.wait_all_tasks_blocked()
         assert place.claims().ready_count == count

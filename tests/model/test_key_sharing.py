@@ -1,8 +1,8 @@
 """Random commands around one key-shared queue, compared after each with a list of messages that is searched.
 
-The model does not choose who gets a message. It is told what was delivered and says whether that was allowed: the
-oldest ready message of its key, to a consumer with room, while nobody else has one of that key unanswered, and nothing
-older could have gone there. Then it looks for a message that could have gone to somebody and did not.
+The model does not choose the consumer of a message. It learns of each delivery and says whether it was allowed: the
+oldest ready message of its key, to a consumer with room, while no other consumer has one of that key unanswered, and no
+older message could have gone there. Then it looks for a message that could have been delivered and was not.
 
 Two clients with two channels each; a command is three numbers, read modulo what there is. What the queue is declared
 with comes from the first numbers of a run.
@@ -110,7 +110,7 @@ class SmallQueue:
         return oldest is entry and self.holders(entry.key) <= {holder}
 
     def is_out_of_sight(self, entry: Entry) -> bool:
-        """Tell whether so much may be set aside before this message that nobody has looked at it."""
+        """Tell whether enough messages may be set aside before this one to hide it."""
         return self.ready.index(entry) >= self.aside_max
 
     def lets_nothing_out(self) -> bool:
@@ -247,7 +247,7 @@ class Comparison:
         new: list[Consumer] = []  # consumers that got the first message of a key
         self._drop(sent)
         while any(sent):
-            # Clients do not know who was first: take what can have been next.
+            # Clients do not know their order: take a message that can have been next.
             for client, mine in enumerate(sent):
                 if mine and (len(sent[1 - client]) == 0 or self._is_next(mine[0])):
                     each = mine.pop(0)

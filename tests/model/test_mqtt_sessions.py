@@ -55,7 +55,7 @@ class Device:
         given = properties({p.SESSION_EXPIRY: 86400}) if self.version == 5 else None
         packets = self.client.feed(connect_packet(self.version, self.name, clean=False, given=given))
         self.unread = []
-        while not packets:  # the one who had the name is still going
+        while not packets:  # the previous owner of the name is still leaving
             self.world.harness.settle()
             packets = self.client.take()
         assert packets[0].kind == p.CONNACK and packets[0].body[1] == 0, packets
@@ -104,7 +104,7 @@ class Device:
         self.send(publish(topic, body, qos, packet_id, self.version, retain))
 
     def read(self, most: int) -> bool:
-        """Read so many packets at most, and answer them; False when there was nothing."""
+        """Read `most` packets at most, and answer them; False without a packet."""
         client = self.client
         if client is None:
             return False

@@ -36,7 +36,7 @@ SEED: Final = int(os.environ.get("WARREN_TEST_RULE_SEED", "0"))
 COMMANDS: Final = 250
 NAMES: Final = ("a", "b", "c", "d")
 UNDELIVERABLE: Final = "nowhere"
-ORDERED_MAX: Final = 4  # so many things may have to happen at once when the clock jumps: all orders are tried
+ORDERED_MAX: Final = 4  # the most events at once after a jump of the clock: the test tries all orders
 
 Command = Callable[[], None]
 

@@ -1,9 +1,9 @@
 """Random commands around one queue some of whose consumers want only some messages, compared with a list.
 
-The model does not choose who gets a message. It is told what was delivered and says whether that was allowed: a ready
-message that the receiver wants, and none of those that it wants and that were ready all the time was older and is still
-there. Then it looks for a message that could have gone to somebody and did not, and counts decisions: each receiver
-decides on each message once, and once more whenever that has come back.
+The model does not choose the receiver of a message. It learns of each delivery and says whether it was allowed: the
+receiver wants the message, and no older message that it wants, and that was ready all the time, is still there. Then it
+looks for a message that could have been delivered and was not. It also counts decisions: each receiver decides on each
+message once, and once more whenever the message has come back.
 
 Clients of AMQP 1.0 with two links each, which may be without a condition, and channels of 0-9-1. A command is three
 numbers, read modulo what there is; what the queue is declared with comes from the first numbers of a run.

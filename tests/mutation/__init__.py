@@ -1,5 +1,5 @@
 """Breaks the rules of the engine at random, one place at a time: each time a test has to fail.
 
-`mutants.py` says what there is to break, `reached.py` which tests reach a statement, `trial.py` runs them on a copy
-that is broken, `plugin.py` is what pytest needs for both, `__main__.py` the command.
+`mutants.py` finds the mutants, `reached.py` the tests that reach a statement, `trial.py` runs them on a broken copy.
+`plugin.py` is the plugin of pytest for both, `__main__.py` the command.
 """

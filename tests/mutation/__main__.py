@@ -33,7 +33,7 @@ from .statements import source_paths
 
 
 class Portion(NamedTuple):
-    """How many tests are run together: of at most so many files, so many tests, for so many seconds unbroken."""
+    """The limits of tests that run together: the number of files, of tests, and of seconds without a mutant."""
 
     files: int
     tests: int

@@ -22,7 +22,7 @@ LENGTHS_OF_MORE: Final = {"GROUP_LIVES": 3, "RULE_RUNS": 8, "SNAPSHOTS_RUNS": 4,
 PLUGINS: Final = ("pytest_timeout", "_hypothesis_pytestplugin", "warren.testing.pytest_plugin", "mutation.plugin")
 # A start, with the modules of many tests.
 CPU_S: Final = 15.0
-# For so long nothing waits that is right, not even for a timer.
+# A correct program never waits this long, not even for a timer.
 IDLE_S: Final = 25.0
 # An endless mutant may take all memory meanwhile.
 MEMORY_BYTES: Final = 6 << 30

@@ -23,7 +23,7 @@ SUITES: Final = ("conformance", "model", "property", "unit", "integration/test_m
 HERE: Final = Path(__file__).parent
 KEPT: Final = ROOT / ".cache" / "mutation"
 FILES_AT_ONCE: Final = 12
-# Of the tests of so many files, with the marks.
+# For the tests of `FILES_AT_ONCE` files, with the marks.
 EXPECTED_S: Final = 200.0
 
 

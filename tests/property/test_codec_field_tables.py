@@ -87,7 +87,7 @@ def assert_same_verdict(data: bytes) -> None:
 
 
 def with_end(data: bytes) -> bytes:
-    """Refuse what the grammar alone would leave unread: bytes behind the table."""
+    """Refuse input that the grammar alone would leave unread: bytes after the table."""
     if len(data) >= 4 and int.from_bytes(data[:4], "big") < len(data) - 4:
         raise SpecificationError("bytes after the table")
     return data

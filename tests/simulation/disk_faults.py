@@ -28,7 +28,7 @@ _AFTERWARDS: Final = "pgKc"
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of one fault. `hit` names the operation, empty when there were not so many."""
+    """The result of one fault. `hit` names the operation, empty when there were fewer."""
 
     states: int = 0
     hit: str = ""

@@ -155,7 +155,7 @@ class Machine:
         self._host = _Host(self)
         self._unsent_bytes = 0  # of the outbox, taken from it and looked at
         self._getting = ("", False)  # from which queue, without an acknowledgement
-        self._asked: set[str] = set()  # queues that are to release what is held
+        self._asked: set[str] = set()  # queues that have to release held messages
         self._answered: set[str] = set()  # those of them that have done so
         self.compaction = Compaction(self.log)
         self.commits.clear()
@@ -725,9 +725,9 @@ class Machine:
         self._sent()
 
     def rest_in_time(self) -> bool:
-        """Let everybody run until there is nothing left to do now; False when the disk does not let them.
+        """Let all parts run until nothing is left to do now; False when the disk prevents it.
 
-        Then nothing is late: nothing waits that has expired or does not fit, nothing is held that is due.
+        Then nothing is late: no waiting message has expired or does not fit, and no held message is due.
         """
         while self.rest():
             if self.timers.next_ms() > self.now_ms:

@@ -88,7 +88,7 @@ JOURNAL: Final = "vhosts/metadata_journal.py"
 
 
 def lines(*texts: str, indent: int = 8) -> str:
-    """Return lines of source, the first indented by so much and the others relative to it."""
+    """Return lines of source, the first indented by `indent` and the others relative to it."""
     return "".join(f"{' ' * indent}{text}\n" for text in texts)
 
 

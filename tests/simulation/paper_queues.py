@@ -125,7 +125,7 @@ class Messages:
         self._versions: dict[tuple[str, str, bytes], Version | None] = {}
 
     def new(self, body_bytes: int, *, persistent: bool = True, priority: int = -1, expiration_ms: int = -1) -> Version:
-        """Invent a message that is like no other, with a body of about so many bytes."""
+        """Invent a unique message, with a body of about `body_bytes` bytes."""
         number = len(self._made)
         exchange, key = _EXCHANGES[number % len(_EXCHANGES)], f"k{number % 5}"
         body = (b"<%d>" % number) + bytes([number % 250 + 1]) * body_bytes
@@ -281,7 +281,7 @@ class Paper:
         return entry.time_ms + min(lives) if lives else NEVER
 
     def take(self, name: str, tag: int | None) -> Entry:
-        """The oldest message of a queue goes to a client, for good when there is no `tag`."""
+        """Give the oldest message of a queue to a client, for good without a `tag`."""
         queue = self.queues[name]
         entry = queue.ready.pop(0)
         if tag is not None:

@@ -1,7 +1,7 @@
 """The queues of the simulation that do more than first in, first out: their arguments, and what these come to on paper.
 
-A queue's name says what it is; names that are not listed are plain. Dead letters go through the default exchange to the
-queue named here, or to nobody when there is no such queue.
+A queue's name says its kind; names that are not listed are plain. Dead letters go through the default exchange to the
+queue named here, or nowhere if it does not exist.
 """
 
 from __future__ import annotations

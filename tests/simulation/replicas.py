@@ -227,7 +227,7 @@ class ReplicatedLife(Life):
         self.leader.fs = fs
         return self.leading
 
-    # --- what a broker of its own does, and now a cluster -----------------------------------------------------------
+    # --- operations of a single broker, now in a cluster -----------------------------------------------------------
 
     def _surviving(self, operation: Callable[[], object]) -> None:
         own = getattr(operation, "__name__", "") in {each.__name__ for each in self._own}
@@ -426,7 +426,7 @@ class ReplicatedLife(Life):
         while link.deliver(replica):
             pass
         if link.entries or link._entry is not None:
-            return  # there is no room
+            return  # no room left
         replica.apply(Truncate(link.attachment.end_lsn, self.leading.epoch), self.leading.epoch)
         self.counts["again"] += 1
         self._attach_here(node, replica)

@@ -72,7 +72,7 @@ class SealingLife:
         self.known = {"a": Known(), "b": Known(), "k": Known()}
         self.chunk = self.random.choice((1, 3, 7))
         self._chance = 0.0
-        self._killed_in = 0  # so many changes of the disk that are like the next; 0: not at all
+        self._killed_in = 0  # the number of matching changes of the disk until the kill; 0: no kill
         self._killed_at = ""
         self._fs = SimulatedFileSystem()
         self._begin(DurableHarness(self._fs, memory_bytes=self._memory(), shape=SHAPE))
@@ -226,7 +226,7 @@ class SealingLife:
                 self.harness.settle()
 
     def read(self) -> None:
-        """Have somebody see what is synced, who stays, or goes."""
+        """Have a reader see the synced messages, and stay or go."""
         if self.reader is None:
             self.reader = self.harness.channel()
             self.reader.call(1, m.BasicQos(0, PLENTY, False))
@@ -429,7 +429,7 @@ def _dumped(fs: SimulatedFileSystem) -> dict[str, list[tuple[int, bytes]]]:
 
 
 def _read(client: Client, name: str) -> list[tuple[int, bytes]]:
-    """Return what a consumer gets who begins at the first message."""
+    """Return the messages that a consumer gets from the first one on."""
     client.send(1, m.BasicConsume(0, name, "c", False, False, False, True, FIRST))
     read = []
     for received in client.deliveries():
@@ -443,7 +443,7 @@ def _read(client: Client, name: str) -> list[tuple[int, bytes]]:
 
 
 def _looked(found: DurableHarness, stream: Stream) -> list[tuple[int, bytes]]:
-    """Return what somebody sees who only looks."""
+    """Return the messages that browsing shows."""
     seen: list[Seen] = []
     cursor = Cursor()
     while not cursor.ended:

@@ -353,7 +353,7 @@ def all_sequences(letters: str, longest: int) -> list[str]:
 
 
 def try_sequences(sequences: list[str], setup: str, limit: int = LIMIT, shape: Shape = SHAPE) -> int:
-    """Run each behind `setup`; return how many different crash states of the disk were recovered."""
+    """Run each after `setup`; return how many different crash states of the disk were recovered."""
     states = 0
     judge = Judge(Messages(), shape)
     beginning = ""

@@ -150,7 +150,7 @@ class CompactingBroker(RuleBasedStateMachine):
         assert [path for path in machine.fs.contents() if path.startswith("log/00")][1:] == []
 
     def _compact_all(self) -> None:
-        """Compact until there is nothing more, as the broker does in quiet hours."""
+        """Compact until nothing is left to do, as the broker does in quiet hours."""
         machine = self.machine
         machine.rest()
         for _ in range(3):

@@ -82,7 +82,7 @@ def test_random_lives_of_queues_with_rules_survive_crashes_anywhere(group: int) 
 
 
 def live(wanted: int, seed: int, *, ruled: bool) -> None:
-    """Live lives from `seed` on until so many crash states were recovered."""
+    """Live lives from `seed` on until `wanted` crash states were recovered."""
     states = crashes = 0
     first = seed
     with small_limits():

@@ -116,7 +116,7 @@ class Life:
         return Machine(fs, self.messages, self.shape)
 
     def run(self, steps: int) -> None:
-        """Live for so many operations; the last of them is a full drain."""
+        """Live for `steps` operations; the last of them is a full drain."""
         self._restart(self.machine.fs, 0)
         if self._is_ruled:
             for name in self.random.sample(sorted(KINDS), self.random.randint(1, 4)):

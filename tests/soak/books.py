@@ -257,7 +257,7 @@ class Books:
         return len(self._answered.get(client, ()))
 
     def taken(self, place: str, number: int, body: bytes) -> None:
-        """Note that it was read by somebody who reads everything once: the reader of a stream, or of a drain."""
+        """Note a read by a reader that reads everything once: the reader of a stream, or of a drain."""
         entry = self._recognise(place, number, body, "read")
         if entry is None:
             return
@@ -382,14 +382,14 @@ class Offsets:
         self._numbers: dict[int, int] = {}
 
     def read_next(self, offset: int, number: int) -> None:
-        """Note what somebody has read who passes nothing over."""
+        """Note a message of a reader that does not skip messages."""
         if offset != self.end:
             self._books.violated(Rule.GAP, f"{self._stream}: {offset} came where {self.end} was due")
         self.end = offset + 1
         self.read(offset, number)
 
     def read(self, offset: int, number: int) -> bool:
-        """Note what somebody has read who may begin anywhere; return whether it is the first time."""
+        """Note a message of a reader that may begin anywhere; return whether it was read for the first time."""
         known = self._numbers.get(offset)
         if known is not None and known != number:
             self._books.violated(Rule.CHANGED, f"{self._stream}: {offset} was message {known}, and now {number}")

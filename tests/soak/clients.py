@@ -361,7 +361,7 @@ class StreamReader(Client):
 def reading_arguments(kind: str, read: Offsets, chooser: random.Random) -> dict[str, FieldValue]:
     """Return where a reader of a kind begins, as arguments of its consumer."""
     if kind == "group":
-        # The broker knows how far it has come; `end` is of those who read one after the other.
+        # The broker knows how far it has come; `end` is for sequential readers.
         return {"x-stream-offset": "first", "x-group": "soak"}
     return {"x-stream-offset": read.end if kind == "next" else chooser.randint(read.oldest(), read.end)}
 

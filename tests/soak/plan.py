@@ -32,7 +32,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True)
 class Period:
-    """A time of load, with faults so many seconds after its beginning."""
+    """A time of load, with faults at times in seconds after its beginning."""
 
     number: int
     load_s: float

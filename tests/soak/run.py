@@ -43,7 +43,7 @@ from .visitors import Comer, Drainer, Manager, Presence, Visitor
 CONSUMED = {"plain": 2, "keyed": 3, "single": 2} | dict.fromkeys(
     ("urgent", "later", "fan-1", "fan-2", "fan-3", "expired", "work", "dead", "once", "tx-out", "shovel-out"), 1
 )
-# Nothing has come for so long, and something is missing: it is lost.
+# No message has come for this time, and some are missing: they are lost.
 REST_DEADLINE_S = 90.0
 # Segments of the log that may be there when every queue is empty: some for streams, keys and what is being written.
 SEGMENT_BYTES = 4 * MIB
@@ -461,7 +461,7 @@ def run(choices: Choices, say: Callable[[str], None] = print) -> Result:
                 if books.violation_count or is_over:
                     break
         except Exception as error:
-            # Whatever ended it, the broker was to prevent: with what was measured so far it is a result.
+            # The broker should have prevented any such end. Together with the measurements so far it is a result.
             books.violated(Rule.FAILED, f"{type(error).__name__}: {str(error)[:2000]}")
         finally:
             if not process.is_running():

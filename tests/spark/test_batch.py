@@ -161,7 +161,7 @@ def test_filters_leave_the_same_whoever_applies_them(
         f"timestamp >= timestamp '{when['first']}' and body = cast('6' as binary)",
         "queue = 'other'",
     ):
-        # A frame of its own for each: Spark remembers what was pushed down in a frame.
+        # Each test has its own frame: Spark remembers the filters pushed down in a frame.
         pushed = frame(spark, publisher, name, pushdown="true")
         assert numbers(pushed.where(condition)) == numbers(plain.where(condition)), condition
 

@@ -173,7 +173,7 @@ class FakeLinks:
 
 
 class FakeImages:
-    """Makes images of so many files, and of no bytes."""
+    """Makes images with a number of files, without bytes."""
 
     def __init__(self, count: int) -> None:
         files = [ImageFile(f"messages/log/{at:010d}", 10, "") for at in range(count)]

@@ -1,8 +1,8 @@
 """No input makes a turn long: the cost of each method with n and with 2n objects, counted in steps.
 
 The engine runs from its source, with its steps counted, in a process of its own (`step_counts.__main__`), whatever is
-installed. Where there are many things, a method either takes as many more turns, none of them longer, or it is among
-those of which `cases` says that their turn may grow with the number of things; none grows faster.
+installed. With many objects, a method either takes more turns that are not longer, or `cases` says that its turn may
+grow with the number of objects. No turn grows faster.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _MEASURED = re.compile(r"\b\d[\d,.]*(?=/s\b| s\b| ms\b)")
 
 @dataclass(frozen=True)
 class Command:
-    """One line behind a prompt, and what the page says that it prints."""
+    """One line after a prompt, and its output according to the page."""
 
     line: str
     output: tuple[str, ...]
@@ -108,7 +108,7 @@ def _comparable(line: str) -> str:
 
 
 class Reader:
-    """Somebody who follows a page in `directory`, with the programs of the folders `paths` at hand."""
+    """A reader who follows a page in `directory`, with the programs of the folders `paths` at hand."""
 
     def __init__(
         self,

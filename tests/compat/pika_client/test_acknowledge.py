@@ -324,7 +324,7 @@ def test_recover_without_requeue_is_not_implemented(connect: Connect, method: An
         until_closed(connection)
 
 
-# who holds what
+# which client holds which message
 
 
 def test_a_consumer_that_dies_gives_back_in_order_before_newer_messages(connect: Connect, names: Names) -> None:

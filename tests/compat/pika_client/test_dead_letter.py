@@ -111,7 +111,7 @@ def deaths(channel: BlockingChannel, queue: str) -> list[tuple[str, str, int]]:
     return [(entry["queue"], entry["reason"], entry["count"]) for entry in headers_of(channel, queue)["x-death"]]
 
 
-# who dies
+# messages that die
 
 
 @every_cause
@@ -234,7 +234,7 @@ def test_dead_lettering_does_not_disturb_the_confirm(channel: BlockingChannel, n
     letters_of(channel, letters, 100)
 
 
-# who does not
+# messages that do not
 
 
 @pytest.mark.parametrize("end", ["ack", "requeue", "purge", "delete", "reject-publish", "channel close", "recover"])

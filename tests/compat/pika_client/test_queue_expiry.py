@@ -30,7 +30,7 @@ def expiring(channel: BlockingChannel, names: Names, milliseconds: int = SHORT_M
 
 @pytest.fixture
 def scout(connect: Connect) -> BlockingChannel:
-    """A channel of its own for looking whether a queue exists without using it."""
+    """A separate channel, to check whether a queue exists without using it."""
     channel = connect().channel()
     channel.confirm_delivery()
     return channel
@@ -210,7 +210,7 @@ def test_the_messages_of_an_expired_queue_are_not_dead_lettered(
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": letters}
     queue = expiring(channel, names, SHORT_MS, **arguments)
     wait_until_gone(scout, queue)
-    # a letter from its successor, which does not expire, would arrive behind its own
+    # a letter from its successor, which does not expire, would arrive after its own
     channel.queue_declare(queue, arguments=arguments)
     channel.basic_publish("", queue, b"the only letter")
     channel.basic_reject(hold(channel, queue), requeue=False)

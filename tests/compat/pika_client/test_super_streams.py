@@ -58,7 +58,7 @@ class Instance:
 
 
 def pump_all(instances: list[Instance], count: int) -> None:
-    """Let all of them work until they have so many deliveries together."""
+    """Let all of them work until they have `count` deliveries together."""
     head, *others = instances
 
     def done() -> bool:

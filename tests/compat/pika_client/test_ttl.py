@@ -54,7 +54,7 @@ def confirming(channel: BlockingChannel) -> BlockingChannel:
     return channel
 
 
-# who sets the time
+# the setter of the time
 
 
 def test_messages_expire_after_the_time_to_live_of_their_queue(confirming: BlockingChannel, names: Names) -> None:

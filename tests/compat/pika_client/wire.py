@@ -31,7 +31,7 @@ class WireClient:
     def __init__(self, broker: Broker, opened: socket.socket | None = None) -> None:
         self._broker = broker
         self.socket = opened or socket.create_connection((broker.host, broker.port), timeout=DEADLINE_S)
-        # Two small frames one behind the other would wait for a delayed acknowledgement of the first.
+        # Two small frames in a row would wait for a delayed acknowledgement of the first.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = b""
 

@@ -54,7 +54,7 @@ class FaultyNode(ElectingNode):
         return Address(port=self.process.amqp_port)
 
     def in_sync(self) -> list[str] | None:
-        """Return who is in sync if this node leads and serves; None if not."""
+        """Return the nodes in sync if this node leads and serves; None if not."""
         assert isinstance(self.process, AnsweringProcess)
         if not self.process.is_running() or not self.process.is_leading():
             return None
@@ -143,7 +143,7 @@ class FaultCluster:
         self.load.run_until(lambda: time.monotonic() > end_s)
 
     def work_on(self, confirms: int) -> None:
-        """Let the clients work until so many more publishes and commits were answered."""
+        """Let the clients work until `confirms` more publishes and commits were answered."""
         assert self.load is not None
         enough = self.load.confirms + confirms
         give_up_s = time.monotonic() + 60

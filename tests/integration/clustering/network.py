@@ -28,7 +28,7 @@ from free_ports import free_port
 
 _SOURCE: Final = Path(__file__).with_name("route_shim.c")
 _TURN_MS: Final = 20
-_LOOK_S: Final = 0.05  # how often it is seen who listens
+_LOOK_S: Final = 0.05  # the interval of checks for listeners
 _BYTES: Final = 1 << 16
 _LISTENS: Final = "0A"
 _RESET: Final = pack("ii", 1, 0)  # SO_LINGER: closing is a reset

@@ -26,7 +26,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def etcd(tmp_path: Path, authority: Authority) -> Iterator[EtcdCluster]:
-    """An etcd with TLS, with the user warren, who may do what the documentation says it has to be able to."""
+    """An etcd with TLS, with the user warren, which has the permissions that the documentation requires."""
     server = authority.issue("/CN=etcd", "IP:127.0.0.1")
     options = [f"--cert-file={server.certificate}", f"--key-file={server.key}"]
     with running_etcd(tmp_path / "etcd", options=options, scheme="https") as cluster:

@@ -64,7 +64,7 @@ def test_below_min_in_sync_nothing_is_confirmed_until_a_follower_is_there(tmp_pa
         channel.confirm_delivery()
         for body in bodies(0, 3):
             channel.basic_publish("", "orders", body, PERSISTENT)
-        # A member that is gone is waited for, as long as there is no other one.
+        # The leader waits for a member that is gone, as long as there is no other one.
         follower.process.signal(signal.SIGSTOP)
         wait_until(lambda: leader.ask("GET", "/health")[0] == 503, "the leader to miss its follower")
         assert leader.status()["in_sync"] == ["rabbit@one", "rabbit@two"]
@@ -171,7 +171,7 @@ def test_a_publisher_waits_for_about_a_second_when_a_follower_stops(tmp_path: Pa
         began_s = time.monotonic()
         channel.basic_publish("", "orders", b"one", PERSISTENT)
         waited_s = time.monotonic() - began_s
-    # Not sooner: one that is slow for a moment stays. How much later depends on the machine.
+    # Not sooner: one that is slow for a moment stays. The exact delay depends on the machine.
     assert waited_s >= 0.5
     follower.process.kill()
     leader.process.stop()

@@ -251,7 +251,7 @@ def _is_of(row: dict[str, Any], body: bytes | None) -> bool:
 
 
 def wait_for_commits(lake: Lake, count: int) -> None:
-    """Wait until so many commits were made, by processes that are alive."""
+    """Wait until `count` commits were made, by processes that are alive."""
 
     def are_there() -> bool:
         assert any(each.poll() is None for each in lake.processes), lake.log.read_text()[-5000:]

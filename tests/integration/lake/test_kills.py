@@ -53,7 +53,7 @@ def test_each_message_is_in_its_table_once_whoever_is_killed(tmp_path: Path) -> 
                 if happening == "second":  # two that follow at once, of which the first is overtaken
                     lake.start()
                     time.sleep(chance.uniform(0.5, 2.0))
-                time.sleep(chance.uniform(0, 0.5))  # a moment of its own choice
+                time.sleep(chance.uniform(0, 0.5))  # a random moment
                 if happening == "broker":
                     process.kill()
                     process.start()

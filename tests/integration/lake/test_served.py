@@ -59,7 +59,7 @@ def follow(api: Api, lake: Lake, max_rows: int) -> None:
 
 
 def wait_for_more(api: Api, count: int) -> None:
-    """Wait for so many commits more than there are."""
+    """Wait for `count` more commits."""
     more = commits(api) + count
     wait_until(lambda: commits(api) >= more, "commits", DEADLINE_S)
 

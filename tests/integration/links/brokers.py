@@ -154,7 +154,7 @@ def fill(broker: BrokerProcess, queue: str, bodies: Iterable[bytes], **propertie
 
 
 def length(broker: BrokerProcess, queue: str) -> int:
-    """Return how many messages are ready; -1 when there is no such queue."""
+    """Return how many messages are ready; -1 if the queue does not exist."""
     connection = connect(broker)
     try:
         count: int = connection.channel().queue_declare(queue, passive=True).method.message_count

@@ -109,7 +109,7 @@ def test_everything_durable_comes_back(broker: WarrenProcess, api: Api, tmp_path
         channel.basic_publish("news", "a.b", b"%d" % number, _persistent())
     channel.basic_publish("", "later", b"held", _persistent(headers={"x-delay": 3_600_000}))
     channel.basic_publish("", "once", b"first", _persistent(headers={"x-deduplication-header": "key"}))
-    # Each confirm takes a sync, and so many take a minute beside others.
+    # Each confirm takes a sync, and this number of syncs takes a minute beside others.
     unconfirmed = connection.channel()
     for number in range(STREAM_MESSAGES - 2):
         unconfirmed.basic_publish("", "s", b"%d" % number, _persistent())

@@ -128,7 +128,7 @@ def test_no_operation_fails_inside_whatever_it_is_asked(target: Target) -> None:
 
 
 def guards(case: Any) -> bool:
-    """Tell whether a request would take the user away who asks."""
+    """Tell whether a request would delete its own user."""
     return bool(case.path_parameters) and case.path_parameters.get("user") == "guest"
 
 

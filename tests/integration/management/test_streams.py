@@ -52,7 +52,7 @@ class Reader:
         self.offsets.append(properties.headers["x-stream-offset"])
 
     def has(self, *offsets: int) -> None:
-        """Wait until it has got so many messages, and compare them with what is expected."""
+        """Wait until the reader has got all `offsets`, and compare them."""
         give_up_at = time.monotonic() + DEADLINE_S
         while len(self.offsets) < len(offsets) and time.monotonic() < give_up_at:
             self.connection.process_data_events(0.02)

@@ -81,7 +81,7 @@ def test_copies_by_filter_and_count_go_to_an_exchange(place: Place, amqp: Connec
     assert (method.exchange, method.routing_key, properties.delivery_mode) == ("e", "new.key", 2)
     channel.basic_nack(method.delivery_tag)
     path = f"/warren/queues/{place.v}/to/messages"
-    # Not until there are 4 in all: they are counted behind the look, and the nack may be read between.
+    # Wait until there are 4 in all: they are counted after the look, and the nack may be read in between.
     items = place.api.eventually(path, lambda found: found["count"] == 4)["items"]
     assert [item["payload"] for item in items] == ["5", "15", "25", "35"]
     assert drained(channel, "from") == bodies

@@ -58,7 +58,7 @@ def run(broker: WarrenProcess, *arguments: object, code: int = 0) -> str:
 
 
 def run_until(broker: WarrenProcess, commits: int, *arguments: object) -> bool:
-    """Run a command and kill it when it has told of so many commits; tell whether it was killed."""
+    """Run a command and kill it when it has reported `commits` commits; tell whether it was killed."""
     with subprocess.Popen(command(broker, *arguments, "--json"), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -42,7 +42,7 @@ def channel(broker: WarrenProcess) -> Iterator[BlockingChannel]:
 
 
 class Bucket:
-    """A bucket of its own for each test, and what is in it."""
+    """A separate bucket for each test, and its contents."""
 
     def __init__(self, store: ObjectStore, name: str, patch: pytest.MonkeyPatch) -> None:
         for variable, text in store.environment.items():

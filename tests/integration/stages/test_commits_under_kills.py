@@ -113,7 +113,7 @@ def test_every_batch_is_in_the_queue_once_however_often_the_broker_is_killed(tmp
             if chooser.random() < 0.7:
                 writer.committing.clear()
                 assert writer.committing.wait(DEADLINE_S) or writer.failure
-            time.sleep(chooser.choice([0.0, 0.02, 0.1, 0.4]) * chooser.random())  # a moment of its own choice
+            time.sleep(chooser.choice([0.0, 0.02, 0.1, 0.4]) * chooser.random())  # a random moment
             process.kill()
             if chooser.random() < 0.3:
                 process.spawn()

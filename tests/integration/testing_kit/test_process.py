@@ -40,7 +40,7 @@ def overview(warren: WarrenProcess) -> dict[str, object]:
 def test_it_serves_at_ports_of_its_own_and_keeps_what_it_confirmed(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WARREN_LIMITS_HEARTBEAT_S", "no number")  # somebody's who runs the tests
+    monkeypatch.setenv("WARREN_LIMITS_HEARTBEAT_S", "no number")  # in the environment of the tests
     settings = {"limits.channel_max": 7, "log_level": "debug"}
     with WarrenProcess(user="app", password="s/cret", settings=settings) as warren:
         with pika.BlockingConnection(pika.URLParameters(warren.url)) as connection:

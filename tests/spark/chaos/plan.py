@@ -80,7 +80,7 @@ VICTIMS: Final = (DRIVER, DRIVER_AND_BROKER, EXECUTOR, WORKER, PLANNER, BROKER, 
 
 
 def plan(seed: int, kills: int) -> Plan:
-    """Return so many kills in all, half of them of each hand."""
+    """Return `kills` kills in all, half of them of each hand."""
     chance = random.Random(seed)
     of_lake = kills // 2
     left = kills - of_lake

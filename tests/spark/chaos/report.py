@@ -35,7 +35,7 @@ def verdict_lines(outcome: Outcome) -> list[str]:
 
 
 def kill_lines(outcome: Outcome) -> list[str]:
-    """Return who was killed, at which moments."""
+    """Return the victims and the moments of the kills."""
     by_victim = Counter(each.kill.victim for each in outcome.carried)
     rows: list[list[object]] = []
     for victim in VICTIMS:

@@ -291,7 +291,7 @@ class Run:
         return lambda: len(set(folder.glob(kind)) - old) >= each.steps
 
     def _claimed(self, flow: Flow, count: int) -> Callable[[], bool]:
-        """Return a condition: so many claims more."""
+        """Return a condition: `count` more claims."""
         end: list[int] = []
 
         def look() -> bool:

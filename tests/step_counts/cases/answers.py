@@ -60,7 +60,7 @@ def nack_multiple_with_dead_letters(meter: Meter, n: int) -> Act:
 
 
 def owing_letters(meter: Meter, queues: int, count: int) -> Client:
-    """Return a client with so many unacknowledged messages, whose letters go to so many durable queues each."""
+    """Return a client with `count` unacknowledged messages, whose letters go to `queues` durable queues each."""
     client = durable_fanout(meter, queues)
     client.declare("q", durable=True, arguments={"x-dead-letter-exchange": "x"})
     publishing(client, count, delivery_mode=2)

@@ -80,7 +80,7 @@ def left(harness: Harness, queue: str = "q") -> list[bytes]:
 
 
 def got(harness: Harness, count: int, queue: str = "q") -> list[tuple[bytes, bool]]:
-    """Get so many, and whether they are redelivered."""
+    """Get `count` messages, and whether they are redelivered."""
     channel = harness.channel()
     found = [channel.get(queue, no_ack=True) for _ in range(count)]
     return [(body_of(each), each.method.redelivered) for each in found if each is not None]
@@ -93,7 +93,8 @@ def search_of(queue: Queue, at: int = 0) -> Search:
     return search
 
 
-# --- who gets what ----------------------------------------------------------------------------------------------------
+# --- which receiver gets which message
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_what_does_not_match_stays_in_its_order(harness: Harness) -> None:

@@ -142,7 +142,7 @@ def test_proton_decodes_the_same_from_what_is_encoded(value: object) -> None:
 def test_what_proton_encodes_is_decoded_to_the_same(value: object) -> None:
     theirs = proton.Data()
     theirs.decode(encode(value))
-    again = bytes(theirs.encode())  # with the constructors of its own choice
+    again = bytes(theirs.encode())  # with constructors that it chooses
     assert typed(decode(again)) == typed(value)
 
 

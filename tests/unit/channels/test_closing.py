@@ -17,7 +17,7 @@ from warren.channels.publisher import Publisher
 def test_a_broker_that_is_shut_down_leaves_the_time_to_answer_to_those_that_it_is_closing() -> None:
     harness = Harness()
     client = harness.channel()
-    client.send(2, m.BasicQos(0, 1, False))  # there is no such channel
+    client.send(2, m.BasicQos(0, 1, False))  # the channel does not exist
     assert [type(each.method) for each in client.take()] == [m.ConnectionClose]
     harness.broker.shut_down("test")
     harness.settle()
@@ -39,7 +39,7 @@ def test_a_peer_has_its_time_to_answer_a_close_whenever_that_comes() -> None:
     harness = Harness()
     client = harness.channel()
     harness.pass_time(1000)
-    client.send(2, m.BasicQos(0, 1, False))  # there is no such channel
+    client.send(2, m.BasicQos(0, 1, False))  # the channel does not exist
     harness.pass_time(CLOSE_TIMEOUT_S - 1)
     assert not client.ended
     harness.pass_time(2)

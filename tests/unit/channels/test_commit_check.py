@@ -20,7 +20,7 @@ QUEUES = 200
 
 
 def checked(client: Client, steps: int = ALL_STEPS) -> CommitCheck:
-    """Return the check of what is in the transaction now, without promises, so many steps at a time."""
+    """Return the check of the present transaction, without promises, `steps` steps at a time."""
     check = CommitCheck(mandatory=False)
     publishes = transaction_of(client).publishes
     while not check.go_on(publishes, Steps(steps)):
@@ -163,7 +163,7 @@ def test_a_commit_at_once_leaves_what_was_promised_to_another() -> None:
 
 
 def wide(max_length: int) -> tuple[Harness, Client]:
-    """Return a client in a transaction; exchange ``x`` to `QUEUES` queues, the first of which takes so many."""
+    """Return a client in a transaction; exchange ``x`` to `QUEUES` queues, the first limited to `max_length`."""
     harness, client = begin()
     client.declare_exchange("x", "fanout")
     for number in range(QUEUES):

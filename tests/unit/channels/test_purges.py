@@ -33,7 +33,7 @@ def publish(client: Client, count: int) -> None:
 
 
 def owing(harness: DurableHarness, count: int) -> Client:
-    """Return a client that has got so many messages, and owes an answer."""
+    """Return a client that has got `count` messages, and has not answered."""
     client = harness.channel()
     client.send(1, *[m.BasicGet(0, "q", False) for _ in range(count)])
     client.take_bytes()

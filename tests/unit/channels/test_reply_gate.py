@@ -13,7 +13,7 @@ from warren.channels.reply_gate import REPLIES_MAX, ReplyGate
 
 
 def opened(gate: ReplyGate, ticket: int, batch: int) -> bytes:
-    """Return what leaves when so much is on disk."""
+    """Return the bytes that leave when `ticket` and `batch` are on disk."""
     outbox = Outbox(1, [])
     gate.open(ticket, batch, outbox)
     return b"".join(bytes(piece) for piece in outbox.take())
@@ -47,7 +47,7 @@ def test_nothing_that_waited_follows_a_close_by_the_broker() -> None:
     harness.hold_commits = True
     client.send(1, queue_declare("q", durable=True))
     client.nothing()
-    client.feed(frame(200, 0, b""))  # there is no such type
+    client.feed(frame(200, 0, b""))  # the type does not exist
     assert [type(each.method) for each in client.take()] == [m.ConnectionClose]
     harness.hold_commits = False
     harness.settle()

@@ -169,7 +169,7 @@ def test_a_commit_is_as_whole_as_ever() -> None:
 
 
 class Once(Wide):
-    """The same, with exchange ``once`` that drops repetitions, and another publisher, who waits for confirms."""
+    """The same, with exchange ``once`` that drops repetitions, and another publisher, which waits for confirms."""
 
     def __init__(self, *, durable: bool) -> None:
         super().__init__(durable=durable)

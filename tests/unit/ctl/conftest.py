@@ -50,7 +50,7 @@ def api() -> Iterator[FakeApi]:
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variable and no profile of the person who runs the tests counts."""
+    """Ignore variables and profiles of the user who runs the tests."""
     for name in os.environ:
         if name.startswith("WARREN_CTL_"):
             monkeypatch.delenv(name)

@@ -96,7 +96,7 @@ def test_a_broker_that_is_away_is_exit_code_3(ctl: Ctl) -> None:
 
 
 class Terminal:
-    """The command on a terminal with so many rows and columns; `screen` is all that it has drawn."""
+    """The command on a terminal of a given size; `screen` is all that it has drawn."""
 
     def __init__(self, api: FakeApi, *arguments: str, rows: int = 30, columns: int = 100, term: str = "xterm") -> None:
         self._ours, theirs = pty.openpty()
@@ -126,7 +126,7 @@ class Terminal:
         os.close(self._theirs)
 
     def await_text(self, text: str) -> None:
-        """Read what is drawn until `text` comes, behind all that was awaited before."""
+        """Read the output until `text` comes, after all earlier awaited texts."""
         give_up_at = time.monotonic() + DEADLINE_S
         while text not in self.screen:
             assert time.monotonic() < give_up_at, f"no {text!r} in {self.screen[-2000:]!r}"

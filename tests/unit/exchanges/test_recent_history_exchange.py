@@ -27,7 +27,7 @@ def history_exchange(name: str = "x", **arguments: object) -> RecentHistoryExcha
 
 
 def publish(source: Exchange, message: object, content: Content) -> list[str]:
-    """Route and let who wants to remember `message`, as a channel does."""
+    """Route, and let the exchange remember `message`, as a channel does."""
     found: list[Destination] = []
     route(source, ["k", "cc"], content, {}, found)
     for rememberer in content.rememberers or []:

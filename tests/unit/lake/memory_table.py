@@ -100,7 +100,7 @@ class MemoryWriter:
 
 
 class MemoryTables:
-    """Two tables, opened as often as one likes."""
+    """Two tables, opened any number of times."""
 
     def __init__(self) -> None:
         self.main: Stored | None = None

@@ -106,7 +106,7 @@ def test_links_need_who_runs_them_and_the_parameters() -> None:
     with pytest.raises(HttpError):
         asked(handlers, method="DELETE", path="/api/shovels/vhost/v/other/restart")
     changes: list[MetadataChange] = []
-    with pytest.raises(HttpError):  # there is no such parameter
+    with pytest.raises(HttpError):  # the parameter does not exist
         asked(handlers, method="DELETE", path="/api/shovels/vhost/v/s", changes=changes)
     assert changes == []
 
@@ -127,7 +127,7 @@ def test_tables_are_told_restarted_and_deleted_with_their_parameter() -> None:
     for method, path in (
         ("GET", "/api/lake/vhost/v/other"),
         ("DELETE", "/api/lake/vhost/v/other/restart"),
-        ("DELETE", "/api/lake/vhost/v/t"),  # there is no such parameter
+        ("DELETE", "/api/lake/vhost/v/t"),  # the parameter does not exist
     ):
         with pytest.raises(HttpError):
             asked(handlers, method=method, path=path)

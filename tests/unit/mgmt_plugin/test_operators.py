@@ -55,7 +55,7 @@ class Door:
         self.keeper = Doorkeeper(self.access, cast(Authenticator, self.authenticator), hosts)
 
     def identify(self, method: str = "GET", **headers: str) -> Operator:
-        """Return who made a request with these headers (underscores for hyphens)."""
+        """Return the operator of a request with these headers (underscores for hyphens)."""
         return trio.run(self.keeper.identify, request(method, False, **headers))
 
     def refused(self, method: str = "GET", **headers: str) -> HttpError:

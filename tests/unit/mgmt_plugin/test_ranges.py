@@ -273,7 +273,7 @@ BODY = 2000
 
 
 def planned(ranges: StreamRanges, first: int, end: int, most_bytes: int) -> int:
-    """Return up to where a plan of at most so many bytes goes."""
+    """Return the end of a plan of at most `most_bytes` bytes."""
     found: list[int] = []
 
     async def test() -> None:

@@ -162,7 +162,7 @@ def test_what_is_larger_than_a_client_takes_is_passed_over(harness: Harness) -> 
     assert [len(each) for each in reader.bodies()] == [10, 34, 20]
 
 
-# --- what it is to publishers ---------------------------------------------------------------------------------------
+# --- its effects on publishers ---------------------------------------------------------------------------------------
 
 
 def test_a_mandatory_message_is_routed_and_confirmed(harness: Harness) -> None:
@@ -253,7 +253,8 @@ def test_deliveries_are_counted_and_traced(harness: Harness) -> None:
     assert counts.deliver_no_ack == 1
 
 
-# --- who does not read ----------------------------------------------------------------------------------------------
+# --- clients that do not read
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_client_that_never_reads_costs_its_limit_and_what_is_more_is_dropped() -> None:

@@ -30,7 +30,7 @@ def opened(fs: FileSystem, store_id: bytes = STORE_ID, *, log_end: int = 0) -> t
 class Stream:
     """A stream that is sealed by hand; its bodies are `body` and their offsets. `jobs` are those that were carried out.
 
-    A chunk of `count` messages goes behind the others, or with `begins` into a file of its own.
+    A chunk of `count` messages goes after the others, or with `begins` into a file of its own.
     """
 
     def __init__(self, store: Store, stream_id: int = 7, body: bytes = b"body ") -> None:

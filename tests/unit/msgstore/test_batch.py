@@ -58,7 +58,7 @@ def test_a_row_is_found_wherever_it_is_in_the_batch() -> None:
         log.log.batch.add(index, messages[0], 0)
     log.log.batch.add(indexes[0], messages[1], 1)
     for index in indexes[20:]:
-        log.log.batch.add(index, messages[0], 0)  # behind a row of another message
+        log.log.batch.add(index, messages[0], 0)  # after a row of another message
     for at in (19, 0, 39, 20):
         log.settle(indexes[at], messages[0], 0)
     log.log.batch.add(indexes[0], messages[2], 2)

@@ -13,7 +13,7 @@ SEGMENT_BYTES = 4096
 
 
 def fill(log: StoredLog, index: QueueIndex, count: int, first: int = 0) -> None:
-    """Store so many messages of 1 KB, each in a frame of its own."""
+    """Store `count` messages of 1 KB, each in a frame of its own."""
     for number in range(first, first + count):
         log.log.batch.add(index, timed_message(bytes(1000)), number)
         log.rest()

@@ -13,7 +13,7 @@ PAGE_LSN = 4096
 
 
 def log_with_page(numbers: int) -> MessageLog:
-    """Return a log with a queue of so many messages, whose first page of 4 has been written."""
+    """Return a log with a queue of `numbers` messages, whose first page of 4 has been written."""
     log = memory_log(page_entries=4)
     log.segments.add(Segment(1, 0, 1 << 20))
     index = log.new_index(1, "/", "q", 0, False)

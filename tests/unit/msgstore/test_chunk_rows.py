@@ -1,4 +1,4 @@
-"""Chunks as the tools take them apart: all that a writer puts in comes out, and what does not fit together is told."""
+"""Chunks as the tools take them apart: all contents come out as written, and inconsistencies are reported."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ def test_a_chunk_is_full_by_messages_or_by_bytes() -> None:
 
 
 def in_pieces(body: bytes, frame_bytes: int, piece_bytes: int) -> Message:
-    """Return a message that came in pieces of this size, behind its header."""
+    """Return a message that came in pieces of this size, after its header."""
     made = build_message(Envelope("", "q"), PRIORITY_7, body, frame_bytes, True)
     header_bytes = 8 + int.from_bytes(made.content[3:7], "big")
     frames = made.content[header_bytes:]

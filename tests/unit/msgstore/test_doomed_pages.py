@@ -17,7 +17,7 @@ def references(log: MessageLog) -> int:
 
 
 def stored(pages: int) -> tuple[StoredLog, QueueIndex]:
-    """Return a log with a queue of so many full pages, on disk only, and one message more."""
+    """Return a log with a queue of `pages` full pages, on disk only, and one message more."""
     log = StoredLog(page_entries_max=PAGE)
     index = log.index(1)
     for number in range(pages * PAGE + 1):

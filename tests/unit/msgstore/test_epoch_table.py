@@ -50,7 +50,7 @@ def test_two_copies_are_the_same_up_to_the_end_of_the_largest_epoch_that_both_ha
 
 
 def test_whatever_two_copies_have_been_through_they_are_the_same_up_to_their_common_end_and_not_beyond() -> None:
-    """Logs as lists of (epoch, what is written), one a byte: each leader writes behind what it has."""
+    """Logs as lists of (epoch, contents), one for each byte: each leader appends to its own log."""
     for seed in range(300):
         chance = random.Random(seed)
         copies: list[list[tuple[int, int]]] = [[], []]

@@ -13,7 +13,7 @@ MOST = 1 << 30
 
 
 def sealed(*chunks: int, segment_of: int = 3) -> tuple[SimulatedFileSystem, Stream]:
-    """Return a disk with a stream of chunks of these sizes, so many in each file."""
+    """Return a disk with a stream of chunks of these sizes, `segment_of` in each file."""
     fs = SimulatedFileSystem()
     store, _ = opened(fs)
     stream = Stream(store)

@@ -10,7 +10,7 @@ from warren.queues.delivery import SPARSE_MIN, DeliveryLedger
 
 
 def delivering(count: int) -> tuple[Client, DeliveryLedger]:
-    """Return a client with so many deliveries, and its ledger."""
+    """Return a client with `count` deliveries, and its ledger."""
     harness = Harness()
     client = harness.channel()
     client.declare("q")

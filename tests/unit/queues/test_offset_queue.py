@@ -40,7 +40,7 @@ class Kept:
         self.publisher.declare(self.name, durable=True, arguments=STREAM)
 
     def fill(self, *bodies: bytes) -> None:
-        """Have messages come in, one behind the other."""
+        """Have messages come in, one after the other."""
         for body in bodies:
             self.publisher.publish("", self.name, body)
 

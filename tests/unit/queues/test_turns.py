@@ -35,7 +35,7 @@ def test_who_stands_in_another_line_is_not_sent_away() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_line_serves_in_the_order_in_which_they_came(seed: int) -> None:
-    """Against a list; those who leave are many at times, so that the line closes up."""
+    """Against a list; at times many waiters leave, so that the line is compacted."""
     rng = random.Random(seed)
     line, standing = Line(), list[Waiter]()
     for _ in range(40 * COMPACT_MIN):

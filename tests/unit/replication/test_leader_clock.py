@@ -12,7 +12,7 @@ HOURS_MS = 5 * 3600 * 1000
 
 
 class Machine:
-    """That of the follower: its wall clock is ahead of the leader's by so much."""
+    """That of the follower: its wall clock is ahead of the leader's by a given time."""
 
     def __init__(self, ahead_ms: int) -> None:
         self.ahead_ms = ahead_ms
@@ -22,7 +22,7 @@ class Machine:
         )
 
     def beacon(self, late_ms: int = 0, epoch: int = 3) -> None:
-        """A beacon comes that was so long under way."""
+        """Receive a beacon that was `late_ms` under way."""
         self.passed_ms += 250
         self.clock.told(epoch, LEADER_MS + self.passed_ms - late_ms)
 

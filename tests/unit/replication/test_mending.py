@@ -231,7 +231,8 @@ def test_a_chunk_of_another_size_or_place_is_not_written() -> None:
     assert not Mender(ours, lambda: [Peer(other)]).mend_chunk(STORE_ID, 8, 0, 64, 100), "a file that is not there"
 
 
-# --- who mends --------------------------------------------------------------------------------------------------------
+# --- the mending node
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_leader_mends_what_a_read_has_met_and_asks_for_it_again() -> None:

@@ -1,4 +1,4 @@
-"""Bytes between two nodes: in order, never blocking who sends, and bounded. A pair of sockets stands for the network.
+"""Bytes between two nodes: in order, never blocking the sender, and bounded. A pair of sockets stands for the network.
 
 The numbers in parentheses are the invariants in the header of ``warren/replication/wire.py``.
 """

@@ -30,7 +30,7 @@ def publishes(frames: bytes) -> Iterator[Published]:
         scan_publishes(scan, frames, 1, 1)
         exchange_end = at + 14 + frames[at + 13]
         key_end = exchange_end + 1 + frames[exchange_end]
-        header = key_end + 2  # behind flags and frame end
+        header = key_end + 2  # after flags and frame end
         header_bytes = int.from_bytes(frames[header + 3 : header + 7], "big")
         body = b""
         pos = header + 8 + header_bytes

@@ -24,7 +24,7 @@ class Asked(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer. `silence`: the connection is closed instead; `cut`: so many bytes of the body are left out."""
+    """An answer. `silence`: the connection is closed instead; `cut`: the number of missing bytes of the body."""
 
     value: object = None
     status: int = 200

@@ -61,7 +61,7 @@ ROWS = pa.RecordBatch.from_pydict(
         ("priority > 0 or redelivered = false", [0, 1, 2, 3]),
         ("not (priority > 0 and redelivered)", [1, 3]),
         ("priority > 70000", []),
-        # As many as one likes.
+        # Any number of conditions.
         ("offset > 0" + " and offset < 3" * 3000, [1, 2]),
         ("offset = 1" + " or offset = 9" * 3000 + " or offset = 3", [1, 3]),
     ],

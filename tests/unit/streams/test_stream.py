@@ -66,7 +66,7 @@ class Long:
         self.harness.store.loaded = self._count  # type: ignore[method-assign]
 
     def publish(self, count: int) -> None:
-        """Publish so many at once."""
+        """Publish `count` messages at once."""
         added = [b"%d" % number + self._body for number in range(len(self.bodies), len(self.bodies) + count)]
         self.bodies += added
         self.client.feed(b"".join(publish_frames("", "s", body) for body in added))
@@ -103,7 +103,7 @@ class Long:
         return client
 
     def read_from(self, offset: int) -> list[int]:
-        """Return the offsets that a consumer gets who begins at `offset`; check the bodies."""
+        """Return the offsets that a consumer gets from `offset` on; check the bodies."""
         client = self.consumer(offset)
         offsets = self.offsets(client)
         client.hang_up()
@@ -146,7 +146,7 @@ class Long:
         self.spoil(int(page.lsn))
 
     def spoil_message(self, offset: int) -> None:
-        """Damage the record of a message; its page is loaded for that, by somebody who reads it."""
+        """Damage the record of a message; a reader loads its page for that."""
         self.stream.pause(paused=True)
         self.read_page_of(offset)
         self.spoil(int(self.index.lsn_of(offset)))
@@ -169,7 +169,7 @@ class Long:
         self.harness.settle()
 
     def looked(self) -> list[Seen]:
-        """Return what is seen by somebody who only looks, a few at a time."""
+        """Return the messages that browsing shows, a few at a time."""
         seen: list[Seen] = []
         cursor = Cursor()
         while not cursor.ended:
@@ -181,7 +181,7 @@ class Long:
         return seen
 
     def sought(self, time_ms: int) -> int:
-        """Return the offset at which a consumer begins who asks for a time."""
+        """Return the offset at which a consumer with a start time begins."""
         told: list[int] = []
         self.stream.find(Start(AT_TIME, time_ms), told.append)
         self.harness.settle()

@@ -20,7 +20,7 @@ CHUNK = 5
 
 
 class Keys:
-    """A compacting stream ``s``, behind a topic exchange, and what was published: key, value and time by offset."""
+    """A compacting stream ``s``, bound to a topic exchange, and its messages: key, value and time by offset."""
 
     def __init__(self, arguments: Table, *, seed: int = 0) -> None:
         self.random = Random(seed)
@@ -57,7 +57,7 @@ class Keys:
         del self.published[self.stream.next_offset() :]
 
     def read(self, start: str | int = "first", **arguments: object) -> dict[int, bytes]:
-        """Return what a consumer gets who begins at `start`."""
+        """Return the messages that a consumer gets from `start` on."""
         client = self.harness.channel()
         return self.read_with(client, start, **arguments)
 

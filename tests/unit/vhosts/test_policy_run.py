@@ -98,7 +98,7 @@ def test_the_exchanges_that_every_vhost_has_follow_a_policy_again_after_a_restar
 
 
 def with_queues(count: int) -> Harness:
-    """Return a broker with so many queues, whose turns do little of long work."""
+    """Return a broker with `count` queues, whose turns do little of long work."""
     harness = Harness()
     client = harness.channel()
     client.send(1, *[queue_declare(f"q{at}") for at in range(count)])

@@ -1,4 +1,4 @@
-"""Everybody who watches the topology hears the same, in the order in which they came."""
+"""All watchers of the topology hear the same, in the order in which they came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters to very many queues: over several turns, whole in the log, one behind the other."""
+"""Dead letters to very many queues: over several turns, whole in the log, one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DURABILITY = pytest.mark.parametrize("durable", [False, True])
 
 
 class Dying:
-    """A broker with little long work in a turn, and queue ``q`` whose letters go to so many queues."""
+    """A broker with little long work in a turn, and queue ``q`` whose letters go to a given number of queues."""
 
     def __init__(self, count: int, *, durable: bool = False, ttl_ms: int | None = None) -> None:
         self.harness = Harness()

@@ -12,7 +12,7 @@ from warren.server.logins.hash_turns import HashTurns, Share
 
 
 class Queue:
-    """Those who wait, each under a name; a turn ends when the test says so."""
+    """Waiting logins, each under a name; a turn ends when the test says so."""
 
     def __init__(self, nursery: trio.Nursery, most: int = 1, suspects: tuple[str, ...] = ()) -> None:
         self.suspects = set(suspects)

@@ -180,7 +180,7 @@ def test_who_asks_one_thing_waits_for_one_round_of_those_who_never_stop(place: P
     for peer in busy:
         peer.repeat(QOS)
     place.turn()
-    # Those who are ready when it comes go first, each once; so many are reached in a turn:
+    # Connections that are ready when it comes go first, each once; this number is reached in a turn:
     per_turn = TURN_UNITS // (feed_units(busy_count + 1) + OVERHEAD_UNITS)
     bound = 2 + (busy_count + 1) // per_turn
     for _ in range(20):
@@ -425,7 +425,7 @@ def test_a_storm_of_tls_handshakes_takes_one_step_of_a_turn(place: Place) -> Non
         assert innocent.taken() == QOS_OK
         assert steps[-1] <= 1
     assert len(queueing.accepted) < HANDSHAKES_DUE_MAX + ACCEPTS_PER_TURN + sum(steps)
-    # Those who came first are done first: all of the first accept, then.
+    # The earliest ones are done first: so all of the first are accepted.
     assert all(cast(TlsPeer, peer).is_ready for peer in queueing.accepted[:20])
     place.step_s = 0.0
     place.turn()

@@ -52,7 +52,7 @@ def ends(context: ssl.SSLContext) -> Iterator[tuple[TlsTransport, TlsPeer]]:
 
 
 def read(transport: TlsTransport) -> tuple[bytes, int]:
-    """Return all there is to read, and the most units that a receive cost besides."""
+    """Return all readable bytes, and the most units that a receive cost besides."""
     read: list[bytes] = []
     most = 0
     while (received := transport.receive(1 << 18)) is not None:

@@ -58,7 +58,7 @@ def tls_1_2(authority: trustme.CA) -> ssl.SSLContext:
 
 
 async def connected(client: ssl.SSLContext, certificate: Path) -> tuple[TlsStream, trio.SocketStream, TlsPeer]:
-    """Return a client behind its handshake, and of its server the stream below and what makes its records."""
+    """Return a client after its handshake, and its server's lower stream and maker of records."""
     ours, theirs = socket.socketpair()
     connecting = TlsStream(trio.SocketStream(trio.socket.from_stdlib_socket(ours)), client, "localhost")
     async with trio.open_nursery() as nursery:
@@ -70,7 +70,7 @@ async def connected(client: ssl.SSLContext, certificate: Path) -> tuple[TlsStrea
 def run_with_pair(
     server: ssl.SSLContext, client: ssl.SSLContext, test: Callable[[TlsStream, TlsStream], Awaitable[None]]
 ) -> None:
-    """Run `test` with both ends of a connection in memory, the client's first, behind their handshakes."""
+    """Run `test` with both ends of a connection in memory, the client's first, after their handshakes."""
 
     async def main() -> None:
         below, above = trio.testing.memory_stream_pair()

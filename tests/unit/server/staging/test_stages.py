@@ -348,7 +348,7 @@ def test_a_batch_that_has_begun_goes_on_with_the_parts_that_it_began_with(tmp_pa
 
 
 def with_fanout(directory: Path, queues: int, **arguments: object) -> Life:
-    """Return a life with exchange ``x`` to so many durable queues, the first of which has these arguments."""
+    """Return a life with exchange ``x`` to `queues` durable queues, the first of which has these arguments."""
     life = with_queue(directory)
     client = life.harness.channel()
     client.call(1, exchange_declare("x", "fanout", durable=True))
