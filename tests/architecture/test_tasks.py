@@ -20,7 +20,7 @@ STARTERS = {
     "Thread",
     "Timer",
 }
-# The methods of `Supervision` that may start a nursery.
+# The methods of `Supervision`: a nursery should start only these.
 SUPERVISED = {"keep", "once", "begin"}
 # Packages in which no broker runs.
 ELSEWHERE = {"perf", "ctl", "spark_bridge", "lake"}

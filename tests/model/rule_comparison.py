@@ -129,7 +129,7 @@ class Comparison:
         *,
         thorough: bool = False,
     ) -> None:
-        """Compare all with the model, which learns each message's consumer; not always a long queue's waiting messages."""
+        """Compare all with the model, which learns each message's consumer; `thorough`: also in long queues."""
         self.world.hand_out()
         assert received.methods == (replies or {})
         assert sorted(received.cancelled) == sorted((each.client, each.tag) for each in cancelled)

@@ -54,7 +54,7 @@ def confirming(channel: BlockingChannel) -> BlockingChannel:
     return channel
 
 
-# the setter of the time
+# the source of the time
 
 
 def test_messages_expire_after_the_time_to_live_of_their_queue(confirming: BlockingChannel, names: Names) -> None:

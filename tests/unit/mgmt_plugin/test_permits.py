@@ -1,4 +1,4 @@
-"""Permits for requests that run long: how many there may be, and permits whose peer has left."""
+"""Permits for requests that run long: their limit, and permits whose peer has left."""
 
 from __future__ import annotations
 
