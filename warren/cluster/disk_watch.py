@@ -48,7 +48,7 @@ class DiskWatch:
         }
 
     def much_better(self) -> frozenset[Replica]:
-        """Return whom it is better to be led by."""
+        """Return the replicas that would lead much better."""
         return frozenset(other for other, better_s in self._better_s.items() if better_s >= MUCH_S)
 
     def is_worse(self) -> bool:

@@ -152,7 +152,7 @@ class LinkRefused:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A replica has acknowledged that its log is synced up to this LSN, in our epoch. Ours has carried out so much."""
+    """A replica has acknowledged its log synced up to this LSN, in our epoch, or our disk has carried out as much."""
 
     replica: Replica
     lsn: int

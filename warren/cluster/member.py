@@ -12,7 +12,7 @@ A leader hands over in steps, of which none leads back to serving:
     TransferRequested -> HandOver    the target is in sync and heard: clients are sent away, all is written
     Drained           -> wait        until the target has synced our log to its end; when it is silent, for another one
                       -> Swap        the record that names the target. Nobody else can lead by it
-    the record        -> Restart     as a follower. So does one that nobody has taken over from in `hand_over_s`: the
+    the record        -> Restart     as a follower. If no node has taken over in `hand_over_s`, it restarts, too: the
                                      record may name it still, and it stands again, or another replica of the set does
 
 A leader whose disk everybody waits for gives way (`GiveWay`) to a follower in sync whose disk is good (`disk_watch`):
@@ -835,7 +835,7 @@ class Member:
         return min(others, key=lambda other: (-self._peers.of(other).synced_lsn, other), default=None)
 
     def _maybe_give_way(self, now_s: float) -> None:
-        """Have another node lead, if everybody waits for our disk and not for its disk."""
+        """Have another node lead, if our disk holds everybody up and its disk does not."""
         record = self.record
         if self.role is not Role.LEADING or record is None or record.epoch != self.epoch:
             return

@@ -38,7 +38,7 @@ class PreVote:
         self.told: dict[Replica, Standing] = {}
 
     def take(self, node: str, replica: Replica | None, standing: Standing | None) -> None:
-        """Take an answer. One of an older version says nothing of its log."""
+        """Note an answer. A node of an older version says nothing of its log."""
         self.reached.add(node)
         if replica is not None and standing is not None:
             self.told[replica] = standing

@@ -196,7 +196,7 @@ def removed(record: Record, leader: Replica, epoch: int, replica: Replica) -> Re
 
 
 def left(record: Record, replica: Replica) -> Record | Refusal:
-    """Take a replica out of the set by its own hand: its directory is a restored copy."""
+    """Take a replica out of the set at its own request: its directory is a restored copy."""
     if replica == record.leader:
         return Refusal("a leader does not remove itself")
     if replica not in record.in_sync:
