@@ -424,9 +424,9 @@ class ElectedNode:
             self._tell(LinkRefused(record.leader))
 
     async def watch_disk(self) -> None:
-        """Have the member know of a disk that hangs, as a follower, and of disks without space, as a leader. For ever.
+        """Tell the member of a disk that hangs, as a follower, and of disks without space, as a leader. For ever.
 
-        Have other nodes know whether this one's is short of space.
+        Tell other nodes whether this one's is short of space.
         """
         while self.leader is None:
             if self.follower is not None:
@@ -502,7 +502,7 @@ class Election:
             self._restart(True)
 
     async def announce(self) -> None:
-        """Have other nodes find this one, for ever."""
+        """Register the address of this node for others, for ever."""
         await self._registry.announce(self.node.me.name, self.entry())
 
     async def look(self) -> None:

@@ -101,7 +101,7 @@ class ElectedSet(InSyncSet):
         self._tell(Objected(recorded(replica.node), committed))
 
     def tell_progress(self, end_lsn: int, commit_began_s: float | None, written_lsn: int | None = None) -> None:
-        """Have the member know how far everybody is: several times in the time after which one is suspected.
+        """Tell the member how far all replicas are: several times in the time after which one is suspected.
 
         `commit_began_s`: since when this node's own disk has worked on a commit, by the member's clock. `written_lsn`:
         how far it has come.

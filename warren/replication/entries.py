@@ -561,7 +561,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """The leader lacks what this follower has as committed, up to `lsn`, which is of `epoch`."""
+    """The follower has committed frames that the leader does not have, up to `lsn`, which is of `epoch`."""
 
     KIND: ClassVar[int] = 35
     LENGTHS: ClassVar[tuple[int, int]] = (_OBJECTION.size, _OBJECTION.size)

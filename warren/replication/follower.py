@@ -263,7 +263,7 @@ class Follower:
         return {"node": node, "epoch": self._replica.epoch, "synced_lsn": self._replica.synced_lsn}
 
     def current_leader(self) -> Node | None:
-        """Return whom this node follows at the moment."""
+        """Return the leader that this node follows at the moment."""
         return self.leader if self._link is not None else None
 
     def leader_silent_s(self) -> float:
@@ -384,7 +384,7 @@ class Follower:
         return True
 
     def obey(self, election: Election) -> None:
-        """Follow whom `election` says, from the beginning on."""
+        """Follow the leader that `election` names, from the beginning on."""
         self._election = election
 
     # --- from its member --------------------------------------------------------------------------------------------
@@ -795,7 +795,7 @@ class _Link:
 class _Worker:
     """The thread that reads entries and carries them out, and acknowledges when it has synced or has nothing to do.
 
-    It reads by itself what it carries out: between the arrival of a frame and the write there is one wake-up.
+    It reads its entries by itself: between the arrival of a frame and the write there is one wake-up.
     """
 
     def __init__(

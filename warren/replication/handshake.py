@@ -241,7 +241,7 @@ class LeaderSide(_Side):
         super().__init__(secret, binding)
         assert len(nonce) == NONCE_BYTES
         self.follower: Node | None = None  # as it names itself; believed once `proved` has returned something
-        self.client: Mapping[str, Any] | None = None  # whom it passes on, from then on
+        self.client: Mapping[str, Any] | None = None  # the client that it passes on, from then on
         self._me = me
         self._nonce = nonce
 

@@ -95,7 +95,7 @@ class Intake:
         return not self.is_over
 
     def end(self, reason: str) -> None:
-        """Have nothing more come. Any thread."""
+        """End the input. Any thread."""
         if not self.is_over:
             self.reason = reason
             self.is_over = True

@@ -262,7 +262,7 @@ async def _run(
     describe: Callable[[dict[str, Any]], dict[str, Any]],
     read_again: Callable[[], Settings] | None,
 ) -> int | Promoted:
-    """Follow until told to stop, or promoted. `describe` adds what is known of the cluster to the status."""
+    """Follow until told to stop, or promoted. `describe` adds the state of the cluster to the status."""
     tasks = Supervision()
     manager = ServiceManager.from_environment(os.environ)
     in_force = _InForce(settings, read_again)

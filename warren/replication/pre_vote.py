@@ -72,12 +72,12 @@ async def ask(endpoint: Endpoint, identity: Identity, me: Node, store: str) -> T
 
 
 def is_question(about: Mapping[str, Any]) -> bool:
-    """Tell whether what a node has proved itself with is this question."""
+    """Tell whether the position that a node has sent is this question."""
     return about.get("asks") == QUESTION["asks"]
 
 
 def answer(store: str, standing: Standing) -> dict[str, object]:
-    """Return what a node answers."""
+    """Return the answer of a node."""
     return {"store": store, "standing": [list(standing.position), list(standing.committed)]}
 
 

@@ -108,7 +108,7 @@ class Questions:
 
 
 def answered(fs: FileSystem, wanted: WantBytes) -> HaveBytes:
-    """Return what this node has of the bytes that another one wants. Blocks."""
+    """Return the bytes that another node wants, as far as this one has them. Blocks."""
     name = sealed_path(wanted.stream_id, wanted.segment) if wanted.stream_id else segment_path(wanted.segment)
     try:
         handle = fs.open(name, writable=False)

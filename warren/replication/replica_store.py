@@ -32,7 +32,7 @@
    not). The file is cut and synced, and the later segments are gone, before the next entry.
 7. After a failure of the disk nothing is tried again, as in ``Store``; after a shortage the same entry may be.
 
-    catching-up, 20 bytes: magic "WARRNCUP", lsn u64, crc u32 (CRC-32 of what is before)
+    catching-up, 20 bytes: magic "WARRNCUP", lsn u64, crc u32 (CRC-32 of the bytes before)
 
 One thread. It keeps a `Store` for everything but the log: that one writes no frames.
 """
@@ -118,11 +118,11 @@ _SEGMENT: Final = Struct(">QQQQQQ")  # in a checkpoint: number, base LSN, capaci
 
 
 class EntryRefusedError(StoreError):
-    """An entry does not fit what is here: nothing was done. The link is to end; the directory is as it was."""
+    """An entry does not fit the directory: nothing was done, and the directory is as it was. The link must end."""
 
 
 class HistoryLostError(EntryRefusedError):
-    """The leader lacks what is known here to be committed, up to `lsn`, which is of `epoch`. Nothing was cut off."""
+    """The leader does not have frames known as committed here, up to `lsn`, of `epoch`. Nothing was cut off."""
 
     def __init__(self, wanted: str, epoch: int, lsn: int) -> None:
         super().__init__(
@@ -186,7 +186,7 @@ class ReplicaStore(FailStop):
         self._is_named = True  # durably
         self._checkpoint = _Checkpoint(None)
         self._sealed: list[SealedFile] = []
-        self._marker: int | None = None  # what ``catching-up`` says
+        self._marker: int | None = None  # the LSN in ``catching-up``
         self._tmp_handle = -1  # of the checkpoint that is coming in
         self._tmp_bytes = 0
         self._image: IncomingImage | None = None  # that is coming in
@@ -199,7 +199,7 @@ class ReplicaStore(FailStop):
     # --- before a link ----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Find out what is here, and cut what a crash has torn. To be called before each link.
+        """Read the state of the directory, and cut torn ends of a crash. To be called before each link.
 
         Raises:
             StoreError: it cannot be used, the text says why: it is corrupt, or a newer Warren has written it.
@@ -222,7 +222,7 @@ class ReplicaStore(FailStop):
         return Position(self.store_id, number, self.received_lsn, self._checkpoint.lsn, self._crc, self._epochs())
 
     def sealed_files(self) -> list[SealedFile]:
-        """Return what there was of files of streams when `follow` was called, or the log was cut last."""
+        """Return the files of streams at the time when `follow` was called, or the log was cut last."""
         return self._sealed
 
     @property
@@ -233,7 +233,7 @@ class ReplicaStore(FailStop):
     def follow(self, epoch: int, store_id: bytes) -> None:
         """Begin a link with the leader of `epoch`, after `open`; its entries have to be caught up with, see (4).
 
-        Then `position` and `sealed_files` are what the leader wants to know.
+        Then the leader needs `position` and `sealed_files`.
 
         Raises:
             EntryRefusedError: the leader is one of the past, or has another store.
@@ -307,7 +307,7 @@ class ReplicaStore(FailStop):
         Raises:
             EntryRefusedError: it does not fit; end the link.
             StoreFullError: the disk is full; call again with the same entry.
-            StoreFailedError: it is not known what is on the disk; stop.
+            StoreFailedError: the content of the disk is unknown; stop.
         """
         self._check()
         if epoch != self._leader_epoch:
@@ -778,7 +778,7 @@ def _checked(content: bytes) -> CheckpointReader:
 
 
 def sealed_file(fs: FileSystem, handle: int, stream_id: int, segment: int, file_bytes: int) -> SealedFile:
-    """Return what identifies the first `file_bytes` of a file of a stream: the heads of all chunks in it."""
+    """Return the identity of the first `file_bytes` of a file of a stream: the heads of all chunks in it."""
     crc = 0
     at = SEGMENT_HEADER_BYTES
     while at + CHUNK_HEAD_BYTES <= file_bytes:

@@ -159,7 +159,7 @@ class Attachment:
         return self._put is not None
 
     def catch_up(self) -> Iterator[Pieces]:
-        """Yield what leads from the follower's position to where live entries begin, read as it is asked for.
+        """Yield the entries from the follower's position to where live entries begin, read as they are asked for.
 
         Raises:
             BulkNeededError: the files do not have it.
@@ -611,7 +611,7 @@ class Shipping:
             attachment.drops.append(Drop(0, stream_id, (segment,)))
 
     def _shared(self, files: Sequence[SealedFile]) -> dict[tuple[int, int], int]:
-        """Return the files of which the follower has nothing but what is here, and how long they are there."""
+        """Return the files of which the follower has only bytes that are here too, and their lengths there."""
         found: dict[tuple[int, int], int] = {}
         for theirs in files:
             try:

@@ -122,7 +122,7 @@ class Wire:
         return b""
 
     def fail(self, reason: str) -> None:
-        """Have it end as if the network had. Any thread."""
+        """End it as if the network had failed. Any thread."""
         with self._lock:
             self._fail(reason)
 
