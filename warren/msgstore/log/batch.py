@@ -147,7 +147,7 @@ class Batch:
         self.name(index)
 
     def name(self, index: QueueIndex) -> None:
-        """Have the frame say which queue the index is of, unless the log has it."""
+        """Write the queue of the index into the frame, unless the log has it."""
         if not index.named:
             index.named = True
             self._naming.append(index)
@@ -236,7 +236,7 @@ class Batch:
             self._begin()
 
     def delete(self, queue_id: int) -> None:
-        """Have the frame say that everything of a queue is gone."""
+        """Write into the frame that everything of a queue is gone."""
         self._deleted.append(queue_id)
         self._begin()
 

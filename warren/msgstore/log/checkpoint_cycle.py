@@ -69,7 +69,7 @@ class CheckpointCycle:
         self.log_is_durable()
 
     def log_is_durable(self) -> None:
-        """Have the one that waits written, if the log is durable up to there and nothing is being removed."""
+        """Hand the waiting one over for writing, if the log is durable up to there and nothing is being removed."""
         job = self._waiting
         log = self._log
         if job is None or log.durable_lsn < job.lsn:

@@ -5,9 +5,9 @@
          8   2  major = 1             another one is refused
         10   1  compression           of each part by itself, where it has become smaller: 0 none, 1 zstd
         11   1  flags                 0x01 SPARSE      there is a part of offsets; else they are first, first + 1, ...
-                                      0x02 FILTERED    the filter says what is in here, else nobody has looked
+                                      0x02 FILTERED    the filter is set; else the chunk must be read to know
                                       0x04 UNFILTERED  with FILTERED: some messages have no such value
-                                      0x08 COMPACTED   what is missing was removed by compaction, and is not lost
+                                      0x08 COMPACTED   missing offsets were removed by compaction, and are not lost
                                       0x10 COUNTED     x-delivery-count in a message's headers is its queue's count;
                                                        without it is 0
         12   4  count                 of messages

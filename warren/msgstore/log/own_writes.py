@@ -99,7 +99,7 @@ class OwnWrites:
             self._close_soon()
 
     def _close_soon(self) -> None:
-        """Have the open batch, which has its share, closed and synced."""
+        """Close the open batch, which has its share, and sync it."""
         batch = self._log.batch
         if batch.is_begun and not (batch.is_forced and batch.wants_sync):
             self._log.force()

@@ -1,7 +1,7 @@
 """Replaying the log: the effect of each record on the indexes and segments.
 
-1. Replaying frames in their order gives exactly the state in which they were written (message_log.py (3)), but for
-   what is droppable: that is gone.
+1. Replaying frames in their order gives exactly the state in which they were written (message_log.py (3)), without
+   droppable entries: those are gone.
 2. Replaying is repeatable from a checkpoint: nothing here writes.
 3. An absent page is read when one of its entries changes; a page all of whose entries go is doomed unread.
 4. The frames of a batch count together. A frame that is continued waits for the last one of its batch. Without that,

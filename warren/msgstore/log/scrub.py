@@ -67,7 +67,7 @@ class Scrubber:
         self.looked_at_max: i64 = LOOKED_AT_MAX
         self._begun_bytes: i64 = 0  # in this pass
         self._segment: Segment | None = None
-        self._passed: i64 = 0  # number of the last segment of this pass that was looked at
+        self._passed: i64 = 0  # number of the last segment of this pass that was read
         self._at: i64 = 0
         self._left: i64 = 0  # payload of the frame that is still to be read
         self._frame_lsn: i64 = 0

@@ -61,7 +61,7 @@ class SealedSegment:
             self.max_time_us = chunk.max_time_us
 
     def cut(self, end: i64) -> None:
-        """Take the chunks out that reach beyond offset `end`; their bytes stay where they are."""
+        """Remove the chunks that reach beyond offset `end`; their bytes stay where they are."""
         while self.chunks and self.end > end:
             chunk = self.chunks.pop()
             self.count -= chunk.count
@@ -106,7 +106,7 @@ class SealedTable:
         self.file_bytes += segment.file_bytes - before
 
     def cut(self, end: i64) -> None:
-        """Take the chunks out that reach beyond offset `end`."""
+        """Remove the chunks that reach beyond offset `end`."""
         segments = self.segments
         while segments and segments[-1].end > end:
             segment = segments[-1]
@@ -121,7 +121,7 @@ class SealedTable:
             self.end = segments[-1].end if segments else i64(0)
 
     def drop_oldest(self) -> SealedSegment:
-        """Take the oldest segment out."""
+        """Remove the oldest segment."""
         segment = self.segments.pop(0)
         self.count -= segment.count
         self.body_bytes -= segment.body_bytes
@@ -206,5 +206,5 @@ class SealedStream:
         raise AssertionError("overridden")
 
     def chunk_damaged(self, place: SealedChunk) -> None:
-        """Take note that a chunk cannot be read."""
+        """Note that a chunk cannot be read."""
         raise AssertionError("overridden")

@@ -2,7 +2,7 @@
 
 Where the next frame should be and is not, or does not follow the one before by its ``previous_crc``:
 
-    the checkpoint says that the segment ends here, or        what follows is left over from before a recovery
+    the checkpoint says that the segment ends here, or        the rest is left over from before a recovery
       the next segment continues the frame before               cut the log here: it never counted
     a frame with the tag of another store, and nothing        it never counted; somebody put it there
       claims that this place was synced

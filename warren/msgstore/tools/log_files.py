@@ -1,8 +1,8 @@
 """The files of a store, read one frame at a time, whatever state they are in.
 
 1. Reading changes nothing and stops at nothing: damaged bytes and read errors are things found, not exceptions.
-2. A frame is `IntactFrame` when its bytes are all there: magic, LSN, store tag, length and crc agree. What lies between
-   intact frames and is not zeros up to the end of the file is a `Gap`.
+2. A frame is `IntactFrame` when its bytes are all there: magic, LSN, store tag, length and crc agree. Other bytes
+   between intact frames are a `Gap`, except for zeros up to the end of the file.
 3. After damage the next frame is searched for where the damaged one says it ends, and only when none is there at every
    multiple of 8: a message may hold bytes that look like a frame.
 4. A frame head with the tag of another store does not count, whatever its crc says; the crc is not even checked. A gap
@@ -10,7 +10,7 @@
    corrupted. A tag of zeros was never written: that is half a head, as a torn write leaves it.
 5. Memory holds one frame.
 
-It does not judge whether a gap is the torn end of the log or corruption: that takes what later frames say.
+It does not judge whether a gap is the torn end of the log or corruption: only later frames tell that.
 """
 
 from __future__ import annotations

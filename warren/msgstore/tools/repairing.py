@@ -6,9 +6,9 @@
     corruption in the log                   the segment is copied to the quarantine; records in it that are whole count,
                                             and the new checkpoint begins after it
     the checkpoint is usable                it and the frames after it say which messages are live, as at every start
-    a page of the index is lost             its messages are looked for in the whole log
-    no checkpoint, or not a usable one      the whole log says what is live (``rebuilding``)
-    the index leads to what is not there    the entries are dropped, and the queue counts them as damaged
+    a page of the index is lost             the whole log is searched for its messages
+    no checkpoint, or not a usable one      the whole log says which messages are live (``rebuilding``)
+    the index leads to missing records      the entries are dropped, and the queue counts them as damaged
     a segment counts its references wrong   they are counted
     a sealed file has no usable header,     it is made again, and a file that was set aside gets its name back; one
       or was set aside                        without a whole chunk, or whose place is taken, is set aside
