@@ -369,7 +369,7 @@ def consume(parameters: pika.URLParameters, prefix: str, consumption: Consumptio
             consumption.redelivered += method.redelivered
             channel.basic_ack(delivery_tag)
             advance()
-        # Closing requeues what was prefetched and not taken: the end that belongs to another consumer.
+        # Closing requeues prefetched messages that were not taken: the end that belongs to another consumer.
         connection.close()
     except (AMQPError, AssertionError, ValueError, KeyError) as error:
         consumption.failure = f"{type(error).__name__}: {error}"
@@ -429,7 +429,7 @@ def expected_of(subscription: Subscription, days: Sequence[Day]) -> list[int]:
 
 
 def problem_of(expected: list[int], consumptions: Sequence[Consumption]) -> str:
-    """Return what is wrong with what the consumers of one queue received, or ``""``."""
+    """Return the errors in the messages that the consumers of one queue received, or ``""``."""
     for consumption in consumptions:
         if consumption.failure:
             return consumption.failure
@@ -550,7 +550,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(highlight=False)
     if not console.is_terminal:
-        # Without a terminal nobody folds lines: keep each row of the table on one.
+        # Without a terminal lines are not folded: keep each row of the table on one.
         console = Console(highlight=False, width=PLAIN_WIDTH)
     try:
         agrees = demo(options.url, console)

@@ -76,7 +76,7 @@ def body_of(day: Day) -> bytes:
 
 
 def is_alarming(day: Day) -> bool:
-    """Tell whether somebody should hear of that day."""
+    """Tell whether that day deserves an alert."""
     return day.wind_m_s >= STORM_M_S or day.precipitation_mm >= DOWNPOUR_MM
 
 
@@ -92,7 +92,7 @@ def broker(directory: Path, settings: Mapping[str, str] = MappingProxyType({})) 
     Raises:
         DemoError: it does not start.
     """
-    # -P: what is installed, compiled as it is, and not the source in the working directory.
+    # -P: use the installed, compiled package, not the source in the working directory.
     command = [sys.executable, "-P", "-m", "warren", "serve", "--prometheus", "off", "--log-level", "warning"]
     command += ["--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(directory)]
     environment = {**os.environ, **settings}
@@ -177,7 +177,7 @@ def days_of(spark: SparkSession, options: dict[str, str]) -> DataFrame:
 
 
 def run_queries(spark: SparkSession, options: dict[str, str], out: Path) -> None:
-    """Read what is new, once: aggregates to Parquet, alerts to the exchange."""
+    """Read the new messages, once: aggregates to Parquet, alerts to the exchange."""
     from pyspark.sql import functions as F
 
     days = days_of(spark, options)
@@ -256,7 +256,7 @@ def plot(rows: Sequence[Any], alerts: Sequence[str], target: Path) -> None:
 
 
 def run(out: Path) -> bool:
-    """Run the pipeline; return whether what came out is what it should be."""
+    """Run the pipeline; return whether the result is as expected."""
     days = load_days()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -264,7 +264,7 @@ def run(out: Path) -> bool:
         uri, management_url = urls
         options = {"uri": uri, "managementUrl": management_url}
         parameters = pika.URLParameters(uri)
-        parameters.heartbeat = 0  # nobody answers any while Spark runs, which takes minutes on a busy machine
+        parameters.heartbeat = 0  # not answered while Spark runs, which takes minutes on a busy machine
         connection = pika.BlockingConnection(parameters)
         channel = connection.channel()
         declare(channel)

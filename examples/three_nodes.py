@@ -104,7 +104,7 @@ class Walk:
         command(*words)
 
     def finish(self) -> bool:
-        """End publishing, wait for what is on its way, and tell whether all that was confirmed has arrived."""
+        """End publishing, wait for messages under way, and tell whether all confirmed ones have arrived."""
         for client in self._clients[:-1]:
             client.end()
         give_up_at = time.monotonic() + DRAINED_S

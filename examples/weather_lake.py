@@ -398,7 +398,7 @@ def iso(moment: datetime) -> str:
 def differences(
     sent: Sequence[Reading], totals: Sequence[Mapping[str, Any]], alerts: Sequence[tuple[str, str, str, float]]
 ) -> list[str]:
-    """Return what is not as it should be, a line each."""
+    """Return the errors in the result, a line each."""
     lines = []
     wanted = expected_totals(sent)
     found = {row["station"]: (row["rows"], row["temperature"], row["rain"]) for row in totals}
@@ -461,7 +461,7 @@ def watch(
 
 
 def run(out: Path, days: int | None, *, follows: bool) -> bool:
-    """Run the example; return whether what came out is what it should be."""
+    """Run the example; return whether the result is as expected."""
     readings = load_readings()
     directory = prepare(out)
     with broker(out / "broker", {"WARREN_LAKE_PLACES": str(directory)}) as (uri, management_url):

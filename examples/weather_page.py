@@ -70,7 +70,7 @@ class StationDay:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A day at a station of which somebody should hear: when it began, and what was measured then."""
+    """A day at a station that deserves an alert: when it began, and what was measured then."""
 
     kind: str
     station: str

@@ -41,7 +41,7 @@ DOCKERFILE: Final = ROOT / "packaging/container/Dockerfile"
 CHART: Final = ROOT / "packaging/helm/warren"
 CANNOT_TRY: Final = 77  # of packaging/debian/try
 SYSTEM_PYTHON: Final = Path("/usr/bin/python3")
-# Prints what an interpreter is; nothing for what is no CPython with the interpreter's lock.
+# Prints the kind of an interpreter; nothing unless it is a CPython with the interpreter's lock.
 _ASK: Final = """
 import platform, sys, sysconfig
 if platform.python_implementation() == "CPython" and not sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -176,7 +176,7 @@ def tools() -> Path:
 
 
 def copy_of_sources(directory: Path, epoch: int) -> None:
-    """Copy what is tracked, as it is in the work tree; of an unpacked sdist everything."""
+    """Copy the tracked files, as they are in the work tree; of an unpacked sdist everything."""
     if (ROOT / ".git").exists():
         names = run("git", "ls-files", "-z").split("\0")
         paths = [Path(name) for name in names if name and (ROOT / name).exists()]
@@ -315,7 +315,7 @@ def make_sbom(release: Release) -> None:
     """Have cyclonedx-py write it, and say which version of Warren needs these."""
     options = ["--of", "JSON", "--output-reproducible", "--mc-type", "application", "--pyproject", "pyproject.toml"]
     out = DIST / f"warren-{release.version}.cdx.json"
-    # It warns of what is completed below.
+    # It warns about files that are completed below.
     options += ["-o", str(out), "requirements/run.txt"]
     run(tools() / "bin/cyclonedx-py", "requirements", *options, PYTHONWARNINGS="ignore")
     out.write_text(json.dumps(completed_sbom(json.loads(out.read_text()), release.version), indent=2) + "\n")

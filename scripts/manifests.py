@@ -81,7 +81,7 @@ def chart_without_links() -> Iterator[Path]:
 
 
 def problems_of(values: dict[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with what the chart renders with these values."""
+    """Yield the errors in the manifests that the chart renders with these values."""
     with chart_without_links() as path:
         report = lint(path, values, strict=True)
     yield from (str(message) for message in report["messages"] if message["severity"] > 1)
