@@ -232,6 +232,7 @@ class Host:
             batches=0, syncs=0, written_bytes=0, synced_bytes=0, reads=0, checkpoints=0, commit_times=Histogram(),
             compacted_segments=lambda: 0, moved_bytes=lambda: 0, trouble=lambda: "", deleted=self._deleted,
             disk_free_bytes=1 << 40, free_bytes=1 << 40, failed_reads=lambda: 0, unread=list, damaged_segments={},
+            losses=(), versions=None,
         )  # fmt: skip
         return cast(MessageStoreService, service)
 

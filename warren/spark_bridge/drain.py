@@ -76,6 +76,7 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._heartbeat: Heartbeat | None = None
         self._is_available_now = False
         self._marks: dict[str, int] = {}
+        self._compared: set[str] = set()  # queues whose history was compared with that of the checkpoint
         self._claimed: set[str] = set()  # queues of which this driver has claimed something, or adopted it
 
     def __getstate__(self) -> dict[str, Any]:
@@ -206,6 +207,10 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _position(self, queue: str, before: Position | None) -> Position:
         """Return the offset at which to claim from a queue, with a base when it is not where the query left it."""
         session = self._session(queue)
+        # Once: the session has the lives of when it was opened, and what this query has claimed since is newer. The broker
+        # compares with each claim.
+        is_compared = queue in self._compared
+        self._compared.add(queue)
         base = session.first
         lives = session.lives
         life = None if lives is None else lives.at(base)
@@ -215,7 +220,7 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if before.id != session.id:
             self._lost(f"queue {queue!r}, or its session {self.name!r}, was deleted and made anew")
             return begun
-        if lives is not None and before.life is not None:
+        if lives is not None and before.life is not None and not is_compared:
             divergence = lives.maybe_divergence(queue, before.life, before.next)
             if divergence is not None:
                 self._lost(divergence.text)

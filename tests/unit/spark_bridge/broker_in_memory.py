@@ -81,6 +81,7 @@ class MemoryBroker(BrokerClient):
         self.asked: list[str] = []
         self.failures: dict[int, int] = {}  # by the first offset of a batch
         self.limit: int | None = None
+        self.life = ""  # of this broker, which its first claim of a session enters; empty: it tells none
 
     def __enter__(self) -> Self:
         return self
@@ -211,7 +212,7 @@ class MemoryBroker(BrokerClient):
         claims = f"amq.drain/{queue}/{name}"
         before = self.sessions.get(claims)
         if before is None:
-            self.queues[claims] = MemoryQueue("classic", "c1")
+            self.queues[claims] = MemoryQueue("classic", "c1", lives=[] if self.life else None)
         drain = Drain(1 if before is None else before.epoch + 1, self.queues[claims])
         self.sessions[claims] = drain
         there = drain.claims
@@ -244,6 +245,8 @@ class MemoryBroker(BrokerClient):
         source = self._there(queue)
         if claims.end <= after or not claims.messages:
             ready = [sent for sent in source.messages if until is None or sent.offset < until][:max_rows]
+            if self.life and ready and (claims.lives is None or self.life not in dict(claims.lives)):
+                claims.lives = [*(claims.lives or []), (self.life, claims.end)]
             claims.messages += [sent._replace(offset=claims.end + number) for number, sent in enumerate(ready)]
             source.trim(source.first + len(ready))
         lives = claims.told_lives()

@@ -65,6 +65,25 @@ def test_a_queue_is_claimed_read_and_acknowledged_when_spark_has_it(broker: Memo
     assert offset == {"v": 1, "d": {"orders": {"id": "c1", "next": 10, "from": CLAIMS}}}
 
 
+def test_a_life_that_begins_after_the_session_was_opened_is_not_another_history(broker: MemoryBroker) -> None:
+    """A broker enters its life with the first message that it claims."""
+    broker.life = "aa"
+    broker.queue("orders", 10)
+    reader = reader_of(broker)
+    offset = reader.initialOffset()
+    seen: list[bytes] = []
+    while (end := step(reader, offset)) != offset:
+        seen += read(reader, offset, end)
+        offset = end
+    assert seen == [b"%d" % number for number in range(10)]
+    broker.queue("orders", 3)
+    again = reader_of(broker)  # the query starts again from its checkpoint
+    assert step(again, offset)["d"]["orders"]["next"] == 13
+    broker.queues[CLAIMS].lives = [("bb", 0)]
+    with pytest.raises(DataLoss, match="diverged"):
+        step(reader_of(broker), offset)
+
+
 def test_the_rows_are_said_to_be_of_the_queue(broker: MemoryBroker) -> None:
     broker.queue("orders", 2)
     reader = reader_of(broker)
