@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import accumulate
 from typing import Final
 
 from warren.exchanges.destination import Destination
@@ -32,6 +33,7 @@ class WeightedPlaces:
     def __init__(self) -> None:
         self.total: int = 0
         self._blocks: list[_Block] = []
+        self._totals: list[int] = []  # of the blocks
         self._ends: list[int] | None = None  # after the places of each block; None: must be added up
         self._block_of: dict[Destination, _Block] = {}
 
@@ -47,14 +49,14 @@ class WeightedPlaces:
         """Put a new destination after all others."""
         blocks = self._blocks
         if not blocks or len(blocks[-1].destinations) >= BLOCK_MAX:
-            blocks.append(_Block())
+            self._begin_block()
         self._put(blocks[-1], len(blocks[-1].destinations), destination, weight)
 
     def insert_sorted(self, destination: Destination, weight: int) -> None:
         """Put a new destination where it belongs by `sort_key`; all others were put in that way, too."""
         blocks = self._blocks
         if not blocks:
-            blocks.append(_Block())
+            self._begin_block()
         key = sort_key(destination)
         low, high = 0, len(blocks) - 1
         while low < high:  # the first block with a last destination that is not before the new one, or the last block
@@ -87,25 +89,31 @@ class WeightedPlaces:
         del block.destinations[at]
         del block.weights[at]
         if not block.destinations:
-            self._blocks.remove(block)
+            number = self._blocks.index(block)
+            del self._blocks[number]
+            del self._totals[number]
 
     def at(self, place: int) -> Destination:
         """Return the destination that has `place`, from 0 to below ``total``."""
         block_ends = self._ends
         if block_ends is None:
-            block_ends = _added_up([block.total for block in self._blocks])
+            block_ends = list(accumulate(self._totals))
             self._ends = block_ends
         number = bisect_right(block_ends, place)
         block = self._blocks[number]
         ends = block.ends
         if ends is None:
-            ends = _added_up(block.weights)
+            ends = list(accumulate(block.weights))
             block.ends = ends
         return block.destinations[bisect_right(ends, place - (block_ends[number] - block.total))]
 
     def destinations(self) -> list[Destination]:
         """Return all of them in their order."""
         return [destination for block in self._blocks for destination in block.destinations]
+
+    def _begin_block(self) -> None:
+        self._blocks.append(_Block())
+        self._totals.append(0)
 
     def _put(self, block: _Block, at: int, destination: Destination, weight: int) -> None:
         block.destinations.insert(at, destination)
@@ -116,6 +124,7 @@ class WeightedPlaces:
     def _count(self, block: _Block, change: int) -> None:
         block.total += change
         block.ends = None
+        self._totals[self._blocks.index(block)] = block.total
         self.total += change
         self._ends = None
 
@@ -133,18 +142,10 @@ class WeightedPlaces:
         for destination in other.destinations:
             self._block_of[destination] = other
         self._blocks.insert(number + 1, other)
+        self._totals[number : number + 1] = [block.total, other.total]
         self._ends = None
 
 
 def sort_key(destination: Destination) -> tuple[bool, str]:
     """Return the key by which destinations are sorted: exchanges before queues, then by name."""
     return destination.is_queue, destination.name
-
-
-def _added_up(weights: list[int]) -> list[int]:
-    ends: list[int] = []
-    end = 0
-    for weight in weights:
-        end += weight
-        ends.append(end)
-    return ends
