@@ -59,6 +59,10 @@ def _stands_still(pid: int) -> bool:
     return "T" in states and states <= {"T", "D"}
 
 
+# How long nothing must have been added to a log before it is taken for whole.
+LOG_SETTLES_S = 0.02
+
+
 class WarrenProcess:
     """One broker, with its data in ``directory/data``.
 
@@ -228,7 +232,14 @@ class WarrenProcess:
         return self.out_path.read_text() if self.out_path.exists() else ""
 
     def log(self) -> str:
-        """Return what was written to stderr."""
+        """Return what was written to stderr, by a thread of the broker that may still have some of it."""
+        before, text = "", self._log_now()
+        while text != before:
+            time.sleep(LOG_SETTLES_S)
+            before, text = text, self._log_now()
+        return text
+
+    def _log_now(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def log_tail(self, lines: int = 200) -> str:

@@ -43,6 +43,7 @@ from warren.replication.entries import (
     HaveBytes,
     ImageBytes,
     ImagePiece,
+    Objection,
     Position,
     SealedFile,
     SealedList,
@@ -116,6 +117,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     positions(),
     st.builds(SealedList, st.lists(st.builds(SealedFile, u64, u64, u64, u32), max_size=4).map(tuple), st.booleans()),
     st.builds(Ack, u64, u64, u64, u64, u32),
+    st.builds(Objection, u32, u64),
     st.builds(
         WantBytes,
         u64,
@@ -174,7 +176,7 @@ def test_a_piece_of_an_image_has_a_crc_of_its_own_by_either_algorithm() -> None:
 
 
 def test_every_kind_is_drawn_and_has_a_number_of_its_own() -> None:
-    assert len({entry_type.KIND for entry_type in ALL}) == len(set(ALL)) == 24
+    assert len({entry_type.KIND for entry_type in ALL}) == len(set(ALL)) == 25
 
 
 @thorough(300)

@@ -709,6 +709,7 @@ class MqttSession(Session):
         self.subscriptions.clear()
         self.shared_subscriptions = _NONE_SHARED
         self._forget_prepared()
+        self._stored_replay = None  # it refers to us; if it is under way, it ends by itself
         super().ended()
         self._mqtt.forget_session()
 

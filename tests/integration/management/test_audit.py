@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import re
 
-from broker_process import WarrenProcess
+from broker_process import WarrenProcess, wait_until
 
 from .client import Api, Place
 
 
-def told(broker: WarrenProcess, about: str) -> list[str]:
-    """Return the lines of audit about requests whose path has `about`, without the time and the peer's port."""
-    lines = [line for line in broker.log().splitlines() if " audit  did=" in line and about in line]
+def told(broker: WarrenProcess, about: str, count: int) -> list[str]:
+    """Return the lines of audit about requests whose path has `about`, without the time and the peer's port.
+
+    Waits for `count` of them: a thread of its own writes the log.
+    """
+
+    def found() -> list[str]:
+        return [line for line in broker.log().splitlines() if " audit  did=" in line and about in line]
+
+    wait_until(lambda: len(found()) >= count, f"{count} lines about {about}")
+    lines = found()
     return [re.sub(r":\d+", "", line[line.index("audit  did=") :]) for line in lines]
 
 
@@ -20,7 +28,7 @@ def test_a_change_has_a_line_with_who_from_where_and_what(broker: WarrenProcess,
     api.put("/users/newcomer", {"password": "top secret", "tags": "management"})
     api.put("/permissions/%2F/newcomer", {"configure": "", "write": "", "read": ".*"})
     api.delete("/users/newcomer?reason=hidden")
-    assert told(broker, "newcomer") == [
+    assert told(broker, "newcomer", 3) == [
         'audit  did="PUT /api/users/newcomer"  user=guest  peer=127.0.0.1  status=201',
         'audit  did="PUT /api/permissions/%2F/newcomer"  user=guest  peer=127.0.0.1  status=201',
         'audit  did="DELETE /api/users/newcomer"  user=guest  peer=127.0.0.1  status=204',
@@ -32,7 +40,7 @@ def test_a_change_that_is_refused_has_a_line_with_the_reason(broker: WarrenProce
     """(1)"""
     api.put("/users/curious", {"password": "x", "tags": "management"})
     assert api.as_user("curious").ask("DELETE", "/vhosts/%2F?unheard=1").status == 401
-    assert told(broker, "/api/vhosts/%2F") == [
+    assert told(broker, "/api/vhosts/%2F", 1) == [
         'audit  did="DELETE /api/vhosts/%2F"  user=curious  peer=127.0.0.1  status=401  reason="Not administrator user"'
     ]
     api.delete("/users/curious")
@@ -49,7 +57,7 @@ def test_what_is_done_with_messages_has_no_line(broker: WarrenProcess, api: Api,
     api.post(f"/queues/{v}/letters/get", {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"})
     api.get(f"/queues/{v}/letters")
     api.delete(f"/queues/{v}/letters/contents")
-    assert [line.split('"')[1] for line in told(broker, f"/{v}/")] == [
+    assert [line.split('"')[1] for line in told(broker, f"/{v}/", 2)] == [
         f"PUT /api/queues/{v}/letters",
         f"DELETE /api/queues/{v}/letters/contents",
     ]

@@ -15,16 +15,10 @@ from warren.exchanges.random_exchange import RandomExchange
 from warren.exchanges.weighted_places import BLOCK_MAX, WeightedPlaces, sort_key
 
 
-class Named(Destination):
-    """A destination with a name."""
-
-    def __init__(self, name: str, *, is_queue: bool = True) -> None:
-        super().__init__(name)
-        self.is_queue = is_queue
-
-
-def named(number: int) -> Named:
-    return Named(f"q{number:06}")
+def named(number: int) -> Destination:
+    made = Destination(f"q{number:06}")
+    made.is_queue = True
+    return made
 
 
 def spread(pairs: list[tuple[Destination, int]]) -> list[Destination]:
