@@ -18,7 +18,7 @@ COMMANDS: Final = ("CONNECTED", "MESSAGE", "RECEIPT", "ERROR")
 VERSIONS: Final = ("1.0", "1.1", "1.2")
 # The characters allowed after a backslash.
 _ESCAPES: Final = {"1.1": "nc\\", "1.2": "nc\\r"}
-_NAMES: Final = tuple(name for code, name in REPLY_NAMES.items() if code != 541)
+_NAMES: Final = ("Bad CONNECT", *(name.lower() for code, name in REPLY_NAMES.items() if code != 541))
 
 
 class StompTranscript:
@@ -80,7 +80,7 @@ class StompTranscript:
 
     def _read(self, command: str, headers: dict[str, str]) -> None:
         if command == "ERROR":
-            self.error = headers["message"].split(" - ")[0]
+            self.error = headers["message"]
             assert self.error in _NAMES, headers
             return
         assert (command == "CONNECTED") == (self.version == ""), f"{command} at this time"

@@ -207,8 +207,8 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _position(self, queue: str, before: Position | None) -> Position:
         """Return the offset at which to claim from a queue, with a base when it is not where the query left it."""
         session = self._session(queue)
-        # Once: the session has the lives of when it was opened, and what this query has claimed since is newer. The broker
-        # compares with each claim.
+        # Once: the session has the lives of when it was opened, and what this query has claimed since is newer. The
+        # broker compares with each claim.
         is_compared = queue in self._compared
         self._compared.add(queue)
         base = session.first

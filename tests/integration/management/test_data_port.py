@@ -87,8 +87,15 @@ class Data:
         return found
 
     def rows(self, first: int, end: int, **more: object) -> list[Row]:
-        """Return the rows of a range: each once, in order."""
-        rows = [row for chunk in self.chunks(first, end, **more) for row in chunk.rows if first <= row.offset < end]
+        """Return the rows of a range: each once, in order.
+
+        A sealed chunk may begin before the offset that was asked for: what was read of it before is passed over.
+        """
+        rows: list[Row] = []
+        at = first
+        for chunk in self.chunks(first, end, **more):
+            rows += [row for row in chunk.rows if at <= row.offset < end]
+            at = max(at, chunk.end)
         assert [row.offset for row in rows] == sorted({row.offset for row in rows})
         return rows
 

@@ -192,7 +192,7 @@ def test_who_imports_is_not_locked_out_unless_that_was_asked_for(process: Warren
     assert answer.status == 200
     assert [(each["kind"], each["name"]) for each in answer.value["conflicts"]] == [("user", "guest")]
     assert api.get("/whoami")["tags"] == ["administrator"]
-    # The login upgraded the hash of the clerk. The one in the file is of the password that the clerk has logged in with.
+    # The login upgraded the hash of the clerk. The hash in the file is of the same password.
     planned = Api(process, "clerk", "p").post(DRY_RUN, document).value["changes"]
     assert [(each["action"], each["name"]) for each in planned if each["kind"] == "user"] == [
         ("update", "guest"),
