@@ -29,7 +29,7 @@ def test_broken_frames_of_stomp_get_normal_answers_or_an_error_and_memory_stays_
     # A fuzzer that is refused at the door tests the door only.
     for command in ("CONNECTED", "MESSAGE", "RECEIPT", "ERROR"):
         assert fuzzer.counts[f"received {command}"] > 100, f"hardly anybody was sent {command}"
-    for name in ("FRAME_ERROR", "SYNTAX_ERROR", "NOT_ALLOWED", "PRECONDITION_FAILED"):
+    for name in ("frame_error", "syntax_error", "not_allowed", "precondition_failed"):
         assert fuzzer.counts[f"ERROR {name}"] > 0, f"nobody was sent {name}"
 
 
