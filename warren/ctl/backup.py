@@ -1,14 +1,14 @@
 """`warren ctl backup`: everything durable of a running broker, copied into a directory where this command runs.
 
 The data come over the management API, so it needs neither the broker's disk nor its user: it runs in another container,
-on another machine, as whoever keeps the backups. The broker holds its files still meanwhile, and goes on.
+on another machine, as the user that keeps the backups. The broker keeps these files meanwhile, and continues to serve.
 
 1. A file that a backup in the directory has already, by what the broker tells it by, is not copied again.
-2. What was copied is read back from the disk and compared before the backup counts. Files of earlier backups are there
-   with their size; `warren store backups --verify` reads them all.
-3. The broker holds nothing any more from when all is copied: reading it back needs only the directory.
-4. Whatever goes wrong, the backups that were there stay, and the broker is told to hold nothing any more; if it cannot
-   be told, it finds out after a minute.
+2. Copies are read back from the disk and compared before the backup counts. Of files of earlier backups only the size
+   is checked; `warren store backups --verify` reads them all.
+3. The broker keeps nothing for the backup once all is copied: reading it back needs only the directory.
+4. If anything fails, earlier backups stay, and the broker is told to keep nothing. If it cannot be told, it notices
+   after a minute.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from warren.ctl.words import counted, size_text
 CRC_HEADER: Final = "X-Warren-CRC32"
 DEFAULT_RATE: Final = "50MB"
 _POLL_S: Final = 0.5
-# How long a piece may take at a low rate: the broker lets go of who is silent for a minute.
+# How long a piece may take at a low rate: the broker drops a backup that is silent for a minute.
 _PIECE_S: Final = 10
 _MAKING: Final = "making"
 _UNITS: Final = {
@@ -111,7 +111,7 @@ def _cleared(path: Path, manifest: Manifest, keep: int | None) -> Cleared:
 
 
 class Pace:
-    """Keeps to a rate in bytes per second; 0 is none."""
+    """Keeps to a rate in bytes per second; 0: no limit."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Pace:
         if not self._rate:
             return
         now_s = self._clock()
-        # What was not used before is not made up for.
+        # An unused share of the rate is lost.
         self._due_s = max(self._due_s, now_s) + size / self._rate
         if self._due_s > now_s:
             self._sleep(self._due_s - now_s)
@@ -210,7 +210,7 @@ def _known(directory: BackupDirectory, numbers: list[int]) -> dict[tuple[str, in
     """Return the files that are there, by what the broker tells them by."""
     known: dict[tuple[str, int, str], StoredFile] = {}
     for number in numbers:
-        # What a damaged manifest has is copied again: that must not keep anybody from making a backup.
+        # Files of a damaged manifest are copied again: it must not prevent a backup.
         with suppress(BackupError):
             for file in directory.manifest(number).files:
                 if file.identity and directory.has(file):

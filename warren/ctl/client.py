@@ -59,7 +59,7 @@ Object = dict[str, Any]
 
 
 class Target(NamedTuple):
-    """Where the API is and who asks."""
+    """The URL of the API and the user of the requests."""
 
     url: str
     username: str
@@ -239,8 +239,8 @@ class Client:
     def _check_status(self, method: str, status: int, value: Any, segments: tuple[str, ...]) -> None:
         """Raise what an answer means that is not 2xx.
 
-        A server that is no management API says as well that it has not what is asked for: the first such answer is
-        believed of one that has more.
+        A server without a management API answers 404 as well. So before the first such answer is believed, another
+        path is tried.
         """
         if status in (404, 405) and not self._is_api:
             status_of_probe, _, _ = self._exchange(
@@ -331,7 +331,7 @@ def url_parts(url: str) -> SplitResult:
     """Return the parts of a URL.
 
     Raises:
-        CtlError: it is none, or its host or port cannot be one.
+        CtlError: it is not a URL, or its host or port is not valid.
     """
     try:
         parts = urlsplit(url)
@@ -398,7 +398,7 @@ def _not_found(what: str) -> CtlError:
 
 
 def _thing(method: str, segments: tuple[str, ...]) -> str:
-    """Return what a path names, ``queue "q" in vhost "/"``; of what a PUT makes, the vhost that it was to be in."""
+    """Return what a path names, ``queue "q" in vhost "/"``; of a PUT, the vhost for the new object."""
     kind, *names = segments[1:] if segments[0] in ("warren", "stream") else segments
     match kind, names:
         case "bindings", [vhost, _, source, _, destination, *_]:

@@ -102,7 +102,7 @@ def _transfer(current: Session, node: str, within_s: float) -> None:
 def forget_cluster_node(
     context: typer.Context, node: Annotated[str, typer.Argument(help="The name of the node")]
 ) -> None:
-    """Count a node no longer that is gone for good: it is in no majority any more."""
+    """Remove a dead node from the member count."""
     _forget(session(context), node)
 
 
@@ -189,7 +189,7 @@ def _later_leader(client: Client, epoch: int, give_up_s: float) -> str:
         try:
             found = client.get_object("cluster", "status")
         except CtlError as error:
-            # The node that is asked may begin anew, and as a follower know no users yet.
+            # The node may restart, and as a follower it does not know the users yet.
             if error.exit_code not in (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FAILED):
                 raise
             found = {}

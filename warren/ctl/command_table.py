@@ -5,7 +5,7 @@
 2. Names are rabbitmqctl's, with underscores; dashes mean the same.
 3. Every command has the options of `shared_options`.
 4. Errors end in one place, as one line on standard error with the exit code of their kind. Output that cannot be
-   written is one of them; only whoever closed the pipe is told nothing.
+   written is one of them; a closed pipe is the exception: nothing is said.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command and return the exit code; mistakes on the command line are one line, too."""
     _have_streams()
     group: Any = typer.main.get_command(ctl_app)
-    # Who is told to stop ends as by Ctrl-C: what it holds in the broker is let go, the terminal is as it was.
+    # SIGTERM acts as Ctrl-C: the broker releases what the command holds there, and the terminal is restored.
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         ended = _run(group, list(arguments))

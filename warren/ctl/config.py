@@ -1,4 +1,4 @@
-"""Where the broker is and who asks, gathered from flags, the environment and a profile.
+"""The address of the broker and the user, gathered from flags, the environment and a profile.
 
 1. A flag wins over ``WARREN_CTL_…``, that over the profile, that over the defaults of a fresh broker on this machine.
 2. A password never has to stand on a command line: it comes from a file, the environment, a profile or a prompt.

@@ -14,7 +14,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the reader", show
 
 
 def release_drain(context: typer.Context, queue: Queue, name: _Name) -> None:
-    """Give what a drain has claimed back to its queue; whoever has it open is refused from then on (Warren)."""
+    """Give the claims of a drain back to its queue; its present reader is refused from then on (Warren)."""
     current = session(context)
     path = ("warren", "drains", current.vhost, queue, name, "release")
     found = current.client.post(*path, body={}).value

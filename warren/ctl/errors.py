@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
     NOT_FOUND = 5  # what the command names does not exist
     CHECK_FAILED = 6  # the broker answered, and it is not well
     INTERRUPTED = 130
-    UNREAD = 141  # whoever reads the output has gone, as `head` does: what SIGPIPE makes of other programs
+    UNREAD = 141  # the reader of the output has closed the pipe, as `head` does: the code of SIGPIPE
 
 
 class CtlError(Exception):

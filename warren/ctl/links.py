@@ -22,28 +22,28 @@ def delete_shovel(context: typer.Context, name: _Name) -> None:
 
 
 def restart_shovel(context: typer.Context, name: _Name) -> None:
-    """Let a shovel begin anew."""
+    """Restart a shovel."""
     current = session(context)
     current.client.delete("shovels", "vhost", current.vhost, name, "restart")
     current.out.say(f'Restarted shovel "{name}" in vhost "{current.vhost}"')
 
 
 def delete_lake_table(context: typer.Context, name: _Name) -> None:
-    """Have a table follow no more; it stays as it is (Warren)."""
+    """Stop following with a table; the table stays (Warren)."""
     current = session(context)
     current.client.delete("parameters", "lake", current.vhost, name)
     current.out.say(f'The table "{name}" in vhost "{current.vhost}" follows no more')
 
 
 def restart_lake_table(context: typer.Context, name: _Name) -> None:
-    """Let a table begin anew where it is (Warren)."""
+    """Restart the following of a table; it continues where it is (Warren)."""
     current = session(context)
     current.client.delete("lake", "vhost", current.vhost, name, "restart")
     current.out.say(f'Restarted the table "{name}" in vhost "{current.vhost}"')
 
 
 def restart_federation_link(context: typer.Context, link: _LinkId) -> None:
-    """Let a federation link begin anew."""
+    """Restart a federation link."""
     current = session(context)
     for found in current.client.get_list("federation-links", current.vhost):
         if found.get("id") == link:

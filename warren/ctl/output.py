@@ -7,7 +7,7 @@
    a line around, or hide a part of it.
 3. JSON keeps the values as the API gave them, one row a line; all control characters are escaped, and what the
    encoding of the stream may not have.
-4. What a command did is said on standard output, unless ``--quiet`` or a machine-readable format is on.
+4. Standard output says what a command did, unless ``--quiet`` or a machine-readable format is on.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Output:
             self._write(f"{'  ' if title else ''}{shown(name):<{width}}  {shown(value)}\n")
 
     def flush(self) -> None:
-        """Send out what is buffered: a line on standard error is to come after it."""
+        """Send the buffered text, so that a line on standard error comes after it."""
         self._stream.flush()
 
     def _json_rows(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

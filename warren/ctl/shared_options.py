@@ -1,4 +1,4 @@
-"""The options that every command has, before its name or behind it; the later one wins.
+"""The options that every command has, before or after its name; the later one wins.
 
 They are parameters of one function so that typer reads them like any others. `command_table` adds them to each
 command; what is given lands in the flags of the session, not in the arguments of the command.

@@ -114,7 +114,7 @@ def _age(text: str | None) -> str | None:
 
 
 def reset_stream_group(context: typer.Context, queue: Queue, group: _Group, position: _Position) -> None:
-    """Have a consumer group of a stream go on from somewhere else (Warren)."""
+    """Move a consumer group of a stream to another position (Warren)."""
     current = session(context)
     current.client.put("warren", "streams", current.vhost, queue, "groups", group, body=_position(position))
     current.out.say(f'Reset group "{group}" of stream "{queue}" in vhost "{current.vhost}"')

@@ -1,4 +1,4 @@
-"""`warren ctl top`: what the broker does now, drawn anew every few seconds.
+"""`warren ctl top`: what the broker does now, redrawn every few seconds.
 
 1. A screen costs the broker three or four requests, each for one page of what is shown; the broker sorts.
 2. Without a terminal, and with ``--once``, it is printed once and whole: nothing is cut off.
@@ -75,7 +75,7 @@ _RATES: Final = {"publish": "publish", "confirm": "confirm", "deliver_get": "del
 
 
 class Seen(NamedTuple):
-    """What the broker answered; `node` is empty for who may not look at nodes."""
+    """The answers of the broker; `node` is empty if the user may not look at nodes."""
 
     overview: Object
     node: Object
@@ -171,7 +171,7 @@ def _row(columns: dict[str, str], item: Object) -> list[object]:
     found = [value_at(item, path) for path in columns.values()]
     application = item.get(APPLICATION)
     if columns is CONNECTIONS and application:
-        # What it calls itself says more than where it comes from, and is not the only one of that name.
+        # The name of the application says more than the address, but several connections may have it.
         found[list(columns).index("connection")] = f"{application} ({item.get('name')})"
     return [0 if value is None and name not in _TEXTS else value for name, value in zip(columns, found, strict=True)]
 

@@ -63,7 +63,7 @@ def purge_queue(context: typer.Context, queue: Queue) -> None:
 
 
 def pause_queue(context: typer.Context, queue: Queue) -> None:
-    """Stop deliveries of a queue; publishing goes on (Warren)."""
+    """Stop deliveries of a queue; publishing continues (Warren)."""
     current = session(context)
     current.client.put("warren", "queues", current.vhost, queue, "pause")
     current.out.say(f'Paused queue "{queue}" in vhost "{current.vhost}"')

@@ -1,6 +1,6 @@
 """Commands that move and copy messages between queues, inside the broker (Warren).
 
-The broker does the work; the command watches, and Ctrl-C stops it where it is. What was moved by then stays moved.
+The broker does the work; the command watches, and Ctrl-C stops it where it is. Moved messages stay moved.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The commands `warren export` and `warren import`: options, progress, how they end.
 
-1. Exit codes are for scripts: see `ExitCode`. A run that was stopped, or killed, is gone on with by the same command.
+1. Exit codes are for scripts: see `ExitCode`. The same command continues a run that was stopped or killed.
 2. Progress is drawn on a terminal only, on standard error; with ``--json`` there are lines of JSON on standard output.
 3. A reason may be a peer's words, or a name: no control characters of it reach a terminal.
 4. This module alone of the package needs typer and rich, which come with the broker; what does the work is imported
-   when it is wanted. Where the broker is and who asks is found out by whoever starts a command (`Connect`).
+   when it is wanted. `Connect` finds the address of the broker and the user.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class ExitCode(IntEnum):
     USAGE = 2  # the command line, or what is in the directory, does not fit; nothing was done
     DATA_LOSS = 3  # messages that should be there are gone
     UNREACHABLE = 4  # no broker, or it does not answer as one
-    INTERRUPTED = 130  # the same command goes on
-    UNREAD = 141  # whoever reads the output has gone, as `head` does: what SIGPIPE makes of other programs
+    INTERRUPTED = 130  # the same command continues
+    UNREAD = 141  # the reader of the output has closed the pipe, as `head` does: the code of SIGPIPE
 
 
 class Connection(NamedTuple):
-    """Where the broker is, and who asks."""
+    """The address of the broker and the user."""
 
     url: str
     username: str
@@ -89,7 +89,7 @@ def main(
     install: str = INSTALL,
     interrupted: str = INTERRUPTED,
 ) -> int:
-    """Run the command `name` and return its exit code. `function`: that it is, if it is none of `COMMANDS`.
+    """Run the command `name` and return its exit code. `function`: the command, if it is not in `COMMANDS`.
 
     `install` and `interrupted`: what is said when a library is missing, and when somebody has interrupted it.
     """
@@ -204,7 +204,7 @@ class _Progress:
         self._bytes = 0
 
     def planned(self, rows: int, bytes: int) -> None:
-        """Learn how much there is to do, about."""
+        """Take the expected amount of work."""
         self.event("planned", rows=rows, bytes=bytes)
         if self._as_json or not sys.stderr.isatty():
             return
@@ -318,7 +318,7 @@ def _export(
     insecure: Insecure = False,
     timeout: Timeout = None,
 ) -> int:
-    """Export a queue or a stream to files; the same command again goes on where the last run ended."""
+    """Export a queue or a stream to files; the same command continues where the last run ended."""
     flags: dict[str, Any] = {
         "url": url,
         "vhost": vhost,
@@ -455,7 +455,7 @@ def _import(
     insecure: Insecure = False,
     timeout: Timeout = None,
 ) -> int:
-    """Publish the rows of files, each once; the same command again goes on where the last run ended."""
+    """Publish the rows of files, each once; the same command continues where the last run ended."""
     flags: dict[str, Any] = {"url": url, "vhost": vhost, "username": username, "password": password}
     flags |= {"password_file": password_file, "profile": profile, "config": config, "cacert": cacert}
     flags |= {"timeout": timeout, "insecure": insecure}
