@@ -174,7 +174,7 @@ def session(port: int, link: bytes) -> tuple[socket.socket, Reader, Begun]:
 
 
 def await_code(reader: Reader, code: int) -> bytes:
-    """Read until a performative comes, keep what is behind it, and return it."""
+    """Read until a performative comes, keep the bytes after it, and return it."""
     while True:
         frames = reader.frames()
         for at, each in enumerate(frames):

@@ -2,7 +2,7 @@
 
 Warren alone, one queue and then many, each with a fresh broker:
 
-  fill             numbered messages with confirms: memory while that goes on, and whether it becomes slower
+  fill             numbered messages with confirms: memory meanwhile, and whether it becomes slower
   kill -9          at once after the last confirm; then the time from exec until basic.get returned the first message
   stop             in order; then the same time again
   drain            everything received in order, nothing missing, nothing twice, after both restarts
@@ -140,7 +140,7 @@ def _arguments(backlog: Backlog) -> list[str]:
 def _serving_again(backlog: Backlog, broker: Broker, end: Callable[[], None]) -> float:
     """End the broker, start it again, and return the seconds until the oldest message was got from the first queue.
 
-    Raises BrokerError when there is none, or another message.
+    Raises BrokerError when no message comes, or another one.
     """
     end()
     begin = time.monotonic()

@@ -115,7 +115,7 @@ class Broker(ABC):
         self._signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused broker go on."""
+        """Resume a paused broker."""
         self._signal_all(signal.SIGCONT)
 
     def _signal_all(self, number: signal.Signals) -> None:

@@ -6,7 +6,7 @@
   transfer     the leader is told to hand over: the longest gap between confirms
   stop         SIGSTOP of a follower, for some seconds: the longest gap between confirms
   etcd         all its members are killed, for a minute: the longest gap between confirms, beside that of as long before
-  replica      a node comes back with an empty disk while publishers go on: how fast it gets everything
+  replica      a node comes back with an empty disk while publishers continue: how fast it catches up
 
 1. In every round each of the three is started on fresh data, is under every load, and ends: nothing else runs
    meanwhile. Ratios are within a round.
@@ -237,7 +237,7 @@ class Bench:
         cluster.etcd.start()
 
     def _replica(self, kind: str, cluster: WarrenCluster) -> None:
-        """Take the disk of a follower away, and see how fast it gets everything while publishers go on."""
+        """Take the disk of a follower away, and see how fast it catches up while publishers continue."""
         leader = cluster.wait_until_complete()
         follower = next(node for node in cluster.nodes if node is not leader)
         target = _Loaded(leader.address, leader.pid)

@@ -32,7 +32,7 @@ _PREFETCH: Final = 500
 
 
 class Books:
-    """What was confirmed to each publisher and what has arrived. Times are seconds of a clock that never goes back."""
+    """The confirms of each publisher, and the messages that have arrived. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self.reconnections = 0
@@ -74,7 +74,7 @@ class Books:
             )
 
     def gaps_s(self, now_s: float) -> list[float]:
-        """Return the longest gap of each publisher since the last `forget_gaps`, those that go on included."""
+        """Return the longest gap of each publisher since the last `forget_gaps`, unfinished ones included."""
         with self._lock:
             return [
                 max(self._longest_s.get(publisher, 0.0), now_s - last_s)
@@ -87,7 +87,7 @@ class Books:
             return max((now_s - last_s for last_s in self._last_s.values()), default=0.0)
 
     def forget_gaps(self) -> None:
-        """Count gaps from now on. One that goes on counts whole."""
+        """Count gaps from now on. An unfinished one counts whole."""
         with self._lock:
             self._longest_s.clear()
 

@@ -78,13 +78,13 @@ class Process:
         return "stopped" if self._is_stopped else "running"
 
     def start(self) -> None:
-        """Start it, unless it runs; it goes on with what is in its directory."""
+        """Start it, unless it runs; it continues with its directory."""
         if self.state == "gone":
             self.directory.mkdir(parents=True, exist_ok=True)
             self._is_stopped = False
             with self._log_path.open("ab") as log:
                 # Not in the checkout: its sources would be imported instead of what is installed. In a session of its
-                # own, since Ctrl-C is for whoever started it.
+                # own, since Ctrl-C is meant for the program that started it.
                 self._process = subprocess.Popen(
                     self._command,
                     stdout=log,
@@ -100,7 +100,7 @@ class Process:
         self._is_stopped = True
 
     def go(self) -> None:
-        """Have it go on when it stands still, or start again when it is gone."""
+        """Resume it if it is paused, or start it if it has ended."""
         self._signal(signal.SIGCONT)
         self._is_stopped = False
         self.start()
@@ -371,7 +371,7 @@ class RabbitCluster(Cluster):
 
 
 def maybe_answer(url: str, body: bytes | None = None, authorization: str = "") -> Any:
-    """Return the JSON that a server answers with; None when there is no good answer within a second."""
+    """Return the JSON that a server answers with; None without a good answer within a second."""
     request = urllib.request.Request(url, body, {"Authorization": authorization} if authorization else {})
     try:
         with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:

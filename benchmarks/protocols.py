@@ -202,7 +202,7 @@ def measure(places: dict[str, Place], loads: list[Load], *, rounds: int, seconds
 
 
 def ratio(ours: list[tuple[float, float] | None], theirs: list[tuple[float, float] | None], at: int) -> float | None:
-    """Return the median of our figure in theirs, round by round; None: there is none."""
+    """Return the median of our figure in theirs, round by round; None without figures."""
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
     return results.median([a[at] / max(b[at], 1e-9) for a, b in pairs]) if pairs else None
 

@@ -1,10 +1,10 @@
-"""Starts Debian's rabbitmq-server with fresh data on free loopback ports, as whoever runs this, and stops it.
+"""Starts Debian's rabbitmq-server with fresh data on free loopback ports, as the current user, and stops it.
 
 1. As shipped: no plugin, no configuration file but one that is put into the directory, the Erlang flags of the
    package (busy waiting of idle schedulers included).
 2. Nothing of an installed RabbitMQ is touched: node name, ports, port mapper, cookie, data and logs are its
    own, under the directory given.
-3. When `stop` returns no process of it runs any more.
+3. When `stop` returns, all its processes have ended.
 """
 
 from __future__ import annotations

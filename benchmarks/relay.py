@@ -1,4 +1,4 @@
-"""What the system takes of whoever passes messages on: a process that receives bytes, sends them, and decides nothing.
+"""The share of the system in passing messages on: a process that receives bytes, sends them, and decides nothing.
 
     publisher --- loopback ---> relay --- loopback ---> receiver
 

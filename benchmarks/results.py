@@ -522,7 +522,7 @@ def _fraction(ratio: float) -> str:
 
 
 def revision() -> str:
-    """Return the short commit of this checkout, or that there is none."""
+    """Return the short commit of this checkout, or a text that says it is unknown."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return f"commit {done.stdout.strip()}" if done.returncode == 0 else "no commit"

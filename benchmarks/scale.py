@@ -2,7 +2,7 @@
 
 For each kind (`crowds`) and each size a fresh broker; RabbitMQ beside it as far as it goes in reasonable time:
 
-  make             the crowd is made; resident memory above that of before, by its number
+  make             the crowd is made; resident memory above the level before, by its number
   change           1,000 times one more of the kind, made and taken away: the 99th percentile
   page             50 times the first page of its list in the management API: the 99th percentile
   idle             CPU while nothing is asked
@@ -262,7 +262,7 @@ def plot(crowds: dict[str, list[Measured]], target: Path) -> None:
 
 
 def _attempt(row: Measured, title: str, broker: Broker, run: Callable[[], dict[str, float]]) -> None:
-    """Fill the figures of `row`, or say why there are none."""
+    """Fill the figures of `row`, or say why they are missing."""
     try:
         with started(broker):
             try:

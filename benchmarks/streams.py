@@ -149,7 +149,7 @@ class Long(NamedTuple):
 def look_up(broker: WarrenBroker, stream: str, begin_ms: int, end_ms: int, count: int) -> list[float]:
     """Ask for the offsets of random times, and return what each answer took.
 
-    Raises BrokerError when an answer is none, or a later time has a smaller offset.
+    Raises BrokerError when an answer is malformed, or a later time has a smaller offset.
     """
     chosen = random.Random(7)
     connection = http.client.HTTPConnection(broker.url.removeprefix("http://"))

@@ -78,7 +78,7 @@ export function usePoll(apiPath, { repeat = true, about = apiPath?.split('?', 1)
       setState({ about, data, error: null, busy: false });
     } catch (error) {
       if (running.current !== abort || error.name === 'AbortError') return;
-      // An object that is gone is no failure of the refresh: the page says so.
+      // A missing object is not a failure of the refresh: the page says that it is gone.
       note(load, error.status === 404 || error.status === 401 ? null : error.message);
       setState((old) => ({ about, data: error.status === 404 || old.about !== about ? null : old.data, error, busy: false }));
     } finally {

@@ -70,7 +70,7 @@ function Import() {
   const [file, setFile] = useState(null);
   const [answer, setAnswer] = useState(null);
   const [error, setError] = useState('');
-  // What is shown is what the file would change in that vhost, and there it goes: another file or vhost is looked at anew.
+  // The page shows what the file would change in that vhost: another file or vhost is asked for again.
   async function look(into) {
     const turn = ++latest.current;
     const given = chosen.current;

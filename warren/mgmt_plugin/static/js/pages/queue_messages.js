@@ -45,7 +45,7 @@ function factsOf(item) {
 
 function Paging({ answer, offset, filtered }) {
   const turn = (next) => setQuery({ offset: next > 0 ? next : null });
-  // One request looks at so many messages and no more: what passes the filter may come behind them.
+  // One request looks at a limited number of messages: later ones may pass the filter as well.
   const stopped = filtered && answer.more && answer.items.length < COUNT;
   const until = offset + answer.items.length;
   return html`<nav class="pager" aria-label="Pages of messages">

@@ -13,7 +13,7 @@ let last = 0;
 export function openDialog(Content, props = {}) {
   return new Promise((resolve) => {
     const id = ++last;
-    // Gets the focus back. What has it when the dialog is drawn may be another element: a page that has just come.
+    // Gets the focus back. When the dialog is drawn, another element may have it: that of a page that has just loaded.
     const opener = document.activeElement;
     const close = (answer) => {
       open.set(open.get().filter((entry) => entry.id !== id));

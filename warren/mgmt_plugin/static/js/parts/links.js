@@ -100,7 +100,7 @@ export function resultHref({ kind, vhost, name, detail }) {
   }
 }
 
-// Clients choose the keys of arguments: what an object inherits, as `__proto__`, is no mark.
+// Clients choose the keys of arguments: names that an object inherits, as `__proto__`, are not marks.
 const ARGUMENT_MARKS = new Map([
   ['x-message-ttl', 'TTL'],
   ['x-expires', 'Exp'],
