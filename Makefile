@@ -131,7 +131,7 @@ mutants-rules: setup-check ## break the rules of the engine at random, in 300 wa
 screenshots: setup-test ## draw the pictures of docs/management.md anew, with Chromium
 	cd tests && ../.venv/bin/python -m browser.screenshots $(ARGS)
 
-docs: ## make a searchable site of the documentation in build/site/; broken links and anchors fail
+docs: setup-check ## make a searchable site of the documentation in build/site/; broken links and anchors fail
 	$(or $(PYTHON),python3) scripts/site.py
 
 dist: ## make what a release consists of, in dist/: wheels, Debian package, … (ARGS="sbom notes" for some of it)

@@ -2,7 +2,8 @@
 """Make a searchable site of the documentation, in build/site/: `make docs`.
 
 The pages are the Markdown files of the checkout, as they are. They are copied to build/docs/ with the files that they
-link to, in the same folders: so the links that work in a checkout work in the site. MkDocs (mkdocs.yml) is installed
+link to, in the same folders: so the links that work in a checkout work in the site. The page Conformance is made of the
+tests in tests/conformance/. MkDocs (mkdocs.yml) is installed
 below .cache/docs/, with the versions and hashes of requirements/docs.txt. A link or an anchor that leads nowhere, and a
 page that mkdocs.yml does not list, end it with exit code 1.
 """
@@ -46,6 +47,13 @@ def copy_pages() -> None:
         shutil.copyfile(path, copy)
 
 
+def write_conformance() -> None:
+    """Make the page of all rules, out of the tests that show them."""
+    command = [str(ROOT / ".venv/bin/python"), "-m", "conformance", str(COPIES / "docs/conformance.md")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run(command, cwd=ROOT / "tests", env=environment, check=True)
+
+
 def install() -> None:
     """Install what requirements/docs.txt names, unless that was done."""
     stamp = TOOLS / "installed"
@@ -62,6 +70,7 @@ def install() -> None:
 def main() -> int:
     install()
     copy_pages()
+    write_conformance()
     # Not --quiet: warnings that are not logged are not counted either, and --strict would let them pass.
     command = [str(TOOLS / "bin/python"), "-m", "mkdocs", "build", "--strict", "--clean"]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "true"}).returncode

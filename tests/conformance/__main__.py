@@ -1,9 +1,10 @@
-"""Write ``docs/conformance.md``."""
+"""Write the page of all rules: `python -m conformance FILE`."""
 
 from __future__ import annotations
 
-from .rules import DOCUMENT, document
+import sys
+from pathlib import Path
 
-DOCUMENT.parent.mkdir(exist_ok=True)
-DOCUMENT.write_text(document())
-print(f"wrote {DOCUMENT.name}")
+from .rules import document
+
+Path(sys.argv[1]).write_text(document())

@@ -1,4 +1,4 @@
-"""The rules that the tests show, by id, and ``docs/conformance.md``, which is made of them.
+"""The rules that the tests show, by id, and the page Conformance that `make docs` makes of them.
 
 Ids, by where a rule comes from:
 
@@ -6,7 +6,7 @@ Ids, by where a rule comes from:
     4.2.3                          the section of the specification's text
     rabbitmq.basic.get             RabbitMQ's extension or the reading of the specification that its clients rely on
     warren.queue.arguments         what only we have
-    abuse.pre-auth                 what a peer of bad will must not achieve
+    abuse.pre-auth                 what a hostile peer must not achieve
 
 `SPECIFICATION` lists every rule of the XML that binds the server; each is shown by a test or stands in `NOT_SHOWN`.
 """
@@ -17,11 +17,8 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "conformance.md"
-COMMAND = "cd tests && PYTHONPATH=.. ../.venv/bin/python -m conformance"
 AREAS = (
     "connection",
     "channel",
@@ -227,17 +224,16 @@ def load() -> list[Rule]:
 
 
 def document() -> str:
-    """Return what ``docs/conformance.md`` has to say."""
+    """Return the page, in Markdown."""
     lines = [
         "# Conformance",
         "",
-        "Each rule with the test that shows it, generated from `tests/conformance`; regenerate with",
-        f"`{COMMAND}`.",
+        "Each rule with the test that shows it, generated from `tests/conformance`.",
         "",
         "Ids such as `basic.ack.multiple.exists` are rules of the AMQP 0-9-1 XML specification (class, method, field,",
         "rule), numbers are sections of its text, `rabbitmq.` is what RabbitMQ documents or its clients rely on,",
-        "`warren.` what only Warren has, `abuse.` what a peer of bad will must not achieve. Where we follow RabbitMQ",
-        "against the specification, the rule says so.",
+        "`warren.` what only Warren has, `abuse.` what a hostile peer must not achieve. A rule says where we follow",
+        "RabbitMQ against the specification.",
     ]
     rules = load()
     for area in AREAS:
