@@ -336,6 +336,67 @@ def test_published_deaths_cut_no_circle(client: Client, harness: Harness) -> Non
         client.publish("", "q", headers=got.content.properties.headers)
 
 
+PASSED_ON: Table = {"x-death": [{"queue": "q", "reason": "expired", "count": 3}], "mine": 1}
+
+
+@rule("rabbitmq.dead-letter.as-published", "Until a message dies here its x-death comes back as a client published it.")
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"x-max-priority": 5}, {"x-queue-type": "quorum"}, {"x-delivery-limit": 3, "x-delayed-retry-type": "all"}],
+)
+def test_published_deaths_come_back_as_published(arguments: Table) -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    client.declare("q", durable=True, arguments=dead_letters_to("", "wait") | arguments)
+    client.declare("wait", durable=True, arguments=dead_letters_to("", "q", message_ttl=1000))
+    headers = encode_table(PASSED_ON)
+    client.publish("", "q", b"x", headers=headers, delivery_mode=2)
+    harness.write()
+    harness = harness.restart(clean=True)
+    client = harness.channel()
+    got = client.get("q")
+    assert got is not None and got.content is not None and got.content.properties.headers == headers
+    client.send(1, m.BasicReject(got.method.delivery_tag, True))
+    got = client.get("q")
+    assert headers_of(got)["x-death"] == PASSED_ON["x-death"]
+    assert got is not None
+    client.send(1, m.BasicReject(got.method.delivery_tag, False))
+    assert history(client.get("wait")) == [("q", "rejected", 1), ("q", "expired", 3)]
+
+
+@rule("rabbitmq.dead-letter.as-published", "They cut no circle after a restart either.")
+def test_published_deaths_cut_no_circle_after_a_restart() -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    client.declare("q", durable=True, arguments=dead_letters_to("", "wait", message_ttl=1000))
+    client.declare("wait", durable=True, arguments=dead_letters_to("", "q", message_ttl=1000))
+    sent: Table = {"x-death": [{"queue": "wait", "reason": "expired", "count": 1}]}
+    client.publish("", "q", b"x", headers=encode_table(sent), delivery_mode=2)
+    harness.write()
+    harness = harness.restart(clean=False)
+    client = harness.channel()
+    harness.pass_time(1)
+    assert history(client.get("wait")) == [("q", "expired", 1), ("wait", "expired", 1)], "not dropped as its circle"
+
+
+@rule("rabbitmq.dead-letter.as-published", "So they do from a delayed exchange, a transaction, a history and a replay.")
+@pytest.mark.parametrize("way", ["delay", "transaction", "history", "CC", "BCC"])
+def test_published_deaths_come_back_as_published_by_every_way(client: Client, harness: Harness, way: str) -> None:
+    client.call(1, m.ExchangeDeclare(0, "e", "x-recent-history", False, False, False, False, False, EMPTY_TABLE))
+    client.declare("q")
+    others: dict[str, Table] = {"delay": {"x-delay": 1000}, "CC": {"CC": ["q"]}, "BCC": {"BCC": ["q"]}}
+    headers = PASSED_ON | others.get(way, {})
+    if way == "transaction":
+        client.call(1, m.TxSelect())
+    client.publish("e" if way == "history" else "", "other" if "CC" in way else "q", headers=encode_table(headers))
+    if way == "transaction":
+        client.call(1, m.TxCommit())
+    if way == "history":
+        client.bind("q", "e", "q")
+    harness.pass_time(1)
+    assert headers_of(client.get("q"))["x-death"] == PASSED_ON["x-death"]
+
+
 Q = {"queue": "q", "reason": "rejected"}
 R = {"queue": "r", "reason": "expired"}
 # x-death as a client publishes it, and after the next rejection in q: without times, exchanges and keys.

@@ -34,6 +34,7 @@ from warren.msgstore.tools.format import (
     MINOR_WITHOUT_EPOCHS,
     MINOR_WITHOUT_LIVES,
     MOVED,
+    REPUBLISHED,
     STORE_TAG_BYTES,
     Checkpoint,
     Frame,
@@ -78,6 +79,7 @@ RECORDS: Final[dict[str, dict[str, Any]]] = {
         (17, 6), body=b"short-lived", properties={"expiration": "60000"}, flags=EXPIRES | MOVED, time_ms=2**40
     ),
     "message_delivered": message((17, 8), body=b"once more", flags=DELIVERED, time_ms=1_700_000_000_789),
+    "message_republished": message((17, 9), body=b"passed on", properties={"delivery_mode": 2}, flags=REPUBLISHED),
     "message_large_timed": message((17, 7), body=b"a multiple of 8 " * 520, frame_max=5000, time_ms=1),
     "message_droppable_expires": message(
         (18, 2), properties={"priority": 9, "expiration": "0"}, flags=DROPPABLE | EXPIRES, time_ms=1_700_000_000_789

@@ -51,8 +51,8 @@ def test_the_grammar_reads_the_golden_bytes(algorithm: int, suffix: str) -> None
 @pytest.mark.parametrize("name", ["MESSAGE", "ACK", "QUEUE", "QUEUE_DELETED", "PAGE", "EPOCH", "LIFE"])
 def test_the_writer_and_the_grammar_number_kinds_and_flags_alike(name: str) -> None:
     assert getattr(writing, name) == getattr(grammar, name)
-    flags = [writing.IGNORABLE, writing.DROPPABLE, writing.MOVED, writing.TIMED, writing.EXPIRES, writing.DELIVERED]
-    assert list(grammar.FLAG_NAMES) == flags
+    for flag, flag_name in grammar.FLAG_NAMES.items():
+        assert getattr(writing, flag_name) == flag
     assert (grammar.EXPIRING, grammar.HAS_EXPIRING) == (queue_index.EXPIRING, checkpoint.HAS_EXPIRING)
 
 
@@ -118,6 +118,7 @@ def test_the_fast_reader_reads_golden_messages(name: str) -> None:
     assert (message.expiration_ms >= 0) == bool(record["flags"] & grammar.EXPIRES)
     assert message.persistent == (not record["flags"] & grammar.DROPPABLE)
     assert (message.attempts > 0) == bool(record["flags"] & grammar.DELIVERED)
+    assert message.republished == bool(record["flags"] & grammar.REPUBLISHED)
 
 
 @ALGORITHMS
@@ -203,7 +204,8 @@ def write(writer: RecordWriter, record: dict[str, Any], pieces: list[bytes] | No
             message.time_ms = body["time_ms"] or 0
             message.expiration_ms = 0 if flags & grammar.EXPIRES else -1
             message.attempts = 3 if flags & grammar.DELIVERED else 0
-            given = flags & ~(grammar.TIMED | grammar.EXPIRES | grammar.DELIVERED)
+            message.republished = bool(flags & grammar.REPUBLISHED)
+            given = flags & ~(grammar.TIMED | grammar.EXPIRES | grammar.DELIVERED | grammar.REPUBLISHED)
             if pieces is not None:
                 message.content, message.pieces = b"", pieces
             writer.message(message, given, *vectors(body["places"]))

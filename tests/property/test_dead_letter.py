@@ -250,7 +250,7 @@ def test_histories_and_cycles_are_those_of_a_list(
     exchange, routing_keys = "x", ["k", *copies]
     for time_s, (queue, reason, key, again) in enumerate(drawn):
         if again:
-            message = mark_republished(message)
+            message.republished = True
             history = []
             deaths = [death | {"republished": True} for death in deaths]
         letter = dead_letter(message, queue, reason, time_s, "dlx", key)

@@ -54,7 +54,7 @@ from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.log.message import Envelope, Message
 from warren.queues.counters import SMALL_MAX_BYTES
-from warren.queues.dead_letter import mark_republished, with_properties
+from warren.queues.dead_letter import with_properties
 from warren.queues.delay import check_delay, due_time_ms, negate_delay
 from warren.queues.long_work import Job
 from warren.queues.origin import CHANNEL
@@ -171,7 +171,7 @@ class Publisher:
         if rewritten and properties is not None:
             message = with_properties(message, properties.encode())
         if known & HAS_DEATHS:
-            message = mark_republished(message)
+            message.republished = True
         if known & HAS_DELAY:
             now_ms: i64 = self.log.now_ms
             due_ms: i64 = due_time_ms(header, now_ms)

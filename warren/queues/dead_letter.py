@@ -28,8 +28,11 @@ Whose x-death? The history is kept only in this header, so one that a client pub
 a consumer publishes again what it got; the retry patterns of RabbitMQ's users rely on that (up to 3.13). 4.x starts
 from zero, and a consumer that gives up at a count never does. But that history must not make a cycle: a message
 replayed from a dead letter queue could be dropped on its next round, quietly. Hence the deaths that a client publishes
-are marked (`mark_republished`): they count on, and `is_cycle` does not look at them. Without the mark both rules are
-those of RabbitMQ 3. An x-death that is not an array is replaced: some clients turn headers into text.
+are marked in the next letter (`mark_republished`): they count on, and `is_cycle` does not look at them. Without the
+mark both rules are those of RabbitMQ 3. Until its next death the message has the header as published, and only
+`Message.republished` and a flag of its record say whose it is. Records of earlier versions do not have that flag: their
+deaths were marked when they were published. An x-death that is not an array is replaced: some clients turn headers into
+text.
 
 Other content that a client may have put there is treated as RabbitMQ 3 does, at the next death. Entries for the same
 queue and reason become one, the first: old brokers wrote one for each death, without a count. Queue and reason may be
@@ -121,6 +124,8 @@ def dead_letter(
     `time_s`: seconds since the epoch. `routing_key`: the dead letter routing key, None to go with the message's own
     keys: its routing key and those of CC (BCC was taken out when it was published). Names have at most 255 bytes.
     """
+    if message.republished:
+        message = mark_republished(message)
     header = _Header(message)
     split = _SplitHeaders(header, routing_key is not None)
     copies = split.carbon_copies()
@@ -193,17 +198,14 @@ def is_cycle(letter: DeadLetter, target_queue: str) -> bool:
 def is_letter_of(message: Message, queue: str) -> bool:
     """Tell whether `message` is a dead letter of `queue` that no client has rejected or published since."""
     header = _Header(message)
-    if header.payload.find(_DEATHS_KEY) < 0:
+    if message.republished or header.payload.find(_DEATHS_KEY) < 0:
         return False
     deaths = _Deaths(header.payload, _SplitHeaders(header, False).deaths, b"", b"")
     return queue.encode() in deaths.automatic
 
 
 def mark_republished(message: Message) -> Message:
-    """Return `message`, which a client published, with the deaths in its x-death marked as the client's.
-
-    For every message published with such a header, before it goes to any queue.
-    """
+    """Return the `republished` message with the deaths in its x-death marked as the client's; it has not died yet."""
     header = _Header(message)
     split = _SplitHeaders(header, False)
     payload = header.payload
@@ -372,6 +374,7 @@ def _same_but(message: Message, frame: bytes, old_frame_bytes: i64) -> Message:
     made.expiration_ms = message.expiration_ms
     made.due_ms = message.due_ms
     made.attempts = message.attempts
+    made.republished = message.republished
     return made
 
 

@@ -38,7 +38,7 @@ from warren.queues.arguments import CLASSIC, QUORUM, STREAM, QueueArguments
 from warren.queues.claim_names import is_claims_name
 from warren.queues.claims import ClaimQueue
 from warren.queues.counters import Churn, MessageCounts
-from warren.queues.dead_letter import is_letter_of, mark_republished
+from warren.queues.dead_letter import is_letter_of
 from warren.queues.delay import due_time_ms, negate_delay
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.effective_policy import NO_POLICY
@@ -705,7 +705,7 @@ class VirtualHost(QueueHost):
             message.pieces,
         )
         if known_headers(header) & HAS_DEATHS:
-            copy = mark_republished(copy)
+            copy.republished = True
         copy.expiration_ms = expiration_ms_of(header)
         queues, held = self.route_message(exchange, [routing_key], copy)
         is_refused = False

@@ -9,7 +9,7 @@ from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, Ne
 from warren.msgstore.log.checksum import CRC32C
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import EXPIRING, LSN_MASK, QueueIndex
-from warren.msgstore.log.records import EXPIRES, MOVED, TIMED
+from warren.msgstore.log.records import DELIVERED, EXPIRES, MOVED, REPUBLISHED, TIMED
 from warren.msgstore.tools.format import Checkpoint, Record
 
 NOW_MS = 1_700_000_000_000
@@ -78,7 +78,11 @@ def test_compaction_keeps_times_and_flags() -> None:
         6: timed_message(b"expires", NOW_MS + 1, 60_000),
         9: timed_message(large, NOW_MS + 2, 0),
         12: timed_message(large, NOW_MS + 3),
+        15: timed_message(b"published with an x-death"),
+        18: timed_message(b"came back"),
     }
+    kept[15].republished = True
+    kept[18].attempts = 1
     messages = [kept.get(number) or timed_message(b"y" * 3000, NOW_MS, 1) for number in range(25)]
     for number, message in enumerate(messages):
         log.log.batch.add(index, message, number)
@@ -96,7 +100,9 @@ def test_compaction_keeps_times_and_flags() -> None:
         assert after[number][0] & ~LSN_MASK == before[number][0] & ~LSN_MASK
         read = log.message(index, number)
         expected_flags = (TIMED if message.time_ms else 0) | (EXPIRES if message.expiration_ms >= 0 else 0)
+        expected_flags |= (REPUBLISHED if message.republished else 0) | (DELIVERED if message.attempts else 0)
         assert log.record(index, number)[9] == expected_flags | MOVED
+        assert (read.republished, read.attempts) == (message.republished, message.attempts)
         assert (read.time_ms, read.expiration_ms) == (message.time_ms, message.expiration_ms)
         assert read.content == message.joined()
         Record.parse(log.record(index, number), algorithm=CRC32C)

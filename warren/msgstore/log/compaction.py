@@ -35,6 +35,7 @@ from warren.msgstore.log.records import (
     PAGE,
     PAGE_HEAD_BYTES,
     PLACE_BYTES,
+    REPUBLISHED,
     SEGMENT_HEADER_BYTES,
     TIMED,
     is_intact,
@@ -285,7 +286,7 @@ class Compaction:
                 assert page is not None
                 page.dirty = True  # it changes with the copy, and until then it stays (5)
         if is_live:
-            kept: i64 = i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES | DELIVERED)
+            kept: i64 = i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES | DELIVERED | REPUBLISHED)
             log.batch.copy(data[pos : pos + length], lsn, kept)
             self.moved_bytes += length
 

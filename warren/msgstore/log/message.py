@@ -91,6 +91,7 @@ class Message:
         "memory_bytes",
         "persistent",
         "pieces",
+        "republished",
         "row",
         "sole",
         "time_ms",
@@ -118,6 +119,7 @@ class Message:
         self.body_bytes: i64 = body_bytes
         self.frame_max_bytes: i64 = frame_max_bytes  # the largest whole frame in `content`
         self.persistent: bool = persistent
+        self.republished: bool = False  # a client published it with an x-death, which is not ours
         self.awaits_batch: bool = False  # its confirm waits for the open batch, whether it has a row there or not
         self.sole: bool = False  # only one queue or exchange has it
         self.row: i64 = -1  # its first row in the open batch of the log, if it has one
@@ -140,6 +142,7 @@ class Message:
         made.time_ms = self.time_ms
         made.expiration_ms = self.expiration_ms
         made.attempts = self.attempts
+        made.republished = self.republished
         return made
 
     def take_frames(self, content: bytes, pieces: list[bytes] | None) -> None:

@@ -57,6 +57,7 @@ MOVED: Final = 0x04
 TIMED: Final = 0x08
 EXPIRES: Final = 0x10
 DELIVERED: Final = 0x20
+REPUBLISHED: Final = 0x40
 
 TIME_BYTES: Final = 8
 LIFE_ID_BYTES: Final = 16
@@ -218,6 +219,8 @@ class RecordWriter:
             length += TIME_BYTES
         if message.attempts > 0:
             flags |= DELIVERED
+        if message.republished:
+            flags |= REPUBLISHED
         head = self._scratch
         head.truncate(0)
         write_i32_be(head, signed_word(length))
@@ -473,6 +476,8 @@ class MessageReader:
                 message.expiration_ms = expiration_ms_of(message.header_payload())
         if flags & DELIVERED:
             message.attempts = 1
+        if flags & REPUBLISHED:
+            message.republished = True
         return message
 
     def large_message(self, pieces: list[bytes]) -> Message:

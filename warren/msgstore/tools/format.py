@@ -45,6 +45,7 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
                                       0x10 EXPIRES    a timed message with a time to live of its own
                                       0x20 DELIVERED  a message that may have been delivered before it was stored so:
                                                       returned, or held for another try
+                                      0x40 REPUBLISHED  a message that a client published with an x-death, unchanged
         10   2  count
         12      by kind:
 
@@ -229,6 +230,7 @@ MOVED: Final = 0x04
 TIMED: Final = 0x08
 EXPIRES: Final = 0x10
 DELIVERED: Final = 0x20
+REPUBLISHED: Final = 0x40
 FLAG_NAMES: Final[dict[int, str]] = {
     IGNORABLE: "IGNORABLE",
     DROPPABLE: "DROPPABLE",
@@ -236,6 +238,7 @@ FLAG_NAMES: Final[dict[int, str]] = {
     TIMED: "TIMED",
     EXPIRES: "EXPIRES",
     DELIVERED: "DELIVERED",
+    REPUBLISHED: "REPUBLISHED",
 }
 
 CONTINUED: Final = 1 << 31
