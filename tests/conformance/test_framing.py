@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from random import Random
+
 import pytest
 from engine_harness import Client, Harness, Refusal, body_of, content_frames, publish_frames, split_frames
 from fuzz.session import ALL_PROPERTIES
@@ -11,6 +14,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import encode_method, frame, method_frame
 from warren.amqp.field_table import TYPE_NAMES
 from warren.amqp.methods import HEARTBEAT_FRAME, PROTOCOL_HEADER
+from warren.channels.handshake import PROTOCOL_HEADER_0_9, PROTOCOL_HEADERS_0_8
 
 from .rules import rule
 
@@ -44,6 +48,15 @@ def closed(client: Client, data: bytes) -> Refusal:
     "data",
     [
         b"AMQP\x00\x00\x08\x00",
+        b"AMQP\x01\x01\x08\x00",
+        b"AMQP\x01\x01\x09\x01",
+        b"AMQP\x01\x01\x00\x0a",
+        b"AMQP\x00\x00\x09\x00",
+        b"AMQP\x00\x00\x09\x02",
+        b"AMQP\x01\x01\x00\x08",
+        b"AMQP\xff\xff\xff\xff",
+        b"AMQX",
+        b"\x00",
         b"AMQP\x00\x00\x0a\x01",
         b"AMQP\x02\x00\x00\x00",
         b"AMQP\x03\x01\x00\x00",
@@ -71,6 +84,54 @@ def test_the_protocol_header_may_come_byte_by_byte(harness: Harness) -> None:
         client.nothing()
     client.feed(PROTOCOL_HEADER[-1:])
     client.expect(m.ConnectionStart)
+
+
+@rule("rabbitmq.header", "AMQP 0-8, 1 1 8 0 or 1 1 9 1, is refused in any pieces; bytes after it are not read.")
+@pytest.mark.parametrize("data", PROTOCOL_HEADERS_0_8)
+@pytest.mark.parametrize("cut", range(9))
+def test_the_header_of_0_8_is_refused(harness: Harness, data: bytes, cut: int) -> None:
+    client = harness.raw_client()
+    for part in (data[:cut], data[cut:] + PROTOCOL_HEADER + bytes(100)):
+        client.feed(part)
+    assert client.take_bytes() == PROTOCOL_HEADER
+    assert client.ended
+    assert harness.events() == ["connection.bad_header"]
+
+
+@rule("4.2.2", "Any other 8 bytes than a known header end the connection with one header, however they are cut.")
+def test_any_wrong_header_is_answered_once(harness: Harness) -> None:
+    seed = int(os.environ.get("WARREN_TEST_HEADER_SEED", "1"))
+    print(f"WARREN_TEST_HEADER_SEED={seed}")
+    random = Random(seed)
+    known = (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9)
+    near = [
+        bytes([*header[:at], byte, *header[at + 1 :]]) for header in known for at in range(8) for byte in range(256)
+    ]
+    for data in [*near, *(random.randbytes(8) for _ in range(500))]:
+        if data in known:
+            continue
+        client = harness.raw_client()
+        cut = random.randrange(9)
+        client.feed(data[:cut])
+        if not client.ended:
+            client.feed(data[cut:])
+        assert client.take_bytes() == PROTOCOL_HEADER, data
+        assert client.ended
+    assert not harness.broker.connections
+
+
+@rule("4.2.2", "A peer that sends a part of a header and no more is given up like one that sends nothing.")
+@pytest.mark.parametrize("size", range(1, 8))
+def test_a_part_of_a_header_waits_for_the_rest_or_the_deadline(harness: Harness, size: int) -> None:
+    leaving = harness.raw_client()
+    leaving.feed(PROTOCOL_HEADER[:size])
+    leaving.hang_up()
+    waiting = harness.raw_client()
+    waiting.feed(PROTOCOL_HEADER[:size])
+    waiting.nothing()
+    harness.pass_time(harness.broker.limits.handshake_timeout_s)
+    assert waiting.ended and waiting.take_bytes() == b""
+    assert not harness.broker.connections
 
 
 @rule("rabbitmq.header", "The header of AMQP 0-9, 1 1 0 9, is taken for 0-9-1.")

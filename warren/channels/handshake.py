@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 # From AMQP 0-9, which can be taken for 0-9-1.
 PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
+# Those of AMQP 0-8, whose methods have other numbers and arguments. RabbitMQ spoke it up to 4.2 and refuses it since.
+PROTOCOL_HEADERS_0_8: Final = (b"AMQP\x01\x01\x08\x00", b"AMQP\x01\x01\x09\x01")
 
 FRAME_MAX_BYTES: Final = 8192  # payload and frame overhead, before tune-ok
 FRAMES_MAX: Final = 10
@@ -92,6 +94,8 @@ def what_came_instead(data: bytes) -> str:
         return "an HTTP request on the AMQP port"
     if data[:1] == b"\x16":
         return "a TLS handshake on the AMQP port without TLS"
+    if data[:8] in PROTOCOL_HEADERS_0_8:
+        return "AMQP 0-8, which is not supported"
     return "bad protocol header"
 
 

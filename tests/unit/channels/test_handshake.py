@@ -68,6 +68,8 @@ def test_a_connection_has_the_name_that_it_gives_itself(said: Table, name: str) 
         (b"PUT /api HTTP/1.1\r\n", "an HTTP request on the AMQP port"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01", "a TLS handshake on the AMQP port without TLS"),
         (b"GETTING closer", "bad protocol header"),
+        (b"AMQP\x01\x01\x08\x00", "AMQP 0-8, which is not supported"),
+        (b"AMQP\x01\x01\x09\x01\x01", "AMQP 0-8, which is not supported"),
         (b"AMQP\x00\x01\x00\x00", "bad protocol header"),
     ],
 )
