@@ -493,7 +493,8 @@ class Machine:
         if taken != (refused is None):
             raise Violation(f"{letter} of {name!r} is taken: {refused is None}")
         if not taken and kind_of(name).at_least_once:
-            self._keep_undelivered(name, entry._replace(message=letter))
+            kept = entry._replace(message=letter, delivered=False)
+            self.paper.hold(name, UNDELIVERED, kept, self.now_ms + UNDELIVERED_RETRY_MS)
         return refused
 
     def send_letter(self, queue: Queue, message: Message) -> bool:
@@ -505,11 +506,8 @@ class Machine:
         if self.vhost.send_letter(queue, message) != taken:
             raise Violation(f"{version} of {queue.name!r} is taken: {not taken}")
         if not taken:
-            self._keep_undelivered(queue.name, entry)
+            self.paper.keep_undelivered(queue.name, entry, self.now_ms + UNDELIVERED_RETRY_MS)
         return taken
-
-    def _keep_undelivered(self, name: str, entry: Entry) -> None:
-        self.paper.hold(name, UNDELIVERED, entry._replace(delivered=False), self.now_ms + UNDELIVERED_RETRY_MS)
 
     def _version_of(self, message: Message) -> Version:
         version = self.messages.version_of(message)
@@ -775,7 +773,7 @@ class Machine:
     def _check_nothing_is_late(self) -> None:
         for name, queue in self.paper.queues.items():
             late = [entry for entry in queue.ready if self.paper.deadline_ms(name, entry) <= self.now_ms]
-            late += [entry for held in queue.held.values() for entry in held if entry.time_ms <= self.now_ms]
+            late += [entry for held in queue.held.values() for entry in held if queue.due_ms(entry) <= self.now_ms]
             if late or (not queue.kind.refuses and 0 <= queue.kind.max_length < len(queue.ready)):
                 raise Violation(f"at {self.now_ms} queue {name!r} has {queue.ready} and holds {queue.held}")
 

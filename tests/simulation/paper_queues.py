@@ -5,7 +5,8 @@
 2. A restart may bring back the messages stored when some batch was closed (`Paper.stored`): persistent, in a durable
    queue, and not settled by then. A quorum queue stores transient messages, too.
 3. Of four plain messages one has a time, and one has a time and its own time to live, which never ends.
-4. The paper decides the fate of each message. Three moments depend on the disk: an expired message leaves, the head of
+4. A dead letter that is refused again keeps its place, and the disk keeps the time of its first retry.
+5. The paper decides the fate of each message. Three moments depend on the disk: an expired message leaves, the head of
    a queue that is too long is dropped, a held message is released. The paper is told of them, and objects if they are
    wrong.
 """
@@ -98,8 +99,13 @@ class PaperQueue:
         self.ready: list[Entry] = []
         self.unacked: dict[int, Entry] = {}
         self.held: dict[int, list[Entry]] = {code: [] for code in HELD_LANES}
+        self.retries: dict[int, int] = {}  # of dead letters refused again: the next retry in ms, by place
         self.restored: set[int] = set()  # lanes whose deadlines were read from disk, and so become known in any order
         self.leaving: tuple[Entry, str] | None = None
+
+    def due_ms(self, entry: Entry) -> int:
+        """Return when a held message is due; an earlier time may be on disk."""
+        return self.retries.get(entry.place, entry.time_ms)
 
     def is_full(self) -> bool:
         return self.kind.refuses and 0 <= self.kind.max_length <= len(self.ready)
@@ -393,9 +399,15 @@ class Paper:
         """A letter that nobody took is tried again."""
         return self._take_held(self.queues[name], UNDELIVERED, version, now_ms)
 
+    def keep_undelivered(self, name: str, entry: Entry, until_ms: int) -> None:
+        """Keep a letter that was refused again: its place and its time on disk stay."""
+        queue = self.queues[name]
+        insort(queue.held[UNDELIVERED], entry)
+        queue.retries[entry.place] = until_ms
+
     def _take_held(self, queue: PaperQueue, lane: int, version: Version, now_ms: int) -> Entry:
         held = queue.held[lane]
-        found = [entry for entry in held if entry.message == version and entry.time_ms <= now_ms]
+        found = [entry for entry in held if entry.message == version and queue.due_ms(entry) <= now_ms]
         if len(found) != 1:
             raise Violation(f"{version} leaves {queue.name!r} at {now_ms}, which holds {held}")
         held.remove(found[0])

@@ -18,9 +18,7 @@ from simulation.small_limits import small_limits
 
 SEQUENCES: Final = int(os.environ.get("WARREN_TEST_READ_SEQUENCES", "300"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1"))
-# Without "U", a dead letter that is sent again (at-least-once): the broker keeps the first time of a retry on disk, and
-# the simulation expects the latest one after a start (docs/verification.md).
-LETTERS: Final = ("pffoogkKtcmmipsuABTrxdoQ", "eeqhOylGGGnnjvvbzwwkccmmiisP")
+LETTERS: Final = ("pffoogkKtcmmipsuABTrxdoQ", "eeqhOylUUGGGnnjjvvbzwwkccmmiisP")
 GROUPS: Final = 4
 
 
