@@ -11,22 +11,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 
 from setuptools import setup
 
-COMPILED_PACKAGES = (
-    "amqp",
-    "exchanges",
-    "msgstore/log",
-    "queues",
-    "streams",
-    "vhosts",
-    "channels",
-    "amqp10",
-    "mqtt",
-    "stomp",
-)
+ROOT = Path(__file__).parent
+COMPILED_PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["warren"]["compiled-packages"]
 # The construct grammar and the declarations it is made of run at import time only; compiling them gains nothing. Values
 # that are frozen data classes (declarations.py, metadata.py) are made when topology changes, and mypyc has no such.
 INTERPRETED = {"__init__.py", "methods.py", "specification.py", "declarations.py", "metadata.py", "errors.py"}
@@ -44,7 +35,7 @@ BUILDING = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "i
 
 
 def compiled_sources() -> list[str]:
-    root = Path(__file__).parent / "warren"
+    root = ROOT / "warren"
     found = [path for package in COMPILED_PACKAGES for path in sorted((root / package).glob("*.py"))]
     found += [root / module for module in COMPILED_MODULES if (root / module).exists()]
     return [str(path.relative_to(root.parent)) for path in found if path.name not in INTERPRETED]

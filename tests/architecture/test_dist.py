@@ -236,7 +236,9 @@ def test_the_image_is_built_of_files_that_are_there_and_let_through(dist: Any) -
 
 def test_the_image_listens_where_it_says(tmp_path: Path) -> None:
     settings = settings_of({}, tmp_path)
-    ports = [place.port for place in (settings.amqp, settings.http, settings.prometheus) if place is not None]
+    ports = [
+        place.port for place in (settings.endpoint("amqp"), settings.http, settings.prometheus) if place is not None
+    ]
     assert f"EXPOSE {' '.join(map(str, ports))}\n" in dockerfile()
     assert f"127.0.0.1:{settings.http.port if settings.http else 0}/health" in dockerfile()
     (volume,) = re.findall(r"(?m)^VOLUME (.+)$", dockerfile())
@@ -274,7 +276,11 @@ def test_kubernetes_runs_one_broker_as_the_user_of_the_image_with_settings_that_
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert ports == {
         name: place.port
-        for name, place in (("amqp", settings.amqp), ("http", settings.http), ("prometheus", settings.prometheus))
+        for name, place in (
+            ("amqp", settings.endpoint("amqp")),
+            ("http", settings.http),
+            ("prometheus", settings.prometheus),
+        )
         if place is not None
     }
 
@@ -329,7 +335,7 @@ def test_every_command_and_every_setting_has_its_place_in_the_manual(monkeypatch
     assert in_ctl == {name for group in GROUPS for name in group.names.split()}
     assert set(re.findall(r"(?m)^\.B ([\w.]+)$", pages["warren.toml.5"])) == set(KEYS)
     # The options that help shows, with what they mean.
-    assert "\\-\\-data\\-dir DIR\nEverything that outlives the broker" in pages["warren-serve.1"]
+    assert "\\-\\-data\\-dir DIR\nDirectory of everything that outlives the broker" in pages["warren-serve.1"]
     assert "\\-\\-persistent" in pages["warren-perf.1"]
     assert "\\-\\-to DIR" in pages["warren-export.1"]
 

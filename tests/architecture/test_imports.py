@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -30,8 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "amqp10": {"amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels"},
     "mqtt": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts", "channels"},
     "stomp": {"amqp", "msgstore/log", "queues", "channels"},
-    "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"}
-    | {"amqp10", "mqtt", "stomp"},
+    "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"},
     "replication": {"msgstore/log", "msgstore/files", "vhosts", "server", "cluster"},
     "gateway": {"amqp", "server"},
     "perf": {"amqp", "amqp10"},  # codecs only
@@ -46,8 +46,9 @@ ARROWS: dict[str, set[str]] = {
     "spark_bridge": set(),  # it runs without a broker
     "lake": {"spark_bridge"},  # likewise: it reads through the same client
 }
-ENGINE = ("amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "amqp10", "mqtt", "stomp")
-PROTOCOLS = ("amqp10", "mqtt", "stomp")
+ENGINE: list[str] = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["warren"]["compiled-packages"]
+PROTOCOLS = [package for package in ENGINE if "channels" in ARROWS[package]]
+ARROWS["server"].update(PROTOCOLS)
 # The allowed crossings, with their reasons.
 EXCEPTIONS = {
     ("server/commands.py", "perf"),  # `warren perf` is a command like any other

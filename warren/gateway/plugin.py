@@ -95,14 +95,15 @@ class GatewayPlugin:
 def _listen(following: Following, clients: Clients) -> list[Listening]:
     settings = following.settings
     opened: list[Listening] = []
-    if settings.amqp is not None:
-        for sock in open_sockets("amqp", settings.amqp):
+    plain, with_tls = settings.endpoint("amqp"), settings.endpoint("amqps")
+    if plain is not None:
+        for sock in open_sockets("amqp", plain):
             clients.listen(Listener(sock, None))
             opened.append(Listening("amqp", *sock.getsockname()[:2]))
-    if settings.amqps is not None:
+    if with_tls is not None:
         tls = following.tls
         assert tls is not None
-        for sock in open_sockets("amqps", settings.amqps):
+        for sock in open_sockets("amqps", with_tls):
             clients.listen(Listener(sock, lambda: tls.context))
             opened.append(Listening("amqps", *sock.getsockname()[:2]))
     return opened

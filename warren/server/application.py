@@ -39,10 +39,8 @@ from warren import __version__
 from warren.amqp.errors import AmqpError
 from warren.amqp10.peer import Amqp10Peer
 from warren.amqp10.performatives import AMQP_HEADER, SASL_HEADER, TLS_HEADER
-from warren.channels.broker import Broker, Limits, PeerMaker
-from warren.channels.connection import Connection
+from warren.channels.broker import Broker, Limits
 from warren.channels.login import LoginRequest
-from warren.mqtt.peer import MqttPeer
 from warren.mqtt.sessions import restore_sessions
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.queues.damage import has_damage
@@ -73,17 +71,17 @@ from warren.server.network.tls import maybe_server_tls, maybe_user_of_certificat
 from warren.server.network.web_rules import Origins, WebRules
 from warren.server.paging import Pager
 from warren.server.process_memory import resident_bytes, total_memory_bytes
+from warren.server.protocols import LISTENERS
 from warren.server.recovered_messages import Recovered, check_file_size_limit, messages_directory, recover_messages
 from warren.server.reloading import reloaded
 from warren.server.replication import Host, Replication
 from warren.server.service_manager import ServiceManager
 from warren.server.setting_kinds import Endpoint
-from warren.server.settings import DEFAULT_ORIGIN, WAYS, Settings
+from warren.server.settings import DEFAULT_ORIGIN, Settings
 from warren.server.standard_streams import OUTPUT
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, STORE, in_thread, threads
 from warren.server.tracing.span_export import maybe_span_export
-from warren.stomp.peer import StompPeer
 from warren.vhosts.metadata import UserPut
 from warren.vhosts.topology_watcher import INTERNAL_USER
 
@@ -110,15 +108,6 @@ PAGING_CHECK_S: Final = 0.02  # while messages move to disk
 COLLECT_S: Final = 60.0
 # How soon a thread gets the interpreter from the busy loop: the committer needs it for a moment before each commit.
 SWITCH_INTERVAL_S: Final = 0.0005
-# The protocols, by the name of the setting with the address. `WAYS` has the endings that such a name may have.
-PROTOCOLS: Final[dict[str, PeerMaker]] = {"amqp": Connection, "mqtt": MqttPeer, "stomp": StompPeer}
-# Over WebSockets: the subprotocol names, whether a client may name none, and whether it is text. Some clients name
-# none: the first stomp.js, CloudAMQP's client for browsers.
-WEB_SUBPROTOCOLS: Final[dict[str, tuple[tuple[str, ...], bool, bool]]] = {
-    "amqp": (("amqp",), True, False),
-    "mqtt": (("mqtt", "mqttv3.1"), False, False),
-    "stomp": (("v12.stomp", "v11.stomp", "v10.stomp"), True, True),
-}
 _REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches a listener on all addresses
 # Signals that end a process which ignores them, and that are never sent to a broker on purpose. Some systems lack the
 # last two.
@@ -554,17 +543,16 @@ class Application:
         """Open the sockets of all protocols; they do not accept yet."""
         opened: list[Listener] = []
         admit = Origins(self._settings.ws_origins, f"{self._settings.http_hosts},{socket.gethostname()}").admit
-        for name, protocol in PROTOCOLS.items():
-            for way, is_tls in WAYS.items():
-                setting = f"{name}{way}"
-                endpoint: Endpoint | None = getattr(self._settings, setting)
-                if endpoint is None:
-                    continue
-                context = self._tls_context if is_tls else None
-                web = WebRules(*WEB_SUBPROTOCOLS[name], admit) if "_ws" in way else None
-                for sock in open_sockets(setting, endpoint):
-                    opened.append(Listener(sock, context, protocol, web))
-                    self._management.listening.append(Listening(setting, *sock.getsockname()[:2]))
+        for setting, kind in LISTENERS.items():
+            endpoint = self._settings.endpoint(setting)
+            if endpoint is None:
+                continue
+            protocol = kind.protocol
+            context = self._tls_context if kind.is_tls else None
+            rules = WebRules(protocol.subprotocols, protocol.may_name_none, protocol.takes_text, admit)
+            for sock in open_sockets(setting, endpoint):
+                opened.append(Listener(sock, context, protocol.peer_maker(), rules if kind.is_web else None))
+                self._management.listening.append(Listening(setting, *sock.getsockname()[:2]))
         return opened
 
     def _tls_context(self) -> ssl.SSLContext:

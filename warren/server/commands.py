@@ -6,12 +6,13 @@ lasting process. `serve` is here for its help and for the mistakes in its option
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -20,7 +21,7 @@ from warren.ctl.command_table import ctl_app
 from warren.server.cli import OtherCommand, run_broker
 from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import SettingsError
-from warren.server.settings import SERVE_OPTIONS, SERVE_SWITCHES
+from warren.server.settings import KEYS, SERVE_OPTIONS, SERVE_SWITCHES, Settings
 from warren.server.settings_reader import load_settings, shown_values
 from warren.server.store_commands import store_app
 
@@ -39,80 +40,29 @@ app.add_typer(ctl_app)
 # Makes the plugins that run beside the broker. The program that is built on Warren passes it to `warren.server.cli`.
 make_plugins: Callable[[], Sequence[Plugin]] = tuple
 
-_ConfigFlag = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings")]
-_DataDirFlag = Annotated[str | None, typer.Option(metavar="DIR", help="Everything that outlives the broker")]
-_AmqpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where AMQP clients connect, or "off"')]
-_AmqpsFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='The same with TLS, or "off"')]
-_MqttFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where MQTT clients connect, or off")]
-_MqttsFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where MQTT clients connect with TLS, or off")
-]
-_StompFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where STOMP clients connect, or off")]
-_StompsFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where STOMP clients connect with TLS, or off")
-]
-_AmqpWsFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where AMQP clients connect over WebSocket, or off")
-]
-_AmqpWssFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where AMQP clients connect over WebSocket with TLS, or off")
-]
-_MqttWsFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where MQTT clients connect over WebSocket, or off")
-]
-_MqttWssFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where MQTT clients connect over WebSocket with TLS, or off")
-]
-_StompWsFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where STOMP clients connect over WebSocket, or off")
-]
-_StompWssFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where STOMP clients connect over WebSocket with TLS, or off")
-]
-_HttpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where the management API is, or "off"')]
-_HttpsFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='The same with TLS, or "off"')]
-_PrometheusFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Metrics without a login, or "off"')]
-_DataFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where readers with a token get messages alone, or off")
-]
-_DatasFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The same with TLS, or off")]
-_MetadataUrlFlag = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="postgresql+psycopg://… instead of SQLite in the data directory"),
-]
-_ClusterListenFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help='Where followers of this node connect, or "off"')
-]
-_FollowFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Keep a copy of the node with that cluster port, until promoted")
-]
-_ClusterSecretFileFlag = Annotated[
-    str | None, typer.Option(metavar="FILE", help="The secret that leader and followers share")
-]
-_MinInSyncFlag = Annotated[
-    str | None, typer.Option(metavar="N", help="How many nodes must have a message before it is confirmed")
-]
-_NodeFlag = Annotated[
-    str | None, typer.Option("--node", metavar="NAME@HOST", help="The name of this node among others")
-]
-_EtcdFlag = Annotated[
-    str | None, typer.Option(metavar="URL,URL,…", help="Members of the etcd by which nodes elect their leader")
-]
-_ClusterAdvertiseFlag = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where other nodes reach this one's cluster port")
-]
-_ClusterNameFlag = Annotated[str | None, typer.Option(metavar="NAME", help="The cluster of this node, in etcd")]
-_ReplicasFlag = Annotated[
-    str | None, typer.Option(metavar="N", help="How many nodes of a cluster are to have everything")
-]
-_WithLinksFlag = Annotated[
-    bool, typer.Option("--with-links", help="Release shovels, federation and tables of a restored or copied directory")
-]
-_AcceptLossFlag = Annotated[
-    bool, typer.Option("--accept-loss", help="Start although the message store is older than the metadata, or missing")
-]
-_LogLevelFlag = Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error")]
-_LogFormatFlag = Annotated[str | None, typer.Option(metavar="FORMAT", help="console or json")]
+_Command = TypeVar("_Command", bound=Callable[..., None])
+
+
+def _with_serve_options(command: _Command) -> _Command:
+    """Give `command`, whose last parameter is ``**given``, an option ``--config`` and all of `SERVE_OPTIONS`."""
+    about = typer.Option("--config", metavar="FILE", help="TOML file with settings")
+    options = [_option("config", Annotated[Path | None, about], None)]
+    for name, key in SERVE_OPTIONS.items():
+        metavar = KEYS[key].option.partition(" ")[2]
+        description = KEYS[key].description
+        about = typer.Option(name, metavar=metavar or None, help=description[:1].upper() + description[1:])
+        if name in SERVE_SWITCHES:
+            options.append(_option(key, Annotated[bool, about], False))
+        else:
+            options.append(_option(key, Annotated[str | None, about], None))
+    *own, _given = inspect.signature(command, eval_str=True).parameters.values()
+    parameters = [*options, *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own)]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def _option(name: str, annotation: object, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _print_version(wanted: bool) -> None:
@@ -131,44 +81,10 @@ def _warren(
 
 
 @app.command()
-def serve(
-    config: _ConfigFlag = None,
-    data_dir: _DataDirFlag = None,
-    amqp: _AmqpFlag = None,
-    amqps: _AmqpsFlag = None,
-    amqp_ws: _AmqpWsFlag = None,
-    amqp_wss: _AmqpWssFlag = None,
-    mqtt: _MqttFlag = None,
-    mqtts: _MqttsFlag = None,
-    mqtt_ws: _MqttWsFlag = None,
-    mqtt_wss: _MqttWssFlag = None,
-    stomp: _StompFlag = None,
-    stomps: _StompsFlag = None,
-    stomp_ws: _StompWsFlag = None,
-    stomp_wss: _StompWssFlag = None,
-    http: _HttpFlag = None,
-    https: _HttpsFlag = None,
-    prometheus: _PrometheusFlag = None,
-    data: _DataFlag = None,
-    datas: _DatasFlag = None,
-    metadata_url: _MetadataUrlFlag = None,
-    cluster_listen: _ClusterListenFlag = None,
-    follow: _FollowFlag = None,
-    cluster_secret_file: _ClusterSecretFileFlag = None,
-    min_in_sync: _MinInSyncFlag = None,
-    node_name: _NodeFlag = None,
-    etcd: _EtcdFlag = None,
-    cluster_advertise: _ClusterAdvertiseFlag = None,
-    cluster_name: _ClusterNameFlag = None,
-    replicas: _ReplicasFlag = None,
-    log_level: _LogLevelFlag = None,
-    log_format: _LogFormatFlag = None,
-    with_links: _WithLinksFlag = False,
-    accept_loss: _AcceptLossFlag = False,
-) -> None:
+@_with_serve_options
+def serve(**given: Any) -> None:
     """Run the broker in the foreground until Ctrl-C or SIGTERM."""
-    flags = _flags(locals())
-    read = partial(load_settings, flags, os.environ, config, again=False)
+    read = _reader(given)
     raise typer.Exit(run_broker(read(), make_plugins(), partial(read, again=True)))
 
 
@@ -179,45 +95,12 @@ app.add_typer(config_app, name="config")
 
 
 @config_app.callback()
+@_with_serve_options
 def show_config(
-    context: typer.Context,
-    config: _ConfigFlag = None,
-    data_dir: _DataDirFlag = None,
-    amqp: _AmqpFlag = None,
-    amqps: _AmqpsFlag = None,
-    amqp_ws: _AmqpWsFlag = None,
-    amqp_wss: _AmqpWssFlag = None,
-    mqtt: _MqttFlag = None,
-    mqtts: _MqttsFlag = None,
-    mqtt_ws: _MqttWsFlag = None,
-    mqtt_wss: _MqttWssFlag = None,
-    stomp: _StompFlag = None,
-    stomps: _StompsFlag = None,
-    stomp_ws: _StompWsFlag = None,
-    stomp_wss: _StompWssFlag = None,
-    http: _HttpFlag = None,
-    https: _HttpsFlag = None,
-    prometheus: _PrometheusFlag = None,
-    data: _DataFlag = None,
-    datas: _DatasFlag = None,
-    metadata_url: _MetadataUrlFlag = None,
-    cluster_listen: _ClusterListenFlag = None,
-    follow: _FollowFlag = None,
-    cluster_secret_file: _ClusterSecretFileFlag = None,
-    min_in_sync: _MinInSyncFlag = None,
-    node_name: _NodeFlag = None,
-    etcd: _EtcdFlag = None,
-    cluster_advertise: _ClusterAdvertiseFlag = None,
-    cluster_name: _ClusterNameFlag = None,
-    replicas: _ReplicasFlag = None,
-    log_level: _LogLevelFlag = None,
-    log_format: _LogFormatFlag = None,
-    with_links: _WithLinksFlag = False,
-    accept_loss: _AcceptLossFlag = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
+    context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False, **given: Any
 ) -> None:
     """Print every setting with its value and where that came from; flags as for `warren serve`."""
-    read = partial(load_settings, _flags(locals()), os.environ, config, again=False)
+    read = _reader(given)
     context.obj = read
     if context.invoked_subcommand is not None:
         return
@@ -323,10 +206,10 @@ def add_to_help(others: Sequence[OtherCommand]) -> None:
         app.command(other.name, help=other.help, add_help_option=False)(lambda: None)
 
 
-def _flags(given: Mapping[str, object]) -> dict[str, str | None]:
-    """Return the settings among the options of a command, by their names."""
+def _reader(given: Mapping[str, Any]) -> Callable[..., Settings]:
+    """Return what reads the settings, some of which are among the options of a command, by their names."""
     flags = {key: str(given[key]) if given[key] is not None else None for key in SERVE_OPTIONS.values()}
     for option in SERVE_SWITCHES:
         key = SERVE_OPTIONS[option]
         flags[key] = "true" if given[key] else None
-    return flags
+    return partial(load_settings, flags, os.environ, given["config"], again=False)

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from warren.server.protocols import LISTENERS, PROTOCOLS
 from warren.server.settings import KEYS
 
 _LINE: Final = re.compile(r"[ \t]*((?:\\.|[A-Za-z0-9_.-])+)[ \t]*=[ \t]*(.*)")
@@ -198,8 +199,8 @@ class _Composition:
         """Make settings of the gathered lines."""
         self._certificates()
         self._listeners()
-        self._web("mqtt")
-        self._web("stomp")
+        for protocol in _PLUGINS:
+            self._web(protocol.name)
         self._http()
         self._prometheus()
         self._memory()
@@ -279,15 +280,17 @@ class _Composition:
     # listeners
 
     def _listeners(self) -> None:
-        for setting in ("amqp", "amqps", "mqtt", "mqtts", "stomp", "stomps"):
-            self._listener(setting, self._pop(setting))
+        for setting, kind in LISTENERS.items():
+            if not kind.is_web:
+                self._listener(setting, self._pop(setting))
         if "amqp" not in self.found.values:
             self.set("amqp", f"{_EVERYWHERE}:5672")
             self.found.notes.append("amqp: without listeners.tcp RabbitMQ listens on all addresses, port 5672.")
-        for plain, port in (("mqtt", 1883), ("stomp", 61613)):
+        for protocol in _PLUGINS:
+            plain = protocol.name
             if f"{plain}s" in self.found.values and plain not in self.found.values:
                 self.found.notes.append(
-                    f"{plain}: RabbitMQ listens without TLS, too, on port {port}; here it does not."
+                    f"{plain}: RabbitMQ listens without TLS, too, on port {protocol.ports[0]}; here it does not."
                 )
 
     def _listener(self, setting: str, lines: list[Line]) -> None:
@@ -577,18 +580,21 @@ _SESSIONS: Final = _inner("that is about connections of RabbitMQ's own libraries
 _USERS: Final = "users are kept in the broker"
 _PROXY: Final = _only("addresses are those of the sockets", "false")
 
+# RabbitMQ speaks these with a plugin for each, and another one for WebSockets.
+_PLUGINS: Final = tuple(protocol for protocol in PROTOCOLS if protocol.name != "amqp")
 # The keys, by patterns: the first that matches counts.
 _KEYS: Final[tuple[tuple[str, Meaning], ...]] = (
     # Listeners.
     (r"listeners\.tcp(\.[^.]+)?", _part("amqp")),
     (r"listeners\.ssl(\.[^.]+)?", _part("amqps")),
-    (r"mqtt\.listeners\.tcp(\.[^.]+)?", _part("mqtt")),
-    (r"mqtt\.listeners\.ssl(\.[^.]+)?", _part("mqtts")),
-    (r"stomp\.listeners\.tcp(\.[^.]+)?", _part("stomp")),
-    (r"stomp\.listeners\.ssl(\.[^.]+)?", _part("stomps")),
     *(
-        (rf"web_{protocol}\.{way}\.{option}", _part(f"web_{protocol}.{way}.{option}"))
-        for protocol in ("mqtt", "stomp")
+        (rf"{protocol.name}\.listeners\.{way}(\.[^.]+)?", _part(setting))
+        for protocol in _PLUGINS
+        for way, setting in (("tcp", protocol.name), ("ssl", f"{protocol.name}s"))
+    ),
+    *(
+        (rf"web_{protocol.name}\.{way}\.{option}", _part(f"web_{protocol.name}.{way}.{option}"))
+        for protocol in _PLUGINS
         for way in ("tcp", "ssl")
         for option in ("listener", "port", "ip")
     ),
@@ -638,8 +644,7 @@ _KEYS: Final[tuple[tuple[str, Meaning], ...]] = (
     (r"management\.(tcp|ssl)\.max_connections", _not_here("the connections of the API are limited by address")),
     (r"management\.ssl\..*", _part("management.ssl")),
     (r"management\.listener\.ssl_opts(\..*)?", _part("management.listener.ssl_opts")),
-    (r"web_mqtt\.ssl\..*", _part("web_mqtt.ssl")),
-    (r"web_stomp\.ssl\..*", _part("web_stomp.ssl")),
+    *((rf"web_{protocol.name}\.ssl\..*", _part(f"web_{protocol.name}.ssl")) for protocol in _PLUGINS),
     (r"prometheus\.ssl\..*", _part("prometheus.ssl")),
     # Limits.
     (r"heartbeat", _setting("limits.heartbeat_s", _whole)),

@@ -12,12 +12,13 @@ from typing import Final
 
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
+from warren.server.protocols import LISTENERS
 from warren.server.regular_files import read_regular
-from warren.server.settings import DEFAULT_ORIGIN, LISTENERS, WITH_TLS, Settings
+from warren.server.settings import DEFAULT_ORIGIN, WITH_TLS, Settings
 from warren.server.settings_reader import value_of
 
 _CLUSTER: Final = ("cluster_listen", "follow")
-_WEB: Final = tuple(name for name in LISTENERS if "_ws" in name)
+_WEB: Final = tuple(name for name, kind in LISTENERS.items() if kind.is_web)
 
 # Settings that only have an effect together with one of these others.
 NEEDS: Final[dict[str, tuple[str, ...]]] = {

@@ -76,9 +76,11 @@ class Kind(NamedTuple):
     values: str
 
 
-def about(kind: Kind, description: str, *, secret: bool = False, absent: str = "", example: str = "") -> dict[str, Any]:
+def about(
+    kind: Kind, description: str, *, secret: bool = False, absent: str = "", example: str = "", option: str = ""
+) -> dict[str, Any]:
     about: dict[str, Any] = {"description": description, "secret": secret, "absent": absent, "example": example}
-    return about | kind._asdict()
+    return about | {"option": option} | kind._asdict()
 
 
 def integer_kind(minimum: int, maximum: int) -> Kind:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from warren.server.catalogue.sqlite_url import sqlite_url
 from warren.server.logs import LEVELS, LogFormat
+from warren.server.protocols import LISTENERS
 from warren.server.setting_kinds import (
     CLUSTER_PORT,
     HTTP_PORT,
@@ -58,63 +59,12 @@ CertLoginFrom = Literal["cn", "dn", "san"]
 DEFAULT_ORIGIN: Final = "default"
 ENVIRONMENT_PREFIX: Final = "WARREN_"
 
-_AMQP_PORT: Final = 5672
-_AMQPS_PORT: Final = 5671
-_MQTT_PORT: Final = 1883
-_MQTTS_PORT: Final = 8883
-_STOMP_PORT: Final = 61613
-_STOMPS_PORT: Final = 61614
-_AMQP_WS_PORT: Final = 15678
-_AMQP_WSS_PORT: Final = 15677
-_MQTT_WS_PORT: Final = 15675
-_MQTT_WSS_PORT: Final = 15676
-_STOMP_WS_PORT: Final = 15674
-_STOMP_WSS_PORT: Final = 15673
 _HTTPS_PORT: Final = 15671
 _DATA_PORT: Final = 15680
 _DATAS_PORT: Final = 15681
 _PROMETHEUS_PORT: Final = 15692
-# The ways in which clients of a protocol connect: the ending of the setting's name, and whether that is with TLS.
-WAYS: Final = {"": False, "s": True, "_ws": False, "_wss": True}
-LISTENERS: Final = tuple(f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in WAYS)
-WITH_TLS: Final = (*(f"{name}{way}" for name in ("amqp", "mqtt", "stomp") for way in ("s", "_wss")), "https", "datas")
-# Options of `warren serve`, and their settings.
-SERVE_OPTIONS: Final = {
-    "--data-dir": "data_dir",
-    "--amqp": "amqp",
-    "--amqps": "amqps",
-    "--amqp-ws": "amqp_ws",
-    "--amqp-wss": "amqp_wss",
-    "--mqtt": "mqtt",
-    "--mqtts": "mqtts",
-    "--mqtt-ws": "mqtt_ws",
-    "--mqtt-wss": "mqtt_wss",
-    "--stomp": "stomp",
-    "--stomps": "stomps",
-    "--stomp-ws": "stomp_ws",
-    "--stomp-wss": "stomp_wss",
-    "--http": "http",
-    "--https": "https",
-    "--prometheus": "prometheus",
-    "--data": "data",
-    "--datas": "datas",
-    "--metadata-url": "metadata_url",
-    "--cluster-listen": "cluster_listen",
-    "--follow": "follow",
-    "--cluster-secret-file": "cluster_secret_file",
-    "--min-in-sync": "min_in_sync",
-    "--node": "node_name",
-    "--etcd": "etcd",
-    "--cluster-advertise": "cluster_advertise",
-    "--cluster-name": "cluster_name",
-    "--replicas": "replicas",
-    "--log-level": "log_level",
-    "--log-format": "log_format",
-    "--with-links": "with_links",
-    "--accept-loss": "accept_loss",
-}
-# Those without a value on the command line: naming one means true.
-SERVE_SWITCHES: Final = frozenset({"--with-links", "--accept-loss"})
+# The settings of the listeners that speak TLS.
+WITH_TLS: Final = (*(each.setting for each in LISTENERS.values() if each.is_tls), "https", "datas")
 
 
 def default_data_dir() -> Path:
@@ -298,7 +248,12 @@ class Settings:
 
     data_dir: Path = field(
         default_factory=default_data_dir,
-        metadata=about(PATH, "directory of everything that outlives the broker", example="~/.local/share/warren"),
+        metadata=about(
+            PATH,
+            "directory of everything that outlives the broker",
+            example="~/.local/share/warren",
+            option="--data-dir DIR",
+        ),
     )
     node_name: str = field(
         default="",
@@ -306,81 +261,29 @@ class Settings:
             Kind(node_name_of, "NAME@HOST"),
             "what this node is called in the API, metrics and events; rabbit@ and the host",
             example="rabbit@broker1",
+            option="--node NAME@HOST",
         ),
     )
-    amqp: Endpoint | None = field(
-        default=Endpoint("127.0.0.1", _AMQP_PORT),
-        metadata=about(endpoint_kind(_AMQP_PORT), "where AMQP clients connect, or off", absent="off"),
-    )
-    amqps: Endpoint | None = field(
-        default=None,
-        metadata=about(endpoint_kind(_AMQPS_PORT), "where AMQP clients connect with TLS, or off", absent="off"),
-    )
+    # The addresses of `LISTENERS`, each a setting of its own. Those that are not here have their defaults.
+    listeners: Mapping[str, Endpoint | None] = field(default_factory=dict)
     amqp_1_0: bool = field(
         default=True,
         metadata=about(SWITCH, "whether AMQP 1.0 is spoken, too, where AMQP clients connect"),
     )
-    amqp_ws: Endpoint | None = field(
-        default=None,
-        metadata=about(endpoint_kind(_AMQP_WS_PORT), "where AMQP clients connect over WebSocket, or off", absent="off"),
-    )
-    amqp_wss: Endpoint | None = field(
-        default=None,
-        metadata=about(
-            endpoint_kind(_AMQP_WSS_PORT),
-            "where AMQP clients connect over WebSocket with TLS, or off",
-            absent="off",
-        ),
-    )
-    mqtt: Endpoint | None = field(
-        default=None,
-        metadata=about(endpoint_kind(_MQTT_PORT), "where MQTT clients connect, or off", absent="off"),
-    )
-    mqtts: Endpoint | None = field(
-        default=None,
-        metadata=about(endpoint_kind(_MQTTS_PORT), "where MQTT clients connect with TLS, or off", absent="off"),
-    )
-    mqtt_ws: Endpoint | None = field(
-        default=None,
-        metadata=about(endpoint_kind(_MQTT_WS_PORT), "where MQTT clients connect over WebSocket, or off", absent="off"),
-    )
-    mqtt_wss: Endpoint | None = field(
-        default=None,
-        metadata=about(
-            endpoint_kind(_MQTT_WSS_PORT),
-            "where MQTT clients connect over WebSocket with TLS, or off",
-            absent="off",
-        ),
-    )
-    stomp: Endpoint | None = field(
-        default=None,
-        metadata=about(endpoint_kind(_STOMP_PORT), "where STOMP clients connect, or off", absent="off"),
-    )
-    stomps: Endpoint | None = field(
-        default=None,
-        metadata=about(endpoint_kind(_STOMPS_PORT), "where STOMP clients connect with TLS, or off", absent="off"),
-    )
-    stomp_ws: Endpoint | None = field(
-        default=None,
-        metadata=about(
-            endpoint_kind(_STOMP_WS_PORT), "where STOMP clients connect over WebSocket, or off", absent="off"
-        ),
-    )
-    stomp_wss: Endpoint | None = field(
-        default=None,
-        metadata=about(
-            endpoint_kind(_STOMP_WSS_PORT),
-            "where STOMP clients connect over WebSocket with TLS, or off",
-            absent="off",
-        ),
-    )
     http: Endpoint | None = field(
         default=Endpoint("127.0.0.1", HTTP_PORT),
-        metadata=about(endpoint_kind(HTTP_PORT), "where the management API is, or off", absent="off"),
+        metadata=about(
+            endpoint_kind(HTTP_PORT), "where the management API is, or off", absent="off", option="--http HOST:PORT"
+        ),
     )
     https: Endpoint | None = field(
         default=None,
-        metadata=about(endpoint_kind(_HTTPS_PORT), "where the management API is with TLS, or off", absent="off"),
+        metadata=about(
+            endpoint_kind(_HTTPS_PORT),
+            "where the management API is with TLS, or off",
+            absent="off",
+            option="--https HOST:PORT",
+        ),
     )
     http_hosts: str = field(
         default="",
@@ -398,18 +301,29 @@ class Settings:
     )
     prometheus: Endpoint | None = field(
         default=Endpoint("127.0.0.1", _PROMETHEUS_PORT),
-        metadata=about(endpoint_kind(_PROMETHEUS_PORT), "where metrics are without a login, or off", absent="off"),
+        metadata=about(
+            endpoint_kind(_PROMETHEUS_PORT),
+            "where metrics are without a login, or off",
+            absent="off",
+            option="--prometheus HOST:PORT",
+        ),
     )
     data: Endpoint | None = field(
         default=None,
         metadata=about(
-            endpoint_kind(_DATA_PORT), "where readers with a token get messages alone, or off", absent="off"
+            endpoint_kind(_DATA_PORT),
+            "where readers with a token get messages alone, or off",
+            absent="off",
+            option="--data HOST:PORT",
         ),
     )
     datas: Endpoint | None = field(
         default=None,
         metadata=about(
-            endpoint_kind(_DATAS_PORT), "where readers with a token get messages alone with TLS, or off", absent="off"
+            endpoint_kind(_DATAS_PORT),
+            "where readers with a token get messages alone with TLS, or off",
+            absent="off",
+            option="--datas HOST:PORT",
         ),
     )
     metadata_url: str = field(
@@ -418,6 +332,7 @@ class Settings:
             Kind(metadata_url_of, "a URL: sqlite:///… or postgresql+psycopg://…"),
             "where vhosts, users, queues … are kept; catalogue.db in the data directory",
             example="postgresql+psycopg://warren:password@127.0.0.1:5432/warren",
+            option="--metadata-url URL",
         ),
     )
     default_user: str = field(
@@ -461,16 +376,27 @@ class Settings:
     )
     with_links: bool = field(
         default=False,
-        metadata=about(SWITCH, "release the links of a restored or copied data directory, which are held otherwise"),
+        metadata=about(
+            SWITCH,
+            "release the links of a restored or copied data directory, which are held otherwise",
+            option="--with-links",
+        ),
     )
     accept_loss: bool = field(
         default=False,
-        metadata=about(SWITCH, "start once although the message store is older than the metadata store, or missing"),
+        metadata=about(
+            SWITCH,
+            "start once although the message store is older than the metadata store, or missing",
+            option="--accept-loss",
+        ),
     )
     cluster_listen: Endpoint | None = field(
         default=None,
         metadata=about(
-            endpoint_kind(CLUSTER_PORT), "where followers connect that keep a copy of this node, or off", absent="off"
+            endpoint_kind(CLUSTER_PORT),
+            "where followers connect that keep a copy of this node, or off",
+            absent="off",
+            option="--cluster-listen HOST:PORT",
         ),
     )
     follow: Endpoint | None = field(
@@ -479,12 +405,16 @@ class Settings:
             endpoint_kind(CLUSTER_PORT),
             "cluster port of the leader of which this node keeps a copy until it is promoted, or off",
             absent="off",
+            option="--follow HOST:PORT",
         ),
     )
     cluster_secret_file: Path | None = field(
         default=None,
         metadata=about(
-            PATH, "file with the secret that leader and followers share, 16 bytes or more", example="cluster.secret"
+            PATH,
+            "file with the secret that leader and followers share, 16 bytes or more",
+            example="cluster.secret",
+            option="--cluster-secret-file FILE",
         ),
     )
     min_in_sync: int = field(
@@ -492,6 +422,7 @@ class Settings:
         metadata=about(
             integer_kind(1, 8),
             "how many nodes must have a message before it is confirmed, the leader being one of them",
+            option="--min-in-sync N",
         ),
     )
     etcd: str = field(
@@ -499,6 +430,7 @@ class Settings:
         metadata=about(
             Kind(etcd_endpoints_of, "http://HOST:PORT with commas"),
             "members of the etcd by which the nodes of a cluster elect their leader",
+            option="--etcd URL,URL,…",
         ),
     )
     etcd_ca: Path | None = field(
@@ -525,6 +457,7 @@ class Settings:
             Kind(advertised_of, 'HOST:PORT or "off"'),
             "where other nodes reach this one's cluster port, or off: where cluster_listen says",
             absent="off",
+            option="--cluster-advertise HOST:PORT",
         ),
     )
     http_advertise: Endpoint | None = field(
@@ -538,11 +471,14 @@ class Settings:
     cluster_name: str = field(
         default="warren",
         metadata=about(
-            Kind(cluster_name_of, "a name"), "name of this node's cluster, below which its keys are in etcd"
+            Kind(cluster_name_of, "a name"),
+            "name of this node's cluster, below which its keys are in etcd",
+            option="--cluster-name NAME",
         ),
     )
     replicas: int = field(
-        default=3, metadata=about(integer_kind(1, 9), "how many nodes of a cluster are to have everything")
+        default=3,
+        metadata=about(integer_kind(1, 9), "how many nodes of a cluster are to have everything", option="--replicas N"),
     )
     cluster_certificate: Path | None = field(
         default=None,
@@ -572,15 +508,28 @@ class Settings:
         default=1.0,
         metadata=about(Kind(share_of, "0 to 1"), "share of the sampled traces that spans are sent of"),
     )
-    log_level: str = field(default="info", metadata=about(choice_kind(*LEVELS), "least level logged"))
+    log_level: str = field(
+        default="info",
+        metadata=about(choice_kind(*LEVELS), "least level logged", option="--log-level debug|info|warning|error"),
+    )
     log_format: LogFormat = field(
         default="console",
-        metadata=about(choice_kind("console", "json"), "lines for a person or for a collector"),
+        metadata=about(
+            choice_kind("console", "json"), "lines for a person or for a collector", option="--log-format console|json"
+        ),
     )
     tls: TlsSettings = field(default_factory=TlsSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     origins: Mapping[str, str] = field(default_factory=dict)
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Return the address of a listener, such as ``mqtts`` or ``http``; None if it is off."""
+        kind = LISTENERS.get(listener)
+        if kind is None:
+            found: Endpoint | None = getattr(self, listener)
+            return found
+        return self.listeners.get(listener, Endpoint("127.0.0.1", kind.port) if kind.is_on else None)
 
     def catalogue_url(self) -> str:
         """Return the URL of the metadata store: `metadata_url`, or the SQLite file in the data directory."""
@@ -592,6 +541,7 @@ class SettingKey:
     """One setting as shown to a person.
 
     `values` says which it takes, `absent` how None is shown, `example` a possible value if the default is not fixed.
+    `option` is the option of `warren serve`, if it has one, with the name of its value; a switch does not have a value.
     """
 
     key: str
@@ -601,6 +551,7 @@ class SettingKey:
     secret: bool
     absent: str
     example: str
+    option: str
 
     @property
     def variable(self) -> str:
@@ -614,7 +565,12 @@ TABLES: Final[dict[str, type]] = {"tls": TlsSettings, "limits": LimitSettings, "
 def _keys_of(owner: type, prefix: str) -> Iterator[SettingKey]:
     entry: Field[Any]
     for entry in fields(owner):
-        if "parse" in entry.metadata:
+        if entry.name == "listeners":
+            for kind in LISTENERS.values():
+                option = f"--{kind.setting.replace('_', '-')} HOST:PORT"
+                kept = about(endpoint_kind(kind.port), kind.description, absent="off", option=option)
+                yield SettingKey(kind.setting, **kept)
+        elif "parse" in entry.metadata:
             yield SettingKey(prefix + entry.name, **entry.metadata)
 
 
@@ -623,3 +579,9 @@ KEYS: Final[dict[str, SettingKey]] = {
     for owner, prefix in ((Settings, ""), *((table, f"{name}.") for name, table in TABLES.items()))
     for key in _keys_of(owner, prefix)
 }
+
+_OPTIONS: Final = [(key.option.split(), key.key) for key in KEYS.values() if key.option]
+# Options of `warren serve`, and their settings.
+SERVE_OPTIONS: Final = {words[0]: key for words, key in _OPTIONS}
+# Those without a value on the command line: naming one means true.
+SERVE_SWITCHES: Final = frozenset(words[0] for words, _ in _OPTIONS if len(words) == 1)

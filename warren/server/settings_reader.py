@@ -24,13 +24,13 @@ from typing import Any, Final
 
 from warren.server.errors import SettingsError
 from warren.server.logs import REDACTED, redact_url
+from warren.server.protocols import LISTENERS
 from warren.server.regular_files import read_regular
 from warren.server.setting_kinds import Endpoint, GivenText, shown_value
 from warren.server.settings import (
     DEFAULT_ORIGIN,
     ENVIRONMENT_PREFIX,
     KEYS,
-    LISTENERS,
     SERVE_OPTIONS,
     TABLES,
     WITH_TLS,
@@ -116,6 +116,8 @@ def shown_values(settings: Settings) -> Iterator[tuple[str, str, str]]:
 
 def value_of(settings: Settings, key: str) -> Any:
     """Return the value of the setting with this dotted key."""
+    if key in LISTENERS:
+        return settings.endpoint(key)
     owner: object = settings
     for name in key.split("."):
         owner = getattr(owner, name)
@@ -131,13 +133,14 @@ def _shown_setting(key: SettingKey, value: object) -> str:
 
 
 def _build(values: Mapping[str, Any], origins: Mapping[str, str]) -> Settings:
-    top = {key: value for key, value in values.items() if "." not in key}
+    top = {key: value for key, value in values.items() if "." not in key and key not in LISTENERS}
     tables: dict[str, Any] = {}
     for table, owner in TABLES.items():
         prefix = f"{table}."
         given = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
         tables[table] = owner(**given)
-    return Settings(**top, **tables, origins=origins)
+    listeners = {key: value for key, value in values.items() if key in LISTENERS}
+    return Settings(**top, **tables, listeners=listeners, origins=origins)
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
@@ -146,19 +149,19 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     def wrong(key: str, problem: str) -> str:
         return f"{key} ({settings.origins[key]}): {problem}"
 
-    if settings.amqp is None and settings.amqps is None:
+    if settings.endpoint("amqp") is None and settings.endpoint("amqps") is None:
         yield wrong("amqp", "neither amqp nor amqps has an address to listen on")
     if settings.default_user != "guest" and settings.origins["default_pass"] == DEFAULT_ORIGIN:
         yield wrong("default_user", "needs default_pass, which everybody knows otherwise")
     for key in WITH_TLS:
-        if getattr(settings, key) is not None and settings.tls.certificate is None:
+        if settings.endpoint(key) is not None and settings.tls.certificate is None:
             yield wrong(key, "needs tls.certificate")
     if settings.tls.client_certificates != "none" and settings.tls.ca is None:
         yield wrong("tls.client_certificates", "needs tls.ca")
     yield from _cluster_contradictions(settings, wrong)
     taken: dict[Endpoint, str] = {}
     for key in (*LISTENERS, "http", "https", "prometheus", "data", "datas", "cluster_listen"):
-        endpoint: Endpoint | None = getattr(settings, key)
+        endpoint = settings.endpoint(key)
         if endpoint is not None and endpoint.port and taken.setdefault(endpoint, key) != key:
             yield wrong(key, f"{endpoint} is also the address of {taken[endpoint]}")
 

@@ -389,7 +389,7 @@ def _settings(data_dir: Path, kept: Kept) -> Settings:
     port = kept.management_port
     return Settings(
         data_dir=data_dir,
-        amqp=None,
+        listeners={"amqp": None},
         http=None if port is None else Endpoint(kept.host, port),
         prometheus=None,
         limits=LimitSettings(accept_rate_per_s=1_000_000, memory_high_watermark=MemoryWatermark(size_bytes=NOTHING)),

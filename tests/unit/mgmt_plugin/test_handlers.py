@@ -20,8 +20,9 @@ from warren.mgmt_plugin.routes import Acting, Call, Handlers
 from warren.server.direct_client import DirectClients
 from warren.server.held_links import HeldLinks
 from warren.server.management import CLUSTERING, Health, Listening
+from warren.server.protocols import LISTENERS
 from warren.server.setting_kinds import Endpoint
-from warren.server.settings import LISTENERS, Settings
+from warren.server.settings import Settings
 from warren.vhosts.metadata import MetadataChange
 from warren.vhosts.parameters import ParameterBook
 
@@ -81,7 +82,7 @@ def test_other_names_are_of_protocols_that_listeners_have() -> None:
         name for name, kind in inspect.get_annotations(Settings, eval_str=True).items() if kind == Endpoint | None
     }
     named_otherwise = {"cluster_listen", "cluster_advertise", "http_advertise", "follow"}
-    assert opened - named_otherwise | {CLUSTERING} == {*LISTENERS, *OTHERS}
+    assert opened - named_otherwise | {CLUSTERING} == {*OTHERS}
     assert OTHER_NAMES.keys() <= {*LISTENERS, *OTHERS}
 
 

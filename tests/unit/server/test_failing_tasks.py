@@ -77,7 +77,7 @@ def run(test: Callable[[Place], Awaitable[None]]) -> int:
     """Run `test` beside a broker, stop it, and return the exit code."""
     settings = Settings(
         data_dir=Path("memory"),
-        amqp=Endpoint("127.0.0.1", 0),
+        listeners={"amqp": Endpoint("127.0.0.1", 0)},
         http=None,
         limits=LimitSettings(memory_high_watermark=MemoryWatermark(size_bytes=1 << 40)),
         store=StoreSettings(segment_bytes=4 << 20, memory_bytes=1 << 40, disk_free_min_bytes=0, scrub_bytes_per_s=0),

@@ -93,7 +93,7 @@ def run(test: Callable[[Place], Awaitable[None]], **limits: int) -> None:
     """Run `test` beside a broker without data, and stop the broker in order."""
     settings = Settings(
         data_dir=Path("memory"),
-        amqp=Endpoint("127.0.0.1", 0),
+        listeners={"amqp": Endpoint("127.0.0.1", 0)},
         http=None,
         limits=LimitSettings(memory_high_watermark=MemoryWatermark(size_bytes=1 << 40), **limits),
         store=StoreSettings(segment_bytes=4 << 20, memory_bytes=1 << 40, disk_free_min_bytes=0, scrub_bytes_per_s=0),

@@ -59,7 +59,8 @@ def test_what_comes_out_is_a_file_for_the_broker(tmp_path: Path) -> None:
     file = tmp_path / "warren.toml"
     file.write_text(found.toml())
     settings = load_settings({}, {}, file)
-    assert (settings.amqp, settings.amqps) == (Endpoint("0.0.0.0", 5672), Endpoint("0.0.0.0", 5671))
+    assert settings.endpoint("amqp") == Endpoint("0.0.0.0", 5672)
+    assert settings.endpoint("amqps") == Endpoint("0.0.0.0", 5671)
     assert settings.http == Endpoint("0.0.0.0", 15672)
     tls = settings.tls
     assert str(tls.ca) == "/etc/rabbitmq/ca.pem" and str(tls.private_key) == "/etc/rabbitmq/server.key"

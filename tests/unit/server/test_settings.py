@@ -42,8 +42,8 @@ def refusal(environment: dict[str, str] | None = None, config: Path | None = Non
 def test_nothing_given_is_the_defaults_listening_on_this_machine_only() -> None:
     settings = load()
     assert settings == Settings(origins=settings.origins)
-    assert settings.amqp == Endpoint("127.0.0.1", 5672)
-    assert settings.amqps is None
+    assert settings.endpoint("amqp") == Endpoint("127.0.0.1", 5672)
+    assert settings.endpoint("amqps") is None
     assert settings.http == Endpoint("127.0.0.1", 15672)
     assert set(settings.origins.values()) == {"default"}
     assert settings.origins.keys() == KEYS.keys()
@@ -60,7 +60,7 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(config: P
     config.write_text('amqp = "127.0.0.1:1"\nhttp = "127.0.0.1:2"\nlog_level = "error"\n')
     environment = {"WARREN_AMQP": "127.0.0.1:3", "WARREN_HTTP": "127.0.0.1:4"}
     settings = load(environment, config, amqp="127.0.0.1:5")
-    assert settings.amqp == Endpoint("127.0.0.1", 5)
+    assert settings.endpoint("amqp") == Endpoint("127.0.0.1", 5)
     assert settings.http == Endpoint("127.0.0.1", 4)
     assert settings.log_level == "error"
     assert settings.log_format == "console"
@@ -229,8 +229,8 @@ def test_a_size_in_another_unit_is_refused(text: str) -> None:
     ],
 )
 def test_an_endpoint_is_a_host_and_a_port(text: str, endpoint: Endpoint) -> None:
-    assert load(amqp=text).amqp == endpoint
-    assert load(amqp=str(endpoint)).amqp == endpoint
+    assert load(amqp=text).endpoint("amqp") == endpoint
+    assert load(amqp=str(endpoint)).endpoint("amqp") == endpoint
 
 
 @pytest.mark.parametrize("text", ["", ":5672", "::1:5672", "h:", "h:x", "h:65536", "h:-1", "[::1", "h h:1", "a:1:2"])
@@ -240,7 +240,11 @@ def test_anything_else_is_no_endpoint(text: str) -> None:
 
 def test_listeners_can_be_off_and_have_their_own_default_ports(tmp_path: Path) -> None:
     settings = load({"WARREN_TLS_CERTIFICATE": "c.pem"}, amqp="off", amqps="127.0.0.1", http="off")
-    assert (settings.amqp, settings.amqps, settings.http) == (None, Endpoint("127.0.0.1", 5671), None)
+    assert (settings.endpoint("amqp"), settings.endpoint("amqps"), settings.http) == (
+        None,
+        Endpoint("127.0.0.1", 5671),
+        None,
+    )
     settings = load({"WARREN_TLS_CERTIFICATE": "c.pem"}, https="127.0.0.1", prometheus="[::1]")
     assert settings.https == Endpoint("127.0.0.1", 15671)
     assert settings.prometheus == Endpoint("::1", 15692)

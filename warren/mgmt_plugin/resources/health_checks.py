@@ -22,23 +22,13 @@ from warren.mgmt_plugin.names import node_name
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.server.management import Health, Listening
 from warren.server.network.tls import ServerTls
+from warren.server.protocols import LISTENERS
 from warren.server.regular_files import copied, read_regular
 from warren.server.threads import FILES, in_thread
 
 # Other names for the protocols of listeners in health checks.
 OTHER_NAMES: Final = {
-    "amqp": {"amqp091", "amqp0-9-1"},
-    "amqps": {"amqp/ssl", "amqp091/ssl"},
-    "mqtt": {"rabbitmq_mqtt"},
-    "mqtts": {"mqtt/ssl"},
-    "stomp": {"rabbitmq_stomp"},
-    "stomps": {"stomp/ssl"},
-    "amqp_ws": {"http/web-amqp"},
-    "amqp_wss": {"https/web-amqp"},
-    "mqtt_ws": {"http/web-mqtt"},
-    "mqtt_wss": {"https/web-mqtt"},
-    "stomp_ws": {"http/web-stomp"},
-    "stomp_wss": {"https/web-stomp"},
+    **{name: {kind.shown, *kind.other_names} for name, kind in LISTENERS.items()},
     "http": {"management", "mgmt", "rabbitmq_management"},
     "https": {"https/management"},
     "datas": {"data/ssl"},

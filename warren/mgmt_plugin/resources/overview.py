@@ -16,6 +16,7 @@ from warren.mgmt_plugin.resources.connections import channels_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.server.held_links import told_by
 from warren.server.management import Listening
+from warren.server.protocols import LISTENERS
 from warren.server.settings import WITH_TLS
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -33,14 +34,7 @@ def exchange_types() -> list[Described]:
 
 
 # What RabbitMQ calls them.
-SHOWN: Final = {
-    "amqps": "amqp/ssl",
-    "mqtts": "mqtt/ssl",
-    "stomps": "stomp/ssl",
-    "prometheus": "http/prometheus",
-    **{f"{name}_ws": f"http/web-{name}" for name in ("amqp", "mqtt", "stomp")},
-    **{f"{name}_wss": f"https/web-{name}" for name in ("amqp", "mqtt", "stomp")},
-}
+SHOWN: Final = {"prometheus": "http/prometheus"} | {name: kind.shown for name, kind in LISTENERS.items()}
 
 
 def listener_rows(node: str, listening: Sequence[Listening]) -> list[Described]:

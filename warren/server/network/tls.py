@@ -78,7 +78,7 @@ class ServerTls:
 
 def maybe_server_tls(settings: Settings) -> ServerTls | None:
     """Return the TLS that the listeners of a node share, if one of them speaks TLS. Raises TlsError."""
-    return ServerTls(settings.tls) if any(getattr(settings, each) is not None for each in WITH_TLS) else None
+    return ServerTls(settings.tls) if any(settings.endpoint(each) is not None for each in WITH_TLS) else None
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
