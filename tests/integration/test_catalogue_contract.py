@@ -163,7 +163,7 @@ def test_everything_put_is_loaded_as_it_was_and_after_what_it_refers_to(store: S
         GlobalParameterPut("cluster_name", '"\u00e9"'),
         ParameterPut("v", "federation-upstream", "up", '{"uri":"amqp://"}'),
         ParameterPut("v", "shovel", "\u00e9", "[1,null]"),
-        ExchangePut("v", "t", "topic", True, True, b"\x00\x00\x00\x02\x00V"),
+        ExchangePut("v", "t", "topic", True, True, b"\x00\x00\x00\x02\x00V", "u"),
         QueuePut("v", "q", True, b"\x00\x00\x00\x03\x01xV", 2**62 - 1),
         BindingPut("v", "t", "q", "queue", "a.#", b"\x00\x00\x00\x03\x01yV"),
     ]
@@ -195,7 +195,7 @@ def test_a_second_put_replaces_what_is_not_identity(store: Store) -> None:
         PolicyPut("v", "p", "after", "queues", -2, '{"max-length":2}'),
         GlobalParameterPut("g", "2"),
         ParameterPut("v", "shovel", "s", "2"),
-        ExchangePut("v", "x", "fanout", True, True, b"\x00\x00\x00\x01"),
+        ExchangePut("v", "x", "fanout", True, True, b"\x00\x00\x00\x01", "u"),
         QueuePut("v", "q", True, b"\x00\x00\x00\x01", 2),
     ]
     store.commit(*first)

@@ -121,7 +121,7 @@ class Topology:
 
     def _declare_exchange(self) -> Any:
         kind = self._chooser.choice(["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-random"])
-        row = ExchangePut("/", self._name(), kind, False, self._chooser.random() < 0.2, self._arguments())
+        row = ExchangePut("/", self._name(), kind, False, self._chooser.random() < 0.2, self._arguments(), "guest")
         self.rows["exchange", row.name] = row
         return m.ExchangeDeclare(0, row.name, row.type, False, True, False, row.internal, False, row.arguments)
 

@@ -71,7 +71,7 @@ def test_a_store_of_version_0_1_is_served_and_its_metadata_kept_beside(tmp_path:
         assert queues == {"orders", "limited", "levels", "stream"}, "as they were before the first start"
     process.start()
     process.stop()
-    assert _schema_version(process.data_directory / "catalogue.db") == SCHEMA_VERSION == 5
+    assert _schema_version(process.data_directory / "catalogue.db") == SCHEMA_VERSION == 6
     with closing(sqlite3.connect(process.data_directory / "catalogue.db")) as database:
         names = {name for (name,) in database.execute("SELECT name FROM warren_queues")}
     assert names == {"orders", "limited", "levels", "stream", "new 0", "new 1"}

@@ -86,7 +86,8 @@ def test_an_exchange_is_equivalent_to_what_says_the_same(
 @given(EXCHANGES, QUEUES)
 def test_a_row_brings_back_what_is_durable(exchange: ExchangeDeclaration, queue: QueueDeclaration) -> None:
     if exchange.durable:
-        assert ExchangePut.of("v", exchange).declaration == exchange
+        made = ExchangePut.of("v", exchange, "alice")
+        assert (made.declaration, made.declared_by) == (exchange, "alice")
     if queue.durable and not queue.exclusive:
         row = QueuePut.of("v", queue, 7)
         assert (row.vhost, row.queue_id, row.declaration) == ("v", 7, queue)

@@ -34,6 +34,7 @@ class Exchange(Destination):
     ``alternate`` is the exchange for messages that match nothing here; ``""`` means no alternate. ``policy`` is the
     name of the policy that it follows. ``cacheable`` tells that the destinations depend on the bindings and the routing
     key only. ``is_super_stream`` tells that the streams bound here are the partitions of one (`vhosts.super_streams`).
+    ``declared_by`` is the user that declared it; ``""`` means that the user is not known.
     """
 
     def __init__(self, declaration: ExchangeDeclaration) -> None:
@@ -49,6 +50,7 @@ class Exchange(Destination):
         self.partition_places: dict[Destination, int] | None = None  # None: to be found out (`vhosts.super_streams`)
         self.alternate: str = alternate if isinstance(alternate, str) else ""
         self.policy: str | None = None
+        self.declared_by: str = ""
         self.cacheable = True
         # Counts of messages that channels published here; how many more went to queues than came in, negative: fewer.
         self.published_in: i64 = 0

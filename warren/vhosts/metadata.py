@@ -196,7 +196,10 @@ class GlobalParameterDelete:
 
 @dataclass(frozen=True, slots=True)
 class ExchangePut:
-    """Create a durable exchange. ``arguments`` is an encoded field table including its length prefix."""
+    """Create a durable exchange. ``arguments`` is an encoded field table including its length prefix.
+
+    ``declared_by`` is the user that declared it; ``""`` means that the user is not known: an older Warren stored it.
+    """
 
     vhost: str
     name: str
@@ -204,11 +207,12 @@ class ExchangePut:
     auto_delete: bool
     internal: bool
     arguments: bytes
+    declared_by: str = ""
 
     @classmethod
-    def of(cls, vhost: str, declared: ExchangeDeclaration) -> ExchangePut:
-        """Return the row of a durable exchange."""
-        return cls(vhost, declared.name, declared.type, declared.auto_delete, declared.internal, declared.arguments)
+    def of(cls, vhost: str, declared: ExchangeDeclaration, by: str) -> ExchangePut:
+        """Return the row of a durable exchange that the user `by` declares."""
+        return cls(vhost, declared.name, declared.type, declared.auto_delete, declared.internal, declared.arguments, by)
 
     @property
     def declaration(self) -> ExchangeDeclaration:

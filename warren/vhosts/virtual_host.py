@@ -293,6 +293,7 @@ class VirtualHost(QueueHost):
             check_equivalent(declaration, self.name, exchange.arguments)
             return self._journal.last_ticket if durable else 0
         exchange = create_exchange(declaration, seed=self._seed, vhost_name=self.name)
+        exchange.declared_by = by
         history = history_of(exchange)
         if history is not None:
             history.histories = self.histories
@@ -308,7 +309,7 @@ class VirtualHost(QueueHost):
         self.watcher.exchange_created(self.name, exchange, by)
         if not durable:
             return 0
-        return self._journal.append(ExchangePut.of(self.name, declaration))
+        return self._journal.append(ExchangePut.of(self.name, declaration, by))
 
     def delete_exchange(self, exchange: Exchange, by: str = INTERNAL_USER) -> int:
         """Delete `exchange` with all bindings from and to it, removed later. Return the ticket to wait for."""
@@ -755,7 +756,7 @@ class VirtualHost(QueueHost):
         try:
             if isinstance(change, ExchangePut):
                 if change.name not in self.exchanges:
-                    self.declare_exchange(change.declaration)
+                    self.declare_exchange(change.declaration, change.declared_by)
             else:
                 self._restored_id = change.queue_id
                 if change.queue_id >= self.log.next_queue_id:
@@ -797,7 +798,10 @@ def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:
     wanted = [ExchangeDeclaration(DEFAULT_EXCHANGE, "direct", durable=True), *PREDECLARED]
     if vhost_name == EVENT_VHOST:
         wanted.append(ExchangeDeclaration(EVENT_EXCHANGE, "topic", durable=True, internal=True))
-    return [create_exchange(declaration, seed=seed) for declaration in wanted]
+    made = [create_exchange(declaration, seed=seed) for declaration in wanted]
+    for exchange in made:
+        exchange.declared_by = INTERNAL_USER
+    return made
 
 
 def _name(exchange: Exchange) -> str:

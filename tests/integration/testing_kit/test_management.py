@@ -94,6 +94,39 @@ def test_it_is_where_it_was_after_a_restart_and_away_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "data_dir"])
+def test_exchanges_name_the_user_that_declared_them_also_after_restarts(tmp_path: Path, on_disk: bool) -> None:
+    """As RabbitMQ: its own exchanges are its own, a second declaration changes nothing, nor does the user's end."""
+
+    def shown() -> dict[str, str]:
+        rows = ask(broker, "GET", "/api/exchanges/%2F")
+        return {row["name"]: row["user_who_performed_action"] for row in rows}
+
+    with Broker(data_dir=tmp_path if on_disk else None, management=True) as broker:
+        ask(broker, "PUT", "/api/users/new", {"password": "secret", "tags": "management"})
+        ask(broker, "PUT", "/api/permissions/%2F/new", {"configure": ".*", "write": ".*", "read": ".*"})
+        url = broker.url.replace("guest:guest", "new:secret")
+        with pika.BlockingConnection(pika.URLParameters(url)) as client:
+            client.channel().exchange_declare("over amqp", "topic", durable=True)
+            client.channel().exchange_declare("transient", "topic")
+            before = shown()
+        ask(broker, "PUT", "/api/exchanges/%2F/over%20http", {"type": "direct"}, user="new:secret")
+        ask(broker, "PUT", "/api/exchanges/%2F/over%20http", {"type": "direct"})
+        imported = {"name": "imported", "vhost": "/", "type": "x-delayed-message", "durable": True}
+        file = {"exchanges": [imported | {"arguments": {"x-delayed-type": "fanout"}}]}
+        ask(broker, "POST", "/api/definitions", file)
+        ask(broker, "DELETE", "/api/users/new")
+        assert before["transient"] == "new"
+        assert {before[name] for name in before if not name or name.startswith("amq.")} == {"rmq-internal"}
+        kept = {"over amqp": "new", "over http": "new", "imported": "guest"}
+        for _ in range(2):
+            after = shown()
+            assert {name: after[name] for name in kept} == kept
+            assert after["amq.topic"] == "rmq-internal"
+            broker.crash()
+            broker.start()
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "data_dir"])
 def test_nothing_is_left_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Broker(data_dir=tmp_path / "first" if on_disk else None, management=True):

@@ -39,11 +39,11 @@ from warren.mgmt_plugin.resources.binding_list import BindingList, Row, bindings
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, created, not_found
 from warren.mgmt_plugin.terms import exchange_to_json, table_from_json, table_to_json
 from warren.queues.queue import Queue
-from warren.vhosts.topology_watcher import INTERNAL_USER
 from warren.vhosts.virtual_host import VirtualHost
 
 QUEUE: Final = "queue"
 EXCHANGE: Final = "exchange"
+_UNKNOWN_USER: Final = "unknown"  # as RabbitMQ calls it
 
 
 class ExchangeBody(msgspec.Struct):
@@ -172,7 +172,7 @@ class ExchangeHandlers(Handlers):
         described: Described = {
             **exchange_to_json(vhost.name, exchange.declaration),
             "policy": exchange.policy,
-            "user_who_performed_action": INTERNAL_USER,
+            "user_who_performed_action": exchange.declared_by or _UNKNOWN_USER,
         }
         shown = self._statistics.of(exchange, EXCHANGE_STATS, exchange_row(exchange))
         stats = shown.message_stats(EXCHANGE_STATS, ranges.messages)

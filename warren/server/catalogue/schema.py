@@ -2,7 +2,7 @@
 
 Schema versions: 1, the first; 2, queues have a `queue_id`, under which their messages are in the message store; 3,
 limits of vhosts and users, and policies; 4, parameters, and vhosts that are protected from deletion; 5, the applied
-position.
+position; 6, the users that declared exchanges.
 
 A migration names tables and columns itself: those in `tables` are the newest, not the ones it meets.
 """
@@ -19,7 +19,7 @@ from warren.server.logs import get_logger
 
 log = get_logger("catalogue")
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 # The global parameter with the file of definitions that was imported last. A new store says with it: none yet.
 DEFINITIONS_HASH: Final = "internal_definitions_hash"
 _UNFILLED: Final = '""'
@@ -119,6 +119,11 @@ def _add_applied(transaction: Transaction) -> None:
     )
 
 
+def _add_declaring_users(transaction: Transaction) -> None:
+    """Migrate from version 5 to 6: the users that declared the existing exchanges are not known."""
+    _add_column(transaction, "warren_exchanges", "declared_by", type_in(transaction.kind, NAME), "''")
+
+
 def _add_column(transaction: Transaction, table: str, column: str, type_: str, value: str) -> None:
     """Add a column that may not be null and is `value` in existing rows."""
     transaction.execute(f"ALTER TABLE {table} ADD COLUMN {column} {type_} NOT NULL DEFAULT {value}")
@@ -133,6 +138,7 @@ MIGRATIONS: Final[list[Callable[[Transaction], None]]] = [
     _add_limits_and_policies,
     _add_parameters_and_protection,
     _add_applied,
+    _add_declaring_users,
 ]
 
 

@@ -10,7 +10,7 @@
     warren_policies           vhost, operator, name | pattern, apply_to, priority, definition
     warren_parameters         vhost, component, name | value
     warren_global_parameters  name | value
-    warren_exchanges          vhost, name | type, auto_delete, internal, arguments
+    warren_exchanges          vhost, name | type, auto_delete, internal, arguments, declared_by
     warren_queues             vhost, name | auto_delete, arguments, queue_id
     warren_bindings           vhost, source, destination_type, destination, routing_key, arguments_digest
                               | arguments, ordinal
@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, assert_never
 
@@ -163,7 +164,7 @@ GLOBAL_PARAMETERS = Table("warren_global_parameters", {"name": NAME}, {"value": 
 EXCHANGES = Table(
     "warren_exchanges",
     {"vhost": NAME, "name": NAME},
-    {"type": TEXT, "auto_delete": BOOLEAN, "internal": BOOLEAN, "arguments": BYTES},
+    {"type": TEXT, "auto_delete": BOOLEAN, "internal": BOOLEAN, "arguments": BYTES, "declared_by": NAME},
 )
 QUEUES = Table(
     "warren_queues",
@@ -315,6 +316,7 @@ def row_of(change: MetadataChange) -> RowValues:
                 "auto_delete": change.auto_delete,
                 "internal": change.internal,
                 "arguments": change.arguments,
+                "declared_by": change.declared_by,
             }
         case QueuePut():
             row = {
@@ -390,8 +392,9 @@ def _policy_put(row: Row) -> PolicyPut:
 
 
 def _exchange_put(row: Row) -> ExchangePut:
-    vhost, name, type_, auto_delete, internal, arguments = row
-    return ExchangePut(vhost, name, type_, bool(auto_delete), bool(internal), arguments)
+    vhost, name, type_, auto_delete, internal, arguments, declared_by = row
+    # Few users declare all exchanges: one text for all of a user's.
+    return ExchangePut(vhost, name, type_, bool(auto_delete), bool(internal), arguments, sys.intern(declared_by))
 
 
 def _queue_put(row: Row) -> QueuePut:
