@@ -31,7 +31,7 @@ test-cluster-clients: setup-test ## what clients of others do, at a node of a cl
 test-often: setup-test ## run all tests N=20 times, every second time beside LOAD=6 busy processes (ARGS="crash" for a part)
 	scripts/often.py $(or $(N),20) --load $(or $(LOAD),6) $(ARGS)
 
-check: setup-check ## lint, types and the tests of what changed against main, on the source, in a minute (ARGS=COMMIT)
+check: setup-check ## lint, types, the tests of what changed against main, new ones ten times, on the source (ARGS=COMMIT)
 	scripts/check $(ARGS)
 
 lint: setup-check ## ruff: lint and format check

@@ -2,6 +2,7 @@
 
     scripts/changed_tests.py           what differs from main, committed or not; when nothing does, the last commit
     scripts/changed_tests.py COMMIT    what differs from that commit
+    scripts/changed_tests.py --added   only test functions that are new or different, to be run many times
 
 Which tests belong to a file is found by names and imports:
 
@@ -16,6 +17,8 @@ Suites that start brokers, browsers and databases are not for this: tests of the
 
 from __future__ import annotations
 
+import argparse
+import ast
 import re
 import subprocess
 import sys
@@ -26,6 +29,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 QUICK: Final = ("architecture", "conformance", "property", "unit")
 ALWAYS: Final = "architecture"
+# Suites in one process: their new tests are run many times. Others start brokers, browsers and databases.
+IN_ONE_PROCESS: Final = (*QUICK, "golden", "model", "simulation", "step_counts")
 MAIN_BRANCHES: Final = ("main", "origin/main")
 
 
@@ -108,10 +113,49 @@ def _imported(source: str) -> Iterable[str]:
     yield from re.findall(r"^[ \t]*import ([\w.]+)", source, re.MULTILINE)
 
 
+def added_tests(base: str) -> tuple[list[str], list[str]]:
+    """Return the ids of test functions that are not so at `base`, relative to tests/, and those that are not run."""
+    added: list[str] = []
+    left_out: list[str] = []
+    for name in changed_files(base):
+        path = PurePosixPath(name)
+        if path.parts[0] != "tests" or not path.name.startswith("test_") or not (ROOT / name).exists():
+            continue
+        before = "\n".join(_git("show", f"{base}:{name}", fails=True))
+        ids = [f"{path.relative_to('tests')}::{test}" for test in new_tests(before, (ROOT / name).read_text())]
+        (added if path.parts[1] in IN_ONE_PROCESS else left_out).extend(ids)
+    return added, left_out
+
+
+def new_tests(before: str, after: str) -> list[str]:
+    """Return the names of test functions of a source, ``Class::name`` in classes, that it did not have so `before`."""
+    known = _tests_of(before)
+    return [name for name, text in _tests_of(after).items() if known.get(name) != text]
+
+
+def _tests_of(source: str) -> dict[str, str]:
+    """Return the test functions of a source by name, with their decorators, without comments and layout."""
+    found = {}
+    for node in ast.parse(source).body:
+        inside = node.body if isinstance(node, ast.ClassDef) else [node]
+        for each in inside:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name.startswith("test_"):
+                prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
+                found[prefix + each.name] = ast.dump(each)
+    return found
+
+
 def main() -> None:
     """Print the arguments."""
-    changed = changed_files(sys.argv[1] if sys.argv[1:] else default_base())
-    chosen, left_out = Suites(ROOT / "tests").of_changes(changed)
+    parser = argparse.ArgumentParser(description="Print the tests of what changed, as arguments for pytest in tests/.")
+    parser.add_argument("base", nargs="?", help="a commit")
+    parser.add_argument("--added", action="store_true", help="only test functions that are new or different")
+    asked = parser.parse_args()
+    base = asked.base or default_base()
+    if asked.added:
+        chosen, left_out = added_tests(base)
+    else:
+        chosen, left_out = Suites(ROOT / "tests").of_changes(changed_files(base))
     if left_out:
         print("changed, and not run here:", *left_out, file=sys.stderr)
     print(*chosen)

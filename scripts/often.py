@@ -3,6 +3,8 @@
 
     scripts/often.py 20                        `scripts/test` 20 times
     scripts/often.py 5 --load 10 crash -s      `scripts/test crash -s` 5 times, beside 10 busy processes in runs 2 and 4
+    scripts/often.py 10 --added                what the change adds, see `changed_tests.py --added`: on the source, and
+                                               each run in a process of its own, with other hashes and clocks
 
 Every run is made, even if earlier ones failed. A failed run leaves a folder of its own below .cache/often/: its output
 (run.log), and the files of `scripts/test` in .cache/tests/, the log of each pass and its results as JUnit's XML. A
@@ -28,8 +30,15 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 LEFT_BY_TESTS: Final = ROOT / ".cache/tests"
 KEPT: Final = ROOT / ".cache/often"
 LOAD: Final = 6
+NO_TESTS: Final = 5  # the exit code of pytest
 # It ends with its parent, however that ends.
 BUSY: Final = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
+# pytest on the source, in tests/; what fails is in the same file of results as that of a pass of `scripts/test`.
+ON_SOURCE: Final = [
+    *("env", "-C", str(ROOT / "tests"), f"PYTHONPATH={ROOT}", "WARREN_TEST_INTERPRETED=1"),
+    *(str(ROOT / ".venv/bin/python"), "-m", "pytest", "-p", "no:cacheprovider", "-q", "-m", "not long"),
+    *(f"--junitxml={LEFT_BY_TESTS}/added.xml", "-o", "junit_logging=system-out"),
+]
 # As tests print them: `seed 7`, `WARREN_TEST_GROUP_SEED=7`.
 SEED: Final = re.compile(r"\b(?:seed |WARREN_TEST_\w*SEED=)(\d+)")
 
@@ -53,7 +62,7 @@ class Run:
     failures: list[Failure] = field(default_factory=list)
 
     def is_green(self) -> bool:
-        return self.exit_code == 0
+        return self.exit_code in (0, NO_TESTS)
 
 
 def failures_in(results: Path) -> list[Failure]:
@@ -103,6 +112,12 @@ def run_tests(command: Sequence[str], number: int, load: int, folder: Path) -> R
     return run
 
 
+def tests_added(base: str) -> list[str]:
+    """Return the ids of the tests that differ from the commit `base`, "" for main."""
+    command = [sys.executable, str(ROOT / "scripts/changed_tests.py"), "--added", *([base] if base else [])]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+
+
 def summary(runs: Sequence[Run]) -> str:
     """Return how many runs were green, and which tests failed how often: those first that failed most often."""
     lines = [f"{sum(run.is_green() for run in runs)} of {len(runs)} runs were green"]
@@ -123,14 +138,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the tests many times, every second time on a busy machine.")
     parser.add_argument("runs", type=int, help="how often")
     parser.add_argument("--load", type=int, default=LOAD, help=f"busy processes beside every second run ({LOAD})")
+    parser.add_argument("--added", nargs="?", const="", metavar="COMMIT", help="tests that the change adds")
     chosen, arguments = parser.parse_known_args()
+    command = [str(ROOT / "scripts/test"), *arguments]
+    if chosen.added is not None:
+        tests = tests_added(chosen.added)
+        if not tests:
+            print("often: the change adds no test of the suites that run in one process")
+            return 0
+        print(f"often: {len(tests)} tests that the change adds, {chosen.runs} times", flush=True)
+        command = [*ON_SOURCE, *tests, *arguments]
     folder = KEPT / time.strftime("%Y%m%d-%H%M%S")
     runs: list[Run] = []
     try:
         for number in range(1, chosen.runs + 1):
             load = 0 if number % 2 else chosen.load
             kept = folder / f"run-{number:02}"
-            run = run_tests([str(ROOT / "scripts/test"), *arguments], number, load, kept)
+            run = run_tests(command, number, load, kept)
             runs.append(run)
             beside = f", beside {load} busy processes" if load else ""
             failed = f"exit code {run.exit_code}, {len(run.failures)} tests failed, see {kept.relative_to(ROOT)}"

@@ -36,6 +36,33 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tests"
 
 
+BEFORE = """
+@pytest.mark.parametrize("n", [1])
+def test_same(n): ...
+def test_changed(): assert 1
+class TestMany:
+    def test_inside(self): ...
+def helper(): ...
+"""
+AFTER = """
+@pytest.mark.parametrize("n", [1])
+def test_same(n):
+    ...  # a comment
+def test_changed(): assert 2
+class TestMany:
+    def test_inside(self): ...
+    async def test_new_inside(self): ...
+def helper(): return 1
+def test_new(): ...
+"""
+
+
+def test_only_tests_that_are_new_or_say_something_else_count_as_added() -> None:
+    assert SCRIPT["new_tests"](BEFORE, AFTER) == ["test_changed", "TestMany::test_new_inside", "test_new"]
+    assert SCRIPT["new_tests"]("", BEFORE) == ["test_same", "test_changed", "TestMany::test_inside"]
+    assert SCRIPT["new_tests"](BEFORE, BEFORE.replace("[1]", "[1, 2]")) == ["test_same"]
+
+
 QUEUES = "conformance/test_queue_arguments.py"
 
 

@@ -70,6 +70,29 @@ def test_the_busy_processes_are_there_while_a_run_lasts_and_not_after_it(often: 
     assert set(children.read_text().split()) <= before
 
 
+def test_added_tests_run_on_the_source_in_new_processes(
+    often: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = tmp_path / "ran"
+    note = f"import os, sys\nopen({str(ran)!r}, 'a').write(f'{{os.getpid()}} {{sys.argv[1:]}}\\n')\nsys.exit(5)"
+    monkeypatch.setattr(often, "ON_SOURCE", [sys.executable, "-c", note])
+    monkeypatch.setattr(often, "ROOT", tmp_path)
+    monkeypatch.setattr(often, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(often, "tests_added", lambda base: [f"unit/test_a.py::test_{base}"])
+    monkeypatch.setattr(sys, "argv", ["often.py", "3", "--load", "0", "--added", "abc", "-s"])
+    assert often.main() == 0
+    runs = [line.split(" ", 1) for line in ran.read_text().splitlines()]
+    assert len({process for process, _ in runs}) == 3
+    assert {arguments for _, arguments in runs} == {"['unit/test_a.py::test_abc', '-s']"}
+    assert "3 of 3 runs were green" in capsys.readouterr().out
+
+
+def test_without_added_tests_nothing_runs(often: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(often, "tests_added", lambda base: [])
+    monkeypatch.setattr(sys, "argv", ["often.py", "10", "--added"])
+    assert often.main() == 0
+
+
 def test_the_summary_begins_with_what_failed_most_often(often: Any) -> None:
     rare, frequent = often.Failure("a: rare", ""), often.Failure("a: frequent", "5")
     runs = [
