@@ -23,6 +23,7 @@ class ReplyGate:
 
     def __init__(self) -> None:
         self._replies = _NONE  # ticket of the metadata, batch of the log, frame
+        self.opened: i64 = 0  # for so many replies
 
     def is_shut(self) -> bool:
         """Tell whether a reply waits, so that every later one has to."""
@@ -31,6 +32,10 @@ class ReplyGate:
     def is_full(self) -> bool:
         """Tell whether as many wait as may."""
         return len(self._replies) >= REPLIES_MAX
+
+    def held(self) -> i64:
+        """Return what `opened` will be when all replies that wait now have left."""
+        return self.opened + len(self._replies)
 
     def hold(self, ticket: int, batch: int, reply: bytes) -> None:
         """Keep a frame until both the change `ticket` and `batch` are on disk."""
@@ -46,6 +51,7 @@ class ReplyGate:
                 break
             outbox.write(reply)
             sent += 1
+        self.opened += sent
         if sent == len(self._replies):
             self._replies = _NONE
         else:

@@ -491,6 +491,21 @@ class MqttPeer(Peer):
             log.batch.is_forced = True
         self.write_when_durable(packet, 0, int(log.batch.number))
 
+    def answers_sent(self) -> i64:
+        """Return how many answers that had to wait for the disk have left."""
+        return self._gate.opened
+
+    def answers_held(self) -> i64:
+        """Return how many such answers there are, with those that wait."""
+        return self._gate.held()
+
+    def open_gate(self) -> bool:
+        is_open = super().open_gate()
+        session = self._session
+        if session is not None:
+            session.answers_left()
+        return is_open
+
     # --- login ------------------------------------------------------------------------------------------------------
 
     def _connected(self, connect: Connect) -> None:

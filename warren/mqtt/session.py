@@ -11,8 +11,8 @@
    PUBCOMP.
 5. Subscription identifiers and options are arguments of the binding. The subscriptions that match a message are found
    at the delivery, if they are needed.
-6. Retained messages come through the queue of the subscription, like any other message; without a queue they come as
-   fast as the client takes them.
+6. Retained messages follow the SUBACK of their subscription, which may wait for the disk. They come through the queue
+   of the subscription, like any other message; without a queue they come as fast as the client takes them.
 7. The clients that share a subscription are consumers of one queue. They are granted QoS 1 at most: a message of QoS 2
    could not be given to another client when its client goes in the middle of it.
 """
@@ -99,6 +99,7 @@ TOPIC_KEPT_BYTES: Final = 256
 FILTER_STEPS: Final = 48
 RETAINED_STEPS: Final = 10
 FOUND_STEPS: Final = 8
+SEARCH_STEPS: Final = 4
 # With this number of messages ready in its queue, or as many bytes as for QoS 0, no more retained messages are added.
 REPLAYED_AHEAD: Final = 1000
 # Limit for messages that wait for PUBACK, PUBREC or PUBREL of a client of 5.0; for those of QoS 2 of any client.
@@ -112,7 +113,9 @@ _ARG_NO_LOCAL: Final = "x-mqtt-no-local"
 _ARG_AS_PUBLISHED: Final = "x-mqtt-retain-as-published"
 
 
-_NONE_SHARED: Final[dict[str, SharedSubscription]] = {}  # shared by all that are empty: never changed
+# Shared by all that are empty: never changed.
+_NONE_SHARED: Final[dict[str, SharedSubscription]] = {}
+_NONE_HELD: Final[list[SubscribeRun]] = []
 
 
 class MqttSession(Session):
@@ -134,6 +137,7 @@ class MqttSession(Session):
         self.shared_subscriptions = _NONE_SHARED  # by filter, with $share/ and the group
         self.subscriber: Subscriber | None = None  # of its subscriptions of QoS 0, if they need no queue
         self._replay: Replay | None = None  # waits for the client to take the sent bytes
+        self._held_runs = _NONE_HELD  # their SUBACK waits for the disk, and what is retained for the SUBACK
         self._stored_replay: StoredReplay | None = None  # of retained messages for its queues, from the first time on
         # By topic, the publishes without properties, for each QoS.
         self._prepared: list[dict[bytes, PreparedPublish]] | None = None  # from its first PUBLISH on
@@ -579,6 +583,30 @@ class MqttSession(Session):
             self._stored_replay = replay
         return replay
 
+    def waits_for_answer(self, run: SubscribeRun) -> bool:
+        """Tell whether the latest answer waits for the disk; `run` then continues when it has left."""
+        held = self._mqtt.answers_held()
+        if held == self._mqtt.answers_sent():
+            return False
+        run.answer = held
+        if self._held_runs is _NONE_HELD:
+            self._held_runs = []
+        self._held_runs.append(run)
+        return True
+
+    def answers_left(self) -> None:
+        """Answers that waited for the disk have left: send the retained messages that belong after them."""
+        sent = self._mqtt.answers_sent()
+        held = self._held_runs
+        count = 0
+        while count < len(held) and held[count].answer <= sent:
+            self._mqtt.begin(held[count])
+            count += 1
+        if count == len(held):
+            self._held_runs = _NONE_HELD
+        else:
+            del held[:count]
+
     def is_far_behind(self, qos: int) -> bool:
         """Tell whether so much waits in a queue of this session that retained messages should wait.
 
@@ -605,7 +633,11 @@ class MqttSession(Session):
         subscriber = self.subscriber
         if subscription.qos > 0 or subscriber is None or not subscriber.is_behind():
             return False
-        self._replay = replay
+        waiting = self._replay
+        if waiting is None:
+            self._replay = replay
+        elif waiting is not replay:
+            waiting.take_over(replay)
         self._mqtt.pause_for_outbox()
         return True
 
@@ -702,6 +734,10 @@ class MqttSession(Session):
             self.subscriber = None
             self.vhost.end_subscriber(subscriber)
             subscriber.close()
+        held = self._held_runs
+        self._held_runs = _NONE_HELD
+        for run in held:
+            self.connection.broker.work.begin(run)
         super().close()
         self._took_some()
 
@@ -770,6 +806,12 @@ class _Searches:
         """The oldest is done."""
         del self._searches[self._filters.popleft()]
 
+    def take_over(self, others: _Searches) -> None:
+        """Add all of `others`, which has none afterwards."""
+        for filter_ in others._filters:
+            self.put(*others._searches[filter_])
+        others.clear()
+
     def clear(self) -> None:
         """Forget all."""
         self._filters.clear()
@@ -786,6 +828,10 @@ class Replay(Job):
     def add(self, subscription: Subscription) -> None:
         """Send a subscription its retained messages."""
         self._left.put(subscription, RetainedSearch(self._session.vhost.retained(), subscription.filter))
+
+    def take_over(self, other: Replay) -> None:
+        """Send what `other` has left, too."""
+        self._left.take_over(other._left)
 
     def go_on(self, steps: Steps) -> bool:
         session = self._session
@@ -903,15 +949,22 @@ class ResumeRun(Job):
 
 
 class SubscribeRun(Job):
-    """SUBSCRIBE: one filter after the other, then SUBACK and the retained messages for them."""
+    """SUBSCRIBE: one filter after the other, then SUBACK and the retained messages for them.
+
+    If SUBACK waits for the disk, so do the retained messages, and the client is read meanwhile. If the client leaves
+    meanwhile, only a session that lasts has them.
+    """
 
     def __init__(self, session: MqttSession, request: Subscribe, version: int) -> None:
+        self.answer: i64 = 0  # the number of the SUBACK that waits
         self._session = session
         self._request = request
         self._version = version
         ids = request.properties.ids
         self._identifier = ids[0] if ids else 0
         self._codes: list[int] = []
+        self._replayed: list[Subscription] = []  # the subscriptions whose retained messages are to be sent
+        self._begun = 0  # for so many of them
         self._replay: Replay | None = None  # None: of nothing
         self._stored_replay: StoredReplay | None = None
         self._is_told = False
@@ -930,21 +983,44 @@ class SubscribeRun(Job):
             self._codes.append(code)
             is_own = code <= 2 and not each.filter.startswith(SHARED)
             if is_own and (each.handling == 0 or (each.handling == 1 and is_new)):
-                self._replay_for(each.filter)
+                self._replay_later(each.filter)
         if not self._is_told:
             self._is_told = True
             session.write_done(suback(self._request.packet_id, self._codes, self._version))
-            if self._stored_replay is not None:
-                self._stored_replay.begin()
+            if self._replayed and session.waits_for_answer(self):
+                return True
+        while self._begun < len(self._replayed):
+            if steps.left <= 0:
+                return False
+            steps.left -= SEARCH_STEPS
+            self._replay_for(self._replayed[self._begun])
+            self._begun += 1
+        if self._stored_replay is not None:
+            self._stored_replay.begin()
         return self._replay is None or self._replay.go_on(steps)
 
-    def _replay_for(self, filter_: str) -> None:
+    def _replay_later(self, filter_: str) -> None:
         session = self._session
         subscription = session.subscriptions.get(filter_)
         assert subscription is not None
+        self._replayed.append(subscription)
+        if self._stored_replay is None and (subscription.qos > 0 or session.subscriber is None):
+            self._stored_replay = session.stored_replay()
+
+    def _replay_for(self, subscription: Subscription) -> None:
+        session = self._session
+        if session.is_open():
+            current = session.subscriptions.get(subscription.filter)
+            if current is None:
+                return  # it was ended while SUBACK waited
+            subscription = current
         if subscription.qos > 0 or session.subscriber is None:
-            stored = session.stored_replay()
-            self._stored_replay = stored
+            stored = self._stored_replay
+            if stored is None:
+                if not session.is_open():
+                    return
+                stored = session.stored_replay()
+                self._stored_replay = stored
             stored.add(subscription)
             return
         replay = self._replay

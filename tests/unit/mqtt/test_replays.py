@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from engine_harness import USER, Harness
-from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, split_packets
+from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, properties, split_packets
 
 from warren.amqp.properties import BasicProperties
-from warren.mqtt.packets import packet, text
+from warren.mqtt.packets import SESSION_EXPIRY, Properties, packet, text
 from warren.mqtt.session import REPLAYED_AHEAD
 from warren.vhosts.retained import Retained
 
@@ -167,3 +167,121 @@ def test_a_session_with_many_subscriptions_returns_in_many_turns() -> None:
     assert publishes(back) == ["t/3"]
     session = harness.broker.named_clients[("/", "r")].channels[1]
     assert len(session.subscribed()) == 6000
+
+
+def held_up(version: int, qos: int, *, clean: bool) -> tuple[Harness, MqttClient]:
+    """Return a client of a session with a subscription of each QoS, whose disk takes its time from now on."""
+    harness = filled(3)
+    client = mqtt_client(harness, version, "r", clean=clean, given=None if clean else lasting())
+    for each in range(3):
+        client.subscribe(f"other/{each}", qos=each, packet_id=5)
+    client.take()
+    harness.hold_commits = True
+    if clean:
+        # An answer of an exclusive queue need not wait for the disk; one that follows such an answer has to.
+        client.peer.write_when_stored(packet(13, 0, b""), syncs=True)
+    return harness, client
+
+
+def lasting() -> Properties:
+    return properties({SESSION_EXPIRY: 100})
+
+
+def kinds(client: MqttClient) -> list[int]:
+    return [each.kind for each in client.take()]
+
+
+def subscribe(client: MqttClient, filter_: str, qos: int, *, packet_id: int = 1, retain_handling: int = 0) -> None:
+    head = packet_id.to_bytes(2, "big") + (b"\0" if client.version == 5 else b"")
+    client.peer.feed(packet(8, 2, head + text(filter_) + bytes([qos | retain_handling << 4])))
+    client.harness.settle()
+
+
+def go_on(harness: Harness) -> None:
+    harness.hold_commits = False
+    harness.settle()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("version", [4, 5])
+def test_retained_messages_follow_a_suback_that_waits_for_the_disk(version: int, qos: int, clean: bool) -> None:
+    """session.py (6)"""
+    harness, client = held_up(version, qos, clean=clean)
+    subscribe(client, "a/#", qos)
+    subscribe(client, "a/1", qos, packet_id=2)
+    assert kinds(client) == []
+    go_on(harness)
+    came = client.take()
+    order = [each.kind for each in came]
+    if clean:
+        assert order.pop(0) == 13
+    assert sorted(order) == [3, 3, 3, 3, 9, 9] and order[0] == 9
+    assert 3 in order[order.index(9, 1) :], "the one of the second subscription"
+    assert sorted(message(each, version).topic for each in came if each.kind == 3) == ["a/0", "a/1", "a/1", "a/2"]
+
+
+def test_a_later_answer_that_waits_holds_back_no_retained_messages() -> None:
+    harness, client = held_up(4, 1, clean=False)
+    subscribe(client, "a/1", 1)
+    harness.hold_commits = False
+    harness.settle()
+    harness.hold_commits = True
+    subscribe(client, "a/2", 1, packet_id=2)
+    assert kinds(client) == [9, 3]
+    go_on(harness)
+    assert kinds(client) == [9, 3]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_is_unsubscribed_while_suback_waits_is_not_sent(qos: int) -> None:
+    harness, client = held_up(4, qos, clean=False)
+    subscribe(client, "a/#", qos)
+    client.peer.feed(packet(10, 2, b"\0\x02" + text("a/#")))
+    go_on(harness)
+    assert kinds(client) == [9, 11]
+
+
+def test_a_subscription_that_is_changed_while_suback_waits_sends_as_it_is_now() -> None:
+    harness, client = held_up(5, 1, clean=False)
+    subscribe(client, "a/1", 0)
+    subscribe(client, "a/1", 1, packet_id=2, retain_handling=1)
+    go_on(harness)
+    came = client.take()
+    assert came[0].kind == 9
+    assert [message(each, 5).qos for each in came if each.kind == 3] == [1]
+
+
+def test_a_client_that_leaves_before_its_suback_finds_them_later_if_its_session_lasts() -> None:
+    harness, client = held_up(4, 1, clean=False)
+    subscribe(client, "a/#", 1)
+    client.hang_up()
+    go_on(harness)
+    assert ready(harness, "r") == 3
+    assert len(harness.broker.work) == 0
+    harness, client = held_up(4, 1, clean=True)
+    subscribe(client, "a/#", 1)
+    client.hang_up()
+    go_on(harness)
+    assert harness.vhost.queues == {} and len(harness.broker.work) == 0
+
+
+def test_a_client_that_reads_slowly_gets_what_several_subacks_held_back() -> None:
+    """Without queues: each SUBACK begins a replay, and all wait for the client."""
+    harness = filled(200, bytes(20_000))
+    client = mqtt_client(harness, client_id="r")
+    client.subscribe("other")
+    client.take()
+    harness.hold_commits = True
+    client.peer.write_when_stored(packet(13, 0, b""), syncs=True)
+    client.peer.outbox.writable = True
+    subscribe(client, "a/#", 0)
+    subscribe(client, "a/+", 0, packet_id=2)
+    subscribe(client, "+/1", 0, packet_id=3)
+    go_on(harness)
+    topics: list[str] = []
+    while came := publishes(client):
+        topics += came
+        client.peer.drained()
+        harness.settle()
+    assert len(topics) == 401
