@@ -11,8 +11,10 @@ from trio.testing import MockClock, memory_stream_pair
 
 from warren.amqp import methods
 from warren.amqp.codec import decode_method, frame, method_frame
+from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.frames import NO_PROPERTIES
 from warren.links.address_guard import AddressGuard
-from warren.links.amqp_client import NO_PROPERTIES, Channel, ClientSettings, Connection, LinkError, connect
+from warren.links.amqp_client import Channel, ClientSettings, Connection, connect
 from warren.links.amqp_uri import parse_uri
 
 SETTINGS = ClientSettings(AddressGuard(), max_message_bytes=100_000)
@@ -118,11 +120,11 @@ async def silence(peer: Peer) -> None:
     await trio.sleep_forever()
 
 
-async def fails(channel: Channel) -> LinkError:
+async def fails(channel: Channel) -> BrokerError:
     """Wait until the channel has failed and return why."""
     while True:
         try:
             channel.check()
-        except LinkError as error:
+        except BrokerError as error:
             return error
         await channel.changed.wait()

@@ -20,6 +20,7 @@ SUITES_SHARED = {("conftest", "integration"), ("durable_harness", "simulation"),
 # Each package with the ones it may import, besides itself.
 ARROWS: dict[str, set[str]] = {
     "amqp": set(),
+    "amqp_client": {"amqp"},
     "exchanges": {"amqp"},
     "msgstore/log": {"amqp"},
     "msgstore/files": {"msgstore/log"},
@@ -38,7 +39,7 @@ ARROWS: dict[str, set[str]] = {
     "testing": {"amqp", "msgstore/log", "msgstore/files", "queues", "vhosts", "channels", "server"},  # on top
     "backup": set(),  # the format of a backup directory, for its writers and readers
     "ctl": {"amqp", "backup"},
-    "links": {"amqp"},
+    "links": {"amqp", "amqp_client"},
     "cluster": set(),  # it decides for any store
     "mgmt_plugin/http": {"amqp", "server"},
     "mgmt_plugin": {"amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "server"}

@@ -25,9 +25,9 @@ from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import Timestamp, encode_table
 from warren.amqp.numbers import LONG_MAX, SECONDS_MAX, TIME_MAX_MS, count_of, is_long, is_number, seconds_of
 from warren.amqp.publishes import PublishScan, scan_publishes
+from warren.amqp_client.errors import BrokerError
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.links import shovel
-from warren.links.amqp_client import LinkError
 from warren.links.host import Parameter, Policy
 from warren.links.upstreams import UpstreamBook, validate_upstream, validate_upstream_set
 from warren.queues.arguments import ARGUMENTS, QueueArguments
@@ -130,7 +130,7 @@ def test_stored_ones_are_the_largest_that_can() -> None:
 def test_a_shovel_is_refused_or_runs(key: str, text: str) -> None:
     value = SHOVEL | {key: json.loads(text)}
     if shovel.validate("s", value):
-        with pytest.raises(LinkError):
+        with pytest.raises(BrokerError):
             shovel.parse("s", value)
         return
     definition = shovel.parse("s", value)

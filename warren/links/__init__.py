@@ -7,8 +7,8 @@ A link is a client of two brokers. It knows this one only through `host.Host` an
     upstreams       parameters of federation, which upstreams a policy names
     exchange_federation, queue_federation    one link each
     transfer        deliveries of one channel become publishes on another, with an ack mode
-    amqp_client     AMQP 0-9-1 as links need it        address_guard   where it may connect to
-    amqp_uri        URIs and their redaction            forwarding      the headers that a link writes
+    amqp_client     `warren.amqp_client` on trio        address_guard   where it may connect to
+    amqp_uri        URIs                                forwarding      the headers that a link writes
     validation      RabbitMQ's error texts for parameters
 
 Tables that follow streams and queues (`warren.lake`) are links as well, but run in a process beside the broker:

@@ -1,9 +1,8 @@
-"""AMQP URIs with RabbitMQ's parameters, and the parts of them that may be shown.
+"""AMQP URIs with RabbitMQ's parameters.
 
     amqp[s]://[user[:password]@][host[:port]][/vhost][?parameter=value&…]
 
-1. A URI without host means this broker. A path that is missing means the default vhost, ``/`` alone the empty name.
-2. Nothing that `redact_uri` or `redact` returns holds user, password or query, however broken the URI is.
+A URI without host means this broker. A path that is missing means the default vhost, ``/`` alone the empty name.
 
 Source: RabbitMQ's URI specification and its query parameters; the reasons are those of RabbitMQ 3.10.
 """
@@ -15,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from warren.amqp_client.redaction import SCHEME, redact_uri
+
 PORT: Final = 5672
 TLS_PORT: Final = 5671
 DEFAULT_HEARTBEAT_S: Final = 10
@@ -23,12 +24,8 @@ URI_MAX_CHARACTERS: Final = 16 << 10  # a password may be a token of some kiloby
 # Limit of the domain name system. The conversion of longer names to ASCII takes quadratic time.
 HOST_MAX_CHARACTERS: Final = 253
 SHORT_MAX_BYTES: Final = 255  # of a name on the wire
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
 _NO_ENTITY = re.compile("%(?![0-9A-Fa-f]{2})")
-# Up to white space or a quote: a password may hold a raw @, / or ?.
-_URI = re.compile(r"(?i)\bamqps?://[^\s\"'<>]*")
 _NUMBERS: Final = ("heartbeat", "connection_timeout", "channel_max", "frame_max", "depth")
-_WHITESPACE = re.compile(r"\s+")
 
 
 class UriError(ValueError):
@@ -130,7 +127,7 @@ def parse_uri(text: str, default_vhost: str = "/") -> BrokerUri:
     """
     if len(text) > URI_MAX_CHARACTERS:
         raise UriError(f"it has more than {URI_MAX_CHARACTERS} characters")
-    found = _SCHEME.fullmatch(text)
+    found = SCHEME.fullmatch(text)
     if found is None:
         raise UriError("{unable_to_parse_uri,no_scheme}")
     scheme = found[1].lower()
@@ -171,28 +168,3 @@ def parse_uri(text: str, default_vhost: str = "/") -> BrokerUri:
         verify=parameters.get("verify", "verify_peer") != "verify_none",
         server_name=server_name,
     )
-
-
-def redact_uri(text: str) -> str:
-    """Return one URI without user, password and query: the form for status, logs and errors."""
-    found = _SCHEME.fullmatch(text)
-    if found is None:
-        # A URI without the scheme may still contain the password.
-        return _WHITESPACE.sub("", _place(text))
-    rest = _place(found[2])
-    slashes = "" if rest.startswith("//") else "//"
-    return f"{found[1]}:{slashes}{rest}"
-
-
-def _place(text: str) -> str:
-    """Return the part after user and password and before the query, ``""`` where its bounds are unclear.
-
-    A ? before an @ begins a query with the @ in it, or belongs to the password: either would be shown with the other.
-    """
-    userinfo, _, rest = text.rpartition("@")
-    return "" if "?" in userinfo else rest.partition("?")[0]
-
-
-def redact(text: str) -> str:
-    """Return any text with the AMQP URIs in it redacted: for reasons and log lines made by others."""
-    return _URI.sub(lambda found: redact_uri(found[0]), text)

@@ -12,8 +12,10 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import NOT_FOUND
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.numbers import count_of
-from warren.links.amqp_client import ClientSettings, Connection, LinkError, PeerClosed, connect
-from warren.links.amqp_uri import BrokerUri, UriError, parse_uri, redact_uri
+from warren.amqp_client.errors import BrokerError, PeerClosed
+from warren.amqp_client.redaction import redact_uri
+from warren.links.amqp_client import ClientSettings, Connection, LinkError, connect
+from warren.links.amqp_uri import BrokerUri, UriError, parse_uri
 from warren.links.host import Host
 from warren.links.starts import Ends
 
@@ -52,13 +54,13 @@ class Endpoints:
         """Connect to the first of `uris` that can be reached; return the connection and its URI.
 
         Raises:
-            LinkError: all of them fail; the text is that of the last one, or of all.
+            BrokerError: all of them fail; the text is that of the last one, or of all.
         """
-        problems: list[LinkError] = []
+        problems: list[BrokerError] = []
         for uri in uris:
             try:
                 return await self._connect(nursery, uri, name), uri
-            except LinkError as error:
+            except BrokerError as error:
                 problems.append(error.fresh())
         if len(problems) == 1:
             raise problems[0].fresh()
@@ -84,7 +86,7 @@ async def ensure_queue(
     """Make sure that a queue exists, whatever its properties; create a durable one if not. Return its length.
 
     Raises:
-        LinkError: it cannot be looked at or created.
+        BrokerError: it cannot be looked at or created.
     """
     probe = await connection.open_channel()
     try:

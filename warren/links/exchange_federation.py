@@ -32,16 +32,10 @@ from warren.amqp.codec import method_frame
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import NOT_FOUND
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table, with_length
+from warren.amqp_client.channel import Delivery
+from warren.amqp_client.errors import BrokerError, PeerClosed
 from warren.links import forwarding, transfer
-from warren.links.amqp_client import (
-    Channel,
-    Connection,
-    Delivery,
-    LinkError,
-    PeerClosed,
-    Signal,
-    is_unknown_exchange_type,
-)
+from warren.links.amqp_client import Channel, Connection, Signal, is_unknown_exchange_type
 from warren.links.endpoints import Endpoints
 from warren.links.federation import FederationLink, delete_exchange, delete_queue, upstream_cluster_name
 from warren.links.host import LocalBinding, LocalExchange
@@ -363,7 +357,7 @@ class ExchangeLink(FederationLink):
     async def clean_up(self) -> None:
         if not self.upstream.cleans_up:
             return
-        failure: LinkError | None = None
+        failure: BrokerError | None = None
         async with trio.open_nursery() as nursery:
             try:
                 remote, self.uri = await self.endpoints.open(nursery, self.upstream.uris, self.connection_name)
@@ -374,7 +368,7 @@ class ExchangeLink(FederationLink):
                     await delete_queue(remote, queue)
                 finally:
                     await remote.close()
-            except LinkError as error:
+            except BrokerError as error:
                 failure = error.fresh()
             nursery.cancel_scope.cancel()
         if failure is not None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from warren.amqp import methods
+from warren.amqp_client.errors import BrokerError
 from warren.links import forwarding
 from warren.links.amqp_client import Connection, LinkError
 from warren.links.endpoints import Endpoints
@@ -43,9 +44,9 @@ class FederationLink(ABC):
         """Connect both ways, call `running` and carry messages for as long as that goes well.
 
         Raises:
-            LinkError: why it does not.
+            BrokerError: why it does not.
         """
-        failure: LinkError | None = None
+        failure: BrokerError | None = None
         opened: list[Connection] = []
         async with trio.open_nursery() as nursery:
             try:
@@ -54,7 +55,7 @@ class FederationLink(ABC):
                 remote, self.uri = await self.endpoints.open(nursery, self.upstream.uris, self.connection_name)
                 opened.append(remote)
                 await self.carry(nursery, remote, local, running)
-            except LinkError as error:
+            except BrokerError as error:
                 failure = error.fresh()
             finally:
                 self.transfer = None
@@ -73,16 +74,16 @@ class FederationLink(ABC):
         """Move messages, and `follow` local changes meanwhile, until one of the two fails.
 
         Raises:
-            LinkError: the first failure.
+            BrokerError: the first failure.
         """
         self.transfer = transfer
-        failures: list[LinkError] = []
+        failures: list[BrokerError] = []
         async with trio.open_nursery() as both:
 
             async def attempt(part: Callable[[], Awaitable[None]]) -> None:
                 try:
                     await part()
-                except LinkError as error:
+                except BrokerError as error:
                     failures.append(error.fresh())
                     both.cancel_scope.cancel()
 
@@ -97,7 +98,7 @@ class FederationLink(ABC):
         """Remove everything that the link made upstream, once the link is no longer wanted.
 
         Raises:
-            LinkError: the upstream cannot be reached.
+            BrokerError: the upstream cannot be reached.
         """
 
     def trusted(self, properties: bytes) -> bytes:

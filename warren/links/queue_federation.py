@@ -17,8 +17,10 @@ import trio
 
 from warren.amqp.errors import NOT_FOUND
 from warren.amqp.field_table import encode_table
+from warren.amqp_client.channel import Delivery
+from warren.amqp_client.errors import PeerClosed
 from warren.links import forwarding, transfer
-from warren.links.amqp_client import Channel, Connection, Delivery, PeerClosed, Signal
+from warren.links.amqp_client import Channel, Connection, Signal
 from warren.links.endpoints import Endpoints
 from warren.links.federation import FederationLink
 from warren.links.host import LocalQueue

@@ -23,8 +23,10 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.amqp.numbers import seconds_of
 from warren.amqp.properties import BasicProperties
+from warren.amqp_client.channel import Delivery
+from warren.amqp_client.errors import BrokerError
 from warren.links import forwarding, transfer, validation
-from warren.links.amqp_client import Channel, Connection, Delivery, LinkError
+from warren.links.amqp_client import Channel, Connection, LinkError
 from warren.links.amqp_uri import BrokerUri, parse_uri
 from warren.links.endpoints import Endpoints, ensure_queue, parse_uris, prefetch
 from warren.links.transfer import Publish, Transfer
@@ -235,14 +237,14 @@ class Shovel:
         """Connect, call `running` and move messages; return when src-delete-after is reached.
 
         Raises:
-            LinkError: the error met meanwhile.
+            BrokerError: the error met meanwhile.
         """
-        failure: LinkError | None = None
+        failure: BrokerError | None = None
         opened: list[Connection] = []
         async with trio.open_nursery() as nursery:
             try:
                 await self._attempt(nursery, opened, running)
-            except LinkError as error:
+            except BrokerError as error:
                 failure = error.fresh()
             finally:
                 self._end_transfer()

@@ -25,9 +25,10 @@ from typing import Final
 
 import trio
 
+from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.redaction import redact
 from warren.links import shovel, upstreams
-from warren.links.amqp_client import ClientSettings, LinkError
-from warren.links.amqp_uri import redact
+from warren.links.amqp_client import ClientSettings
 from warren.links.endpoints import Endpoints
 from warren.links.exchange_federation import ExchangeLink
 from warren.links.federation import FederationLink
@@ -178,7 +179,7 @@ class Supervisor:
         self._add(entry)
         try:
             entry.link = make()
-        except LinkError as error:
+        except BrokerError as error:
             self._set(entry, TERMINATED, str(error))
             return
         except Exception as error:
@@ -271,7 +272,7 @@ class Supervisor:
             try:
                 with trio.fail_after(CLEAN_UP_S):
                     await link.clean_up()
-            except (LinkError, trio.TooSlowError) as error:
+            except (BrokerError, trio.TooSlowError) as error:
                 self._log("warning", "link_left_something_upstream", entry, str(error) or "no answer in time")
             except Exception as error:
                 self._log("error", "link_failed_to_clean_up", entry, redact(repr(error)))
@@ -290,7 +291,7 @@ class Supervisor:
                 await self._host.delete_parameter(shovel.COMPONENT, vhost, name)
                 self._set(entry, TERMINATED, DONE)
                 return
-            except LinkError as error:
+            except BrokerError as error:
                 reason = str(error)
             except Exception as error:
                 # A fault of ours, in this link only.

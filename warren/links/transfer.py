@@ -20,7 +20,9 @@ from typing import Final, NamedTuple
 
 import trio
 
-from warren.links.amqp_client import Channel, Confirm, Delivery, LinkError, Signal
+from warren.amqp_client.channel import Confirm, Delivery
+from warren.amqp_client.errors import BrokerError
+from warren.links.amqp_client import Channel, LinkError, Signal
 
 NO_ACK: Final = "no-ack"
 ON_PUBLISH: Final = "on-publish"
@@ -139,16 +141,16 @@ class Transfer:
         """Move messages until the limit is reached.
 
         Raises:
-            LinkError: either side ended, the consumer was cancelled, or a mandatory message found no queue.
+            BrokerError: either side ended, the consumer was cancelled, or a mandatory message found no queue.
         """
-        failure: LinkError | None = None
+        failure: BrokerError | None = None
         async with trio.open_nursery() as nursery:
 
             async def guarded(task: Callable[[], object]) -> None:
                 nonlocal failure
                 try:
                     await task()  # type: ignore[misc]
-                except LinkError as error:
+                except BrokerError as error:
                     failure = failure or error.fresh()
                 nursery.cancel_scope.cancel()
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warren.amqp.numbers import count_of, milliseconds_of, seconds_of
+from warren.amqp_client.errors import BrokerError
 from warren.links import transfer, validation
-from warren.links.amqp_client import LinkError
 from warren.links.amqp_uri import BrokerUri, parse_uri
 from warren.links.endpoints import parse_uris, prefetch
 from warren.links.host import Parameter, Policy
@@ -169,7 +169,7 @@ class UpstreamBook:
         for name in sorted(chosen):
             try:
                 found.append(_upstream(name, vhost, chosen[name]))
-            except LinkError:
+            except BrokerError:
                 continue  # no URI to connect to
         return found
 

@@ -15,7 +15,8 @@ from typing import Final
 
 from warren.amqp.field_table import encode_table
 from warren.amqp.numbers import is_long, is_number
-from warren.links.amqp_uri import SHORT_MAX_BYTES, UriError, parse_uri, redact, redact_uri
+from warren.amqp_client.redaction import redact, redact_uri
+from warren.links.amqp_uri import SHORT_MAX_BYTES, UriError, parse_uri
 
 URIS_MAX: Final = 100  # they are looked at in one go
 Json = object

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from warren.links.amqp_uri import UriError, parse_uri, redact, redact_uri
+from warren.amqp_client.redaction import redact, redact_uri
+from warren.links.amqp_uri import UriError, parse_uri
 
 
 def test_every_part_of_a_uri_is_read() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from warren.links.amqp_client import Confirm
+from warren.amqp_client.channel import Confirm
 from warren.links.transfer import SPARE_CONFIRMS, SettlementWindow
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from warren.links.amqp_client import LinkError
+from warren.amqp_client.errors import BrokerError
 from warren.links.shovel import parse, validate
 
 VALID = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://h", "dest-queue": "b"}
@@ -149,7 +149,7 @@ def test_everything_wrong_at_once_comes_in_the_order_of_rabbitmq() -> None:
 )
 def test_each_mistake_has_its_sentence(changes: dict[str, Any], sentences: list[str]) -> None:
     assert validate("t", VALID | changes) == sentences
-    with pytest.raises(LinkError):
+    with pytest.raises(BrokerError):
         parse("t", VALID | changes)
 
 

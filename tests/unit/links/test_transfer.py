@@ -9,7 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from warren.links.amqp_client import NO_PROPERTIES, Channel, Confirm, Delivery, LinkError, Returned, Signal
+from warren.amqp_client.channel import Confirm, Delivery, Returned
+from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.frames import NO_PROPERTIES
+from warren.links.amqp_client import Channel, LinkError, Signal
 from warren.links.transfer import BATCH, BATCH_HEADER_BYTES, RETRY_S, Publish, Transfer
 
 
@@ -40,7 +43,7 @@ class PaperChannel:
         self.confirms: list[Confirm] = []
         self.returned: list[Returned] = []
         self.cancelled: set[str] = set()
-        self.failure: LinkError | None = None
+        self.failure: BrokerError | None = None
         self.log: list[object] = []
         self.keys: list[str] = []
         self.published = 0
@@ -115,7 +118,7 @@ def run(test: Test, ack_mode: str = "on-confirm", limit: int | None = None, rewr
             try:
                 await transfer.run()
                 outcome = ""
-            except LinkError as error:
+            except BrokerError as error:
                 outcome = str(error)
 
         async with trio.open_nursery() as nursery:

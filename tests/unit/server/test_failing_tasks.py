@@ -14,7 +14,8 @@ from link_host import LOOPBACK_SETTINGS as SETTINGS
 
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import encode_table
-from warren.links.amqp_client import Connection, LinkError, connect
+from warren.amqp_client.errors import BrokerError
+from warren.links.amqp_client import Connection, connect
 from warren.links.amqp_uri import BrokerUri
 from warren.msgstore.files import store as store_module
 from warren.server import application as application_module
@@ -135,7 +136,7 @@ def test_a_turn_of_the_reactor_that_fails_is_followed_by_another_one(error: Base
         fault = Mock(side_effect=[error])
         with patch.object(application_module, "log", Mock(warning=fault)):
             # A turn writes its log lines at its end.
-            with pytest.raises(LinkError):
+            with pytest.raises(BrokerError):
                 await before.declare_queue(QueueDeclaration("amq.forbidden", durable=True))
             await place.until(lambda: fault.call_count > 0)
         channel = await (await place.connect()).open_channel()
@@ -151,7 +152,7 @@ def test_a_turn_of_the_reactor_that_fails_is_followed_by_another_one(error: Base
 def test_a_login_that_fails_is_refused_and_the_next_one_is_not(error: BaseException) -> None:
     async def test(place: Place) -> None:
         authenticator = place.management.authenticator
-        with patch.object(authenticator, "check", side_effect=error), pytest.raises(LinkError, match="refused"):
+        with patch.object(authenticator, "check", side_effect=error), pytest.raises(BrokerError, match="refused"):
             await place.connect()
         await place.connect()
         assert place.failures("login") == 1

@@ -9,8 +9,9 @@ import pytest
 import trio
 
 from warren.amqp.declarations import QueueDeclaration
+from warren.amqp_client.errors import BrokerError, PeerClosed
 from warren.links.address_guard import AddressGuard, networks
-from warren.links.amqp_client import ClientSettings, Connection, LinkError, PeerClosed, connect
+from warren.links.amqp_client import ClientSettings, Connection, connect
 from warren.links.amqp_uri import BrokerUri
 from warren.server.application import Application
 from warren.server.logins.authenticator import Authenticator
@@ -196,7 +197,7 @@ def test_connections_from_inside_take_no_room_from_those_that_have_not_logged_in
         waiting = await trio.open_tcp_stream("127.0.0.1", place.port)
         await waiting.send_all(b"AMQP\0\0\x09\x01")
         assert await waiting.receive_some()
-        with pytest.raises(LinkError):
+        with pytest.raises(BrokerError):
             await place.outside("alice", "alice")
         await (await place.inside(INTERNAL_USER, place.password)).close()
         await waiting.aclose()
