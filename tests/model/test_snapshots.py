@@ -27,7 +27,16 @@ from warren.amqp import methods as m
 from warren.channels.broker import Broker
 from warren.msgstore.log import columns
 from warren.server.copies import snapshots as snapshots_module
-from warren.server.copies.snapshots import Busy, DiskLow, QueueGone, Snapshot, SnapshotError, Snapshots, TooMany
+from warren.server.copies.snapshots import (
+    Busy,
+    Deleted,
+    DiskLow,
+    QueueGone,
+    Snapshot,
+    SnapshotError,
+    Snapshots,
+    TooMany,
+)
 from warren.server.management import Management
 from warren.server.shares import Quota
 from warren.server.supervision import Supervision
@@ -280,6 +289,53 @@ def test_chunks_are_of_a_size_and_written_as_they_come(tmp_path: Path) -> None:
     assert [row.body for row in rows] == bodies
 
 
+@pytest.mark.parametrize("count", [40, 2000])
+def test_the_first_rows_are_there_after_one_look_however_many_there_are(tmp_path: Path, count: int) -> None:
+    place = Place(tmp_path)
+    bodies = place.publish(count)
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    place.desk.between = look
+
+    async def read() -> tuple[int, list[Row]]:
+        async with trio.open_nursery() as nursery:
+            snapshot = place.snapshots.begin(place.broker.queue("q"), "id", "", 60, nursery, unacked=False)
+            assert snapshot.most == count
+            await snapshot.progress()
+            at = looks
+            chunk = snapshot.maybe_chunk(snapshot.written - 1)
+            assert chunk is not None and not snapshot.ready
+            rows = rows_of(snapshot.path.read_bytes()[chunk.position : chunk.position + chunk.size])
+            await snapshot.over.wait()
+        return at, rows
+
+    with mock.patch.object(snapshots_module, "LOOK_MESSAGES", 10):
+        at, rows = trio.run(read)
+    assert at <= 2 and looks >= count // 10
+    assert [row.body for row in rows] == bodies[:10]
+
+
+def test_a_snapshot_never_has_more_rows_than_it_could_have_when_it_began(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.publish(50)
+    place.client.send(1, *[m.BasicGet(0, "q", False) for _ in range(20)])
+    place.client.take()
+
+    def give_back() -> None:
+        place.desk.between = lambda: None
+        place.client.send(1, m.BasicNack(0, True, True))
+        place.publish(30)
+
+    place.desk.between = give_back
+    with mock.patch.object(snapshots_module, "LOOK_MESSAGES", 3):
+        snapshot, rows = place.make()
+    assert len(rows) <= snapshot.most == 50
+
+
 def test_a_file_that_would_make_the_disk_short_is_given_up(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.publish(10)
@@ -328,7 +384,7 @@ def test_a_snapshot_that_is_deleted_while_it_is_made_is_gone(tmp_path: Path) -> 
         place.snapshots.delete(snapshot)
 
     place.desk.between = delete
-    with pytest.raises(QueueGone):
+    with pytest.raises(Deleted):
         place.make()
     assert list(place.directory.iterdir()) == [] and place.snapshots.of(["/"]) == []
 

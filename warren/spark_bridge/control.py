@@ -54,7 +54,8 @@ RETRY_PAUSE_MAX_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = (1 << 31) - 1
 _RETRIED: Final = (429, 500, 502, 503, 504)
 _NOTHING_DONE: Final = (429, 503)  # the broker was too busy to begin
-_POLL_DOUBLINGS: Final = 3
+SNAPSHOT_LINE_S: Final = 600.0
+BUSY_PAUSE_S: Final = 2.0
 _READ_BYTES: Final = 1 << 20
 NODE_CONNECT_S: Final = 2.0  # to one of several nodes
 
@@ -130,7 +131,11 @@ class SealedFiles(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A frozen copy of a queue, with the offsets [0, end)."""
+    """A frozen copy of a queue, with the offsets [0, end), which may still be in the making.
+
+    `end` is not below the number of its rows. Offsets that it does not have come as if compaction had removed them.
+    `failure`: why it cannot be read; None: it can.
+    """
 
     snapshot: str
     id: str
@@ -138,6 +143,7 @@ class Snapshot(NamedTuple):
     end: int
     bytes: int
     expires_at: Any
+    failure: str | None = None
 
 
 class Session(NamedTuple):
@@ -424,6 +430,8 @@ class BrokerClient:
                 else:
                     if reached > pos:
                         break
+                    if snapshot is not None:
+                        continue  # it is being made: the broker answers when there are more rows, or after a while
                     if attempt >= self._retries:
                         raise self._unlike(f"offset {pos} of {queue} does not come")
                 self._pause(attempt, None)
@@ -512,22 +520,24 @@ class BrokerClient:
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def make_snapshot(self, queue: str, *, ttl_s: int = 3600, unacked: bool = False) -> Snapshot:
-        """Have the broker keep a copy of the current messages of `queue`, and return it when it is complete.
+        """Have the broker keep a copy of the current messages of `queue`, and return it when it is begun.
+
+        While others are being made it is waited for, as long as `SNAPSHOT_LINE_S`.
 
         Raises:
-            Refused: the queue is a stream, the disk is too full, or the copy could not be made.
+            Refused: the queue is a stream, or the disk is too full.
         """
-        body = {"ttl_s": ttl_s, "unacked": unacked}
-        # Not repeated when it is unknown whether it was begun: it could be made twice.
-        found = self._object("POST", ("warren", "snapshots", self.vhost, queue), body, repeat=False)
-        attempt = 0
-        while (state := found.get("state", "ready")) == "making":
-            self._pause(attempt, None)
-            attempt = min(attempt + 1, _POLL_DOUBLINGS)
-            found = self._object("GET", ("warren", "snapshots", self.vhost, queue, str(found.get("snapshot"))))
-        if state != "ready":
-            raise Refused(f"the snapshot of {queue} could not be made: {found.get('reason') or state}")
-        return self._snapshot(found)
+        body = {"ttl_s": ttl_s, "unacked": unacked, "wait_s": 0}
+        give_up_s = time.monotonic() + SNAPSHOT_LINE_S
+        while True:
+            try:
+                # Not repeated when it is unknown whether it was begun: it could be made twice.
+                found = self._object("POST", ("warren", "snapshots", self.vhost, queue), body, repeat=False)
+                return self._snapshot(found)
+            except Unreachable as error:
+                if error.error != "busy" or time.monotonic() >= give_up_s:
+                    raise
+            self._pause(0, BUSY_PAUSE_S)
 
     def snapshot(self, queue: str, snapshot: str) -> Snapshot:
         """Return an existing snapshot."""
@@ -550,9 +560,10 @@ class BrokerClient:
                 snapshot=str(found["snapshot"]),
                 id=str(found["id"]),
                 first=int(found["first"]),
-                end=int(found["end"]),
+                end=int(found["most"] if found["end"] is None else found["end"]),
                 bytes=int(found["bytes"]),
                 expires_at=found.get("expires_at"),
+                failure=str(found.get("reason") or "it failed") if found.get("state") == "failed" else None,
             )
         )
 

@@ -397,20 +397,28 @@ class Export:
         if state.state == manifest.COMPLETE:
             return
         if state.source["snapshot"] is None:
+            size = self._client.describe(name).bytes
             made = self._client.make_snapshot(name, ttl_s=SNAPSHOT_TTL_S)
             for each in (state, after):
                 each.source["snapshot"] = made.snapshot
                 each.positions[name] = Position(made.id, 0, base=0)
             state.save(self._note)
-        try:
-            made = self._client.snapshot(name, str(state.source["snapshot"]))
-        except NoSnapshot:
-            raise NoSnapshot(
-                f"the snapshot that was being exported to {self.place} does not exist any more: "
-                "delete the directory, and export again"
-            ) from None
+        else:
+            try:
+                made = self._client.snapshot(name, str(state.source["snapshot"]))
+            except NoSnapshot:
+                raise NoSnapshot(
+                    f"the snapshot that was being exported to {self.place} does not exist any more: "
+                    "delete the directory, and export again"
+                ) from None
+            if made.failure is not None:
+                raise NoSnapshot(
+                    f"the snapshot that was being exported to {self.place} could not be completed "
+                    f"({made.failure}): delete the directory, and export again"
+                )
+            size = made.bytes
         first = state.positions[name].next
-        self._watcher.planned(made.end - first, made.bytes * (made.end - first) // max(1, made.end))
+        self._watcher.planned(made.end - first, size * (made.end - first) // max(1, made.end))
         self._take_all(_Source(name, name, 0, made.id, first, made.end, made.bytes, made.snapshot))
         self._commit()
 
@@ -513,6 +521,8 @@ class Export:
                     properties=not FROM_PROPERTIES.isdisjoint(names),
                     snapshot=source.snapshot,
                 ):
+                    if source.snapshot is not None and not chunk.count:
+                        return  # it has fewer rows than it could have had
                     first, end = max(at, chunk.first), min(chunk.end, source.end)
                     batches = list(to_record_batches(chunk, self._reading, context, first=first, end=end))
                     rows = sum(batch.num_rows for batch in batches)

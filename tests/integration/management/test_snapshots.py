@@ -108,6 +108,29 @@ def test_what_clients_have_is_in_it_when_that_is_asked_for(place: Place, amqp: C
     channel.basic_ack(method.delivery_tag)
 
 
+def test_it_is_read_while_it_is_made_and_a_range_may_end_where_it_could(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    bodies = fill(channel, "q", 3000)
+    for _ in range(4):
+        method, _, _ = channel.basic_get("q")
+    answer = place.api.ask("POST", f"/warren/snapshots/{place.v}/q", {"wait_s": 0})
+    begun = answer.json
+    assert answer.status in (201, 202) and begun["most"] == 3000
+    assert answer.status == 201 or (begun["state"], begun["end"]) == ("making", None)
+    plan = place.api.post(
+        f"/warren/data/{place.v}/q/plan", {"from": 0, "to": 3000, "id": begun["id"], "snapshot": begun["snapshot"]}
+    ).json
+    assert plan["bounds"][0] == 0 and plan["bounds"][-1] == 3000
+    # The first request waits for rows that are not written.
+    rows = read(place.api, place.v, "q", begun["id"], 0, 3000, begun["snapshot"], missing=4)
+    assert [row.body for row in rows] == bodies[4:]
+    assert read(place.api, place.v, "q", begun["id"], 2996, 3000, begun["snapshot"], missing=4) == []
+    place.api.eventually(path_of(place, begun), lambda found: found["state"] == "ready" and found["end"] == 2996)
+    path = f"/warren/data/{place.v}/q/chunks?from=0&to=3001&snapshot={begun['snapshot']}"
+    assert place.api.ask("GET", path).status == 400
+    channel.basic_ack(method.delivery_tag, multiple=True)
+
+
 def test_an_empty_queue_has_an_empty_snapshot(place: Place, amqp: Connect) -> None:
     channel: Any = amqp().channel()
     channel.queue_declare("q")
@@ -170,6 +193,8 @@ def test_a_user_who_may_read_the_queue_and_has_no_tag_may_make_one(place: Place,
         ("q", {"ttl_s": 1e12}, 400),
         ("q", {"ttl_s": "soon"}, 400),
         ("q", {"unacked": "perhaps"}, 400),
+        ("q", {"wait_s": -1}, 400),
+        ("q", {"wait_s": 3600}, 400),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -81,6 +81,7 @@ class MemoryBroker(BrokerClient):
         self.asked: list[str] = []
         self.failures: dict[int, int] = {}  # by the first offset of a batch
         self.limit: int | None = None
+        self.holes = 0  # at the end of a snapshot, as of one that is begun and has fewer rows than it could have
         self.life = ""  # of this broker, which its first claim of a session enters; empty: it tells none
 
     def __enter__(self) -> Self:
@@ -175,13 +176,17 @@ class MemoryBroker(BrokerClient):
         snapshot: str | None = None,
     ) -> Iterator[Chunk]:
         self.asked.append(f"read {queue} {first} {end} {'b' * bodies}{'p' * properties}")
-        for at in range(first // CHUNK_ROWS * CHUNK_ROWS, end, CHUNK_ROWS):
+        holes = self.holes if snapshot is not None else 0
+        last = min(end, self._there(snapshot or queue).end - holes)
+        for at in range(first // CHUNK_ROWS * CHUNK_ROWS, last, CHUNK_ROWS):
             found = self._there(snapshot or queue, id, end)
             if max(at, first) < found.first:
                 raise Gone(f"the oldest offset is {found.first}", 410)
-            low, high = max(at, found.first), min(at + CHUNK_ROWS, found.end)
+            low, high = max(at, found.first), min(at + CHUNK_ROWS, found.end - holes)
             there = [sent for sent in found.messages if low <= sent.offset < high]
             yield from read_chunks(chunk_of(there, low, high, bodies=bodies, properties=properties))
+        if last < end:
+            yield from read_chunks(chunk_of([], max(first, last), end, compacted=True))
 
     def files(self, queue: str, first: int, end: int, id: str) -> SealedFiles:
         return SealedFiles("", "/nowhere", {}, ())
@@ -201,6 +206,7 @@ class MemoryBroker(BrokerClient):
         found = self._there(queue)
         name = f"snapshot-{len(self.queues)}"
         messages = [sent._replace(offset=number) for number, sent in enumerate(found.messages)]
+        messages += [Sent(found.end + number) for number in range(self.holes)]
         self.queues[name] = MemoryQueue("snapshot", found.id, 0, messages)
         return Snapshot(name, found.id, 0, len(messages), ROW_BYTES * len(messages), None)
 

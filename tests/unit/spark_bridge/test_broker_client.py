@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import pickle
 import socket
 import ssl
@@ -149,15 +150,31 @@ def test_stages_are_put_committed_and_deleted(broker: FakeBroker, client: Broker
     assert broker.asked[0].body == b"frames"
 
 
-def test_a_snapshot_that_takes_time_is_waited_for(broker: FakeBroker, client: BrokerClient) -> None:
-    making = {"snapshot": "s", "id": "i", "first": 0, "end": None, "count": 0, "bytes": 0, "state": "making"}
+def test_a_snapshot_is_not_waited_for(broker: FakeBroker, client: BrokerClient) -> None:
+    making = {"snapshot": "s", "id": "i", "first": 0, "end": None, "most": 9, "bytes": 0, "state": "making"}
     ready = making | {"end": 5, "bytes": 50, "state": "ready", "expires_at": 1}
-    broker.replies = [Reply(making, 202), Reply(making), Reply(ready)]
-    assert client.make_snapshot("q", ttl_s=60) == Snapshot("s", "i", 0, 5, 50, 1)
-    assert [asked.method for asked in broker.asked] == ["POST", "GET", "GET"]
-    broker.replies = [Reply(making, 202), Reply(making | {"state": "failed", "reason": "disk"})]
-    with pytest.raises(Refused, match="disk"):
-        client.make_snapshot("q")
+    broker.replies = [Reply(making, 202), Reply(ready), Reply(making | {"state": "failed", "reason": "disk"})]
+    assert client.make_snapshot("q", ttl_s=60) == Snapshot("s", "i", 0, 9, 0, None)
+    assert json.loads(broker.asked[0].body) == {"ttl_s": 60, "unacked": False, "wait_s": 0}
+    assert client.snapshot("q", "s") == Snapshot("s", "i", 0, 5, 50, 1)
+    assert client.snapshot("q", "s").failure == "disk"
+
+
+def test_the_rows_of_a_snapshot_in_the_making_are_waited_for(broker: FakeBroker, client: BrokerClient) -> None:
+    nothing = Reply(b"", headers=(("X-Warren-Next", "4"),))
+    rest = Reply(chunk_of([], 6, 9, compacted=True), headers=(("X-Warren-Next", "9"),))
+    broker.replies = [chunks(0, 4), *[nothing] * 8, chunks(4, 6), rest]  # more often than a request is repeated
+    found = list(client.read("q", 0, 9, "i1", snapshot="s"))
+    assert [(each.first, each.end, each.count) for each in found] == [(0, 4, 4), (4, 6, 2), (6, 9, 0)]
+
+
+def test_a_snapshot_waits_in_line_while_others_are_made(
+    broker: FakeBroker, client: BrokerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warren.spark_bridge.control.BUSY_PAUSE_S", 0.0)
+    ready = {"snapshot": "s", "id": "i", "first": 0, "end": 2, "bytes": 0}
+    broker.replies = [*[Reply({"error": "busy"}, 503)] * 9, Reply(ready, 201)]
+    assert client.make_snapshot("q").end == 2
 
 
 # --- answers that are refusals -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from warren.spark_bridge import export_targets, manifest
+from warren.spark_bridge.control import Snapshot
 from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, NoSnapshot, UsageError
 from warren.spark_bridge.export import Export, ExportOptions, Planned
 from warren.spark_bridge.manifest import Manifest
@@ -455,6 +456,27 @@ def test_a_snapshot_that_expired_before_the_export_went_on_is_told(broker: Expor
     for name in [name for name in broker.queues if name.startswith("snapshot")]:
         del broker.queues[name]
     with pytest.raises(NoSnapshot, match="delete the directory"):
+        run(broker, tmp_path, **SMALL)
+
+
+def test_a_snapshot_with_fewer_rows_than_planned_is_complete(broker: ExportBroker, tmp_path: Path) -> None:
+    broker.queue("orders", 5)
+    broker.holes = 3
+    state = run(broker, tmp_path)
+    assert (state.state, state.rows, state.covered, state.missing, state.lost) == ("complete", 5, 5, 0, 0)
+
+
+def test_a_snapshot_that_failed_before_the_export_went_on_is_told(
+    broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.queue("orders", 5)
+    with pytest.MonkeyPatch.context() as patch:
+        Killer(patch, 9)
+        with pytest.raises(Killed):
+            run(broker, tmp_path, **SMALL)
+    found = Snapshot("s", "i1", 0, 5, 0, None, "the disk is low on space")
+    monkeypatch.setattr(broker, "snapshot", lambda queue, snapshot: found)
+    with pytest.raises(NoSnapshot, match=r"the disk is low on space.*delete the directory"):
         run(broker, tmp_path, **SMALL)
 
 

@@ -8,7 +8,8 @@
    be followed by ``@`` and the life of the broker in which the reader's data was written. Then the reader gets an error
    when the histories have diverged (409): the broker was restored from a backup, or is a copy.
 3. Answers contain synced messages only, and an answer is always the same for the same range. Only the places where a
-   range is cut into chunks may differ.
+   range is cut into chunks may differ. A snapshot can be read while it is being made: a request waits for its rows, at
+   most a while, after which its answer has none.
 4. It needs no tag: a user who may read the queue over AMQP may read it here. So a queue that belongs to a connection is
    neither listed nor described.
 5. For a stream with followers, descriptions and plans give the end of its sealed part, and the nodes that serve it, too
@@ -135,6 +136,8 @@ async def answer_of(
         if at > first and at < ranges.bounds()[0]:
             break  # retention has overtaken us: return what we have; the next request is answered with 410
         pieces, following = await ranges.read(at, end, wanted)
+        if not pieces:
+            break  # a snapshot that is being made: the next request gets the next rows
         more = sum(map(len, pieces))
         try:
             hold(more)
@@ -182,10 +185,7 @@ class DataPortHandlers(Handlers):
     def _the_ranges(self, call: Call, identifier: str | None, snapshot_id: str | None) -> tuple[Ranges, Known | None]:
         """Return the ranges that the caller means, and the caller's knowledge of them."""
         if snapshot_id:
-            snapshot = the_snapshot(call, self._snapshots, snapshot_id)
-            if not snapshot.ready:
-                raise HttpError(409, "not_ready", "the snapshot is being made")
-            ranges: Ranges | None = SnapshotRanges(snapshot)
+            ranges: Ranges | None = SnapshotRanges(the_snapshot(call, self._snapshots, snapshot_id))
         else:
             the_restored_vhost(call)
             queue = the_shared_queue(call)

@@ -7,7 +7,8 @@
 1. Chunks in files are sent as they are, compressed or not: a chunk may begin before the requested range and end after
    it. Only whole columns are left out.
 2. `read` returns chunks and the offset where they end. The end is never before the beginning, so a reader that
-   continues there comes to an end.
+   continues there comes to an end. Only of a snapshot that is being made may it be the beginning itself: after
+   `PROGRESS_S` without the row, or when the answer already has others.
 3. `cut` counts bodies and properties as they are in a reader's memory, not as they are compressed. Of a chunk that is
    cut it counts the part: a range that begins in the middle of a chunk does not have the bytes of all of it.
 """
@@ -48,7 +49,16 @@ from warren.queues.claims import ClaimQueue
 from warren.queues.offset_columns import RANGE_MESSAGES, read_columns
 from warren.queues.offset_queue import OffsetQueue
 from warren.queues.queue import Queue
-from warren.server.copies.snapshots import Snapshot
+from warren.server.copies.snapshots import (
+    MAKING,
+    Busy,
+    Deleted,
+    DiskLow,
+    QueueGone,
+    Snapshot,
+    SnapshotError,
+    TooMany,
+)
 from warren.server.draining.drains import Drains
 from warren.server.threads import CHUNKS, SNAPSHOTS, in_thread
 from warren.streams.sealed_reads import read_sealed
@@ -58,6 +68,7 @@ from warren.vhosts.virtual_host import VirtualHost
 DIVERGED: Final = "diverged"
 OFFSET_DIGITS_MAX: Final = 19
 RETRY_AFTER_S: Final = 2
+PROGRESS_S: Final = 10.0  # the most that a reader waits for the next rows of a snapshot
 PIECES_MAX: Final = 100_000
 LOOK_MESSAGES: Final = 1024  # at a time
 BESIDE_BYTES: Final = 8 << 20  # the most that a chunk has in addition to its largest message
@@ -335,44 +346,83 @@ class ClaimRanges:
         return await _encoded(columns), following
 
 
+_REFUSALS: Final[dict[type[SnapshotError], tuple[int, str]]] = {
+    DiskLow: (507, "disk_low"),
+    Busy: (503, "busy"),
+    TooMany: (429, "too_many"),
+    QueueGone: (404, "no_queue"),
+    Deleted: (404, "no_snapshot"),
+}
+
+
+def refused(error: SnapshotError) -> HttpError:
+    """Return the answer for a snapshot that cannot be made."""
+    status, word = _REFUSALS[type(error)]
+    headers = (("Retry-After", str(RETRY_AFTER_S)),) if status in (429, 503) else ()
+    return HttpError(status, word, str(error), headers)
+
+
 class SnapshotRanges:
-    """A snapshot, which is ready."""
+    """A snapshot, complete or in the making, for one request."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.id = snapshot.queue_id
         self.queue: OffsetQueue | None = None
         self._snapshot = snapshot
+        self._has_read = False
 
     def bounds(self) -> tuple[int, int]:
-        return 0, self._snapshot.count
+        return 0, self._snapshot.most
 
     async def cut(
         self, first: int, end: int, piece_bytes: int, most_bytes: int | None = None
     ) -> tuple[list[int], list[int]]:
+        """Cut exactly where chunks are written, and evenly after that."""
+        snapshot = self._snapshot
         pieces = _Pieces(first, piece_bytes, most_bytes)
-        for chunk in self._snapshot.chunks:
+        for chunk in snapshot.chunks:
             await give_way()
             if pieces.has_enough():
-                break
+                return pieces.made()
             begin, behind = max(first, chunk.first), min(chunk.end, end)
             if begin < behind:
                 pieces.add(begin, behind, chunk.content_bytes * (behind - begin) // (chunk.end - chunk.first))
+        if pieces.end < end:
+            if snapshot.ready:
+                pieces.add(pieces.end, end, 0)  # rows that are not in it
+            else:
+                await pieces.add_evenly(end, max(1, snapshot.message_bytes))
         return pieces.made()
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
-        for chunk in self._snapshot.chunks:
-            if chunk.first <= first < chunk.end:
-                try:
-                    path, missing = self._snapshot.path, wanted.missing_parts()
-                    pieces = await in_thread(
-                        SNAPSHOTS, _read_chunk, path, chunk.position, chunk.size, missing, abandon=True
-                    )
-                except FileNotFoundError:
-                    raise HttpError(404, "no_snapshot", "the snapshot has expired") from None
-                if not pieces:
-                    raise HttpError(500, "damaged", "the snapshot is damaged on disk: take another")
-                return pieces, min(chunk.end, end)
-        raise not_found()
+        """Return the next chunk, and wait for it only if this is the first of the answer.
+
+        Raises:
+            HttpError: the snapshot is gone, damaged, or could not be completed.
+        """
+        snapshot = self._snapshot
+        if not self._has_read:
+            with trio.move_on_after(PROGRESS_S):
+                while snapshot.state == MAKING and snapshot.written <= first:
+                    await snapshot.progress()
+        if snapshot.error is not None:
+            raise refused(snapshot.error)
+        chunk = snapshot.maybe_chunk(first)
+        if chunk is None:
+            if snapshot.ready:
+                return ColumnsWriter(compacted=True).finish(first, end).encode(), end
+            return [], first
+        self._has_read = True
+        try:
+            missing = wanted.missing_parts()
+            pieces = await in_thread(
+                SNAPSHOTS, _read_chunk, snapshot.path, chunk.position, chunk.size, missing, abandon=True
+            )
+        except FileNotFoundError:
+            raise HttpError(404, "no_snapshot", "the snapshot has expired") from None
+        if not pieces:
+            raise HttpError(500, "damaged", "the snapshot is damaged on disk: take another")
+        return pieces, min(chunk.end, end)
 
 
 def _read_chunk(path: Path, position: int, size: int, missing: list[int]) -> list[Piece]:

@@ -1,7 +1,8 @@
 """Snapshots of queues: made for readers, which need no tag, read by them over the data port, listed for operators.
 
 1. A user who may read a queue over AMQP may make a snapshot of it, and read and delete its snapshots.
-2. A request for a snapshot is answered when the snapshot is complete, or after `WAIT_S` with its progress.
+2. A request for a snapshot is answered when the snapshot is complete, or after `wait_s` with its progress. It can be
+   read in either case.
 
 Snapshots and their content are described in ``server.copies.snapshots``.
 """
@@ -18,39 +19,30 @@ from warren.channels.access import READ
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import the_vhost, visible_vhosts
-from warren.mgmt_plugin.resources.ranges import incarnation_of
+from warren.mgmt_plugin.resources.ranges import incarnation_of, refused
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.msgstore.log.message_log import MessageLog
-from warren.server.copies.snapshots import MAKING, Busy, DiskLow, QueueGone, Snapshot, SnapshotError, Snapshots, TooMany
+from warren.server.copies.snapshots import MAKING, Snapshot, SnapshotError, Snapshots
 from warren.streams.stream import Stream
 
 TTL_S: Final = 3600
 TTL_MAX_S: Final = 7 * 24 * 3600
 WAIT_S: Final = 40.0
-RETRY_AFTER_S: Final = 2
-_REFUSALS: Final[dict[type[SnapshotError], tuple[int, str]]] = {
-    DiskLow: (507, "disk_low"),
-    Busy: (503, "busy"),
-    TooMany: (429, "too_many"),
-    QueueGone: (404, "no_queue"),
-}
 
 
 class SnapshotOrder(msgspec.Struct):
-    """How long a snapshot is kept, and whether it contains messages that clients have not acknowledged."""
+    """How long a snapshot is kept, and whether it contains messages that clients have not acknowledged.
+
+    `wait_s`: how long the answer waits for it to be complete; 0: the client reads it while it is being made.
+    """
 
     ttl_s: float = TTL_S
     unacked: bool = False
-
-
-def _refused(error: SnapshotError) -> HttpError:
-    status, word = _REFUSALS[type(error)]
-    headers = (("Retry-After", str(RETRY_AFTER_S)),) if status in (429, 503) else ()
-    return HttpError(status, word, str(error), headers)
+    wait_s: float = WAIT_S
 
 
 def describe(snapshot: Snapshot) -> Described:
-    """Return the description of a snapshot; `end` is None before it is complete."""
+    """Return the description of a snapshot; `end` is None before it is complete, and never above `most`."""
     return {
         "snapshot": snapshot.id,
         "vhost": snapshot.vhost,
@@ -60,6 +52,7 @@ def describe(snapshot: Snapshot) -> Described:
         "reason": None if snapshot.error is None else str(snapshot.error),
         "first": 0,
         "end": snapshot.count if snapshot.ready else None,
+        "most": snapshot.most,
         "count": snapshot.count,
         "bytes": snapshot.bytes,
         "user": snapshot.user,
@@ -106,6 +99,8 @@ class SnapshotHandlers(Handlers):
             raise bad_request(f"queue '{name}' is a stream: streams are read by offset")
         if not 0 < order.ttl_s <= TTL_MAX_S:
             raise bad_request(f"ttl_s must be a number up to {TTL_MAX_S}")
+        if not 0 <= order.wait_s <= WAIT_S:
+            raise bad_request(f"wait_s must be a number from 0 to {WAIT_S:g}")
         snapshots = self._snapshots
         try:
             snapshot = snapshots.begin(
@@ -117,12 +112,12 @@ class SnapshotHandlers(Handlers):
                 unacked=order.unacked,
             )
         except SnapshotError as error:
-            raise _refused(error) from None
-        with trio.move_on_after(WAIT_S):
+            raise refused(error) from None
+        with trio.move_on_after(order.wait_s):
             await snapshot.over.wait()
         if snapshot.error is not None:
             snapshots.delete(snapshot)
-            raise _refused(snapshot.error)
+            raise refused(snapshot.error)
         place = "/".join(quote(part, safe="") for part in (snapshot.vhost, snapshot.queue, snapshot.id))
         status = 202 if snapshot.state == MAKING else 201
         headers = (("Location", f"/api/warren/snapshots/{place}"),)

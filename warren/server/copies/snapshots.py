@@ -1,6 +1,7 @@
 """Make snapshots: the messages of a queue at one time, copied into a file that can be read any number of times.
 
     queue --look--> chunks of columns --thread--> snapshots/<id>         rows 0, 1, ... as they would leave the queue
+                                                       `--> readers, chunk by chunk, while it is being made
 
 1. Nothing happens to the queue: counts, order and `redelivered` stay as they are. Consumers and publishers continue.
 2. A snapshot has the messages that were ready when it began, except those that a consumer takes before the copy reaches
@@ -13,6 +14,12 @@
 5. Memory: about two chunks for each snapshot that is being made (at most `MAKING_QUOTA`), and what a look reads.
 6. No file is made while the disk is short (`store.disk_free_min_bytes`). A snapshot that would make it short is
    cancelled.
+7. A row can be read as soon as its chunk is written, and the first look makes a chunk: the time to the first row does
+   not depend on the number of messages. Readers do not change the copy: it is made at its own pace, so that consumers
+   take as few messages before it as possible. Row n is the same message for every reader.
+8. A snapshot has at most `most` rows: the messages that were ready or unacked when it began. A range may end there
+   before the number of rows is known. The rows that it then lacks were never in it.
+9. A snapshot that fails while it is being made cannot be read any longer, not even the rows that were written.
 
 The time of a row is when the message was published, or when the snapshot was begun if that time is unknown.
 """
@@ -23,6 +30,7 @@ import itertools
 import os
 import secrets
 import time
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from heapq import merge
 from pathlib import Path
@@ -79,6 +87,10 @@ class QueueGone(SnapshotError):
     """The queue was deleted meanwhile."""
 
 
+class Deleted(SnapshotError):
+    """The snapshot was deleted, or its time was over, before it was complete."""
+
+
 class SnapshotChunk(NamedTuple):
     """The rows from `first` up to `end`: place and bytes in the file, and bytes when uncompressed."""
 
@@ -102,6 +114,8 @@ class Snapshot:
     begun_ms: int
     ends_at_s: float  # on trio's clock
     expires_ms: int
+    most: int  # rows that it can have
+    message_bytes: int  # of an average body, when it began
     state: str = MAKING
     error: SnapshotError | None = None
     count: int = 0
@@ -109,11 +123,39 @@ class Snapshot:
     chunks: list[SnapshotChunk] = field(default_factory=list)
     over: trio.Event = field(default_factory=trio.Event)  # it is ready, or has failed
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _progress: trio.Event = field(default_factory=trio.Event)
 
     @property
     def ready(self) -> bool:
-        """Whether it can be read."""
+        """Whether it is complete."""
         return self.state == READY
+
+    @property
+    def written(self) -> int:
+        """The number of rows that can be read now."""
+        return self.chunks[-1].end if self.chunks else 0
+
+    def maybe_chunk(self, row: int) -> SnapshotChunk | None:
+        """Return the chunk with this row; None when it is not written."""
+        if row >= self.written:
+            return None
+        return self.chunks[bisect_right(self.chunks, row, key=lambda chunk: chunk.end)]
+
+    async def progress(self) -> None:
+        """Wait until a chunk is written, or until the snapshot is complete or has failed."""
+        await self._progress.wait()
+
+    def add_chunk(self, chunk: SnapshotChunk) -> None:
+        """Note a chunk that is written, and wake those that wait for progress."""
+        self.chunks.append(chunk)
+        self._progress.set()
+        self._progress = trio.Event()
+
+    def end_as(self, state: str) -> None:
+        """Become READY or FAILED, and wake all."""
+        self.state = state
+        self._progress.set()
+        self.over.set()
 
 
 class Snapshots:
@@ -175,6 +217,8 @@ class Snapshots:
             now_ms,
             trio.current_time() + ttl_s,
             now_ms + round(1000 * ttl_s),
+            int(queue.message_count),
+            int(queue.ready_bytes) // max(1, int(queue.ready_count)),
         )
         self._snapshots[snapshot.id] = snapshot
         self._changed.set()
@@ -205,9 +249,9 @@ class Snapshots:
         try:
             with snapshot.scope:
                 await _Maker(snapshot, queue, mark, had, self._management).run()
-                snapshot.state = READY
+                snapshot.end_as(READY)
             if snapshot.state == MAKING:
-                raise QueueGone("it was deleted")
+                raise Deleted("the snapshot was deleted, or has expired, while it was being made")
         except SnapshotError as error:
             self._failed(snapshot, error)
         except OSError as error:
@@ -223,12 +267,12 @@ class Snapshots:
             )
         finally:
             if snapshot.state == MAKING:
-                snapshot.state = FAILED
-            snapshot.over.set()
+                snapshot.end_as(FAILED)
 
     def _failed(self, snapshot: Snapshot, error: SnapshotError) -> None:
-        snapshot.state, snapshot.error = FAILED, error
+        snapshot.error = error
         _unlink(snapshot.path)
+        snapshot.end_as(FAILED)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -281,6 +325,8 @@ class _Maker:
                 for seen in await self._look(cursor):
                     if self._was_there(seen) and self._add(seen.message, redelivered=seen.redelivered):
                         await self._write()
+                if not self._snapshot.chunks:
+                    await self._write()  # for readers that wait
             if self._queue.deleted:
                 raise QueueGone(f"queue '{self._queue.name}' was deleted meanwhile")
             await self._write()
@@ -348,7 +394,7 @@ class _Maker:
         columns = self._writer.finish(first, snapshot.count)
         self._writer = self._new_writer()
         size = await in_thread(SNAPSHOTS, _append, self._file, snapshot.path.parent, columns, self._minimum_bytes)
-        snapshot.chunks.append(SnapshotChunk(first, snapshot.count, self._position, size, int(columns.content_bytes)))
+        snapshot.add_chunk(SnapshotChunk(first, snapshot.count, self._position, size, int(columns.content_bytes)))
         self._position += size
 
 
