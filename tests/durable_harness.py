@@ -98,7 +98,10 @@ class DiskStore(MemoryStore):
 
 
 class DurableHarness(Harness):
-    """A broker on `fs`. Begin with an empty one; continue with `restart`."""
+    """A broker on `fs`. Begin with an empty one; continue with `restart`.
+
+    `is_replicated`: other nodes copy the log. Nothing is committed then before ``store.hold`` is False.
+    """
 
     def __init__(
         self,
@@ -107,6 +110,8 @@ class DurableHarness(Harness):
         now_ms: int = START_MS,
         memory_bytes: int = 64 << 20,
         shape: Shape = SHAPE,
+        *,
+        is_replicated: bool = False,
     ) -> None:
         super().__init__()
         self._fs = fs or SimulatedFileSystem()
@@ -117,6 +122,7 @@ class DurableHarness(Harness):
         self.found_clean = found.clean
         self.broker = Broker(self.broker.limits, self._entropy, seed=1, log=log)
         self.store: DiskStore = DiskStore(self.broker, store)
+        log.is_replicated = is_replicated
         log.now_ms = now_ms
         self.broker.journal.lane.begin(self._catalogue.get(_APPLIED, 0))
         self._follow(take_durable_changes(self.broker, self.store))
@@ -127,6 +133,7 @@ class DurableHarness(Harness):
         self._restore_messages()
         store.resume(log.last_crc, log.next_lsn, log.epoch, log.store_id, log.algorithm)
         log.begin_epoch(int(log.epoch), now_ms, new_life_id())
+        self.store.hold = is_replicated
         self.settle()
 
     def _restore_messages(self) -> None:
@@ -168,7 +175,9 @@ class DurableHarness(Harness):
         self.broker.log.force()
         self.settle()
 
-    def restart(self, *, clean: bool, down_s: float = 0, memory_bytes: int | None = None) -> DurableHarness:
+    def restart(
+        self, *, clean: bool, down_s: float = 0, memory_bytes: int | None = None, is_replicated: bool = False
+    ) -> DurableHarness:
         """Return the next process on the same disk, `down_s` later. `clean`: stop in order, else as by kill -9."""
         if clean:
             for client in list(self.clients.values()):
@@ -179,7 +188,7 @@ class DurableHarness(Harness):
         self.store.close()
         now_ms = int(self.broker.log.now_ms) + round(down_s * 1000)
         memory_bytes = self._memory_bytes if memory_bytes is None else memory_bytes
-        return DurableHarness(self._fs, self._catalogue, now_ms, memory_bytes, self._shape)
+        return DurableHarness(self._fs, self._catalogue, now_ms, memory_bytes, self._shape, is_replicated=is_replicated)
 
 
 def _everything() -> PermissionPut:

@@ -49,6 +49,7 @@ AREAS = (
     "dead_letter",
     "priority",
     "quorum",
+    "read_committed",
     "stream_declaring",
     "streams",
     "stream_keeping",

@@ -37,7 +37,7 @@ def changed_queues(queues: list[Queue], start: i64, stop: i64, lengths: Lengths)
         queue = queues[at]
         if queue.deleted:
             continue
-        ready: i64 = queue.ready.count
+        ready: i64 = queue.ready_count
         unacked: i64 = queue.unacked_count
         lengths.messages += ready + unacked
         lengths.ready += ready

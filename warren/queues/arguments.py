@@ -188,6 +188,7 @@ ARGUMENTS: Final = (
     Argument("storage", CHOICE, choices=("memory", "disk"), wrong="invalid_storage"),
     Argument("consumer-prefetch-max", INTEGER, low=1, noun="maximum prefetch of consumers"),
     Argument("max-unacked", INTEGER, low=1, noun="maximum of unacknowledged messages"),
+    Argument("read-committed", FLAG, noun="value for reading committed messages"),
     # Of streams only.
     Argument("max-age", AGE, wrong="invalid_max_age", classic=False, quorum=False, stream=True, noun="max age"),
     Argument(
@@ -486,6 +487,8 @@ def _conflict(values: Table, queue_type: str) -> tuple[str, str]:
         if values.get("single-active-consumer") is True:
             return "key-shared", '"not with x-single-active-consumer, which leaves one consumer for all keys"'
     if values.get("storage") == "memory":
+        if values.get("read-committed") is True:
+            return "read-committed", '"not with x-storage memory, where nothing is committed"'
         if queue_type == QUORUM:
             return "storage", '"not memory: a quorum queue keeps its messages on disk"'
         if "max-length" not in values and "max-length-bytes" not in values:

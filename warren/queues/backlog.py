@@ -134,9 +134,11 @@ class Backlog(IndexOwner):
     # --- in and out -----------------------------------------------------------------------------------------------
 
     def skip_number(self) -> i64:
-        """Return the number of a message that does not wait: the backlog is empty, and a consumer gets it at once."""
+        """Return the number of a message that does not wait: a consumer gets it at once, or it dies."""
         number: i64 = self.next_number
         self.next_number = number + 1
+        if self._tail:
+            self._tail.append(None)  # its numbers end with the last one
         return number
 
     def append(self, message: Message) -> i64:

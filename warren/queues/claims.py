@@ -219,7 +219,7 @@ class ClaimQueue(OffsetQueue):
         waits for the disk.
         """
         claimed = Claimed(most, room_bytes, any_size=any_size)
-        if queue.paused or queue.deleted or self.deleted:
+        if queue.is_shut or queue.deleted or self.deleted:
             return claimed
         queue.used()
         if queue.keeper is not None:

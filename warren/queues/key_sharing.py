@@ -153,20 +153,23 @@ class KeySharing:
 
     # --- out --------------------------------------------------------------------------------------------------------
 
-    def maybe_hand_over(self, message: Message) -> bool:
-        """Hand a new message to a consumer at once if one may have it; the queue has nothing else to deliver now."""
+    def maybe_hand_over(self, message: Message, is_stored: bool) -> i64:
+        """Hand a new message to a consumer at once if one may have it, and return its place; else -1.
+
+        The queue has nothing else to deliver now.
+        """
         queue = self._queue
         if queue.is_search_long or not self._backlog.is_empty() or queue.is_restrained():
-            return False
+            return -1
         text = self.key_of(message)
         key = self._keys.get(text)
         consumer = queue.pick() if key is None else self._maybe_next(key)
         if consumer is None:
-            return False
-        place: i64 = queue.hand_over(consumer, message, 0)
+            return -1
+        place: i64 = queue.hand_over(consumer, message, 0, is_stored)
         if not consumer.no_ack:
             self._bind(key, text, place, consumer)
-        return True
+        return place
 
     def maybe_look_past(self) -> bool:
         """Set the last message aside when it is the only one in the backlog; False when a look is not enough.

@@ -1,7 +1,7 @@
 """The limits of a queue: x-max-length, x-max-length-bytes, and the way to keep them (x-overflow).
 
 1. Limits count ready messages. They are enforced after each publish and each return; a head that is on disk is dropped
-   when it has been read.
+   when it has been read. A publish is refused by counting those, too, that wait for their commit.
 2. When there are too many messages `LEAVE_MAX` go at once, the rest when the timers run again.
 3. Room that is reserved for a commit counts as used, until the messages come or the reservation is cancelled. They are
    accepted whatever the limits are by then.
@@ -46,11 +46,12 @@ class LengthLimit:
     def has_space_for(self, count: i64, body_bytes: i64) -> bool:
         """Tell whether `count` messages with `body_bytes` bytes would fit if consumers took none."""
         rules = self._rules
-        ready = self._queue.ready
-        if rules.max_length >= 0 and ready.count + self._promised + count > rules.max_length:
+        queue = self._queue
+        if rules.max_length >= 0 and queue.ready_count + self._promised + count > rules.max_length:
             return False
         return (
-            rules.max_length_bytes < 0 or ready.body_bytes + self._promised_bytes + body_bytes <= rules.max_length_bytes
+            rules.max_length_bytes < 0
+            or queue.ready_bytes + self._promised_bytes + body_bytes <= rules.max_length_bytes
         )
 
     def promise(self, count: i64, body_bytes: i64) -> None:

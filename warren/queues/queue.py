@@ -12,6 +12,8 @@
 7. In a key-shared queue (2) and (3), and the order of messages, hold for each key, as ``queues.key_sharing`` says.
 8. For a consumer that wants only some of the messages (2) is about those that it wants: ``queues.selective``. A queue
    with such consumers has a keeper.
+9. In a queue with a ``gate`` a message is ready only once it is committed (``queues.commit_gate``). Until then
+   basic.get waits for it, as for one that is being read from disk.
 
 The making of a queue (declaration, ownership, deletion) belongs to ``vhosts.virtual_host``.
 """
@@ -29,6 +31,7 @@ from warren.amqp.properties import priority_of
 from warren.msgstore.log.message import HEADER_AT, Message
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.arguments import QueueArguments
+from warren.queues.commit_gate import CommitGate
 from warren.queues.consumer_groups import NOBODY, ConsumerGroups
 from warren.queues.counters import DeathCounts, MessageCounts
 from warren.queues.dead_letter import REJECTED
@@ -36,7 +39,7 @@ from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.effective_policy import NO_POLICY, EffectivePolicy
 from warren.queues.held_lanes import HeldLane
 from warren.queues.key_sharing import KeySharing
-from warren.queues.lanes import HELD_FROM, UNDELIVERED
+from warren.queues.lanes import HELD_FROM, LANE_SHIFT, UNDELIVERED
 from warren.queues.origin import CHANNEL, LETTER, PROMISED, RELEASED
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue_host import QueueHost
@@ -106,8 +109,11 @@ class Queue(Receiver):
         self.keeper: RuleKeeper | None = None
         self.sharing: KeySharing | None = None  # with x-key-shared; there is a keeper then
         self.selective: SelectiveConsumers | None = None  # None: all consumers want all; else there is a keeper
+        self.gate: CommitGate | None = None  # None: messages are ready when they come; else there is a keeper
         self.paused: bool = False
-        self._restrained: bool = False  # paused, or with a limit of unacked messages, or being given some back
+        self.is_recovering: bool = False  # recovered messages wait for the first commit of this life
+        self.is_shut: bool = False  # for one of these two reasons
+        self._restrained: bool = False  # shut, or with a limit of unacked messages, or being given some back
         self._returning: int = 0  # how many channels are giving messages back, step by step
         self._host = host
         self._log = host.log
@@ -126,23 +132,23 @@ class Queue(Receiver):
 
     @property
     def ready_count(self) -> i64:
-        """The number of ready messages."""
-        return self.ready.count
+        """The number of ready messages, with those that are not committed yet."""
+        return self.ready.count + self.ready.uncommitted_count
 
     @property
     def message_count(self) -> i64:
         """The number of messages, ready or unacked."""
-        return self.ready.count + self.unacked_count
+        return self.ready.count + self.ready.uncommitted_count + self.unacked_count
 
     @property
     def ready_bytes(self) -> i64:
         """Their bodies."""
-        return self.ready.body_bytes
+        return self.ready.body_bytes + self.ready.uncommitted_bytes
 
     @property
     def message_bytes(self) -> i64:
         """The bodies of all messages, ready or unacked."""
-        return self.ready.body_bytes + self.unacked_bytes
+        return self.ready.body_bytes + self.ready.uncommitted_bytes + self.unacked_bytes
 
     def persistent(self) -> tuple[int, int]:
         """Return how many messages are stored and survive a restart, ready or unacked, and their bodies in bytes."""
@@ -240,25 +246,43 @@ class Queue(Receiver):
         return outcome
 
     def _add(self, keeper: RuleKeeper, message: Message) -> None:
-        ready = self.ready
         lane: i64 = 0
         if self.has_levels:
-            lane = ready.lane_for(priority_of(message.header_frame(), HEADER_AT))
+            lane = self.ready.lane_for(priority_of(message.header_frame(), HEADER_AT))
+        gate = self.gate
+        if gate is not None and gate.takes(message):
+            gate.hold(message, lane)
+            return
+        self._make_ready(keeper, message, lane, is_stored=False, hands_over=True)
+
+    def make_ready(self, message: Message, place: i64, nth: i64) -> None:
+        """Take a message that the gate has held, and that is stored: the `nth` of those that become ready together."""
+        keeper = self.keeper
+        assert keeper is not None
+        keeper.expiry.becomes_ready(message)
+        given = self._make_ready(keeper, message, place >> LANE_SHIFT, is_stored=True, hands_over=nth <= DRAIN_BUDGET)
+        assert given == place, "a message is ready at another place than it was given"
+
+    def _make_ready(self, keeper: RuleKeeper, message: Message, lane: i64, *, is_stored: bool, hands_over: bool) -> i64:
+        """Hand a message to a consumer, unless not `hands_over`, or have it wait for one; return its place."""
+        ready = self.ready
         sharing = self.sharing
         selective = self.selective
-        if selective is not None:
+        given: i64 = -1
+        if selective is not None or not hands_over:
             pass  # `drain` finds the consumers that want it
         elif sharing is not None:
             # On the runnable list older messages of other keys go first.
-            if self._hungry and not self._scheduled and sharing.maybe_hand_over(message):
-                return
+            if self._hungry and not self._scheduled:
+                given = sharing.maybe_hand_over(message, is_stored)
         elif self._hungry and ready.count == 0:
             consumer = self._let_wait() if self.is_search_long else self.pick()
             if consumer is not None:
-                self.hand_over(consumer, message, lane)
-                return
+                given = self.hand_over(consumer, message, lane, is_stored)
+        if given >= 0:
+            return given
         place: i64 = ready.append(message, lane)
-        if message.persistent and self.stores:
+        if message.persistent and self.stores and not is_stored:
             ready.store(message, place)
         if selective is not None and selective.came(lane):
             self._hungry = True
@@ -267,6 +291,12 @@ class Queue(Receiver):
             self.wake_if_hungry()  # earlier messages may be waiting for the disk, or for another consumer
         if sharing is not None and self._hungry and (self._scheduled or not sharing.maybe_look_past()):
             self.wake()
+        return place
+
+    def released(self) -> None:
+        """Continue after messages have become ready."""
+        self.wake_if_hungry()
+        self.serve_waiters()
 
     def publish_steps(self) -> i64:
         return 1 if self.keeper is None else RULED_STEPS
@@ -295,10 +325,13 @@ class Queue(Receiver):
         if keeper is not None:
             keeper.length.void_promise()
 
-    def hand_over(self, consumer: Consumer, message: Message, lane: i64) -> i64:
-        """Deliver a message that has just come and need not wait; return its place."""
+    def hand_over(self, consumer: Consumer, message: Message, lane: i64, is_stored: bool) -> i64:
+        """Deliver a message that has just come, or become ready, and need not wait; return its place."""
         place: i64 = self.ready.skip(lane)
-        if not consumer.no_ack and message.persistent and self.stores:
+        if is_stored:
+            if consumer.no_ack:
+                self.ready.settle(message, place)
+        elif not consumer.no_ack and message.persistent and self.stores:
             self.ready.store(message, place)
         if message.attempts > 0:
             self.redelivered += 1
@@ -351,6 +384,8 @@ class Queue(Receiver):
         self.ready.restore(index, clean)
         if index.has_expiring or self.keeper is not None:
             self.need_keeper().restored(index)
+        if self.gate is not None and self._log.is_replicated:
+            self.gate.await_first_commit()
 
     def held(self, lane: int) -> HeldLane | None:
         """Return a lane of held messages (`queues.lanes`): DELAYED, PARKED, UNDELIVERED; None if it was never used."""
@@ -568,7 +603,14 @@ class Queue(Receiver):
             return False
         if self.keeper is not None and not self.keeper.expiry.expire():
             return False  # `serve_waiters` when all has
-        return self.ready.is_ready()
+        return self._is_next_here()
+
+    def _is_next_here(self) -> bool:
+        """Tell whether the next message is in memory and committed, or does not exist."""
+        ready = self.ready
+        if self.is_recovering:
+            return self.ready_count == 0
+        return (ready.count > 0 or ready.uncommitted_count == 0) and ready.is_ready()
 
     def call_when_ready(self, waiter: Callable[[], None]) -> None:
         """Have `waiter` called when the oldest message has been read from disk, or returned messages are in place."""
@@ -589,7 +631,7 @@ class Queue(Receiver):
         if keeper is not None:
             keeper.used()
             keeper.expiry.expire()
-        while self.ready.count > 0 and not self.paused:
+        while self.ready.count > 0 and not self.is_shut:
             if not self.ready.is_ready():
                 return False  # the messages before it have expired just now
             sharing = self.sharing
@@ -631,7 +673,7 @@ class Queue(Receiver):
     def serve_waiters(self) -> None:
         """Let waiters for the next message continue, if it is here."""
         waiters = self._load_waiters
-        if waiters and not self._returning and self.ready.is_ready():
+        if waiters and not self._returning and self._is_next_here():
             self._load_waiters = None
             for waiter in waiters:
                 waiter()
@@ -642,8 +684,10 @@ class Queue(Receiver):
 
     def purge(self) -> int:
         """Drop all ready messages and return their number."""
-        count = int(self.ready.count)
+        count = int(self.ready_count)
         self.ready.purge()
+        if self.gate is not None:
+            self.gate.purge()
         self._loaded(0, 0)
         return count
 
@@ -661,6 +705,9 @@ class Queue(Receiver):
         if selective is not None:
             selective.close()
             self.selective = None
+        if self.gate is not None:
+            self.gate.close()
+            self.gate = None
         self.ready.close()
         self.sharing = None
         keeper = self.keeper
@@ -703,8 +750,19 @@ class Queue(Receiver):
         keeper = self.need_keeper()
         keeper.change(rules)
         keeper.length.keep()
+        self._fit_gate()
         self._fit_consumers()
         self.wake()
+
+    def _fit_gate(self) -> None:
+        """Have new messages wait for their commit, or not."""
+        gate = self.gate
+        waits = self.stores and self.rules.waits_for_commit(self._log.is_replicated)
+        if waits and gate is None:
+            self.gate = CommitGate(self, self._host)
+        elif gate is not None and not waits:
+            self.gate = None
+            gate.open()
 
     def _fit_consumers(self) -> None:
         for consumer in self.consumers:
@@ -728,17 +786,22 @@ class Queue(Receiver):
     def pause(self, *, paused: bool) -> None:
         """Deliver nothing until resumed; publishing continues."""
         self.paused = paused
-        self._restrain()
+        self.shut()
         if not paused:
             self.wake()
 
+    def shut(self) -> None:
+        """Give out nothing while there is a reason. Code that removes one wakes the queue."""
+        self.is_shut = self.paused or self.is_recovering
+        self._restrain()
+
     def _restrain(self) -> None:
-        self._restrained = self.paused or self.rules.max_unacked >= 0 or self._returning > 0
+        self._restrained = self.is_shut or self.rules.max_unacked >= 0 or self._returning > 0
 
     def is_restrained(self) -> bool:
         """Tell (and note) that the rules do not allow deliveries now. Code that changes that wakes the queue."""
         if self._restrained and (
-            self.paused or self._returning > 0 or 0 <= self.rules.max_unacked <= self.unacked_count
+            self.is_shut or self._returning > 0 or 0 <= self.rules.max_unacked <= self.unacked_count
         ):
             self._hungry = False
             return True
@@ -884,6 +947,8 @@ class Queue(Receiver):
     def check_invariants(self) -> None:
         """Assert (1) and (2) of the module header, for key-shared queues (7). For tests."""
         self.ready.check_invariants()
+        if self.gate is not None:
+            self.gate.check_invariants()
         assert self.unacked_count >= 0
         assert self.unacked_bytes >= 0 and (self.unacked_count > 0 or self.unacked_bytes == 0)
         if self.sharing is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64, mypyc_attr
 
+from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.counters import DeathTable
@@ -25,6 +26,7 @@ class QueueHost:
         self.log = log
         self.timers = timers
         self.deaths = DeathTable()  # shared by all hosts of a broker
+        self.sync_confirms: bool = True  # a confirm means synced, not just written
 
     def post_letter(self, queue: Queue, message: Message, place: i64, reason: str) -> None:
         """Dead-letter a message that has left `place` of `queue`, now or in a later turn, and settle it with that.
@@ -57,6 +59,10 @@ class QueueHost:
     def partition_of(self, queue: Queue) -> int:
         """Return which partition of a super stream `queue` is, counted from 0; -1: it is not a partition."""
         return -1
+
+    def awaits_declaration(self, queue: Queue, waiter: BatchWaiter) -> bool:
+        """Tell whether the declaration of `queue` is not durable yet; `waiter` is told when it is."""
+        return False
 
     def maybe_remembered(self, name: str) -> bytes | None:
         """Return the value remembered under `name` (`remember`); None: there is nothing."""

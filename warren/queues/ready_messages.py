@@ -48,6 +48,9 @@ class ReadyMessages:
     ) -> None:
         self.count: i64 = 0
         self.body_bytes: i64 = 0
+        # Those that are not ready before they are committed (`queues.commit_gate`), and their bodies.
+        self.uncommitted_count: i64 = 0
+        self.uncommitted_bytes: i64 = 0
         self.next_place: i64 = 0  # of the message that `take_next`, `take_oldest` or `take_head` returned last
         self.next_redelivered: bool = False  # whether that may have been delivered before
         self.store_id = store_id
@@ -144,6 +147,13 @@ class ReadyMessages:
         if lanes is None:
             return self._backlog.skip_number()
         return lane << LANE_SHIFT | self._lane_in_use(lanes, lane).skip_number()
+
+    def place_after(self, lane: i64, ahead: i64) -> i64:
+        """Return the place that a lane gives out after the next `ahead` ones."""
+        lanes = self._lanes
+        if lanes is None:
+            return self._backlog.next_number + ahead
+        return lane << LANE_SHIFT | (self._lane_in_use(lanes, lane).next_number + ahead)
 
     def put_back(self, message: Message, place: i64) -> None:
         """Put `message` back where it was, to wait again."""
@@ -496,6 +506,15 @@ class ReadyMessages:
         for backlog in self._backlogs():
             backlog.clear()
         self._forget()
+
+    def purge_places(self, lane: i64, count: i64) -> None:
+        """Settle the messages at the next `count` places of a lane, and give these places to nobody. It is empty."""
+        backlog = self.backlog(lane)
+        index = self.index_of(lane)
+        first: i64 = backlog.next_number
+        if index is not None:
+            self._log.batch.settle_waiting(index, first, first + count)
+        backlog.next_number = first + count
 
     def close(self) -> None:
         """Release everything: the queue is deleted. The log forgets its messages with the queue."""

@@ -175,7 +175,8 @@ class Retries:
     def dies(self, message: Message, reason: str) -> None:
         """Let a message die that has no place in the queue: it gets one, until its dead letter has another."""
         ready = self._queue.ready
-        place: i64 = ready.skip(0)
+        gate = self._queue.gate
+        place: i64 = ready.skip(0) if gate is None else gate.take_place(0)
         if message.persistent and self._queue.stores:
             ready.store(message, place)
         self._deaths.add(message, place, reason)

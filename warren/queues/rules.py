@@ -78,6 +78,7 @@ class QueueRules:
         self.memory_only: bool = False
         self.prefetch_max: i64 = -1
         self.max_unacked: i64 = -1
+        self.read_committed: i64 = -1  # 1: only committed messages are delivered, 0: all are
         self.max_age_ms: i64 = -1  # of a stream
 
     def is_plain(self) -> bool:
@@ -98,7 +99,14 @@ class QueueRules:
             and not self.memory_only
             and self.prefetch_max < 0
             and self.max_unacked < 0
+            and self.read_committed != 1
         )
+
+    def waits_for_commit(self, is_replicated: bool) -> bool:
+        """Tell whether a delivery waits for the commit of its message; `is_replicated`: other nodes copy the log."""
+        if self.read_committed >= 0:
+            return self.read_committed == 1
+        return self.is_quorum and is_replicated
 
     def retry_delay_ms(self, returns: i64) -> i64:
         """Return how long a message waits after its `returns`-th return, counted from 1."""
@@ -143,6 +151,8 @@ def rules_of(arguments: QueueArguments, policies: EffectivePolicy) -> QueueRules
     max_age = _text(values, "max-age")
     if max_age is not None:
         rules.max_age_ms = age_ms(max_age)
+    if "read-committed" in values:
+        rules.read_committed = 1 if values["read-committed"] is True else 0
     rules.memory_only = values.get("storage") == "memory"
     _set_overflow(rules, values)
     _set_dead_lettering(rules, values)

@@ -183,6 +183,7 @@ class Leader:
         """Return the store that the threads use instead of `store`."""
         self._store, self._log = store, log
         store.commits_alone = False
+        log.is_replicated = True
         self.shipping = Shipping(self._fs, log.epochs)
         self._state = replace(self._state, epoch=int(log.epoch), leader=self.me)
         return ShippedStore(store, self.shipping)

@@ -41,6 +41,10 @@ class Journal:
         """Have `change` remembered, and return its ticket; 0: there is nothing to wait for."""
         return 0
 
+    def awaits(self, ticket: int, waiter: BatchWaiter) -> bool:
+        """Tell whether the change with `ticket` is not durable yet; `waiter` is told when it is."""
+        return False
+
 
 class MetadataJournal(Journal):
     """The journal of a broker. The shell sets ``on_durable`` once; it is called when more changes are durable."""
@@ -57,6 +61,7 @@ class MetadataJournal(Journal):
         self._gathered: deque[MetadataChange] = deque()
         self._holds: int = 0
         self._is_putting: bool = False
+        self._waiters: list[tuple[int, BatchWaiter]] = []  # for a ticket
 
     def append(self, change: MetadataChange) -> int:
         """Have `change` remembered, and return its ticket. The caller settles the turn."""
@@ -66,6 +71,12 @@ class MetadataJournal(Journal):
         else:
             self._put(change)
         return self.last_ticket
+
+    def awaits(self, ticket: int, waiter: BatchWaiter) -> bool:
+        if ticket <= self.committed_ticket:
+            return False
+        self._waiters.append((ticket, waiter))
+        return True
 
     def hold(self) -> None:
         """Gather appended changes until `release`, which puts them into one frame of the log (3)."""
@@ -114,6 +125,11 @@ class MetadataJournal(Journal):
         self.lane.durable = batch.end
         if self.on_durable is not None:
             self.on_durable()
+        if self._waiters:
+            due = [waiter for ticket, waiter in self._waiters if ticket <= self.committed_ticket]
+            self._waiters = [entry for entry in self._waiters if entry[0] > self.committed_ticket]
+            for waiter in due:
+                waiter.batch_done(batch.number)
 
 
 class _ChangesInBatch(BatchWaiter):

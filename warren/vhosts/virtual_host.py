@@ -32,6 +32,7 @@ from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import Histories
 from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import is_cacheable_route, route
+from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.arguments import CLASSIC, QUORUM, STREAM, QueueArguments
@@ -137,7 +138,6 @@ class VirtualHost(QueueHost):
         self.policies = PolicyBook()
         self.limits: dict[str, int] = {}  # as `vhosts.limits` reads them
         self.open_connections: int = 0
-        self.sync_confirms: bool = True  # a confirm means synced, not just written
         self._sorted_queues: list[Queue] = []
         self._sorted_version: i64 = 0
         self.tracing: bool = False  # copies go to amq.rabbitmq.trace; switched by the broker
@@ -215,7 +215,7 @@ class VirtualHost(QueueHost):
         consumers: i64 = 0
         for queue in self.queues.values():
             messages += queue.message_count
-            ready += queue.ready.count
+            ready += queue.ready_count
             unacked += queue.unacked_count
             consumers += len(queue.consumers)
         return int(messages), int(ready), int(unacked), int(consumers)
@@ -634,6 +634,9 @@ class VirtualHost(QueueHost):
         # A queue that goes later than the vhost, with its connection, has nowhere to send letters.
         if self._letters is not None:
             self._letters.post(queue, message, place, reason)
+
+    def awaits_declaration(self, queue: Queue, waiter: BatchWaiter) -> bool:
+        return self._journal.awaits(int(queue.ticket), waiter)
 
     def has_letters_waiting(self, timer: Timer) -> bool:
         return self._letters is not None and self._letters.must_wait(timer)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import Table, encode_table
 from warren.amqp.numbers import TIME_MAX_MS
-from warren.queues.arguments import ARGUMENTS, INTEGER, QueueArguments, backoff_delays
+from warren.queues.arguments import ARGUMENTS, FLAG, INTEGER, QueueArguments, backoff_delays
 from warren.queues.effective_policy import EffectivePolicy, PolicySettings, policy_key_error
 from warren.queues.rules import (
     DEDUP_KEYS,
@@ -81,6 +81,8 @@ SAME_FOR_BOTH: list[tuple[str, object, str, object]] = [
     ("visibility-timeout", 5, "visibility_timeout_ms", 5),
     ("consumer-prefetch-max", 5, "prefetch_max", 5),
     ("max-unacked", 5, "max_unacked", 5),
+    ("read-committed", True, "read_committed", 1),
+    ("read-committed", False, "read_committed", 0),
 ]
 
 
@@ -131,6 +133,25 @@ def test_no_rules_are_a_plain_queue() -> None:
 
 
 # --- quorum queues ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "policy", "quorum", "alone", "replicated"),
+    [
+        ({}, {}, False, False, False),
+        ({}, {}, True, False, True),
+        ({"read-committed": True}, {}, False, True, True),
+        ({"read-committed": False}, {}, True, False, False),
+        ({}, {"read-committed": False}, True, False, False),
+        ({"read-committed": True}, {"read-committed": False}, True, True, True),
+    ],
+)
+def test_a_quorum_queue_of_several_nodes_waits_for_commits_unless_told_otherwise(
+    values: Table, policy: Table, quorum: bool, alone: bool, replicated: bool
+) -> None:
+    made = rules(values, policy, quorum=quorum)
+    assert (made.waits_for_commit(False), made.waits_for_commit(True)) == (alone, replicated)
+    assert made.is_plain() == (not quorum and not alone)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +243,7 @@ def test_listed_delays_repeat_their_last(delays: list[int], returns: int) -> Non
 
 CHOICES: dict[str, list[str]] = {row.key: list(row.choices) for row in ARGUMENTS if row.choices}
 NUMBERS = {row.key: row for row in ARGUMENTS if row.kind == INTEGER}
+FLAGS = {row.key for row in ARGUMENTS if row.kind == FLAG}
 
 
 def possible(key: str) -> st.SearchStrategy[object]:
@@ -234,6 +256,8 @@ def possible(key: str) -> st.SearchStrategy[object]:
     if key in NUMBERS:
         row = NUMBERS[key]
         return st.integers(row.low, row.low + 20) | st.integers(row.low, row.high)
+    if key in FLAGS:
+        return st.booleans()
     if key == "retry-backoff":
         return st.sampled_from([[5], ["5s", 7], "exponential:1s:9s"])
     return st.sampled_from(["", "a", "b"])
@@ -274,6 +298,8 @@ def test_numbers_take_the_smallest_and_all_else_the_closest(
     assert made.visibility_timeout_ms == number("visibility-timeout")
     assert made.prefetch_max == number("consumer-prefetch-max")
     assert made.max_unacked == number("max-unacked")
+    waits = merged("read-committed", sources)
+    assert made.read_committed == (-1 if waits is None else int(waits is True))
     limit = merged("delivery-limit", sources)
     assert made.delivery_limit == (limit if limit is not None else QUORUM_DELIVERY_LIMIT if quorum else -1)
     assert made.dead_letter_exchange == merged("dead-letter-exchange", sources)

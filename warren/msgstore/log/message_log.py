@@ -118,6 +118,7 @@ class MessageLog:
         self.life_id: bytes = NO_LIFE  # of this process, random
         self.next_queue_id: int = 1
         self.recovered_lsn: i64 = 0  # where the frames end that a start has found
+        self.is_replicated: bool = False  # other nodes copy it, and may lead with what is committed only
         self.void_below_lsn: i64 = 0  # droppable records below are from an earlier life
 
         self.now_ms: i64 = 0  # wall time of this turn in ms since the epoch; set by the shell

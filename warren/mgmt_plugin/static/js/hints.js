@@ -62,6 +62,7 @@ const SHARED = [
   },
   { key: 'consumer-prefetch-max', kind: 'number', group: 'Consumers', text: 'The highest prefetch a consumer gets.' },
   { key: 'max-unacked', kind: 'number', group: 'Consumers', text: 'The most unanswered deliveries of all consumers together.' },
+  { key: 'read-committed', kind: 'boolean', group: 'Consumers', text: 'Deliver a message only once it is committed.' },
 ];
 
 const QUEUE_ONLY = [

@@ -1,0 +1,194 @@
+"""Messages of a queue that are stored and not committed yet: they become ready once they are committed.
+
+    publish -> place in the queue, row in the open batch -> the batch is committed -> ready
+
+1. A consumer, a basic.get, a claim or a look gets a message only after its batch is committed: written as a confirm of
+   this vhost asks for, by the nodes in sync too. So a take-over, or a crash, takes nothing back that somebody has seen,
+   and all of a transaction is there once one message of it was delivered.
+2. A message has its place as soon as it comes, after all others of its lane. Messages become ready in that order.
+3. They count as ready in all counts that are shown, and where a full queue refuses a publish. Limits that drop the
+   head, and times to live, act when they are ready.
+4. A message that is not stored waits only for those before it.
+5. The declaration of the queue is awaited, too (`vhosts.metadata_journal`, 4).
+6. On a log with replicas, recovered messages wait for the first commit of this life: other nodes may lack them.
+
+A queue without a gate pays nothing: rules that ask for one make a keeper (``queues.rule_keeper``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from librt.vecs import append, vec
+from mypy_extensions import i64
+
+from warren.msgstore.log.batch import BatchWaiter
+from warren.msgstore.log.message import Message
+from warren.queues.lanes import LANE_SHIFT
+from warren.queues.queue_host import QueueHost
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
+
+
+class _Uncommitted(BatchWaiter):
+    """Messages that wait for `batch`. None: a place that a message had only for a moment."""
+
+    def __init__(self, gate: CommitGate, batch: i64) -> None:
+        self.batch: i64 = batch
+        self.messages: list[Message | None] = []
+        self.places = vec[i64]()
+        self.memory_bytes: i64 = 0
+        self._gate = gate
+
+    def add(self, message: Message | None, place: i64) -> None:
+        """Add a message, or a place without one."""
+        self.messages.append(message)
+        self.places = append(self.places, place)
+        if message is not None:
+            self.memory_bytes += message.memory_bytes
+
+    def batch_done(self, batch: i64) -> None:
+        self._gate.committed()
+
+
+class CommitGate(BatchWaiter):
+    """Holds the messages of `queue` until they are committed."""
+
+    def __init__(self, queue: Queue, host: QueueHost) -> None:
+        self._queue = queue
+        self._host = host
+        self._log = host.log
+        self._ready = queue.ready
+        self._groups: list[_Uncommitted] = []  # by batch, in order
+        self._ahead = [0] * queue.ready.lane_count()  # by lane: how many places are given out and not ready
+        self._awaits_declaration: bool = False
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def takes(self, message: Message) -> bool:
+        """Tell whether `message` has to wait: it is stored, or others wait (4)."""
+        return message.persistent or len(self._groups) > 0
+
+    def hold(self, message: Message, lane: i64) -> None:
+        """Store `message` at the end of its lane, and keep it until it is committed."""
+        ready = self._ready
+        place: i64 = self._next_place(lane)
+        if message.persistent:
+            ready.store(message, place)
+            self._open_group().add(message, place)
+        else:
+            self._groups[-1].add(message, place)
+        ready.uncommitted_count += 1
+        ready.uncommitted_bytes += message.body_bytes
+        self._log.resident_bytes += message.memory_bytes
+
+    def take_place(self, lane: i64) -> i64:
+        """Return the place of a message that does not wait, after those of this lane that do."""
+        if not self._groups:
+            return self._ready.skip(lane)
+        place: i64 = self._next_place(lane)
+        self._groups[-1].add(None, place)
+        return place
+
+    def _next_place(self, lane: i64) -> i64:
+        ahead: i64 = self._ahead[lane]
+        self._ahead[lane] = int(ahead + 1)
+        return self._ready.place_after(lane, ahead)
+
+    def _open_group(self) -> _Uncommitted:
+        batch: i64 = self._log.batch.number
+        groups = self._groups
+        if groups and groups[-1].batch == batch:
+            return groups[-1]
+        group = _Uncommitted(self, batch)
+        groups.append(group)
+        self._log.wait(group, self._host.sync_confirms)
+        return group
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def batch_done(self, batch: i64) -> None:
+        """Look again: the declaration of the queue is durable, or the first commit of this life is done."""
+        self._awaits_declaration = False
+        self._queue.is_recovering = False
+        self._queue.shut()
+        self.committed()
+
+    def committed(self) -> None:
+        """Make the messages ready whose batches are done."""
+        queue = self._queue
+        if self._awaits_declaration or queue.deleted:
+            return
+        groups = self._groups
+        while groups and groups[0].batch <= self._log.done_batch:
+            if self._host.awaits_declaration(queue, self):
+                self._awaits_declaration = True
+                return
+            self._release(groups.pop(0))
+        queue.released()
+
+    def open(self) -> None:
+        """Make all messages ready: the queue no longer waits for commits."""
+        queue = self._queue
+        while self._groups:
+            self._release(self._groups.pop(0))
+        queue.is_recovering = False
+        queue.shut()
+        queue.released()
+
+    def _release(self, group: _Uncommitted) -> None:
+        queue = self._queue
+        ready = self._ready
+        self._log.resident_bytes -= group.memory_bytes
+        at: i64 = 0
+        for message in group.messages:
+            place: i64 = group.places[at]
+            at += 1
+            lane: i64 = place >> LANE_SHIFT
+            # Before the message is ready: what happens then may bring others.
+            self._ahead[lane] -= 1
+            if message is None:
+                ready.skip(lane)
+                continue
+            ready.uncommitted_count -= 1
+            ready.uncommitted_bytes -= message.body_bytes
+            queue.make_ready(message, place, at)
+
+    def await_first_commit(self) -> None:
+        """Keep recovered messages, and what is behind them, until the first commit of this life (6)."""
+        queue = self._queue
+        if not queue.is_recovering:
+            queue.is_recovering = True
+            queue.shut()
+            self._log.wait(self, True)
+
+    # --- away -----------------------------------------------------------------------------------------------------
+
+    def purge(self) -> None:
+        """Drop all messages that wait; the others of the queue have gone just now."""
+        for lane, ahead in enumerate(self._ahead):
+            if ahead:
+                self._ready.purge_places(lane, ahead)
+                self._ahead[lane] = 0
+        self.close()
+
+    def close(self) -> None:
+        """Let all messages go."""
+        for group in self._groups:
+            self._log.reclamation.add(group.messages, group.memory_bytes)
+        self._groups = []
+        self._ready.uncommitted_count = 0
+        self._ready.uncommitted_bytes = 0
+
+    def check_invariants(self) -> None:
+        """Assert the counts, and the order of places. For tests."""
+        waiting = [message for group in self._groups for message in group.messages if message is not None]
+        assert self._ready.uncommitted_count == len(waiting)
+        assert self._ready.uncommitted_bytes == sum([int(message.body_bytes) for message in waiting])
+        for lane, ahead in enumerate(self._ahead):
+            first = int(self._ready.place_after(lane, 0))
+            places = [int(place) for group in self._groups for place in group.places if place >> LANE_SHIFT == lane]
+            assert places == list(range(first, first + ahead)), "places are not in order"
+        batches = [int(group.batch) for group in self._groups]
+        assert batches == sorted(batches)
