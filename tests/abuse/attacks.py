@@ -1,8 +1,8 @@
 """Attacks of hostile peers: single inputs, each of which is valid and cheap to send, and bounded in count and time.
 
-``python -m abuse.attacks NAME AMQP_PORT HTTP_PORT AMQPS_PORT HTTPS_PORT``, in tests/, makes one of them, in a process
-of its own, so that it does not slow down the innocent client that is measured beside it. ``mallory`` has no tag and may
-do everything in vhost ``abuse``; ``mallet`` is a policymaker there; some attacks do not log in.
+``python -m abuse.attacks NAME AMQP_PORT HTTP_PORT AMQPS_PORT HTTPS_PORT MQTT_PORT``, in tests/, makes one of them, in a
+process of its own, so that it does not slow down the innocent client that is measured beside it. ``mallory`` has no tag
+and may do everything in vhost ``abuse``; ``mallet`` is a policymaker there; some attacks do not log in.
 
 An attack that is refused (a close, a 4xx, a hang-up) has been answered well. `test_attacks` lists the requirements.
 """
@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+from mqtt_harness import publish_packet
+from mqtt_socket import MqttSocket, connect
 from peer_frames import content_header
 from tls_peer import TlsPeer
 
@@ -28,6 +30,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.amqp.methods import HEARTBEAT_FRAME
+from warren.mqtt.packets import packet, text
 
 from .attacker import Attacker, login_frames, publish_frames
 
@@ -47,6 +50,7 @@ class Ports(NamedTuple):
     http: int
     amqps: int
     https: int
+    mqtt: int
 
 
 Attack = Callable[[Ports], None]
@@ -117,6 +121,18 @@ def ask_http(
 
 def raw_http(ports: Ports) -> socket.socket:
     return socket.create_connection(("127.0.0.1", ports.http), timeout=DEADLINE_S)
+
+
+def device(ports: Ports, client_id: str) -> MqttSocket:
+    """Return an MQTT client of mallory."""
+    client = MqttSocket(socket.create_connection(("127.0.0.1", ports.mqtt), timeout=DEADLINE_S))
+    client.call(connect(client_id, user=f"{VHOST}:mallory", password="mallory"))
+    return client
+
+
+def subscribe_to(filters: list[str], qos: int = 1) -> bytes:
+    """Return one SUBSCRIBE."""
+    return packet(8, 2, b"\0\x01" + b"".join(text(each) + bytes((qos,)) for each in filters))
 
 
 def client_hello() -> bytes:
@@ -543,6 +559,101 @@ def large_messages_expire(ports: Ports) -> None:
     client.pump(publish_frames("", "old", MEGABYTE, STORED) for _ in range(300))
     client.barrier()
     time.sleep(5 + LOAD_S / 2)
+
+
+def transaction(ports: Ports) -> Attacker:
+    """Return a client with a transaction on channel 1, and a durable queue."""
+    client = hostile(ports)
+    client.pump([queue("committed", durable=True), method_frame(1, m.TxSelect())])
+    client.read_until(m.TxSelectOk, 1)
+    return client
+
+
+def commit(client: Attacker) -> None:
+    client.pump([method_frame(1, m.TxCommit())])
+    client.read_until(m.TxCommitOk, 1)
+
+
+@attack
+def commit_of_large_messages(ports: Ports) -> None:
+    """One tx.commit of 300 messages of 1 MiB."""
+    client = transaction(ports)
+    client.pump(publish_frames("", "committed", MEGABYTE, STORED) for _ in range(300))
+    commit(client)
+
+
+@attack
+def commit_of_many_messages(ports: Ports) -> None:
+    """One tx.commit of 200,000 messages."""
+    client = transaction(ports)
+    batch = publish_frames("", "committed", b"x" * 100, STORED) * 1_000
+    client.pump(batch for _ in range(200))
+    commit(client)
+
+
+@attack
+def commit_for_many_queues(ports: Ports) -> None:
+    """One tx.commit of 200 messages for 1,000 queues each."""
+    client = transaction(ports)
+    client.pump([exchange("all", "fanout")])
+    client.pump(queue(f"all{at}", durable=True) + bind(f"all{at}", "all") for at in range(1_000))
+    client.pump(publish_frames("all", "", b"x" * 1_000, STORED) for _ in range(200))
+    commit(client)
+
+
+@attack
+def commit_of_many_acks(ports: Ports) -> None:
+    """One tx.commit of 200,000 acknowledgements."""
+    client = transaction(ports)
+    other = hostile(ports)
+    batch = publish_frames("", "committed", b"x" * 100, STORED) * 1_000
+    other.pump(batch for _ in range(200))
+    other.barrier()
+    client.pump([consume("committed", "takes-all")])
+    client.barrier()
+    other.close()
+    client.pump([publish_frames("", "committed", b"last", STORED), method_frame(1, m.BasicAck(0, True))])
+    commit(client)
+
+
+@attack
+def commit_of_requeues(ports: Ports) -> None:
+    """One tx.commit that gives 300 messages of 1 MiB back to a quorum queue, which stores them again."""
+    client = transaction(ports)
+    other = hostile(ports)
+    other.pump([queue("quorum", {"x-queue-type": "quorum"}, durable=True)])
+    other.pump(publish_frames("", "quorum", MEGABYTE, STORED) for _ in range(300))
+    other.barrier()
+    client.pump([consume("quorum", "takes-all")])
+    client.barrier()
+    client.pump([method_frame(1, m.BasicNack(0, True, True)), method_frame(1, m.BasicCancel("takes-all", True))])
+    commit(client)
+
+
+@attack
+def filters_of_everything(ports: Ports) -> None:
+    """60,000 times the filter of everything in one SUBSCRIBE at QoS 1, with 20 MB retained; nothing is read."""
+    client = device(ports, "retains")
+    for at in range(200):
+        client.call(publish_packet(f"a/{at}", MEGABYTE[:100_000], 1, 1, retain=True))
+    hungry = device(ports, "hungry")
+    hungry.send(subscribe_to(["#"] * 60_000))
+    time.sleep(LOAD_S)
+
+
+@attack
+def many_filters_of_everything(ports: Ports) -> None:
+    """1,024 filters each of which fits all of 20 MB retained, in one SUBSCRIBE at QoS 1; nothing is read."""
+    client = device(ports, "retains")
+    levels = "abcdefghij"
+    for at in range(200):
+        client.call(publish_packet("/".join([*levels, str(at)]), MEGABYTE[:100_000], 1, 1, retain=True))
+    parts = [
+        ["+" if number >> at & 1 else level for at, level in enumerate(levels)] for number in range(1 << len(levels))
+    ]
+    hungry = device(ports, "hungry")
+    hungry.send(subscribe_to(["/".join([*each, "#"]) for each in parts]))
+    time.sleep(LOAD_S)
 
 
 @attack

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from broker_process import WarrenProcess, wait_until
 from integration.certificates import Authority
@@ -24,8 +28,33 @@ SETTINGS = {
 }
 
 
+class Limits(NamedTuple):
+    """The memory at which publishers wait, and the number of bytes that the store may take before they wait."""
+
+    memory_bytes: int
+    disk_bytes: int
+
+
+# Above the memory by what is under way, and above the disk by what is written when it is noticed: a batch, a segment.
+MEMORY_SLACK = 1.25
+DISK_SLACK_BYTES = 256 << 20
+# The attacks that have the broker write or hold things itself; the others have the limits of `SETTINGS`.
+NARROW: dict[str, Limits] = {
+    "commit-of-large-messages": Limits(800 << 20, 1 << 30),
+    "commit-of-many-messages": Limits(800 << 20, 1 << 30),
+    "commit-for-many-queues": Limits(800 << 20, 1 << 30),
+    "commit-of-many-acks": Limits(800 << 20, 1 << 30),
+    "commit-of-requeues": Limits(800 << 20, 1 << 30),
+    "filters-of-everything": Limits(400 << 20, 512 << 20),
+    "many-filters-of-everything": Limits(400 << 20, 512 << 20),
+}
+
+
 class Outcome(NamedTuple):
-    """The effect of an attack on others: longest waits in s, failures, and the state of the process."""
+    """The effect of an attack on others: longest waits in s, failures, and the state of the process.
+
+    `store_bytes`: the most that the data directory ever took.
+    """
 
     name: str
     worst_s: dict[str, float]
@@ -33,21 +62,54 @@ class Outcome(NamedTuple):
     failures: list[str]
     peak_bytes: int
     rest_bytes: int
+    store_bytes: int
     lasted_s: float
 
 
-def broker(directory: Path, *, is_executed: bool = True) -> WarrenProcess:
-    """Return a broker, not yet started, whose users are made by `admit`.
+class StoreSize:
+    """The largest size of a data directory inside its ``with`` block, in bytes on the disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self.peak_bytes = 0
+        self._directory = directory
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            size = 0
+            for path in self._directory.rglob("*"):
+                with contextlib.suppress(FileNotFoundError):
+                    size += path.stat().st_blocks * 512
+            self.peak_bytes = max(self.peak_bytes, size)
+
+
+def broker(directory: Path, name: str = "", *, is_executed: bool = True) -> WarrenProcess:
+    """Return a broker for the attack `name`, not yet started, whose users are made by `admit`.
 
     `is_executed`: it is a process as anybody starts it, in which passwords cost what they do in earnest; else it may be
     a fork (`fork_server.py`).
     """
     certificate = Authority(directory / "certificates", "Abuse").issue("/CN=localhost", "DNS:localhost,IP:127.0.0.1")
     settings = SETTINGS | {"tls.certificate": certificate.certificate, "tls.private_key": certificate.key}
+    limits = NARROW.get(name)
+    if limits is not None:
+        free = os.statvfs(directory)
+        floor = max(0, free.f_bavail * free.f_frsize - limits.disk_bytes)
+        settings |= {"limits.memory_high_watermark": limits.memory_bytes, "store.disk_free_min_bytes": floor}
     wrapper = ["env"] if is_executed else []
-    return WarrenProcess(
-        directory, flags={"amqps": "127.0.0.1:0", "https": "127.0.0.1:0"}, settings=settings, wrapper=wrapper
-    )
+    flags = dict.fromkeys(("amqps", "https", "mqtt"), "127.0.0.1:0")
+    return WarrenProcess(directory, flags=flags, settings=settings, wrapper=wrapper)
 
 
 def admit(process: WarrenProcess) -> None:
@@ -71,15 +133,20 @@ def forget_peak(process: WarrenProcess) -> None:
     Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
 
+def attacker_command(process: WarrenProcess, name: str) -> list[str]:
+    """Return the command that makes one attack, to be run in tests/."""
+    ports = [process.amqp_port, process.http_port, process.amqps_port, process.https_port, process.mqtt_port]
+    return [sys.executable, "-m", "abuse.attacks", name, *map(str, ports)]
+
+
 def run(process: WarrenProcess, name: str) -> Outcome:
     """Make one attack, and wait until the broker is at rest."""
     forget_peak(process)
     began_s = time.monotonic()
-    with Bystander(process) as bystander:
-        command = [sys.executable, "-m", "abuse.attacks", name]
-        ports = [str(process.amqp_port), str(process.http_port), str(process.amqps_port), str(process.https_port)]
+    with StoreSize(process.data_directory) as store, Bystander(process) as bystander:
+        command = attacker_command(process, name)
         attacker = subprocess.run(
-            command + ports, timeout=ATTACK_DEADLINE_S, check=False, capture_output=True, cwd=Path(__file__).parents[1]
+            command, timeout=ATTACK_DEADLINE_S, check=False, capture_output=True, cwd=Path(__file__).parents[1]
         )
         time.sleep(0.5)  # what the end of the attacker's connections causes is seen by the bystander, too
     assert attacker.returncode == 0, attacker.stderr.decode()
@@ -102,5 +169,6 @@ def run(process: WarrenProcess, name: str) -> Outcome:
         bystander.failures,
         peak_bytes(process),
         process.resident_bytes(),
+        store.peak_bytes,
         lasted_s,
     )

@@ -21,6 +21,11 @@ REST_BYTES_MAX = 1 << 30
 LONG = frozenset(
     {
         "certificates-of-devices",
+        "commit-for-many-queues",
+        "commit-of-large-messages",
+        "commit-of-many-acks",
+        "commit-of-many-messages",
+        "commit-of-requeues",
         "exclusive-queues",
         "federation-of-every-queue",
         "key-updates",
@@ -29,6 +34,7 @@ LONG = frozenset(
         "large-messages-remembered",
         "letters-of-a-megabyte",
         "many-bindings",
+        "many-filters-of-everything",
         "many-unacked",
         "one-byte-records",
         "parts-for-very-many-exchanges",
@@ -50,13 +56,18 @@ LONG = frozenset(
     "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in ATTACKS]
 )
 def test_an_innocent_client_is_served_beside_it_and_the_broker_outlives_it(name: str, tmp_path: Path) -> None:
-    with scene.broker(tmp_path, is_executed=name == "wrong-passwords") as process:
+    with scene.broker(tmp_path, name, is_executed=name == "wrong-passwords") as process:
         scene.admit(process)
         outcome = scene.run(process, name)
         print(outcome)
         assert outcome.failures == []
         assert set(outcome.times) == {"confirm", "login", "health"}
-        assert outcome.peak_bytes < PEAK_BYTES_MAX
+        limits = scene.NARROW.get(name)
+        if limits is None:
+            assert outcome.peak_bytes < PEAK_BYTES_MAX
+        else:
+            assert outcome.peak_bytes < limits.memory_bytes * scene.MEMORY_SLACK
+            assert outcome.store_bytes < limits.disk_bytes + scene.DISK_SLACK_BYTES
         assert outcome.rest_bytes < REST_BYTES_MAX
         assert process.is_running()
         assert process.health() == 200
