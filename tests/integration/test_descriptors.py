@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pika
 import pytest
 from broker_process import WarrenProcess, wait_until
+from free_ports import free_port
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
@@ -100,3 +102,18 @@ def test_a_process_that_could_serve_nobody_does_not_start(tmp_path: Path) -> Non
     process.spawn()
     assert process.wait() == 1
     assert process.log().strip() == "warren: 64 open files (ulimit -n) are too few: a broker needs at least 128"
+
+
+def test_a_thousand_silent_connections_to_the_ports_of_http_refuse_no_client(tmp_path: Path) -> None:
+    """The ports of HTTP have their share of the descriptors together, not each."""
+    wrapper = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh")
+    metrics = free_port()
+    settings = {"prometheus": f"127.0.0.1:{metrics}"}
+    with WarrenProcess(tmp_path, settings=settings, wrapper=wrapper) as process, contextlib.ExitStack() as stack:
+        for _ in range(10):
+            for port in (process.http_port, metrics):
+                crowd(port, 60, stack)
+            assert can_connect(process)
+        assert process.health() == 200
+        assert "connection.refused" not in process.log()
+        assert len(os.listdir(f"/proc/{process.pid}/fd")) < 250

@@ -60,6 +60,7 @@ from warren.server.client_of_node import ClientOfNode
 from warren.server.copies.backups import Backups
 from warren.server.copies.snapshots import Snapshots
 from warren.server.data_dir import MESSAGES
+from warren.server.descriptors import raise_limit
 from warren.server.draining.drains import Drains
 from warren.server.management import Following, Listening, Management
 from warren.server.network.tls_stream import TlsStream
@@ -206,7 +207,9 @@ class ManagementPlugin:
             StartError: a port cannot be opened.
         """
         settings, tasks = following.settings, following.tasks
-        load = Load(settings.limits.max_message_bytes)
+        descriptors = raise_limit()
+        below = descriptors.http_below
+        load = Load(settings.limits.max_message_bytes, descriptors.http_max)
         api = FollowerApi(following)
         opened: list[Listening] = []
         async with trio.open_nursery() as nursery:
@@ -218,7 +221,9 @@ class ManagementPlugin:
             for name, endpoint, respond in ports:
                 if endpoint is not None:
                     host, port = endpoint.host, endpoint.port
-                    place = await nursery.start(begin, name, serve_http, name, host, port, respond, None, load, tasks)
+                    place = await nursery.start(
+                        begin, name, serve_http, name, host, port, respond, None, load, tasks, below
+                    )
                     opened.append(Listening(name, *place))
             if settings.https is not None:
                 tls = following.tls
@@ -229,7 +234,7 @@ class ManagementPlugin:
 
                 host, port = settings.https.host, settings.https.port
                 place = await nursery.start(
-                    begin, "https", serve_http, "https", host, port, api.respond, wrap, load, tasks
+                    begin, "https", serve_http, "https", host, port, api.respond, wrap, load, tasks, below
                 )
                 opened.append(Listening("https", *place))
             task_status.started(opened)
@@ -249,7 +254,7 @@ class ManagementPlugin:
         hosts |= {settings.http.host} if settings.http is not None else set()
         hosts |= {settings.https.host} if settings.https is not None else set()
         doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset(hosts))
-        load = Load(settings.limits.max_message_bytes + BESIDE_BYTES)
+        load = Load(settings.limits.max_message_bytes + BESIDE_BYTES, management.descriptors.http_max)
         services = Services(management, doorkeeper=doorkeeper, traffic=load.traffic, links=self._links)
         opened: list[Listening] = []
         async with trio.open_nursery() as nursery:

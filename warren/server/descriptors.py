@@ -5,7 +5,8 @@ whatever they are. Code that has opened one compares its number: a count, which 
 
 1. Clients of AMQP and links take numbers below `clients_below`, HTTP those below `http_below`. The rest is for the
    files of the message store, for the metadata store and for everything else that the broker must open to keep running.
-   A connection with a larger number is closed at once.
+   A connection with a larger number is closed at once. HTTP has at most `http_max` at the same time, whatever their
+   numbers, so clients of AMQP find the others.
 2. `files` holds what all of those have open at the same time, including caches of the store, which shrink with it.
 3. A process that could serve fewer than `CONNECTIONS_MIN` clients does not start.
 """
@@ -42,6 +43,11 @@ class Descriptors:
     clients_below: int
     store_handles: int
 
+    @property
+    def http_max(self) -> int:
+        """How many connections HTTP may have at the same time."""
+        return self.http_below - self.clients_below
+
     @classmethod
     def of(cls, limit: int) -> Descriptors:
         """Divide `limit` descriptors."""
@@ -69,7 +75,7 @@ def told_open() -> int:
     return os.stat(OPEN_DESCRIPTORS).st_size if OPEN_DESCRIPTORS.startswith("/proc") else 0
 
 
-UNLIMITED: Final = Descriptors(1 << 30, 1 << 30, 1 << 30, HANDLES_MAX)
+UNLIMITED: Final = Descriptors(1 << 30, 1 << 30, 1 << 29, HANDLES_MAX)
 
 
 def raise_limit() -> Descriptors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warren.mgmt_plugin.http import slots as slots_module
-from warren.mgmt_plugin.http.slots import Slot, Slots, Standing
+from warren.mgmt_plugin.http.slots import Slot, SlotPool, Slots, Standing
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +18,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 class Port:
     """The slots of a port."""
 
-    def __init__(self) -> None:
-        self.slots = Slots()
+    def __init__(self, pool: SlotPool | None = None) -> None:
+        self.slots = Slots(pool)
         self._closed: list[str] = []
         self._names: dict[Slot, str] = {}
 
@@ -92,3 +92,37 @@ def test_there_is_no_place_when_all_reserved_ones_are_at_work() -> None:
     for _ in range(2):
         port.enter("x", Standing.ASKED)
     assert port.slots.maybe_enter("y", lambda: None) is None
+
+
+def test_of_all_ports_the_one_with_most_idle_connections_makes_room() -> None:
+    """(3) Of eight, two are for the extra slots."""
+    pool = SlotPool(8)
+    first, second, third = Port(pool), Port(pool), Port(pool)
+    small = second.enter("b")
+    large = [first.enter(address) for address in ("a", "a", "b", "c")]
+    known = third.enter("a", Standing.KNOWN)
+    assert not third.enter("d", Standing.KNOWN).reserved
+    assert first.closed(*large) == [True, False, False, False] and second.closed(small) == [False]
+    for _ in range(3):
+        assert not third.enter("d", Standing.KNOWN).reserved
+    assert first.closed(*large).count(False) + second.closed(small).count(False) == 1
+    assert third.closed(known) == [False]
+
+
+def test_all_ports_together_never_have_more_and_health_is_answered_at_each() -> None:
+    """(3)"""
+    pool = SlotPool(8)
+    first, second = Port(pool), Port(pool)
+    known = [first.enter(address, Standing.KNOWN) for address in "aabbcc"]
+    at_first = [first.enter("x") for _ in range(5)]
+    at_second = second.enter("y")
+    assert all(slot.reserved for slot in (*at_first, at_second))
+    assert first.closed(*at_first).count(False) + 1 == 2
+    assert not second.slots.may_ask(at_second)
+    first.slots.leave(known[0])
+    assert second.slots.may_ask(at_second)
+    for port, slots in ((first, [*known, *at_first]), (second, [at_second])):
+        for slot in slots:
+            port.slots.leave(slot)
+    assert (pool._count, pool._reserved_count, pool._ports) == (0, 0, {})
+    assert first.slots.counts == second.slots.counts == [0, 0, 0]

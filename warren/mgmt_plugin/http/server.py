@@ -44,7 +44,7 @@ from warren.mgmt_plugin.http.newcomers import Newcomer, Newcomers
 from warren.mgmt_plugin.http.node_stream import NodeTlsStream, node_stream
 from warren.mgmt_plugin.http.permits import Departures, Permits
 from warren.mgmt_plugin.http.scheduler import give_way, scheduler, work_for
-from warren.mgmt_plugin.http.slots import Slot, Slots, Standing
+from warren.mgmt_plugin.http.slots import Slot, SlotPool, Slots, Standing
 from warren.server.descriptors import UNLIMITED
 from warren.server.errors import listen_error
 from warren.server.histogram import Histogram
@@ -246,9 +246,13 @@ class BodyBudget:
 
 
 class Load:
-    """The shared limits of all HTTP ports. `largest_bytes`: of a body or an answer that is in memory as a whole."""
+    """The shared limits of all HTTP ports: `connections_most` open at a time, None: as many as the ports have.
 
-    def __init__(self, largest_bytes: int = 0) -> None:
+    `largest_bytes`: of a body or an answer that is in memory as a whole.
+    """
+
+    def __init__(self, largest_bytes: int = 0, connections_most: int | None = None) -> None:
+        self.slots = SlotPool(connections_most)
         self.traffic = HttpTraffic()
         self.budget = BodyBudget(largest_bytes)
         self.work = Permits()
@@ -261,8 +265,11 @@ class Port:
 
     respond: Respond
     load: Load
-    slots: Slots = field(default_factory=Slots)
+    slots: Slots = field(init=False)
     departures: Departures = field(default_factory=Departures)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slots", Slots(self.load.slots))
 
 
 async def serve_http(
