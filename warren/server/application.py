@@ -52,7 +52,7 @@ from warren.server.client_of_node import AMQP, ClientOfNode
 from warren.server.clock import SteadyClock
 from warren.server.copies.images import Images
 from warren.server.copies.images import Metadata as CopiedMetadata
-from warren.server.cyclic_collector import bound_collector, collect_lately, pause_collector
+from warren.server.cyclic_collector import QUIET, bound_collector, collect_lately, pause_collector
 from warren.server.data_dir import DataDir
 from warren.server.descriptors import UNLIMITED, Descriptors, raise_limit
 from warren.server.direct_client import DirectClients
@@ -624,16 +624,18 @@ class Application:
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
-        last_collect_s = time.monotonic()
+        now_s = last_collect_s = time.monotonic()
+        used_s = time.process_time()
         while True:
             await next_beat()
-            now_s = time.monotonic()
+            before_s, now_s = now_s, time.monotonic()
+            used_before_s, used_s = used_s, time.process_time()
             self._clock.follow()
             self._reactor.tick(now_s)
             # Only tracebacks and libraries make cycles: rarely enough to wait for a quiet moment.
             if now_s - last_collect_s > COLLECT_S and not self._broker.has_work():
                 last_collect_s = now_s
-                collect_lately()
+                collect_lately(now_s, quiet=used_s - used_before_s < QUIET * (now_s - before_s))
 
     async def _keep_time(self) -> None:
         """Let the engine do what is due: expire, release, delete."""

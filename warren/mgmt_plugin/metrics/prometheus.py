@@ -89,6 +89,7 @@ from warren.queues.arguments import CLASSIC, LONG_TYPES, QUORUM
 from warren.queues.counters import AT_LEAST_ONCE, SIZE_BOUNDS, MessageCounts
 from warren.queues.damage import damaged_messages
 from warren.queues.queue import Queue
+from warren.server.cyclic_collector import full_collections
 from warren.server.descriptors import OPEN_DESCRIPTORS, told_open
 from warren.server.engine_build import engine_is_compiled
 from warren.server.histogram import BOUNDS_S
@@ -643,6 +644,14 @@ class Metrics:
             for generation, stats in enumerate(gc.get_stats())
         ]
         yield Metric("process_gc_collections_total", COUNTER, "Runs of the cyclic collector"), rows
+        full = full_collections
+        for name, kind, text, value in (
+            ("total", COUNTER, "Collections among all containers since the start", full.count),
+            ("seconds_total", COUNTER, "Processor time that these took", full.seconds),
+            ("found_total", COUNTER, "Containers in cycles that these found", full.found),
+            ("frozen", GAUGE, "Containers that these do not look at: too many came after the start", full.frozen),
+        ):
+            yield Metric(f"process_full_collections_{name}", kind, text), _one(value)
 
 
 MEMORY_OF: Final = {
