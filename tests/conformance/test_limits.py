@@ -18,7 +18,9 @@ from engine_harness import (
 )
 
 from warren.amqp import methods as m
-from warren.amqp.codec import frame, method_frame
+from warren.amqp.codec import frame
+from warren.amqp.declarations import QueueDeclaration
+from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.amqp.methods import HEARTBEAT_FRAME
 from warren.channels.access import ANSWER_BYTES, ANSWERS_BYTES_MAX
@@ -241,16 +243,15 @@ def test_topology_of_all_is_bounded_while_memory_is_short(harness: Harness) -> N
 
 
 @rule("abuse.topology", "Over HTTP the answer says why, at once.")
-def test_a_direct_connection_is_refused_while_memory_is_short(harness: Harness) -> None:
-    direct = harness.broker.connect_direct("guest", "/")
-    direct.feed(method_frame(1, m.ChannelOpen("")))
+def test_a_direct_session_is_refused_while_memory_is_short(harness: Harness) -> None:
+    direct = harness.broker.open_direct("guest", "/")
     harness.broker.set_alarm("memory", True)
     for number in range(CONNECTION_BYTES // QUEUE_BYTES + 1):
-        direct.feed(method_frame(1, queue_declare(f"q{number}")))
+        direct.command(QueueDeclaration(f"q{number}", durable=False))
     harness.settle()
-    assert b"memory is short: nothing can be declared or bound until the memory alarm is over" in b"".join(
-        direct.outbox.take()
-    )
+    refused = direct.peer.answers[-1]
+    assert isinstance(refused, ChannelException)
+    assert refused.explanation == "memory is short: nothing can be declared or bound until the memory alarm is over"
     assert len(harness.vhost.queues) < CONNECTION_BYTES // QUEUE_BYTES + 1
 
 

@@ -59,7 +59,7 @@ from warren.server.catalogue.writer import CatalogueWriter  # noqa: E402
 from warren.server.copies import snapshots  # noqa: E402
 from warren.server.copies.images import Image, ImageFile, Images  # noqa: E402
 from warren.server.descriptors import UNLIMITED  # noqa: E402
-from warren.server.direct_client import DirectClients  # noqa: E402
+from warren.server.direct_clients import DirectClients  # noqa: E402
 from warren.server.held_links import HeldLinks  # noqa: E402
 from warren.server.histogram import Histogram  # noqa: E402
 from warren.server.logins.authenticator import Authenticator  # noqa: E402
@@ -258,7 +258,6 @@ class Host:
     def settle(self) -> None:
         """Finish a turn."""
         self.engine._turn(False)
-        self.management.clients.deliver()
         self._woken.set()
 
     async def _take_turns(self) -> None:
@@ -269,7 +268,6 @@ class Host:
                 self._woken = trio.Event()
                 before = journal.committed_ticket
                 busy = self.engine._turn(True)
-                self.management.clients.deliver()
                 if journal.committed_ticket != before:
                     self.management.note_commit()
                 await trio.lowlevel.checkpoint()

@@ -8,6 +8,7 @@ For every protocol (`tests/architecture/test_imports.py` has the line between th
     inbound         contents that are not whole yet         publisher     from a message to its queues
     confirms        which publishes are confirmed, when     transaction   the steps of a commit
     consuming       consumers, and getting one message      topology      exchanges, queues and bindings
+    direct_session  the broker's own management, which acts for a user with values instead of bytes
     events, tracing, spans, own_messages    messages of the broker itself
 
 AMQP 0-9-1:
@@ -15,5 +16,4 @@ AMQP 0-9-1:
     handshake, connection     until it is open, and from then on
     fast_path, fast_channel   publishes and acknowledgements, the usual ones
     channel                   the methods on a channel         channel_confirms    basic.ack and basic.nack from us
-    direct                    the broker's own management as a client
 """

@@ -24,7 +24,7 @@ from warren.channels.access import AccessControl
 from warren.channels.audit_trail import AuditTrail
 from warren.channels.cancel_notices import CancelNotices, tell_lost
 from warren.channels.connection import Connection
-from warren.channels.direct import DirectConnection
+from warren.channels.direct_session import DirectPeer, DirectSession
 from warren.channels.events import Events
 from warren.channels.inbound import Inbound
 from warren.channels.jobs import ForcedClose, NewRights, QueueEnd, Resuming, TakingApart, VhostEnd
@@ -180,7 +180,6 @@ class Broker:
         self.audit_trail = AuditTrail(self.note)
         self.ended: list[Peer] = []  # to be closed by the shell once flushed
         self.resumed: list[Peer] = []  # have more to handle, or may be read again
-        self.direct_outboxes: list[Outbox] = []  # of direct connections that have something to read or to continue
         self.alarm_reason: str = ""
         self.syncs_confirms: Callable[[str], bool] = _always  # whether a confirm of that vhost means synced
         self._alarms: set[str] = set()
@@ -233,8 +232,8 @@ class Broker:
         self._next_key += 1
         return key
 
-    def connect_direct(self, user: str, vhost: str) -> DirectConnection:
-        """Open a connection without a socket, on which the caller acts for `user`; the caller closes it.
+    def open_direct(self, user: str, vhost: str) -> DirectSession:
+        """Open a session inside the process, on which the caller acts for `user`; the caller ends its peer.
 
         Raises:
             ConnectionException: 530, there is no such vhost, or the user may not enter it.
@@ -245,9 +244,11 @@ class Broker:
         principal = self.access.maybe_principal(user, vhost)
         if principal is None:
             raise ConnectionException(NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
-        connection = DirectConnection(self, self._new_key(), principal, entered)
-        self.connections[connection.key] = connection
-        return connection
+        peer = DirectPeer(self, self._new_key(), principal, entered)
+        self.connections[peer.key] = peer
+        session = DirectSession(peer)
+        peer.channels[int(session.number)] = session
+        return session
 
     def note_user(self, connection: Peer) -> None:
         """Remember the user of a connection."""

@@ -42,6 +42,7 @@ from warren.amqp.methods import (
 from warren.channels.access import Principal, Usage
 from warren.channels.channel import Channel
 from warren.channels.connection_states import AWAIT_HEADER, CLOSING, ENDED, RUNNING
+from warren.channels.consuming import may_get
 from warren.channels.fast_channel import EXPECT_HEADER, EXPECT_METHOD, FastChannel
 from warren.channels.fast_path import FastConnection
 from warren.channels.handshake import FRAME_MAX_BYTES, Handshake
@@ -49,7 +50,7 @@ from warren.channels.jobs import ChannelEnd
 from warren.channels.login import LoginRequest
 from warren.channels.peer import CLOSE_TIMEOUT_S, NO_LIMIT_S
 from warren.channels.session import CHANNEL_CLOSING, Session
-from warren.channels.shared import PAUSED_COMMIT, PAUSED_LOAD, PAUSED_TURN, PAUSED_WORK
+from warren.channels.shared import PAUSED_COMMIT, PAUSED_TURN, PAUSED_WORK
 from warren.channels.topology import TOPOLOGY_METHODS, handle_topology
 from warren.vhosts.limits import MAX_CHANNELS, is_reached
 from warren.vhosts.virtual_host import VirtualHost
@@ -63,8 +64,6 @@ LINGER_S: Final = 3.0
 CLOSED_S: Final = 10.0
 CLOSED_MAX: Final = 256
 _NONE_CLOSED: Final[dict[int, float]] = {}
-# More work than any number of bytes can ask for at a time.
-UNLIMITED_UNITS: Final = 1 << 60
 
 
 class Connection(FastConnection):
@@ -86,7 +85,7 @@ class Connection(FastConnection):
         """Handle received bytes; ``b""`` after `Broker.take_resumed` continues with the input that was held back."""
         if data:
             self.received_reads += 1
-        self.units_left = UNLIMITED_UNITS if self.is_direct else self.shared.feed_units
+        self.units_left = self.shared.feed_units
         self.paused &= ~PAUSED_TURN
         if self.state == AWAIT_HEADER:
             data = self.carry + data
@@ -159,7 +158,7 @@ class Connection(FastConnection):
         if self._gate.is_shut() and not _settles(method):
             self.pause(PAUSED_COMMIT)
             return False
-        if isinstance(method, m.BasicGet) and not self._may_get(channel, method):
+        if isinstance(method, m.BasicGet) and not may_get(channel, method.queue):
             return False
         if isinstance(method, m.ChannelClose):
             channel.confirm()
@@ -172,15 +171,6 @@ class Connection(FastConnection):
         else:
             channel.handle(method)
         return True
-
-    def _may_get(self, channel: Channel, method: m.BasicGet) -> bool:
-        """Tell whether basic.get can be answered now; if not, pause until its message has come from disk."""
-        queue = channel.vhost.queues.get(method.queue or channel.last_queue)
-        if queue is None or queue.is_ready_to_get():
-            return True
-        self.pause(PAUSED_LOAD)
-        queue.call_when_ready(lambda: self.resume(PAUSED_LOAD))
-        return False
 
     def _channel_open(self, number: int, method: Any) -> bool:
         if isinstance(method, m.ChannelCloseOk):
@@ -213,9 +203,8 @@ class Connection(FastConnection):
         self.channels[number] = channel
         if number in self._closed:
             del self._closed[number]
-        if not self.is_direct:
-            self.broker.churn.channels_opened += 1
-            self.broker.events.channel_created(channel)
+        self.broker.churn.channels_opened += 1
+        self.broker.events.channel_created(channel)
         self.send_event(number, m.ChannelOpenOk(b""))
         return True
 

@@ -21,6 +21,7 @@ from warren.amqp.errors import (
     ConnectionException,
 )
 from warren.channels.access import READ
+from warren.channels.shared import PAUSED_LOAD
 from warren.queues.arguments import consumer_arguments
 from warren.queues.delivery import Consumer
 
@@ -30,6 +31,17 @@ if TYPE_CHECKING:
 
 REPLY_TO_NAME: Final = "amq.rabbitmq.reply-to"
 REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to."
+
+
+def may_get(channel: Session, name: str) -> bool:
+    """Tell whether basic.get can be answered now; if not, its peer is paused until the message has come from disk."""
+    queue = channel.vhost.queues.get(name or channel.last_queue)
+    if queue is None or queue.is_ready_to_get():
+        return True
+    peer = channel.connection
+    peer.pause(PAUSED_LOAD)
+    queue.call_when_ready(lambda: peer.resume(PAUSED_LOAD))
+    return False
 
 
 def get(channel: Session, method: m.BasicGet) -> None:

@@ -129,7 +129,7 @@ class Peer:
         self.is_web: bool = False  # over a WebSocket; set by the shell
         self.node_name: str = ""  # of the node that it is connected to; empty: this one, which leads
         self.is_internal: bool = False  # from inside this process; the shell checks the user that its login names
-        self.is_direct: bool = False  # without a socket, see `channels.direct`
+        self.is_direct: bool = False  # of management, see `channels.direct_session`
         self.channels_opened: int = 0  # ever
         self.wants_blocked: bool = False
         self.told_blocked: bool = False
@@ -368,15 +368,11 @@ class Peer:
         """Tell whether topology may grow by `method` although memory is short; else wait until it is not."""
         if self.has_growth_left(channel, method):
             return True
-        if self.is_direct:  # a caller waits for an answer over HTTP
-            raise memory_short()
         self.publisher_blocked()
         return False
 
     def publisher_blocked(self) -> None:
         """Memory or disk is short, or the disk is behind, and this connection publishes."""
-        if self.is_direct and self.inbound_bytes:
-            return  # its content is in memory already: it may only not begin another
         self.pause(PAUSED_ALARM)
         # A short delay of the disk is soon over: do not tell the client.
         if self.broker.alarm_reason != "":
@@ -413,8 +409,6 @@ class Peer:
 
     def wait_inbound(self) -> bool:
         # It is told by `tick`, if it still waits then: mostly that is over in a moment.
-        if self.is_direct:
-            return False  # its messages are in memory already
         self.pause(PAUSED_INBOUND)
         self.broker.rounds.hurry(self.key)
         return True
@@ -463,7 +457,7 @@ class Peer:
         )
         if now_s >= self._next_sweep_s:
             self._look_for_overdue(now_s)
-        if heartbeats.is_stuck(timeout_s) and not (self.is_direct or self.is_internal):
+        if heartbeats.is_stuck(timeout_s) and not self.is_internal:
             # Heartbeats show that it lives; but it would hold its waiting bytes and unacknowledged messages for ever.
             self._give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
         elif heartbeats.is_gone(silence_timeout_s):
@@ -510,8 +504,6 @@ class Peer:
             self.close_session(channel, error, method_id)
 
     def _note_error(self, event: str, channel_number: int, error: AmqpError) -> None:
-        if self.is_direct:
-            return  # the caller is told, and is not at fault
         fields: dict[str, object] = {
             "peer": self.peer,
             "user": self.user_name,

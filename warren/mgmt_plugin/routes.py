@@ -4,7 +4,7 @@
 
 1. Every route declares its `Access`, which is checked before its handler runs and before a body is read.
 2. For exchanges and queues the engine checks the permissions of a user, as for AMQP; nothing is decided here: handlers
-   act through a direct connection of that user.
+   act on a direct session of that user.
 3. A literal segment is preferred to one in braces.
 4. Every route has limits for its body, small ones unless it declares others. A JSON body is measured while it comes
    (``json_bodies.py``), before anything is built from it.
@@ -28,7 +28,7 @@ from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits, JsonGauge,
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import LOOK_BYTES, HttpError, Request, Response
 from warren.mgmt_plugin.operators import Operator
-from warren.server.direct_client import DirectClient, DirectClients
+from warren.server.direct_clients import DirectClient, DirectClients
 from warren.vhosts.metadata import MetadataChange
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -52,7 +52,7 @@ class Access(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """How users of the API act on the broker, over AMQP and by administrative changes; both are given their names."""
+    """How users of the API act on the broker: by commands of AMQP, and by administrative changes, with their names."""
 
     clients: DirectClients
     administer: Callable[[MetadataChange, str], Awaitable[None]]
@@ -71,7 +71,7 @@ class Call:
     limits: BodyLimits = ORDINARY
 
     def client(self) -> DirectClient:
-        """Return an AMQP client that acts for the user in the vhost of the path; close it with ``with``.
+        """Return a client that acts for the user in the vhost of the path; close it with ``with``.
 
         Raises:
             ConnectionException: 530, the user may not enter it.

@@ -295,7 +295,7 @@ class DeliveryLedger(Waiter):
     def get(
         self, queue: Queue, message: Message, sequence_number: i64, redelivered: bool, no_ack: bool, left: i64
     ) -> None:
-        """Write basic.get-ok with its content; `left` is the number of ready messages after it."""
+        """Answer basic.get; `left` is the number of ready messages after this one."""
         tag: i64 = self.next_tag
         self.next_tag = tag + 1
         if no_ack:
@@ -305,6 +305,12 @@ class DeliveryLedger(Waiter):
             self._remember(Delivery(tag, message, queue, sequence_number, None))
         if redelivered:
             self.redelivered += 1
+        self.write_got(message, tag, redelivered, left)
+        if self.watcher is not None:
+            self.watcher.delivered(queue, message, redelivered)
+
+    def write_got(self, message: Message, tag: i64, redelivered: bool, left: i64) -> None:
+        """Write basic.get-ok with its content to the outbox."""
         outbox = self.outbox
         outbox.touch()
         out = outbox.writer
@@ -319,8 +325,6 @@ class DeliveryLedger(Waiter):
         write_i32_be(out, i32(left))
         out.append(FRAME_END)
         self.write_content(message)
-        if self.watcher is not None:
-            self.watcher.delivered(queue, message, redelivered)
 
     def write_content(self, message: Message) -> None:
         """Write content header and body frames as this channel's peer needs them."""

@@ -55,7 +55,7 @@ from warren.server.copies.images import Metadata as CopiedMetadata
 from warren.server.cyclic_collector import QUIET, bound_collector, collect_lately, pause_collector
 from warren.server.data_dir import DataDir
 from warren.server.descriptors import UNLIMITED, Descriptors, raise_limit
-from warren.server.direct_client import DirectClients
+from warren.server.direct_clients import DirectClients
 from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import StartError
 from warren.server.freed_memory import return_freed_memory
@@ -827,8 +827,6 @@ class Application:
 
     def _engine_settled(self) -> None:
         broker = self._broker
-        if broker.direct_outboxes:
-            self._management.clients.deliver()
         notices, broker.notices = broker.notices, []
         for notice in notices:
             write: Callable[..., None] = getattr(log, notice.level)

@@ -22,7 +22,7 @@ from warren.server.catalogue.writer import CatalogueWriter
 from warren.server.client_of_node import ClientOfNode
 from warren.server.copies.images import Images
 from warren.server.descriptors import Descriptors
-from warren.server.direct_client import DirectClients
+from warren.server.direct_clients import DirectClients
 from warren.server.held_links import HeldLinks
 from warren.server.local_http import LocalHttp
 from warren.server.logins.authenticator import Authenticator

@@ -7,7 +7,6 @@ from engine_harness import Client, Harness
 from peer_frames import USER
 
 from warren.amqp import methods as m
-from warren.amqp.codec import method_frame
 from warren.channels.audit_trail import EVENT, LINES_MAX
 from warren.channels.broker import Notice
 
@@ -118,9 +117,7 @@ def test_what_management_does_for_a_user_has_no_line_here(harness: Harness) -> N
     """(3)"""
     client = harness.channel()
     client.declare("orders", durable=True)
-    connection = harness.broker.connect_direct(USER, "/")
-    delete = m.QueueDelete(0, "orders", False, False, False)
-    connection.feed(method_frame(1, m.ChannelOpen("")) + method_frame(1, delete))
+    harness.broker.open_direct(USER, "/").command(m.QueueDelete(0, "orders", False, False, False))
     harness.settle()
     assert "orders" not in harness.vhost.queues
     assert lines(harness) == []

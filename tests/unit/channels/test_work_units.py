@@ -9,6 +9,7 @@ from engine_harness import Client, Harness, content_frames, exchange_declare, pu
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import encode_table
 from warren.channels.publisher import TOPIC_STEPS_MAX
 from warren.channels.session import CARE_UNITS, ROUTE_UNITS
@@ -92,10 +93,11 @@ def test_a_connection_that_ends_keeps_nothing_of_what_was_left_over() -> None:
 def test_what_the_management_does_itself_is_done_at_once() -> None:
     harness = Harness()
     harness.broker.shared.feed_units = 1
-    connection = harness.broker.connect_direct("guest", "/")
-    connection.feed(method_frame(1, m.ChannelOpen("")) + QOS * 100)
-    assert b"".join(connection.outbox.take()).endswith(QOS_OK * 100)
-    connection.lost()
+    session = harness.broker.open_direct("guest", "/")
+    for number in range(100):
+        session.command(QueueDeclaration(f"q{number}", durable=False))
+    assert len(session.peer.answers) == 100
+    session.peer.lost()
 
 
 def test_a_publish_costs_the_queues_it_goes_to() -> None:

@@ -17,7 +17,7 @@ from warren.mgmt_plugin.resources.health_checks import OTHER_NAMES, CheckFailed,
 from warren.mgmt_plugin.resources.linked import LinkHandlers, NoLinks
 from warren.mgmt_plugin.resources.node import NodeHandlers
 from warren.mgmt_plugin.routes import Acting, Call, Handlers
-from warren.server.direct_client import DirectClients
+from warren.server.direct_clients import DirectClients
 from warren.server.held_links import HeldLinks
 from warren.server.management import CLUSTERING, Health, Listening
 from warren.server.protocols import LISTENERS

@@ -17,7 +17,7 @@ from warren.mgmt_plugin.resources import users
 from warren.mgmt_plugin.resources.users import UserHandlers
 from warren.mgmt_plugin.routes import Acting, Call, parse_query
 from warren.server.definitions import schema
-from warren.server.direct_client import DirectClients
+from warren.server.direct_clients import DirectClients
 from warren.vhosts.metadata import PermissionPut, TopicPermissionPut, UserDelete, UserPut
 
 COUNT = 2000

@@ -222,7 +222,7 @@ class ExchangeHandlers(Handlers):
             arguments=table_from_json(body.arguments),
         )
         with call.client() as client:
-            await client.call(declaration.method())
+            await client.call(declaration)
         return created(new=new)
 
     async def delete_exchange(self, call: Call) -> None:

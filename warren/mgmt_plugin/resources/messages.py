@@ -14,6 +14,8 @@ import msgspec
 from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import AmqpError
+from warren.amqp.properties import decode_properties
+from warren.channels.direct_session import Got
 from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits
 from warren.mgmt_plugin.http.json_pieces import LongText
 from warren.mgmt_plugin.http.scheduler import give_way
@@ -23,7 +25,7 @@ from warren.mgmt_plugin.names import exchange_name, the_queue, the_vhost
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.mgmt_plugin.terms import properties_from_json, properties_to_json
 from warren.queues.queue import Queue
-from warren.server.direct_client import DirectClient, Received
+from warren.server.direct_clients import DirectClient
 
 ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
 PUBLISH: Final = BodyLimits(BODY_BYTES_MAX, ORDINARY.values)
@@ -125,17 +127,6 @@ def _pieces(parts: Sequence[bytes | memoryview]) -> Iterator[bytes]:
             yield bytes(part[at : at + _ENCODED_AT_ONCE])
 
 
-def cut_off(parts: Sequence[bytes], most: int) -> list[bytes]:
-    """Return the first `most` bytes of a body."""
-    kept: list[bytes] = []
-    for part in parts:
-        if most <= 0:
-            break
-        kept.append(part[:most])
-        most -= len(part)
-    return kept
-
-
 def _asked_for(wanted: Get) -> tuple[str, int, str]:
     """Return the ack mode, the count and the encoding of a request.
 
@@ -158,7 +149,7 @@ def _asked_for(wanted: Get) -> tuple[str, int, str]:
     return mode, wanted.count, wanted.encoding
 
 
-async def _get(call: Call, client: DirectClient, queue: Queue, count: int, *, no_ack: bool) -> list[Received]:
+async def _get(call: Call, client: DirectClient, queue: Queue, count: int, *, no_ack: bool) -> list[Got]:
     """Get messages, as far as the budget of bodies has room for as many bytes as they have on average.
 
     The answer has all messages that were taken from the queue, whatever their size: they may no longer exist elsewhere.
@@ -166,7 +157,7 @@ async def _get(call: Call, client: DirectClient, queue: Queue, count: int, *, no
     Raises:
         HttpError: 503, there is no room for the first one.
     """
-    received: list[Received] = []
+    received: list[Got] = []
     size = 0
     while len(received) < count and size < GOT_BYTES_MAX:
         await give_way()
@@ -177,25 +168,28 @@ async def _get(call: Call, client: DirectClient, queue: Queue, count: int, *, no
             if received:
                 break
             raise
-        reply = await client.call(m.BasicGet(0, queue.name, no_ack=no_ack))
-        if not isinstance(reply, Received):
+        got = await client.get(queue.name, no_ack=no_ack)
+        if got is None:
             break
-        received.append(reply)
-        size += reply.size + _MESSAGE_BYTES
+        received.append(got)
+        size += int(got.message.body_bytes) + _MESSAGE_BYTES
     return received
 
 
-async def _describe(received: Received, wanted_encoding: str, truncate: int | None) -> Described:
-    parts = received.parts if truncate is None else cut_off(received.parts, truncate)
+async def _describe(got: Got, wanted_encoding: str, truncate: int | None) -> Described:
+    message = got.message
+    size = int(message.body_bytes)
+    # Not joined: joining many MiB would hold up all other tasks.
+    parts = message.body_parts(size if truncate is None else min(size, truncate))
     payload, encoding = await encode_payload(parts, wanted_encoding)
-    method = received.method
+    header = message.header_payload()
     return {
-        "payload_bytes": received.size,
-        "redelivered": method.redelivered,
-        "exchange": method.exchange,
-        "routing_key": method.routing_key,
-        "message_count": method.message_count,
-        "properties": properties_to_json(received.properties) or [],
+        "payload_bytes": size,
+        "redelivered": got.redelivered,
+        "exchange": message.envelope.exchange,
+        "routing_key": message.envelope.routing_key,
+        "message_count": got.message_count,
+        "properties": properties_to_json(decode_properties(header, 0, len(header))) or [],
         "payload": payload,
         "payload_encoding": encoding,
     }
@@ -237,8 +231,7 @@ class MessageHandlers(Handlers):
         with call.client() as client:
             received = await _get(call, client, queue, count, no_ack=mode == "ack_requeue_false")
             if received and mode != "ack_requeue_false":
-                last = received[-1].method.delivery_tag
-                requeue = mode.endswith("true")
+                last, requeue = received[-1].delivery_tag, mode.endswith("true")
                 # A requeued message counts as a failed delivery when it was rejected, and only then.
                 client.send(m.BasicNack(last, multiple=True, requeue=requeue))
         shown: list[Described] = []
@@ -249,10 +242,10 @@ class MessageHandlers(Handlers):
 
     async def check_aliveness(self, call: Call) -> Described:
         with call.client() as client:
-            await client.call(QueueDeclaration(ALIVENESS_QUEUE, durable=False).method())
+            await client.call(QueueDeclaration(ALIVENESS_QUEUE, durable=False))
             await client.publish("", ALIVENESS_QUEUE, properties_from_json({}), ALIVENESS_BODY)
-            reply = await client.call(m.BasicGet(0, ALIVENESS_QUEUE, no_ack=True))
-        if not isinstance(reply, Received):
+            got = await client.get(ALIVENESS_QUEUE, no_ack=True)
+        if got is None:
             raise bad_request("the message did not come back")
         return {"status": "ok"}
 

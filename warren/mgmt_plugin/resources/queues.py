@@ -268,7 +268,7 @@ class QueueHandlers(Handlers):
             name, durable=body.durable, auto_delete=body.auto_delete, arguments=table_from_json(body.arguments)
         )
         with call.client() as client:
-            await client.call(declaration.method())
+            await client.call(declaration)
         return created(new=new)
 
     async def delete_queue(self, call: Call) -> None:

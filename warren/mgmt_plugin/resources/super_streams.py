@@ -164,15 +164,13 @@ class SuperStreamHandlers(Handlers):
         new = name not in the_vhost(call).exchanges
         arguments = table_from_json(_stream_arguments(body.arguments) | {SUPER_STREAM: wanted})
         with call.client() as client:
-            await client.call(ExchangeDeclaration(name, kind, durable=True, arguments=arguments).method())
+            await client.call(ExchangeDeclaration(name, kind, durable=True, arguments=arguments))
         return created(new=new)
 
     async def delete_super_stream(self, call: Call) -> None:
-        _the_super_stream(call)
+        # From here on nothing is awaited until everything is sent: nothing of it changes, and it goes in one batch.
+        _, exchange = _the_super_stream(call)
         with call.client() as client:
-            await client.open()
-            # From here on nothing is awaited until everything is sent: nothing of it changes, and it goes in one batch.
-            _, exchange = _the_super_stream(call)
             call.authorize(CONFIGURE, "exchange", exchange.name)
             partitions = [binding.destination.name for binding in partition_bindings(exchange)]
             for partition in partitions:

@@ -384,7 +384,7 @@ class Reactor:
             self._unsent = []
         if outboxes:
             self._send(outboxes)
-        if broker.notices or broker.logins or broker.direct_outboxes:
+        if broker.notices or broker.logins:
             self._on_settled()
 
     def _has_work(self) -> bool:

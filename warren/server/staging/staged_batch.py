@@ -1,6 +1,6 @@
 """Publish one batch of staged messages into the queues: cut it into pieces, try it out, publish it with its notes.
 
-    piece       cells of parts, in the order of the plan; a transaction of a direct connection of the user
+    piece       cells of parts, in the order of the plan; a transaction of a direct session of the user
 
 The invariants are in the header of ``server.staging.stages``.
 """
@@ -15,11 +15,10 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 import trio
 
-from warren.amqp.publishes import FRAME_BYTES_MAX
 from warren.channels.commit_check import CommitCheck
 from warren.channels.transaction import Transaction
 from warren.queues.long_work import Steps
-from warren.server.direct_client import DirectClient
+from warren.server.direct_clients import DirectClient
 from warren.server.management import Management
 from warren.server.staging.commit_notes import CommitNotes, Note, Plan
 from warren.server.staging.stage_files import PartHead
@@ -310,16 +309,17 @@ class BatchPublishing:
     async def _filled(self, piece: list[_Run], *, is_tried: bool) -> AsyncIterator[tuple[DirectClient, Transaction]]:
         """Open a transaction with the messages of a piece; it is rolled back unless it is committed."""
         with self._management.clients.open(self._user, self._vhost.name) as client:
-            channel = await client.begin_transaction(FRAME_BYTES_MAX)
+            session = client.session
+            await client.begin_transaction()
             if is_tried:
-                channel.tell_nobody()  # messages that are only tried now are announced when they are published
+                session.tell_nobody()  # messages that are only tried now are announced when they are published
             for head, first, end in piece:
                 for at in range(first, end, _READ_CELLS):
                     for publishes in await self._parts.read(head, at, min(at + _READ_CELLS, end)):
                         await client.put(publishes)
                         await trio.lowlevel.checkpoint()
-            assert channel.transaction is not None
-            yield client, channel.transaction
+            assert session.transaction is not None
+            yield client, session.transaction
 
 
 def _raise_if_full(check: CommitCheck) -> None:

@@ -1,0 +1,181 @@
+"""Act on the engine for a user: commands and messages on a direct session (`channels.direct_session`), awaited on trio.
+
+1. Errors of the broker are raised as the exceptions that would close a client's channel or connection. They end the
+   session, and with it the client.
+2. Answers come in the order of the commands, so several may be sent before the first answer is read (`send`).
+3. When a client closes, its unacked messages return to their queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, Self
+
+import trio
+
+from warren.amqp import methods as m
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
+from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
+from warren.amqp.properties import BasicProperties
+from warren.channels.broker import Broker
+from warren.channels.commit_check import CommitCheck
+from warren.channels.direct_session import DirectSession, Got, Publish, Published, StagedPublishes
+from warren.channels.transaction import commit_checked
+
+SHORT_TEXT_BYTES_MAX: Final = 255
+
+
+class DirectClients:
+    """Opens clients of one broker. `settle` lets the engine finish its turn."""
+
+    def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
+        self.broker = broker
+        self.settle = settle
+
+    def open(self, user: str, vhost: str) -> DirectClient:
+        """Return a client that acts for `user` in `vhost`; use it as a context manager.
+
+        Raises:
+            ConnectionException: 530, the vhost does not exist, or the user may not enter it.
+        """
+        return DirectClient(self.broker.open_direct(user, vhost), self.settle)
+
+
+class DirectClient:
+    """One user's session. Do not share it between tasks."""
+
+    def __init__(self, session: DirectSession, settle: Callable[[], None]) -> None:
+        self.session = session
+        self._peer = session.peer
+        self._settle = settle
+        self._woken = trio.Event()
+        self._peer.on_answer = self._wake
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    async def call(self, command: Any) -> Any:
+        """Send `command` and return its answer.
+
+        Raises:
+            ChannelException, ConnectionException: the broker refused.
+        """
+        self.send(command)
+        return await self.reply()
+
+    def send(self, *commands: Any) -> None:
+        """Send commands. Read their answers in this order.
+
+        Raises:
+            ChannelException: a name is too long.
+        """
+        for command in commands:
+            _check_texts(command)
+        for command in commands:
+            self.session.command(command)
+        self._settle()
+
+    async def reply(self) -> Any:
+        """Return the next answer, when it is there."""
+        answers = self._peer.answers
+        while not answers:
+            await self._next()
+        answer = answers.popleft()
+        if isinstance(answer, AmqpError):
+            raise answer
+        return answer
+
+    async def get(self, queue: str, *, no_ack: bool) -> Got | None:
+        """Take a message out of a queue; None when it is empty.
+
+        Raises:
+            ChannelException, ConnectionException: the broker refused.
+        """
+        answer = await self.call(m.BasicGet(0, queue, no_ack))
+        return answer if isinstance(answer, Got) else None
+
+    async def publish(self, exchange: str, routing_key: str, properties: BasicProperties, body: bytes) -> Published:
+        """Publish one message with a confirm and return the result.
+
+        Raises:
+            ChannelException, ConnectionException: the broker refused it.
+        """
+        _check_texts((exchange, routing_key))
+        self.session.command(Publish(exchange, routing_key, properties.encode(), body))
+        self._settle()
+        published: Published = await self.reply()
+        return published
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    async def begin_transaction(self) -> None:
+        """Make staged messages wait for `commit` from now on."""
+        await self.call(m.TxSelect())
+
+    async def put(self, publishes: bytes) -> None:
+        """Publish staged messages; waits while publishers are blocked.
+
+        Raises:
+            ChannelException, ConnectionException: the broker refused one of them, and forgets the transaction.
+        """
+        self.session.command(StagedPublishes(publishes))
+        self._settle()
+        while self.session.commands and not self._peer.answers:
+            await self._next()
+        if self._peer.answers:
+            await self.reply()  # raises: a staged message is answered only with an error
+
+    def commit(self, check: CommitCheck, note: Callable[[], None]) -> None:
+        """Begin to commit the transaction if `check` lets it pass; see `committed`.
+
+        `note` is logged in the same frame as the transaction. A commit to very many queues takes several turns.
+        """
+        if self.session.is_open():
+            assert not self.session.commands and not self._peer.paused
+            commit_checked(self.session, check, note)
+            self._settle()
+
+    async def committed(self) -> bool:
+        """Wait until the commit is written, as a client's tx.commit does; False: the check did not pass.
+
+        Raises:
+            ChannelException, ConnectionException: it was refused; `note` was not done.
+        """
+        return isinstance(await self.reply(), m.TxCommitOk)
+
+    def close(self) -> None:
+        """End the session; unacked messages return to their queue."""
+        self._peer.lost()
+        self._settle()
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    async def _next(self) -> None:
+        """Wait until there is an answer, or the session may continue; then let it."""
+        await self._woken.wait()
+        self._woken = trio.Event()
+        if self.session.commands:
+            self.session.go_on()
+            self._settle()
+
+
+def _check_texts(command: Any) -> None:
+    """Refuse texts that are too long for a command: their author may not know the limit.
+
+    Raises:
+        ChannelException: 406.
+    """
+    if isinstance(command, ExchangeDeclaration):
+        command = (command.name, command.type)
+    elif isinstance(command, QueueDeclaration):
+        command = (command.name,)
+    for value in command:
+        if isinstance(value, str) and len(value.encode("utf-8", "replace")) > SHORT_TEXT_BYTES_MAX:
+            raise ChannelException(PRECONDITION_FAILED, f"'{value[:50]}…' is longer than {SHORT_TEXT_BYTES_MAX} bytes")
