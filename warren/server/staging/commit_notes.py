@@ -10,9 +10,10 @@
    does not have, since it was restored from an older backup. Notes of earlier versions are not `counted`; batches may
    be missing after them. A writer whose own state was taken back reuses numbers for other messages. The number of
    messages tells whether it is the same batch. That number is remembered for the last `EARLIER_MAX` batches.
-3. A query belongs to the user who has committed its last batch. Another user may continue with the next batch, but is
-   not told that an earlier one is a duplicate. Otherwise anyone who knows a query could make batches of others count as
-   published.
+3. A query belongs to the user who has committed its last batch. Another user may continue with the next batch, if it
+   may write to the exchanges that the query has published to, but is not told that an earlier one is a duplicate.
+   Otherwise a user that knows a query could make batches of others count as published. A query that has published
+   nothing binds its own user only: an empty batch needs no right.
 4. Notes with a time are removed when that time has come. Of the others the latest are kept: `NOTES_MAX` altogether, and
    `NOTES_OF_USER_MAX` of a user.
 """
@@ -31,6 +32,7 @@ from warren.vhosts.records import VhostRecords
 EARLIER_MAX: Final = 32
 NOTES_MAX: Final = 100_000
 NOTES_OF_USER_MAX: Final = 50_000
+EXCHANGES_MAX: Final = 4
 
 _COMMIT: Final = "commit:"
 _PLAN: Final = "plan:"
@@ -41,6 +43,7 @@ class Note(msgspec.Struct, frozen=True):
 
     Times are in ms since the Unix epoch; `until_ms` None: remembered without end. `staged`: the number of messages in
     the batch, None: version 0.1 began it; `earlier`: the numbers of earlier batches, and how many messages each had.
+    `exchanges`: the first `EXCHANGES_MAX` that the query has published to; None: an earlier version did not note them.
     """
 
     batch: int
@@ -56,6 +59,11 @@ class Note(msgspec.Struct, frozen=True):
     counted: bool = False
     staged: int | None = None
     earlier: list[tuple[int, int]] = []
+    exchanges: list[str] | None = None
+
+    def binds(self, user: str) -> bool:
+        """Tell whether it decides which batches `user` may commit."""
+        return self.user == user or not self.done or self.exchanges != []
 
     def maybe_staged(self, batch: int) -> int | None:
         """Return how many messages a committed batch had; None if that is no longer known."""

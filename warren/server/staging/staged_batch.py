@@ -16,11 +16,11 @@ import msgspec
 import trio
 
 from warren.channels.commit_check import CommitCheck
-from warren.channels.transaction import Transaction
+from warren.channels.transaction import BufferedPublish, Transaction
 from warren.queues.long_work import Steps
 from warren.server.direct_clients import DirectClient
 from warren.server.management import Management
-from warren.server.staging.commit_notes import CommitNotes, Note, Plan
+from warren.server.staging.commit_notes import EXCHANGES_MAX, CommitNotes, Note, Plan
 from warren.server.staging.stage_files import PartHead
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -230,7 +230,8 @@ class BatchPublishing:
                 until_ms=until_ms,
                 counted=True,
                 staged=order.staged,
-                earlier=[] if note is None else note.batches(),
+                earlier=[] if note is None or not note.binds(self._user) else note.batches(),
+                exchanges=[] if note is None or note.exchanges is None else note.exchanges,
             )
             if not self._in_one_piece:
                 self._plan = Plan(order.batch, self._plan.parts, await self._try_out())
@@ -296,6 +297,7 @@ class BatchPublishing:
                     part=following.part,
                     cell=following.cell,
                     at_ms=self._management.clock_ms(),
+                    exchanges=_with_exchanges(note.exchanges or [], transaction.publishes),
                 )
                 self._notes.store(self._order.query, further)
 
@@ -320,6 +322,16 @@ class BatchPublishing:
                         await trio.lowlevel.checkpoint()
             assert session.transaction is not None
             yield client, session.transaction
+
+
+def _with_exchanges(known: list[str], publishes: list[BufferedPublish]) -> list[str]:
+    """Return the first exchanges of `known` and of `publishes`."""
+    found = dict.fromkeys(known)
+    for each in publishes:
+        if len(found) >= EXCHANGES_MAX:
+            break
+        found[each.exchange.name] = None
+    return list(found)
 
 
 def _raise_if_full(check: CommitCheck) -> None:

@@ -48,6 +48,7 @@ import trio
 
 from warren.amqp.errors import AmqpError
 from warren.amqp.publishes import PublishScan, scan_publishes
+from warren.channels.access import WRITE
 from warren.server.logs import get_logger
 from warren.server.management import Management
 from warren.server.shares import Quota
@@ -373,7 +374,8 @@ class Stages:
 
         Raises:
             AmqpError: the user may not publish that. NoStage: a stage does not exist. QueueFull: a queue is full.
-            Conflict: another batch of the query is not done, or another user has committed this one or a later one.
+            Conflict: another batch of the query is not done; another user has committed this one or a later one, or has
+            published to exchanges that this user may not write to.
             MissingBatches: batches before it were not committed here. OtherBatch: one of this number had more or fewer
             messages, or their number is no longer known.
             DamagedPart: stored messages have become unreadable.
@@ -400,6 +402,8 @@ class Stages:
         if running is None:
             notes = CommitNotes(vhost.records)
             note = notes.maybe_note(order.query)
+            if note is not None and not note.binds(user):
+                note = None
             if note is not None and (order.batch < note.batch or (note.done and order.batch == note.batch)):
                 if note.user != user:
                     raise Conflict(
@@ -410,6 +414,8 @@ class Stages:
                     self._check_same(vhost, order, note)
                 await self._drop(vhost.name, user, order.stages)
                 return Outcome(committed=False, duplicate=True)
+            if note is not None and note.user != user:
+                self._check_may_continue(vhost, user, order, note)
             plan = notes.maybe_plan(order.query)
             if note is not None and note.done and note.counted and order.batch > note.batch + 1:
                 raise MissingBatches(
@@ -435,6 +441,29 @@ class Stages:
         if outcome.committed:
             await self._drop(vhost.name, user, order.stages)
         return outcome
+
+    def _check_may_continue(self, vhost: VirtualHost, user: str, order: Order, note: Note) -> None:
+        """Make sure that `user` may continue the query of another user.
+
+        Raises:
+            Conflict: it may not.
+        """
+        principal = self._management.broker.access.maybe_principal(user, vhost.name)
+        lacks = "" if principal is not None else "it may not enter the vhost"
+        exchanges = note.exchanges
+        if principal is not None and exchanges is not None:
+            for exchange in exchanges:
+                try:
+                    principal.authorize(WRITE, "exchange", exchange)
+                except AmqpError:
+                    lacks = f"it may not write to exchange '{exchange or 'amq.default'}', as the query does"
+        elif not any(stage.messages for stage in self._maybe_stages(vhost.name, order.stages)):
+            lacks = lacks or "its batch is empty"
+        if lacks:
+            raise Conflict(
+                f"user '{note.user}' has committed batch {note.batch} of query '{order.query}', and user '{user}' may "
+                f"not continue it: {lacks}"
+            )
 
     def _begin(self, vhost: VirtualHost, user: str, order: Order) -> _Commit:
         """Start a commit.

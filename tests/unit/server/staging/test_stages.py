@@ -544,6 +544,7 @@ def test_a_full_queue_and_a_forbidden_message_leave_everything_as_it_was(tmp_pat
 
 def test_nobody_has_a_batch_of_another_taken_for_published(tmp_path: Path) -> None:
     life = with_queue(tmp_path)
+    life.harness.add_user("other")
 
     async def work(stages: Stages) -> Outcome:
         assert (await commit(life, 1, await put(stages, "a", content(b"1")))).committed
@@ -601,6 +602,7 @@ def test_after_a_note_of_an_earlier_version_batches_may_be_missing(tmp_path: Pat
 
 def test_a_query_goes_on_under_another_user(tmp_path: Path) -> None:
     life = with_queue(tmp_path)
+    life.harness.add_user("other")
 
     async def work(stages: Stages) -> list[Outcome]:
         first = await commit(life, 1, await put(stages, "a", content(b"1")))
@@ -609,6 +611,85 @@ def test_a_query_goes_on_under_another_user(tmp_path: Path) -> None:
 
     first, second, again = life.run(work)
     assert first.committed and second.committed and again.duplicate
+
+
+@pytest.mark.parametrize("write", ["", "^elsewhere$"])
+def test_a_user_without_the_rights_of_a_query_takes_it_from_nobody(tmp_path: Path, write: str) -> None:
+    """Neither with an empty batch, which needs no right, nor with one to an exchange of its own."""
+    life = with_queue(tmp_path)
+    harness = life.harness
+    client = harness.channel()
+    client.call(1, exchange_declare("elsewhere", "fanout"))
+    client.call(1, exchange_declare("here", "fanout"))
+    client.bind("q", "here")
+    client.bind("q", "elsewhere")
+    harness.add_user("other", write=write)
+
+    async def work(stages: Stages) -> None:
+        await put(stages, "a", publish_frames("here", "", b"1"))
+        assert (await commit(life, 1, "a")).committed
+        for batch in (2, 3):
+            with pytest.raises(Conflict, match="may not write to exchange 'here'"):
+                await commit(life, batch, user="other")
+        if write:
+            await put(stages, "x", publish_frames("elsewhere", "", b"x"), user="other")
+            with pytest.raises(Conflict, match="may not write to exchange 'here'"):
+                await commit(life, 2, "x", user="other")
+        assert (await commit(life, 2)).committed, "an empty one, of its own user"
+        await put(stages, "b", publish_frames("here", "", b"3"))
+        assert (await commit(life, 3, "b")).committed
+
+    life.run(work)
+    assert life.bodies() == [b"1", b"3"]
+
+
+def test_a_query_of_which_nothing_is_published_binds_nobody_else(tmp_path: Path) -> None:
+    """A user that knows its id could otherwise take it before it begins, or while its batches are empty."""
+    life = with_queue(tmp_path)
+    life.harness.add_user("other", write="")
+
+    async def work(stages: Stages) -> list[Outcome]:
+        await commit(life, 10**18, user="other")
+        first = await commit(life, 0)
+        await commit(life, 10**18, user="other")
+        await put(stages, "a", content(b"1"))
+        return [first, await commit(life, 1, "a"), await commit(life, 1, "a"), await commit(life, 2)]
+
+    first, second, again, last = life.run(work)
+    assert first.committed and second.committed and again.duplicate and last.committed
+    assert life.bodies() == [b"1"]
+
+
+def test_of_a_note_of_an_earlier_version_an_empty_batch_of_another_takes_nothing(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    life.harness.add_user("other")
+
+    async def work(stages: Stages) -> Outcome:
+        CommitNotes(life.harness.vhost.records).store("query", note(1, 0))
+        with pytest.raises(Conflict, match="its batch is empty"):
+            await commit(life, 2, user="other")
+        await put(stages, "a", content(b"2"), user="other")
+        return await commit(life, 2, "a", user="other")
+
+    assert life.run(work).committed
+
+
+def test_a_note_names_few_exchanges(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    client = life.harness.channel()
+    for number in range(6):
+        client.call(1, exchange_declare(f"x{number}", "fanout"))
+        client.bind("q", f"x{number}")
+
+    async def work(stages: Stages) -> list[str] | None:
+        await put(stages, "a", b"".join(publish_frames(f"x{number}", "", b"") for number in (0, 0, 1)))
+        await commit(life, 1, "a")
+        await put(stages, "b", b"".join(publish_frames(f"x{number}", "", b"") for number in range(6)))
+        await commit(life, 2, "b")
+        found = (await stages.notes(life.harness.vhost))["query"]
+        return found.exchanges
+
+    assert life.run(work) == ["x0", "x1", "x2", "x3"]
 
 
 def test_nobody_waits_for_the_commit_of_another(tmp_path: Path) -> None:
