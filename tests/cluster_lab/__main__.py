@@ -6,9 +6,9 @@
 
 Needs root, Debian's iproute2 and etcd-server, a C compiler, and /dev/net/tun. In a trial clients of all kinds work
 while a fault begins, lasts and ends. Then all nodes are healed, and what is in the queues and in the stream is held
-against what was sent and confirmed. It prints the worst time without a confirm, from the beginning of the fault until
-some seconds after its end. It ends with 1 when a message is lost, invented, torn or moved, a node is stuck, or a gap is
-longer than it may be.
+against what was sent, confirmed, and seen by consumers. It prints the worst time without a confirm, from the beginning
+of the fault until some seconds after its end. It ends with 1 when a message is lost, invented, torn, moved or taken
+back, a node is stuck, or a gap is longer than it may be.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Final
 
 from .faults import FAULTS, Fault, Lab
 from .history import History
-from .load import STREAM, TRANSACTIONS, TWICE, Load, drained, set_up, whole_stream
+from .load import RULES, STREAM, Load, drained, set_up, whole_stream
 from .machines import HTTP, Machine, compiled_shim, until
 from .switch import PREFIX, Switch, run
 
@@ -68,7 +68,7 @@ def trial(lab: Lab, fault: Fault, chooser: random.Random) -> tuple[int, float, l
     load.stop()
     leader = lab.complete()
     history.stream(STREAM, whole_stream(leader.host))
-    history.drained(drained(leader.host), TRANSACTIONS, TWICE)
+    history.drained(drained(leader.host), RULES)
     confirmed = sum(count for name, count in history.counts.items() if name.startswith("confirmed")) - before
     found = list(history.violations)
     if fault.limit_s is not None and gap_s > fault.limit_s:

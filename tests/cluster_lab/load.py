@@ -1,7 +1,10 @@
 """Clients of the lab, each in a thread: they publish, are told or not, and try the next node when nothing comes.
 
     classic, quorum, stream   AMQP 0-9-1 with confirms, a few messages at a time
-    tx                        a message into each of two queues, and a commit
+    tx                        a message into each of three queues, and a commit
+    both                      a message into two quorum queues, by one publish with confirms
+    mover                     takes messages from a quorum queue, and moves each to another one in a transaction
+    watcher                   consumes one of the two queues of both, one of those of tx, and the one moved to
     mqtt                      QoS 1 into a queue that is bound to amq.topic
     amqp10                    AMQP 1.0, each message settled before the next one
     reader                    reads the stream as it grows, and notes the offsets
@@ -18,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from struct import unpack
 from typing import Any, Final
 
@@ -32,7 +36,7 @@ from proton.utils import BlockingConnection
 from warren.perf import frames
 from warren.perf.client import HANDSHAKE, Address, BrokerError, Connection
 
-from .history import History
+from .history import History, Rules
 from .machines import AMQP, MQTT, USER
 
 PATIENCE_S: Final = 2.5  # longer than the sync of a slow disk, or no confirm of one would be seen
@@ -42,8 +46,23 @@ AT_A_TIME: Final = 4
 SILENCES: Final = 5  # that end a stream which nobody writes
 CLASSIC, QUORUM, STREAM, MQTT_QUEUE, AMQP10 = "lab.classic", "lab.quorum", "lab.stream", "lab.mqtt", "lab.amqp10"
 TRANSACTIONS: Final = ("lab.tx.a", "lab.tx.b")
-QUEUES: Final = (CLASSIC, QUORUM, *TRANSACTIONS, MQTT_QUEUE, AMQP10)
-TWICE: Final = frozenset({MQTT_QUEUE, AMQP10})
+BOTH: Final = "lab.both"  # an exchange
+KEPT, WATCHED, TX_WATCHED, MOVED_FROM, MOVED = (
+    "lab.kept",
+    "lab.watched",
+    "lab.tx.watched",
+    "lab.moved.from",
+    "lab.moved",
+)
+WATCHED_QUEUES: Final = (WATCHED, TX_WATCHED, MOVED)
+QUORUM_QUEUES: Final = (QUORUM, KEPT, MOVED_FROM, *WATCHED_QUEUES)
+QUEUES: Final = (CLASSIC, *QUORUM_QUEUES, *TRANSACTIONS, MQTT_QUEUE, AMQP10)
+RULES: Final = Rules(
+    TRANSACTIONS,
+    twice=frozenset({MQTT_QUEUE, AMQP10}),
+    witnesses={WATCHED: (KEPT,), TX_WATCHED: TRANSACTIONS},
+    moves={MOVED: MOVED_FROM},
+)
 _TX_SELECT, _TX_SELECT_OK, _TX_COMMIT, _TX_COMMIT_OK = (90, 10), (90, 11), (90, 20), (90, 21)
 _FAILURES: Final = (
     BrokerError,
@@ -75,11 +94,11 @@ class Session(Connection):
             self.abort()
             raise
 
-    def put(self, queue: str, name: str) -> None:
+    def put(self, queue: str, name: str, exchange: str = "") -> None:
         """Publish a persistent message."""
         properties = frames.Properties(persistent=True)
         body = name.encode()
-        self.send(frames.publish(1, "", queue, body, frame_max_bytes=self.frame_max_bytes, properties=properties))
+        self.send(frames.publish(1, exchange, queue, body, frame_max_bytes=self.frame_max_bytes, properties=properties))
 
 
 def parameters(host: str) -> pika.ConnectionParameters:
@@ -100,7 +119,12 @@ def set_up(host: str) -> None:
         channel = connection.channel()
         for queue in (CLASSIC, *TRANSACTIONS, MQTT_QUEUE, AMQP10):
             channel.queue_declare(queue, durable=True)
-        channel.queue_declare(QUORUM, durable=True, arguments={"x-queue-type": "quorum"})
+        for queue in QUORUM_QUEUES:
+            # A client that is cut off must not use up the tries of its messages.
+            channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": -1})
+        channel.exchange_declare(BOTH, "fanout", durable=True)
+        for queue in (KEPT, WATCHED):
+            channel.queue_bind(queue, BOTH)
         channel.queue_declare(STREAM, durable=True, arguments={"x-queue-type": "stream"})
         channel.queue_bind(MQTT_QUEUE, "amq.topic", "lab")
 
@@ -120,6 +144,10 @@ class Load:
             (QUORUM, self._publish),
             (STREAM, self._publish),
             ("tx", self._transact),
+            (BOTH, self._publish),
+            (MOVED_FROM, self._publish),
+            ("mover", self._move),
+            ("watcher", self._watch),
             ("mqtt", self._send_mqtt),
             ("amqp10", self._send_amqp10),
             ("reader", self._read),
@@ -155,23 +183,29 @@ class Load:
     def _names(self, kind: str, count: int) -> list[str]:
         return [f"{kind}-{next(self._numbers)}" for _ in range(count)]
 
-    def _publish(self, queue: str, host: str) -> None:
+    def _publish(self, target: str, host: str) -> None:
+        """Publish to a queue, or to the exchange of two."""
+        queues = (KEPT, WATCHED) if target == BOTH else (target,)
+        exchange = target if target == BOTH else ""
         session = Session(host)
         try:
             session.call(frames.CONFIRM_SELECT, frames.CONFIRM_SELECT_OK, b"\0")
             last_tag = 0
             while not self._over.wait(PAUSE_S):
-                names = self._names(queue, AT_A_TIME)
-                self._history.sends(queue, names)
+                names = self._names(target, AT_A_TIME)
+                for queue in queues:
+                    self._history.sends(queue, names)
                 waiting: dict[int, str] = {}
                 for name in names:
                     last_tag += 1
                     waiting[last_tag] = name
-                    session.put(queue, name)
+                    session.put(target, name, exchange)
                 while waiting:
                     tag, is_multiple = unpack(">QB", session.wait_for(frames.BASIC_ACK))
                     tags = [each for each in waiting if each == tag or (is_multiple and each <= tag)]
-                    self._history.confirmed(queue, [waiting.pop(each) for each in tags])
+                    confirmed = [waiting.pop(each) for each in tags]
+                    for queue in queues:
+                        self._history.confirmed(queue, confirmed)
         finally:
             session.abort()
 
@@ -181,15 +215,46 @@ class Load:
             session.call(_TX_SELECT, _TX_SELECT_OK)
             while not self._over.wait(PAUSE_S):
                 names = self._names(kind, 2)
-                for queue in TRANSACTIONS:
+                for queue in (*TRANSACTIONS, TX_WATCHED):
                     self._history.sends(queue, names)
                     for name in names:
                         session.put(queue, name)
                 session.call(_TX_COMMIT, _TX_COMMIT_OK)
-                for queue in TRANSACTIONS:
+                for queue in (*TRANSACTIONS, TX_WATCHED):
                     self._history.confirmed(queue, names)
         finally:
             session.abort()
+
+    def _move(self, kind: str, host: str) -> None:
+        with pika.BlockingConnection(parameters(host)) as connection:
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=AT_A_TIME)
+            channel.tx_select()
+            persistent = pika.BasicProperties(delivery_mode=2)
+            for method, _, body in channel.consume(MOVED_FROM, inactivity_timeout=PATIENCE_S):
+                if self._over.is_set():
+                    return
+                if method is None or body is None:
+                    continue
+                name = bytes(body).decode()
+                self._history.sends(MOVED, [name])
+                channel.basic_publish("", MOVED, body, persistent)
+                channel.basic_ack(method.delivery_tag or 0)
+                channel.tx_commit()
+                self._history.confirmed(MOVED, [name])
+
+    def _watch(self, kind: str, host: str) -> None:
+        with pika.BlockingConnection(parameters(host)) as connection:
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=200)
+            for queue in WATCHED_QUEUES:
+                channel.basic_consume(queue, partial(self._saw, queue))
+            while not self._over.is_set():
+                connection.process_data_events(PATIENCE_S)
+
+    def _saw(self, queue: str, channel: Any, method: Any, _: Any, body: bytes) -> None:
+        self._history.saw(queue, body.decode())
+        channel.basic_ack(method.delivery_tag)
 
     def _send_mqtt(self, kind: str, host: str) -> None:
         client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"lab-{next(self._numbers)}")
