@@ -32,8 +32,8 @@ from .machines import HTTP, Machine, compiled_shim, until
 from .switch import PREFIX, Switch, run
 
 NODES: Final = 3
-BEFORE_S: Final = 3.0
-AFTER_S: Final = 8.0
+BEFORE_S: Final = 1.5
+AFTER_S: Final = 6.0
 _SAID_MAX: Final = 60
 
 

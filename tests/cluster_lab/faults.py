@@ -82,7 +82,7 @@ class Fault:
 
     name: str
     begin: Begin
-    seconds: float = 12.0
+    seconds: float = 9.0
     limit_s: float | None = 6.0
 
 
@@ -248,8 +248,8 @@ FAULTS: Final = (
     Fault("all-lossy", all_lossy),
     Fault("leader-flaps", leader_flaps, 0.0),
     Fault("leader-killed", leader_killed, 8.0),
-    Fault("leader-disk-slow", leader_disk_slow, 20.0),
-    Fault("leader-disk-full", leader_disk_full, 20.0),
+    Fault("leader-disk-slow", leader_disk_slow, 15.0),
+    Fault("leader-disk-full", leader_disk_full, 15.0),
     Fault("leader-disk-fails", leader_disk_fails, 10.0),
     Fault("follower-disk-slow", follower_disk_slow, 12.0),
     Fault("clock-ahead", clock_ahead, 8.0, None),

@@ -30,6 +30,7 @@ import pika
 import pika.exceptions
 import proton
 from paho.mqtt.enums import CallbackAPIVersion
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from proton.utils import BlockingConnection
 
@@ -44,6 +45,7 @@ CONNECT_S: Final = 1.0
 PAUSE_S: Final = 0.02
 AT_A_TIME: Final = 4
 SILENCES: Final = 5  # that end a stream which nobody writes
+SILENCE_S: Final = 5.0  # that ends a queue which should have more
 CLASSIC, QUORUM, STREAM, MQTT_QUEUE, AMQP10 = "lab.classic", "lab.quorum", "lab.stream", "lab.mqtt", "lab.amqp10"
 TRANSACTIONS: Final = ("lab.tx.a", "lab.tx.b")
 BOTH: Final = "lab.both"  # an exchange
@@ -320,33 +322,49 @@ def whole_stream(host: str) -> dict[int, str]:
     found: dict[int, str] = {}
     silences = 0
     with pika.BlockingConnection(parameters(host)) as connection:
+        count = _waiting(connection.channel(), STREAM)
         for offset, name in entries(connection, 0, 0.5):
             if name is not None:
                 found[offset] = name
                 silences = 0
-                continue
-            silences += 1
-            if silences > SILENCES:
+            else:
+                silences += 1
+            if len(found) >= count or silences > SILENCES:
                 break
     return found
 
 
 def drained(host: str) -> dict[str, list[str]]:
     """Take all out of all queues but the stream."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {queue: [] for queue in QUEUES}
     with pika.BlockingConnection(parameters(host)) as connection:
-        for queue in QUEUES:
-            channel = connection.channel()
-            names = found.setdefault(queue, [])
-            last = 0
-            for method, _, body in channel.consume(queue, inactivity_timeout=1.0):
-                if method is None or body is None:
-                    break
-                names.append(bytes(body).decode())
-                last = method.delivery_tag or 0
-            if last:
-                channel.basic_ack(last, multiple=True)
-            channel.queue_declare(queue, passive=True)  # the acks are processed
-            channel.close()
-        time.sleep(0.2)  # and on disk
+        for _ in range(2):  # the second time for a message that was still on its way
+            for queue, names in found.items():
+                channel = connection.channel()
+                while count := _waiting(channel, queue):
+                    names += _taken(channel, queue, count)
+                channel.close()
+            time.sleep(0.3)  # and the acks are on disk
     return found
+
+
+def _waiting(channel: BlockingChannel, queue: str) -> int:
+    """Return how many messages are ready."""
+    return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+
+def _taken(channel: BlockingChannel, queue: str, count: int) -> list[str]:
+    """Take that many messages; fewer when no more come."""
+    names: list[str] = []
+    tag = 0
+    for method, _, body in channel.consume(queue, inactivity_timeout=SILENCE_S):
+        if method is None or body is None:
+            break
+        names.append(bytes(body).decode())
+        tag = method.delivery_tag or 0
+        if len(names) == count:
+            break
+    if tag:
+        channel.basic_ack(tag, multiple=True)
+    channel.cancel()  # what was delivered beyond that goes back
+    return names
