@@ -16,8 +16,8 @@ setup-test:
 setup-check:
 	@scripts/setup check
 
-run: setup ## set up and start the broker with embedded defaults (ARGS="--amqp 127.0.0.1:5673" to change them)
-	@exec .venv/bin/warren serve $(ARGS)
+run: ## set up and start the broker with embedded defaults (ARGS="--amqp 127.0.0.1:5673" to change them)
+	@exec $(or $(PYTHON),python3) scripts/run.py $(ARGS)
 
 test: setup-check ## set up and run all tests but the long ones
 	scripts/test $(ARGS)

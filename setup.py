@@ -88,6 +88,12 @@ WRAPPER = re.compile(r"^(?=PyObject \*CPyPy_\w+\()", re.MULTILINE)
 DEALLOC = re.compile(r"(?P<name>\w+_dealloc)\(\w+ \*self\)\n\s*\{(?P<body>.*?)\bdone: ;", re.DOTALL)
 
 
+def phase(text: str) -> None:
+    """Tell `scripts/setup` what happens now, in the file that it names."""
+    if "WARREN_BUILD_PHASE" in os.environ:
+        Path(os.environ["WARREN_BUILD_PHASE"]).write_text(text)
+
+
 def mend(path: Path) -> None:
     """Mend what mypyc 2.4 gets wrong in the C file at `path`, and take away what costs the compiler time.
 
@@ -113,6 +119,7 @@ elif os.environ.get("WARREN_COMPILE", "1") == "0" or not has_compiler():
 else:
     from mypyc.build import mypycify
 
+    phase("writing C")
     options = ["--config-file", "pyproject.toml"]
     extensions = mypycify(options + compiled_sources(), opt_level="3", debug_level="0", group_name="warren_engine")
     # The engine is one C file, so that its functions can be put in line. When it is linked, its parts are optimized on
@@ -126,5 +133,6 @@ else:
         # mypyc gives all extensions the same lists.
         extension.extra_compile_args = extension.extra_compile_args + COMPILING + ["-flto"] * is_in_parts
         extension.extra_link_args = extension.extra_link_args + [f"-flto={processors()}"] * is_in_parts
+    phase("compiling C")
     # Beside the engine are some hundred small extensions, which lead to its modules.
     setup(ext_modules=extensions, options={"build_ext": {"parallel": processors()}})
