@@ -41,7 +41,7 @@ MUTANTS: Final = (
         "limit-not-below-grace",
         "two nodes deliver the same messages",
         (MEMBER, "if self.limit_s * (1 + CLOCK_RATE_ERROR) >= self.grace_s * (1 - CLOCK_RATE_ERROR):", "if False:"),
-        (MEMBER, "grace_s: float = 3.0", "grace_s: float = 1.9"),
+        (MEMBER, "grace_s: float = 2.2", "grace_s: float = 1.9"),
     ),
     mutant(
         "limit-from-receipt",

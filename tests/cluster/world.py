@@ -577,6 +577,7 @@ class World:
             last, process.to_ack = process.to_ack, None
             if last is not None:
                 self._ack(process, *last)
+            self._begin_sync(process)  # it may lead by now
 
         if process.syncs:
             process.to_ack = leader, epoch, length

@@ -133,8 +133,8 @@ class Timers:
 
     beacon_s: float = 0.25
     suspect_s: float = 1.0  # a replica that is silent, or makes no progress, for this long should leave the set
-    limit_s: float = 2.0
-    grace_s: float = 3.0
+    limit_s: float = 1.6
+    grace_s: float = 2.2
     refused_s: float = 0.3  # from the loss of the link, when connecting again is refused
     stagger_s: float = 0.2  # between the candidates
     ask_s: float = 0.5  # before its time to stand, a node asks the others

@@ -52,7 +52,7 @@ PASSED: Final = "passed on"
 LEAVING: Final = "leaving"
 
 # Less than the grace time of a cluster: clients that are told try another node.
-SILENT_S: Final = 2.5
+SILENT_S: Final = 2.0
 LINGER_S: Final = 3.0
 UNSENT_S: Final = 10.0
 LAST_LINGER_S: Final = 1.0  # when this node begins to lead, or stops

@@ -87,7 +87,15 @@ class Node:
     ) -> None:
         self.now = 100.0
         position = Position(epoch, 10 if epoch else 0)
-        self.member = Member(me, self.now, position=position, founding=founding, recovery=recovery, lives=lives)
+        self.member = Member(
+            me,
+            self.now,
+            position=position,
+            timers=Timers(limit_s=2.0, grace_s=3.0),
+            founding=founding,
+            recovery=recovery,
+            lives=lives,
+        )
         self.revision = 7
         self.end = 5
         self.beacons: list[SendBeacon] = []
@@ -319,7 +327,7 @@ def test_a_replica_joins_with_its_life_where_lives_are_recorded() -> None:
 # --- timers ---
 
 
-@pytest.mark.parametrize("wrong", [{"suspect_s": 2.0}, {"limit_s": 2.5}, {"grace_s": 2.0}, {"beacon_s": 1.0}])
+@pytest.mark.parametrize("wrong", [{"suspect_s": 2.0}, {"limit_s": 2.5}, {"grace_s": 1.9}, {"beacon_s": 1.0}])
 def test_timers_that_would_break_a_promise_are_refused(wrong: dict[str, float]) -> None:
     Timers()
     with pytest.raises(ValueError, match="has to be"):
