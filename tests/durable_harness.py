@@ -3,7 +3,8 @@
 1. The catalogue has the contents of the log at the last call of `settle`; it gets the rest at the next start, as with
    SQL.
 2. Nothing reaches the log by itself: frames that no client waits for are written by `write`, or lost with the process.
-3. A read that the disk does not allow is repeated with each run, or given up.
+3. A read that the disk does not allow is repeated with each run, or given up. If its file goes meanwhile, it finds
+   nothing, as in ``server.message_store``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from warren.msgstore.files.errors import StoreUnreadableError
 from warren.msgstore.files.readable_files import ReadableFiles
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.checkpoint import seal
-from warren.msgstore.log.jobs import Errand
+from warren.msgstore.log.jobs import Errand, Removal, SealedRead
 from warren.vhosts import metadata
 from warren.vhosts.metadata import (
     BindingPut,
@@ -48,7 +49,7 @@ class DiskStore(MemoryStore):
 
     def __init__(self, broker: Broker, store: Store) -> None:
         super().__init__(broker)
-        self.unread: list[Errand] = []  # reads that the disk did not allow
+        self._gone: set[Errand] = set()  # those of them whose file was removed or replaced
         self.gives_up = False  # reads that the disk does not allow
         self._store = store
         self.continued_frames = 0
@@ -76,11 +77,17 @@ class DiskStore(MemoryStore):
         unread, self.unread = self.unread, []
         for read in unread + reads:
             try:
-                read.carry_out(ReadableFiles(self._store) if self.gives_up else self._store)
+                if read not in self._gone:
+                    read.carry_out(ReadableFiles(self._store) if self.gives_up else self._store)
             except StoreUnreadableError:
                 self.unread.append(read)
-            else:
-                self.loaded(read)
+                continue
+            self._gone.discard(read)
+            if isinstance(read, Removal):
+                stream_id, segments = read.replaced()
+                late = [each for each in self.unread if isinstance(each, SealedRead) and each.stream_id == stream_id]
+                self._gone.update(each for each in late if each.segment in segments)
+            self.loaded(read)
         for seal_job in seals:
             seal_job.carry_out(self._store)
             self.loaded(seal_job)
@@ -126,6 +133,8 @@ class DurableHarness(Harness):
         log.now_ms = now_ms
         self.broker.journal.lane.begin(self._catalogue.get(_APPLIED, 0))
         self._follow(take_durable_changes(self.broker, self.store))
+        if self.broker.journal.lane.is_behind():
+            raise StoreUnreadableError("log", "changes of the metadata")
         for kind in _KINDS:
             for change in self._catalogue.values():
                 if isinstance(change, kind):
@@ -175,10 +184,8 @@ class DurableHarness(Harness):
         self.broker.log.force()
         self.settle()
 
-    def restart(
-        self, *, clean: bool, down_s: float = 0, memory_bytes: int | None = None, is_replicated: bool = False
-    ) -> DurableHarness:
-        """Return the next process on the same disk, `down_s` later. `clean`: stop in order, else as by kill -9."""
+    def stop(self, *, clean: bool) -> None:
+        """End the process. `clean`: stop in order, else as by kill -9."""
         if clean:
             for client in list(self.clients.values()):
                 self.hang_up(client)
@@ -186,6 +193,12 @@ class DurableHarness(Harness):
             self.broker.log.checkpoints.want(clean=True)
             self.settle()
         self.store.close()
+
+    def restart(
+        self, *, clean: bool, down_s: float = 0, memory_bytes: int | None = None, is_replicated: bool = False
+    ) -> DurableHarness:
+        """Return the next process on the same disk, `down_s` later. `clean`: stop in order, else as by kill -9."""
+        self.stop(clean=clean)
         now_ms = int(self.broker.log.now_ms) + round(down_s * 1000)
         memory_bytes = self._memory_bytes if memory_bytes is None else memory_bytes
         return DurableHarness(self._fs, self._catalogue, now_ms, memory_bytes, self._shape, is_replicated=is_replicated)

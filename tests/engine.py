@@ -121,7 +121,7 @@ class Engine:
             busy |= self.store.run()
             if self.follows and not self.store.hold and broker.journal.lane.is_behind():
                 self._follow(take_durable_changes(broker, self.store))
-                busy = True
+                busy |= not broker.journal.lane.is_behind()
         busy |= self._flush()
         for connection in broker.take_ended():
             client = self.clients.get(connection.key)

@@ -57,6 +57,8 @@ class MemoryDisk:
     def __init__(self, log: MessageLog) -> None:
         self.log = log
         self.hold = False
+        self.told: list[tuple[int, list[bytes | None]]] | None = None  # for ``following_sql``
+        self.unread: list[Errand] = []  # reads that the disk did not allow
         self.files = MemoryLogFiles(self)
         self.segments: dict[int, bytearray] = {}  # by base LSN
         self.checkpoint = b""

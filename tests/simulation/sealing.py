@@ -260,7 +260,8 @@ class SealingLife:
         self.harness.store.hold = self._holds_seals = False
         self.harness.settle()
         self._note_confirms()
-        self._begin(self.harness.restart(clean=True, memory_bytes=self._memory()))
+        self.harness.stop(clean=True)
+        self._start()
         for known in self.known.values():
             known.promised = len(known.bodies)
 
@@ -278,14 +279,18 @@ class SealingLife:
         """Have another process begin on a disk."""
         self._fs = fs
         fs.on_operation = self._cut
-        catalogue, now_ms = dict(self.harness._catalogue), int(self.log.now_ms)
-        self._begin(DurableHarness(self._fs, catalogue, now_ms, self._memory(), SHAPE))
+        self._start()
         for name, known in self.known.items():
             end = self.stream(name).next_offset()
             if not known.promised <= end <= len(known.bodies):
                 raise Violation(f"{name} ends at {end}, promised are {known.promised} of {len(known.bodies)}")
             del known.bodies[end:], known.keys[end:], known.shared[end:]
             known.promised = end
+
+    def _start(self) -> None:
+        """Begin the next process on the disk."""
+        catalogue, now_ms = dict(self.harness._catalogue), int(self.log.now_ms)
+        self._begin(DurableHarness(self._fs, catalogue, now_ms, self._memory(), SHAPE))
 
     def stream(self, name: str) -> Stream:
         found = self.harness.queue(name)

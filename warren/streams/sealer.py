@@ -10,6 +10,7 @@
    short nothing is gathered ahead: a chunk is read back from the log when there is enough for a whole one.
 5. Messages that retention removes while they are gathered do not become part of a chunk.
 6. Nothing is sealed from the first damaged message on: the log would forget it. It is served from the log meanwhile.
+   Nor is anything sealed while the end of what is sealed is unread, see ``msgstore.files.sealed_files`` (5).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Sealer:
 
         Called when a batch is closed, when a written batch may have filled a chunk, and when a chunk has been written.
         """
-        if self._reading or self._closed:
+        if self._reading or self._closed or self.table.end_is_unread:
             return
         messages = stream.messages
         log = self.log

@@ -391,8 +391,8 @@ def test_chunks_are_found_behind_bad_sectors_however_many() -> None:
 
 @pytest.mark.parametrize("segment", [0, 1])
 @pytest.mark.parametrize("what", ["header", "chunks", "file"])
-def test_a_file_of_which_nothing_can_be_read_is_set_aside_as_it_is(segment: int, what: str) -> None:
-    """(3)"""
+def test_a_file_of_which_nothing_can_be_read_keeps_its_name_and_is_served_when_it_can(segment: int, what: str) -> None:
+    """(5)"""
     fs = SimulatedFileSystem()
     store, _ = opened(fs)
     stream = large_stream(store)
@@ -417,13 +417,16 @@ def test_a_file_of_which_nothing_can_be_read_is_set_aside_as_it_is(segment: int,
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
         fs.on_operation = hook
-    _, found = opened(fs)
+    _, found = opened(fs, log_end=4)
     fs.on_operation = None
     assert found.problems == [f"{path} {problem}"]
     assert bounds(found.tables[7]) == [[(2, 4)] if segment == 0 else [(0, 2)]]
-    assert path not in fs.contents()
-    assert fs.contents()[f"{path}.unusable"] == before
-    assert opened(fs)[1].problems == []
+    assert fs.contents()[path] == before
+    assert fs.names(STREAMS) == [each.removeprefix(f"{STREAMS}/") for each in (stream.path(0), stream.path(1))]
+    fs.heal(path)
+    _, found = opened(fs)
+    if what != "chunks":  # there it is damaged as well
+        assert (bounds(found.tables[7]), found.problems) == ([[(0, 2)], [(2, 4)]], [])
 
 
 def test_a_short_file_that_the_disk_cannot_read_is_not_removed() -> None:
@@ -438,4 +441,51 @@ def test_a_short_file_that_the_disk_cannot_read_is_not_removed() -> None:
     store.close()
     _, found = opened(fs)
     assert found.problems == [f"{path} has a header that cannot be read"]
-    assert f"{path}.unusable" in fs.contents()
+    assert f"{path}.unusable" in fs.contents(), "the log has all of it"
+
+
+@pytest.mark.parametrize("segment", [0, 1])
+def test_nothing_is_sealed_while_the_end_of_the_sealed_part_is_unread(segment: int) -> None:
+    """(5): else the next start would take the later chunk for the newer one, and cut off the one that it overlaps."""
+    fs = SimulatedFileSystem()
+    store, _ = opened(fs)
+    stream = large_stream(store)
+    stream.seal(2)
+    stream.seal(2, begins=True)
+    store.close()
+    fs.spoil(stream.path(segment), 2000, 2001)
+    _, found = opened(fs, log_end=3)
+    assert found.tables[7].end_is_unread == (segment == 1)
+    fs.heal(stream.path(segment))
+    _, found = opened(fs)
+    assert bounds(found.tables[7]) == [[(0, 2)], [(2, 4)]]
+    assert not found.tables[7].end_is_unread
+    fs.spoil(stream.path(segment), 2000, 2001)
+    _, found = opened(fs, log_end=2)
+    assert 7 in found.tables and not found.tables[7].end_is_unread, "the log has all of it, and it is sealed again"
+
+
+@pytest.mark.parametrize("call", range(1, 30))
+def test_a_read_that_fails_once_while_a_start_tolerates_it_changes_no_file(call: int) -> None:
+    """(5): the second read of the same place may succeed, and then it looks damaged or torn."""
+    fs = SimulatedFileSystem()
+    store, _ = opened(fs)
+    stream = large_stream(store)
+    stream.seal(2)
+    stream.seal(2, begins=True)
+    store.close()
+    before = fs.contents()
+    calls = 0
+
+    def fails(path: str, offset: int, length: int) -> bool:
+        nonlocal calls
+        calls += path.startswith(STREAMS)
+        return calls == call and path.startswith(STREAMS)
+
+    fs.fails_read = fails
+    _, found = opened(fs, log_end=5)
+    fs.fails_read = None
+    assert bool(found.problems) == (calls >= call)
+    assert fs.contents() == before
+    _, found = opened(fs)
+    assert (bounds(found.tables[7]), found.problems) == ([[(0, 2)], [(2, 4)]], [])

@@ -21,12 +21,15 @@ id, first offset of the segment and position of the chunk, i64 each.
 2. A start cuts the last file of each stream after its last whole chunk: a torn chunk was never reported, and the log
    still has its messages. If the log does not have them, or the disk cannot read the place, the chunk may have been
    reported: then nothing is cut, and the next chunk goes after that place.
-3. A damaged place is skipped and reported; the chunks after it are served. A file whose header cannot be read, or
-   without a readable chunk, gets another name, and stays.
+3. A damaged place is skipped and reported; the chunks after it are served. A file with a damaged header, or without a
+   whole chunk, gets another name, and stays.
 4. A segment is replaced as a whole, and several by one. The new one overlaps with the old ones until they are removed.
 5. A chunk that is damaged when it is read twice, the second time past the cache, is None, and so is one that is gone.
-   If the disk does not give a chunk now, that is an error. `scan` skips it like a damaged one when it is told to, for a
-   start that has waited long enough: then it stays as it is, and (2) and (3) hold.
+   If the disk does not give a chunk now, that is an error. `scan` skips it when it is told to, for a start that has
+   waited long enough. Then the file keeps its name and its bytes, and the next start reads it again: (2) and (3) are
+   only about bytes that were read. It gets another name only if the log has all of it, which is sealed again. If the
+   log does not, and the place is after the last chunk that was read, nothing of the stream is sealed in this life: its
+   chunks would overlap with those that are there, and (7) would hide these from then on.
 6. A chunk without its mark does not count. After a torn or damaged place chunks are searched for at every multiple of
    64, in message bodies too. A publisher can put a chunk there, but cannot learn the store's id.
 7. Of overlapping chunks the later one counts: it was sealed from the log, which still had all of it, when the earlier
@@ -154,6 +157,9 @@ class SealedFiles:
         self._written: OrderedDict[tuple[int, int, bool], int] = OrderedDict()
         self._log_has: Callable[[int, int], bool] = lambda _stream_id, _offset: True
         self._tolerates = True
+        # Of `scan`: how many reads have failed, and whether one has after the last chunk that was read.
+        self._unread = 0
+        self._end_is_unread = False
         self._lock = Lock()
         self._read: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
 
@@ -328,6 +334,7 @@ class SealedFiles:
                 by_stream.setdefault(named[0], []).append(named[1])
         for stream_id, firsts in by_stream.items():
             table = SealedTable()
+            self._end_is_unread = False
             for first in firsts:
                 if first < table.end and self._is_compacted(stream_id, table, first):
                     self._fs.unlink(sealed_path(stream_id, first))  # it was merged into the one before
@@ -336,12 +343,14 @@ class SealedFiles:
                 if segment is not None:
                     table.cut(segment.first)
                     table.add_segment(segment)
-            if table.segments:
+            table.end_is_unread = self._end_is_unread and not log_has(stream_id, int(table.end))
+            if table.segments or table.end_is_unread:
                 found.tables[stream_id] = table
         return found
 
     def _scan_segment(self, stream_id: int, first: int, *, is_last: bool, found: Scan) -> SealedSegment | None:
         path = sealed_path(stream_id, first)
+        unread_before = self._unread
         try:
             handle = self._fs.open(path, writable=is_last)
         except OSError as error:
@@ -349,17 +358,18 @@ class SealedFiles:
                 raise
             self._met_unreadable(path, error)
             found.problems.append(f"{path} cannot be opened: {os.strerror(error.errno or 0)}")
-            self._set_aside(path)
+            self._leave(path, stream_id, first)
             return None
         try:
             size = self._fs.size(handle)
             header = self._maybe_read(handle, SEGMENT_HEADER_BYTES, 0)
             if header is None:
-                problem = "has a header that cannot be read"
-            else:
-                problem = header_problem(header, self.store_id, stream_id, first)
+                found.problems.append(f"{path} has a header that cannot be read")
+                self._leave(path, stream_id, first)
+                return None
+            problem = header_problem(header, self.store_id, stream_id, first)
             if problem:
-                is_short = header is not None and size < SEGMENT_HEADER_BYTES + CHUNK_HEAD_BYTES
+                is_short = size < SEGMENT_HEADER_BYTES + CHUNK_HEAD_BYTES
                 if is_short and is_last and self._log_has(stream_id, first):
                     self._fs.unlink(path)  # nothing in it was ever reported
                 else:
@@ -370,10 +380,12 @@ class SealedFiles:
             position = SEGMENT_HEADER_BYTES
             is_damaged = False
             while position < size:
+                unread = self._unread
                 head = self._maybe_chunk(handle, position, size, stream_id, first, checked=is_last)
                 if head is None:
                     behind = self._next_chunk(handle, position, size, stream_id, first)
-                    is_readable = self._is_readable(handle, position, behind)
+                    # A place counts as unreadable even if a second read of it succeeds.
+                    is_readable = self._is_readable(handle, position, behind) and self._unread == unread
                     if is_last and behind == size and is_readable and self._log_has(stream_id, int(segment.end)):
                         break  # torn, and never reported
                     if is_readable and self._is_padding(handle, position, behind, segment):
@@ -388,6 +400,7 @@ class SealedFiles:
                     continue
                 segment.cut(head.first)
                 segment.add(SealedChunk(position, head))
+                self._end_is_unread = False
                 position += int(head.chunk_bytes)
             if segment.chunks:
                 # Damage at the end of a file is not written over.
@@ -399,6 +412,9 @@ class SealedFiles:
                 return segment
         finally:
             self._fs.close(handle)
+        if self._unread > unread_before:
+            self._leave(path, stream_id, first)
+            return None
         if is_damaged:
             self._set_aside(path)
         elif is_last:
@@ -409,9 +425,10 @@ class SealedFiles:
         """Tell whether a chunk went to `behind` because the bytes before `position` could not be read then."""
         if behind - position >= CLEAR_BYTES or behind % CLEAR_BYTES:
             return False
-        head = maybe_head(read_exactly(self._fs, handle, CHUNK_HEAD_BYTES, behind))
-        gap = read_exactly(self._fs, handle, behind - position, position)
-        return head is not None and head.first <= segment.end and not any(gap)
+        data = self._maybe_read(handle, CHUNK_HEAD_BYTES, behind)
+        head = None if data is None else maybe_head(data)
+        gap = self._maybe_read(handle, behind - position, position)
+        return head is not None and head.first <= segment.end and gap is not None and not any(gap)
 
     def _is_compacted(self, stream_id: int, table: SealedTable, offset: int) -> bool:
         """Tell whether compaction has written the chunk that `offset` is in."""
@@ -422,6 +439,11 @@ class SealedFiles:
         finally:
             self._fs.close(handle)
         return head is not None and len(head) == CHUNK_HEAD_BYTES and bool(head[CHUNK_FLAGS_AT] & COMPACTED)
+
+    def _leave(self, path: str, stream_id: int, first: int) -> None:
+        """Leave a file that cannot be read now to the next start; if the log has all of it, it is sealed again."""
+        if self._log_has(stream_id, first):
+            self._set_aside(path)
 
     def _set_aside(self, path: str) -> None:
         self._fs.rename(path, self._free_path(f"{path}{UNUSABLE}"))
@@ -478,6 +500,8 @@ class SealedFiles:
             return None
 
     def _met_unreadable(self, path: str, error: OSError) -> None:
+        self._unread += 1
+        self._end_is_unread = True
         if not self._tolerates:
             raise UnreadableFileError(path, error)
 

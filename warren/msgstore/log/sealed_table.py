@@ -7,6 +7,7 @@
 1. Chunks ascend. Where one ends the next begins, unless the messages between them are damaged. Offsets that a chunk
    does not have are gone.
 2. A chunk is entered when it is synced. Segments leave whole, the oldest first; the last one may be appended to.
+   Nothing is entered while the end is unread: chunks that the disk did not give may have the offsets after it.
 3. About 160 bytes of memory a chunk, most of it the filter.
 """
 
@@ -78,6 +79,7 @@ class SealedTable:
         self.count: i64 = 0
         self.body_bytes: i64 = 0
         self.file_bytes: i64 = 0
+        self.end_is_unread: bool = False
 
     def first(self) -> i64:
         """Return the oldest offset; `end` for an empty table."""
