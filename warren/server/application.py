@@ -216,10 +216,12 @@ async def _obey(
         elif number in STRAY_SIGNALS:
             log.warning("signal ignored", signal=signal.Signals(number).name)
         else:
-            # If the process hangs past this time, it writes where, and ends.
-            faulthandler.dump_traceback_later(STOP_DEADLINE_S + STOP_GRACE_S, exit=True)
-            manager.stopping()
             application.stop()
+            # If the process hangs past this time, it writes where, and ends. Without memory for the thread that waits
+            # until then, it stops all the same.
+            with contextlib.suppress(RuntimeError, MemoryError):
+                faulthandler.dump_traceback_later(STOP_DEADLINE_S + STOP_GRACE_S, exit=True)
+            manager.stopping()
 
 
 def _serving(settings: Settings, application: Application, manager: ServiceManager, *, is_new: bool) -> None:
