@@ -15,22 +15,26 @@ import signal
 import socket
 import sys
 from struct import pack
+from typing import Any
 
-from warren.perf import frames
+from warren.amqp import methods
+from warren.amqp.codec import decode_method, frame, method_frame
+from warren.amqp_client import frames
 from warren.perf.client import CHANNEL, Address
 from warren.perf.workload import Run, Workload
 
 _BLOCK = 4096
 _BODY = bytes(16)
 
-_REPLIES = {
-    frames.CONNECTION_START_OK: (frames.CONNECTION_TUNE, pack(">HIH", 2047, 131072, 60)),
-    frames.CONNECTION_OPEN: (frames.CONNECTION_OPEN_OK, b"\0"),
-    frames.CONNECTION_CLOSE: (frames.CONNECTION_CLOSE_OK, b""),
-    frames.CHANNEL_OPEN: (frames.CHANNEL_OPEN_OK, b"\0\0\0\0"),
-    frames.QUEUE_DECLARE: (frames.QUEUE_DECLARE_OK, b"\0" + bytes(8)),
-    frames.QUEUE_DELETE: (frames.QUEUE_DELETE_OK, bytes(4)),
-    frames.BASIC_CONSUME: (frames.BASIC_CONSUME_OK, frames.short_string("c")),
+_START = methods.ConnectionStart(0, 9, {"product": "nothing"}, b"PLAIN", b"en_US")
+_REPLIES: dict[type[Any], Any] = {
+    methods.ConnectionStartOk: methods.ConnectionTune(2047, 131072, 60),
+    methods.ConnectionOpen: methods.ConnectionOpenOk(""),
+    methods.ConnectionClose: methods.ConnectionCloseOk(),
+    methods.ChannelOpen: methods.ChannelOpenOk(b""),
+    methods.QueueDeclare: methods.QueueDeclareOk("", 0, 0),
+    methods.QueueDelete: methods.QueueDeleteOk(0),
+    methods.BasicConsume: methods.BasicConsumeOk("c"),
 }
 
 
@@ -38,28 +42,22 @@ def _serve(sock: socket.socket) -> None:
     """Play the broker on one connection until the peer goes away."""
     with contextlib.suppress(OSError):
         sock.recv(8)
-        start = (
-            b"\0\x09"
-            + frames.field_table({"product": "nothing"})
-            + frames.long_string(b"PLAIN")
-            + frames.long_string(b"en_US")
-        )
-        sock.sendall(frames.method(0, frames.CONNECTION_START, start))
-        inbox = bytearray()
+        sock.sendall(method_frame(0, _START))
+        inbox = b""
         while data := sock.recv(65536):
             inbox += data
             end = 0
             for found in frames.frames(inbox, 0, len(inbox)):
                 end = found.end
-                name = frames.method_name(inbox, found)
-                if name == frames.BASIC_PUBLISH:
+                if frames.method_id(inbox, found) == methods.BASIC_PUBLISH:
                     _discard(sock)
-                elif name in _REPLIES:
-                    reply, arguments = _REPLIES[name]
-                    sock.sendall(frames.method(found.channel, reply, arguments))
-                    if name == frames.BASIC_CONSUME:
+                    return
+                asked = decode_method(inbox, found.start + 7, end - 1)
+                if type(asked) in _REPLIES:
+                    sock.sendall(method_frame(found.channel, _REPLIES[type(asked)]))
+                    if isinstance(asked, methods.BasicConsume):
                         _deliver(sock)
-            del inbox[:end]
+            inbox = inbox[end:]
 
 
 def _discard(sock: socket.socket) -> None:
@@ -72,15 +70,10 @@ def _deliver(sock: socket.socket) -> None:
     """Send deliveries with running tags from one block, of which only the columns of the tag above the lowest
     octet change.
     """
-    one = frames.method(
-        CHANNEL,
-        frames.BASIC_DELIVER,
-        frames.short_string("c") + bytes(8) + b"\0" + frames.short_string("") + frames.short_string("perf-0"),
-    )
+    one = method_frame(CHANNEL, methods.BasicDeliver("c", 0, redelivered=False, exchange="", routing_key="perf-0"))
     tag_at = 13
-    one += frames.frame(frames.HEADER, CHANNEL, pack(">HHQH", 60, 0, len(_BODY), 0)) + frames.frame(
-        frames.BODY, CHANNEL, _BODY
-    )
+    header = pack(">HHQH", methods.BASIC_CLASS_ID, 0, len(_BODY), 0)
+    one += frame(methods.FRAME_HEADER, CHANNEL, header) + frames.body_frame(CHANNEL, _BODY)
     block = bytearray(one * _BLOCK)
     block[tag_at + 7 :: len(one)] = bytes(range(256)) * (_BLOCK // 256)
     acknowledgements = bytearray(1 << 16)

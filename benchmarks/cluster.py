@@ -55,7 +55,6 @@ from benchmarks.clusters import Cluster, ClusterError, Process, RabbitCluster, W
 from benchmarks.load_tool import ROOT, Target, ToolError, perf, say, stop_when_told, tool_command
 from warren.perf.client import Address, BrokerError, Connection
 from warren.perf.footprint import settled_sample
-from warren.perf.frames import FieldValue
 from warren.perf.process_stats import sample
 
 # The loads, by their names in cases.py.
@@ -278,7 +277,7 @@ class Bench:
     def _publishing(self, kind: str, cluster: Cluster, leader: Process) -> Iterator[Books]:
         """Have a publisher at work, the gaps of which count from now on."""
         first = cluster.address_of(leader)
-        arguments: dict[str, FieldValue] = {"x-queue-type": "quorum"} if kind == QUORUM else {}
+        arguments: dict[str, object] = {"x-queue-type": "quorum"} if kind == QUORUM else {}
         # A queue of its own for each: that of RabbitMQ is led by the node at which it is declared.
         queue = f"{QUEUE}-{time.monotonic_ns()}"
         declare(first, queue, arguments)

@@ -19,9 +19,9 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import Final
 
-from warren.perf import frames
-from warren.perf.client import CHANNEL, HANDSHAKE, Address, BrokerError, Connection
-from warren.perf.frames import FieldValue
+from warren.amqp import methods
+from warren.amqp_client import frames
+from warren.perf.client import CHANNEL, Address, BrokerError, Connection
 
 # Longer than confirms wait for a follower that is stopped; and nobody leads earlier after a leader that is.
 PATIENCE_S: Final = 3.0
@@ -121,8 +121,7 @@ class Client:
             with suppress(BrokerError, OSError):  # the next one, then
                 connection = Connection(self._addresses[turn % len(self._addresses)], name=self._name)
                 connection.sock.settimeout(_GREETED_S)
-                for step in HANDSHAKE:
-                    step(connection)
+                connection.enter()
                 connection.sock.settimeout(PATIENCE_S)
                 self._work(connection)
             if connection is not None:
@@ -146,11 +145,11 @@ class Publisher(Client):
 
     def _work(self, connection: Connection) -> None:
         connection.confirm_select()
-        properties = frames.Properties(persistent=True)
+        properties = frames.encode_properties(persistent=True)
         while not self.is_over.is_set():
             body = f"{self._number} {self._count}".encode()
             connection.send(frames.publish(CHANNEL, "", self._queue, body, frame_max_bytes=0, properties=properties))
-            connection.wait_for(frames.BASIC_ACK)
+            connection.wait_for(methods.BasicAck)
             self._count += 1
             self.books.confirmed(self._number, time.monotonic())
             time.sleep(self._pause_s)
@@ -173,8 +172,7 @@ class Consumer(Client):
             connection.send(frames.ack(CHANNEL, delivery_tag, multiple=False))
 
 
-def declare(address: Address, queue: str, arguments: Mapping[str, FieldValue] | None = None) -> None:
+def declare(address: Address, queue: str, arguments: Mapping[str, object] | None = None) -> None:
     """Declare a durable queue. Raises BrokerError."""
     with Connection.open(address) as connection:
-        told = b"\0\0" + frames.short_string(queue) + bytes([2]) + frames.field_table(arguments or {})
-        connection.call(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, told)
+        connection.declare_queue(queue, durable=True, arguments=arguments)

@@ -19,7 +19,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from benchmarks.brokers import Broker, WarrenBroker
-from warren.perf import frames
+from warren.amqp import methods
+from warren.amqp.codec import method_frame
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp_client import frames
+from warren.amqp_client.channel import consume_method
 from warren.perf.client import CHANNEL, Connection, open_many
 
 # The queues that bindings lead to, and that consumers share.
@@ -36,6 +40,7 @@ SOURCES: Final = tuple(f"127.0.0.{number}" for number in range(2, 12))
 _OTHER_FILES: Final = 2000
 _LOOK_S: Final = 0.1
 _HTTP_S: Final = 120.0
+_STREAM: Final = {"x-queue-type": "stream"}
 
 
 class Crowd(ABC):
@@ -102,8 +107,7 @@ class Bindings(Crowd):
     def change(self, connection: Connection, number: int) -> None:
         key = f"one.more.{number}"
         connection.bind("crowd-0", [("hub-0", key, {})])
-        arguments = b"\0\0" + b"".join(frames.short_string(each) for each in ("hub-0", "crowd-0", key))
-        connection.call(frames.QUEUE_UNBIND, frames.QUEUE_UNBIND_OK, arguments + frames.field_table({}))
+        connection.call(methods.QueueUnbind(0, "hub-0", "crowd-0", key, EMPTY_TABLE), methods.QueueUnbindOk)
 
 
 class Connections(Crowd):
@@ -136,7 +140,7 @@ class Connections(Crowd):
                 connection.send(b"".join(_consume(f"hub-{hub}", str(n)) for n, hub in enumerate(hubs)))
             for connection in some:
                 for _ in range(CONSUMERS_EACH):
-                    connection.wait_for(frames.BASIC_CONSUME_OK)
+                    connection.wait_for(methods.BasicConsumeOk)
 
     def change(self, connection: Connection, number: int) -> None:
         Connection.open(connection.address).close()
@@ -158,7 +162,7 @@ class Connections(Crowd):
                 if self._done.wait(HEARTBEAT_S / 2 / BEATS):
                     return
                 for connection in self._opened[start : start + portion]:
-                    connection.send(frames.frame(frames.HEARTBEAT, 0, b""))
+                    connection.send(methods.HEARTBEAT_FRAME)
 
 
 class Streams(Crowd):
@@ -172,15 +176,14 @@ class Streams(Crowd):
         with Connection.open(broker.address) as connection:
             for start in range(0, size, 1000):
                 names = [f"stream-{n}" for n in range(start, min(size, start + 1000))]
-                asked = [_stream_arguments(name) for name in names]
-                connection.call_pipelined(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, asked)
+                connection.declare_queues(names, durable=True, arguments=_STREAM)
             for n in range(size):
                 connection.send(frames.publish(CHANNEL, "", f"stream-{n}", b"a stream", frame_max_bytes=0))
             connection.declare_queue("barrier", durable=True)
 
     def change(self, connection: Connection, number: int) -> None:
         name = f"one more {number}"
-        connection.call(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, _stream_arguments(name))
+        connection.declare_queue(name, durable=True, arguments=_STREAM)
         connection.delete_queue(name)
 
 
@@ -249,14 +252,8 @@ def waits_of_pages(broker: WarrenBroker, path: str, times: int) -> Iterator[floa
 
 
 def _declare(connection: Connection, prefix: str, count: int) -> None:
-    asked = [b"\0\0" + frames.short_string(f"{prefix}-{n}") + b"\x02" + frames.field_table({}) for n in range(count)]
-    connection.call_pipelined(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, asked)
-
-
-def _stream_arguments(name: str) -> bytes:
-    return b"\0\0" + frames.short_string(name) + b"\x02" + frames.field_table({"x-queue-type": "stream"})
+    connection.declare_queues((f"{prefix}-{n}" for n in range(count)), durable=True)
 
 
 def _consume(queue: str, tag: str) -> bytes:
-    arguments = b"\0\0" + frames.short_string(queue) + frames.short_string(tag) + b"\x02" + frames.field_table({})
-    return frames.method(CHANNEL, frames.BASIC_CONSUME, arguments)
+    return method_frame(CHANNEL, consume_method(queue, tag, no_ack=True))

@@ -35,7 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"},
     "replication": {"msgstore/log", "msgstore/files", "vhosts", "server", "cluster"},
     "gateway": {"amqp", "server"},
-    "perf": {"amqp", "amqp10"},  # codecs only
+    "perf": {"amqp", "amqp_client", "amqp10"},  # codecs only
     "testing": {"amqp", "msgstore/log", "msgstore/files", "queues", "vhosts", "channels", "server"},  # on top
     "backup": set(),  # the format of a backup directory, for its writers and readers
     "ctl": {"amqp", "backup"},

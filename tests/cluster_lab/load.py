@@ -16,13 +16,11 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from struct import unpack
 from typing import Any, Final
 
 import paho.mqtt.client as paho
@@ -32,10 +30,13 @@ import proton
 from paho.mqtt.enums import CallbackAPIVersion
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
-from proton.utils import BlockingConnection
+from proton.utils import BlockingConnection as ProtonConnection
 
-from warren.perf import frames
-from warren.perf.client import HANDSHAKE, Address, BrokerError, Connection
+from warren.amqp import methods
+from warren.amqp_client import frames
+from warren.amqp_client.blocking import BlockingConnection, open_socket
+from warren.amqp_client.connection import Login
+from warren.amqp_client.errors import BrokerError
 
 from .history import History, Rules
 from .machines import AMQP, MQTT, USER
@@ -65,7 +66,6 @@ RULES: Final = Rules(
     witnesses={WATCHED: (KEPT,), TX_WATCHED: TRANSACTIONS},
     moves={MOVED: MOVED_FROM},
 )
-_TX_SELECT, _TX_SELECT_OK, _TX_COMMIT, _TX_COMMIT_OK = (90, 10), (90, 11), (90, 20), (90, 21)
 _FAILURES: Final = (
     BrokerError,
     OSError,
@@ -76,29 +76,21 @@ _FAILURES: Final = (
 )
 
 
-class Session(Connection):
+class Session(BlockingConnection):
     """A connection that never waits longer than `PATIENCE_S`."""
 
     def __init__(self, host: str) -> None:
-        self.address = Address(host, AMQP, USER, USER)
-        self._heartbeat_s = 0
-        self.name = "lab"
-        self.frame_max_bytes = 0
-        self.server_properties = {}
-        self.leftover = bytearray()
-        self.sock = socket.create_connection((host, AMQP), CONNECT_S)
+        super().__init__(open_socket(host, AMQP, timeout_s=CONNECT_S), host, Login(USER, USER, frame_max_bytes=0))
         self.sock.settimeout(PATIENCE_S)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            for step in HANDSHAKE:
-                step(self)
+            self.enter()
         except BaseException:
             self.abort()
             raise
 
     def put(self, queue: str, name: str, exchange: str = "") -> None:
         """Publish a persistent message."""
-        properties = frames.Properties(persistent=True)
+        properties = frames.encode_properties(persistent=True)
         body = name.encode()
         self.send(frames.publish(1, exchange, queue, body, frame_max_bytes=self.frame_max_bytes, properties=properties))
 
@@ -191,7 +183,7 @@ class Load:
         exchange = target if target == BOTH else ""
         session = Session(host)
         try:
-            session.call(frames.CONFIRM_SELECT, frames.CONFIRM_SELECT_OK, b"\0")
+            session.call(methods.ConfirmSelect(no_wait=False), methods.ConfirmSelectOk)
             last_tag = 0
             while not self._over.wait(PAUSE_S):
                 names = self._names(target, AT_A_TIME)
@@ -203,7 +195,7 @@ class Load:
                     waiting[last_tag] = name
                     session.put(target, name, exchange)
                 while waiting:
-                    tag, is_multiple = unpack(">QB", session.wait_for(frames.BASIC_ACK))
+                    tag, is_multiple = session.wait_for(methods.BasicAck)
                     tags = [each for each in waiting if each == tag or (is_multiple and each <= tag)]
                     confirmed = [waiting.pop(each) for each in tags]
                     for queue in queues:
@@ -214,14 +206,14 @@ class Load:
     def _transact(self, kind: str, host: str) -> None:
         session = Session(host)
         try:
-            session.call(_TX_SELECT, _TX_SELECT_OK)
+            session.call(methods.TxSelect(), methods.TxSelectOk)
             while not self._over.wait(PAUSE_S):
                 names = self._names(kind, 2)
                 for queue in (*TRANSACTIONS, TX_WATCHED):
                     self._history.sends(queue, names)
                     for name in names:
                         session.put(queue, name)
-                session.call(_TX_COMMIT, _TX_COMMIT_OK)
+                session.call(methods.TxCommit(), methods.TxCommitOk)
                 for queue in (*TRANSACTIONS, TX_WATCHED):
                     self._history.confirmed(queue, names)
         finally:
@@ -280,7 +272,7 @@ class Load:
             client.loop_stop()
 
     def _send_amqp10(self, kind: str, host: str) -> None:
-        connection = BlockingConnection(f"amqp://{USER}:{USER}@{host}:{AMQP}", timeout=PATIENCE_S)
+        connection = ProtonConnection(f"amqp://{USER}:{USER}@{host}:{AMQP}", timeout=PATIENCE_S)
         try:
             sender = connection.create_sender(f"/queues/{AMQP10}")
             while not self._over.wait(2 * PAUSE_S):

@@ -31,7 +31,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from struct import pack
 
-from warren.perf import frames
+from warren.amqp.field_table import encode_table
+from warren.amqp.properties import BasicProperties
 
 BODY_BYTES_MAX = 300 << 10
 _BLOCK = random.Random(0).randbytes(BODY_BYTES_MAX + (64 << 10))
@@ -130,13 +131,13 @@ class Message:
 
     def header(self) -> bytes:
         """Return the payload of the header frame: content_type, sometimes headers, delivery_mode, message_id."""
-        flags, headers = 0x9080, b""
+        properties = BasicProperties()
+        properties.content_type = "text/crash"
         if self.number % 3 == 0:
-            flags |= 0x2000
-            headers = frames.field_table({"number": self.number & 0xFFFF, "t\u00e4g": "w\u00e4rren", "even": True})
-        mode = b"\x02" if self.persistent else b"\x01"
-        values = frames.short_string("text/crash") + headers + mode + frames.short_string(str(self.number))
-        return pack(">HHQH", 60, 0, self.body_bytes, flags) + values
+            properties.headers = encode_table({"number": self.number & 0xFFFF, "t\u00e4g": "w\u00e4rren", "even": True})
+        properties.delivery_mode = 2 if self.persistent else 1
+        properties.message_id = str(self.number)
+        return pack(">HHQ", 60, 0, self.body_bytes) + properties.encode()
 
     def sighting(self, queue: str, *, redelivered: bool = False) -> Sighting:
         """Return how a faultless broker delivers it."""

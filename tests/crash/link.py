@@ -12,9 +12,12 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from struct import pack, unpack_from
+from typing import Any
 
-from warren.perf import frames
+from warren.amqp import methods
+from warren.amqp.codec import decode_method, frame, method_frame
+from warren.amqp.errors import REPLY_SUCCESS
+from warren.amqp_client import frames
 from warren.perf.client import CHANNEL, Address, Connection
 
 DEADLINE_S = 60.0
@@ -22,15 +25,6 @@ DEADLINE_S = 60.0
 _POLL_MS = 5
 _RECEIVE_BYTES = 1 << 18
 _UNSENT_BYTES_MAX = 1 << 20
-
-QUEUE_PURGE = (50, 30)
-QUEUE_PURGE_OK = (50, 31)
-TX_SELECT = (90, 10)
-TX_SELECT_OK = (90, 11)
-TX_COMMIT = (90, 20)
-TX_COMMIT_OK = (90, 21)
-TX_ROLLBACK = (90, 30)
-TX_ROLLBACK_OK = (90, 31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +54,16 @@ class Link:
         self._frame_max_bytes = connection.frame_max_bytes
         self._received = connection.leftover
         self._unsent = bytearray()
-        self._method = b""
+        self._method: methods.BasicDeliver | None = None
         self._header = b""
         self._body: list[bytes] = []
         self._missing_bytes = -1
 
     # --- for subclasses ---------------------------------------------------------------------------------------------
 
-    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
+    def on_method(self, method: Any) -> None:
         """Take a method that carries no content."""
-        raise AssertionError(f"{self.name} did not ask for method {name}")
+        raise AssertionError(f"{self.name} did not ask for {method}")
 
     def on_delivery(self, delivery: Delivery) -> None:
         """Take a message."""
@@ -87,15 +81,14 @@ class Link:
             self._unsent += octets
             self.flush()
 
-    def send_method(self, name: tuple[int, int], arguments: bytes = b"") -> None:
-        self.send(frames.method(CHANNEL, name, arguments))
+    def send_method(self, method: Any) -> None:
+        self.send(method_frame(CHANNEL, method))
 
     def publish_octets(self, exchange: str, routing_key: str, header: bytes, body: bytes) -> bytes:
         """Return a whole publish."""
-        route = b"\0\0" + frames.short_string(exchange) + frames.short_string(routing_key) + b"\0"
-        parts = [frames.method(CHANNEL, frames.BASIC_PUBLISH, route), frames.frame(frames.HEADER, CHANNEL, header)]
-        piece = self._frame_max_bytes - frames.FRAME_OVERHEAD_BYTES
-        parts += [frames.frame(frames.BODY, CHANNEL, body[at : at + piece]) for at in range(0, len(body), piece)]
+        parts = [frames.publish_method(CHANNEL, exchange, routing_key), frame(methods.FRAME_HEADER, CHANNEL, header)]
+        piece = self._frame_max_bytes - methods.FRAME_OVERHEAD_BYTES
+        parts += [frames.body_frame(CHANNEL, body[at : at + piece]) for at in range(0, len(body), piece)]
         return b"".join(parts)
 
     def flush(self) -> None:
@@ -147,8 +140,7 @@ class Link:
 
     def hang_up(self) -> None:
         """Close the connection and wait until the broker has released everything that belonged to it."""
-        text = frames.short_string("bye")
-        self.send(frames.method(0, frames.CONNECTION_CLOSE, pack(">H", 200) + text + b"\0\0\0\0"))
+        self.send(method_frame(0, methods.ConnectionClose(REPLY_SUCCESS, "bye", 0, 0)))
         self.receive_all()
         assert self.close_code == 0, f"{self.name}: {self.close_code} {self.close_text}"
 
@@ -158,66 +150,42 @@ class Link:
         self.socket.close()
 
     def _take(self, found: frames.Frame) -> None:
-        if found.kind == frames.METHOD:
-            name = frames.method_name(self._received, found)
-            arguments = frames.arguments(self._received, found)
-            if name == frames.BASIC_DELIVER:
-                self._method = arguments
-            elif name in (frames.CONNECTION_CLOSE, frames.CHANNEL_CLOSE):
-                self._closed(name, arguments)
-            elif name == frames.CONNECTION_CLOSE_OK:
+        payload = bytes(self._received[found.start + 7 : found.end - 1])
+        if found.kind == methods.FRAME_METHOD:
+            method = decode_method(payload, 0, len(payload))
+            if isinstance(method, methods.BasicDeliver):
+                self._method = method
+            elif isinstance(method, methods.ConnectionClose | methods.ChannelClose):
+                self._closed(method)
+            elif isinstance(method, methods.ConnectionCloseOk):
                 self._end()
             else:
-                self.on_method(name, arguments)
+                self.on_method(method)
             return
-        payload = bytes(self._received[found.start + 7 : found.end - 1])
-        if found.kind == frames.HEADER:
+        if found.kind == methods.FRAME_HEADER:
             self._header = payload
             self._body = []
-            (self._missing_bytes,) = unpack_from(">Q", payload, 4)
-        elif found.kind == frames.BODY:
+            self._missing_bytes = int.from_bytes(payload[4:12], "big")
+        elif found.kind == methods.FRAME_BODY:
             self._body.append(payload)
             self._missing_bytes -= len(payload)
         if self._missing_bytes == 0:
             self._missing_bytes = -1
-            self.on_delivery(self._delivery())
+            assert self._method is not None
+            self.on_delivery(Delivery(*self._method, self._header, b"".join(self._body)))
 
-    def _delivery(self) -> Delivery:
-        consumer_tag, rest = _short_string(self._method)
-        delivery_tag, redelivered = unpack_from(">QB", rest)
-        exchange, rest = _short_string(rest[9:])
-        routing_key, _ = _short_string(rest)
-        body = b"".join(self._body)
-        return Delivery(consumer_tag, int(delivery_tag), bool(redelivered), exchange, routing_key, self._header, body)
-
-    def _closed(self, name: tuple[int, int], arguments: bytes) -> None:
-        (self.close_code,) = unpack_from(">H", arguments)
-        self.close_text = _short_string(arguments[2:])[0]
-        if name == frames.CONNECTION_CLOSE:
+    def _closed(self, close: methods.ConnectionClose | methods.ChannelClose) -> None:
+        self.close_code, self.close_text = close.reply_code, close.reply_text
+        if isinstance(close, methods.ConnectionClose):
             # A broker that closes reads on until the answer; one that is killed meanwhile never will.
             self.socket.settimeout(DEADLINE_S)
-            self.send(frames.method(0, frames.CONNECTION_CLOSE_OK))
+            self.send(method_frame(0, methods.ConnectionCloseOk()))
         self._end()
 
 
-def _short_string(octets: bytes) -> tuple[str, bytes]:
-    size = octets[0] + 1
-    return octets[1:size].decode(), octets[size:]
-
-
-def queue_arguments(queue: str, bits: int) -> bytes:
-    """Return the arguments of queue.declare: 1 passive, 2 durable."""
-    return b"\0\0" + frames.short_string(queue) + bytes([bits]) + frames.field_table({})
-
-
-def consume_arguments(queue: str, consumer_tag: str) -> bytes:
-    """Return the arguments of basic.consume with acks."""
-    return b"\0\0" + frames.short_string(queue) + frames.short_string(consumer_tag) + b"\0" + frames.field_table({})
-
-
-def nack_arguments(delivery_tag: int, *, requeue: bool) -> bytes:
-    """Return the arguments of basic.nack for one delivery."""
-    return pack(">QB", delivery_tag, 2 * requeue)
+def nack(delivery_tag: int, *, requeue: bool) -> methods.BasicNack:
+    """Return a basic.nack for one delivery."""
+    return methods.BasicNack(delivery_tag, multiple=False, requeue=requeue)
 
 
 def turn(links: Sequence[Link], timeout_ms: int) -> None:

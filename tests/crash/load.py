@@ -17,29 +17,18 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from struct import pack, unpack_from
+from typing import Any
 
-from warren.perf import frames
+from warren.amqp import methods
+from warren.amqp.codec import method_frame
+from warren.amqp.declarations import QueueDeclaration
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp_client import frames
+from warren.amqp_client.channel import consume_method
 from warren.perf.client import CHANNEL, Address, Connection
 
 from .history import BODY_BYTES_MAX, History, Message, Place, Sighting, Transaction
-from .link import (
-    QUEUE_PURGE,
-    QUEUE_PURGE_OK,
-    TX_COMMIT,
-    TX_COMMIT_OK,
-    TX_ROLLBACK,
-    TX_ROLLBACK_OK,
-    TX_SELECT,
-    TX_SELECT_OK,
-    Delivery,
-    Link,
-    consume_arguments,
-    nack_arguments,
-    queue_arguments,
-    turn,
-    turn_until,
-)
+from .link import Delivery, Link, nack, turn, turn_until
 
 DURABLE_QUEUES = ("work-1", "work-2", "ledger", "quiet", "deep", "short-lived")
 TRANSIENT_QUEUES = ("fleeting",)
@@ -47,7 +36,6 @@ QUEUES = DURABLE_QUEUES + TRANSIENT_QUEUES
 ALL = ("work-1", "work-2", "quiet", "short-lived", "fleeting")
 PAIR = ("ledger", "deep")
 NOT_FOUND = 404
-_DURABLE = 2
 
 
 @dataclass(frozen=True)
@@ -62,6 +50,10 @@ class Route:
 FAN_OUTS = [Route("crash.all", "to.all", ALL), Route("crash.pair", "", PAIR)]
 ROUTES = [Route("", queue, (queue,)) for queue in QUEUES] + FAN_OUTS * 3
 DEEP = Route("", "deep", ("deep",))
+
+
+def queue_declare(queue: str, *, passive: bool = False) -> methods.QueueDeclare:
+    return QueueDeclaration(queue, durable=not passive).method(passive=passive)
 
 
 def set_up(address: Address) -> None:
@@ -129,7 +121,7 @@ class Publisher(Client):
         self._window = chooser.choice([1, 5, 50, 500])
         self._last_tag = 0
         self._outstanding: dict[int, Message] = {}
-        self.send_method(frames.CONFIRM_SELECT, b"\0")
+        self.send_method(methods.ConfirmSelect(no_wait=False))
 
     def step(self) -> bool:
         room = self._window - len(self._outstanding)
@@ -149,16 +141,16 @@ class Publisher(Client):
         self.send(b"".join(octets))
         return True
 
-    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
-        if name == frames.CONFIRM_SELECT_OK:
+    def on_method(self, method: Any) -> None:
+        if isinstance(method, methods.ConfirmSelectOk):
             self.ready = True
             return
-        assert name in (frames.BASIC_ACK, frames.BASIC_NACK), name
-        tag, bits = unpack_from(">QB", arguments)
-        assert tag in self._outstanding, f"{self.name} got {name} for {tag}, which it does not wait for"
-        for settled in [waiting for waiting in self._outstanding if waiting <= tag] if bits & 1 else [tag]:
+        assert isinstance(method, methods.BasicAck | methods.BasicNack), method
+        tag = method.delivery_tag
+        assert tag in self._outstanding, f"{self.name} got {method}, which it does not wait for"
+        for settled in [waiting for waiting in self._outstanding if waiting <= tag] if method.multiple else [tag]:
             message = self._outstanding.pop(settled)
-            if name == frames.BASIC_ACK:
+            if isinstance(method, methods.BasicAck):
                 self.history.confirmed(message)
                 self.confirms += 1
 
@@ -172,13 +164,13 @@ class Consumer(Client):
         self._held: dict[int, Place | None] = {}
         self._acked: list[Place] = []
         self._in_process: deque[list[Place]] = deque()
-        self.send_method(frames.BASIC_QOS, pack(">IHB", 0, chooser.choice([1, 10, 200]), 0))
+        self.send_method(methods.BasicQos(0, chooser.choice([1, 10, 200]), global_=False))
         self._consuming = True
         self._consume()
 
     def _consume(self) -> None:
         self.history.consume(self._queue)
-        self.send_method(frames.BASIC_CONSUME, consume_arguments(self._queue, "c"))
+        self.send_method(consume_method(self._queue, "c"))
 
     def step(self) -> bool:
         if not self._consuming and self.history.is_stable(self._queue):
@@ -187,7 +179,7 @@ class Consumer(Client):
         if self._acked and self.chooser.random() < 0.1:
             self._in_process.append(self._acked)
             self._acked = []
-            self.send_method(frames.QUEUE_DECLARE, queue_arguments("work-1", 1))
+            self.send_method(queue_declare("work-1", passive=True))
         if not self._held:
             return False
         action = self.chooser.random()
@@ -198,10 +190,10 @@ class Consumer(Client):
             self._ack(tag, [held for held in self._held if held <= tag], multiple=True)
         elif action < 0.88:
             self._leaving([tag])
-            self.send_method(frames.BASIC_NACK, nack_arguments(tag, requeue=False))
+            self.send_method(nack(tag, requeue=False))
         elif action < 0.92:
             del self._held[tag]
-            self.send_method(frames.BASIC_NACK, nack_arguments(tag, requeue=True))
+            self.send_method(nack(tag, requeue=True))
         return True
 
     def _ack(self, tag: int, tags: list[int], *, multiple: bool) -> None:
@@ -218,15 +210,15 @@ class Consumer(Client):
     def on_delivery(self, delivery: Delivery) -> None:
         self._held[delivery.delivery_tag] = self.seen(self._queue, delivery)
 
-    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
-        if name == frames.BASIC_CONSUME_OK:
+    def on_method(self, method: Any) -> None:
+        if isinstance(method, methods.BasicConsumeOk):
             self.ready = True
-        elif name == frames.BASIC_CANCEL:
+        elif isinstance(method, methods.BasicCancel):
             self._consuming = False
-        elif name == frames.QUEUE_DECLARE_OK:
+        elif isinstance(method, methods.QueueDeclareOk):
             self.history.processed(self._in_process.popleft())
         else:
-            assert name == frames.BASIC_QOS_OK, name
+            assert isinstance(method, methods.BasicQosOk), method
 
 
 class Transactor(Client):
@@ -238,10 +230,10 @@ class Transactor(Client):
         self._taken: dict[int, Place | None] = {}
         self._open: Transaction | None = None
         self._waiting = False
-        self.send_method(TX_SELECT)
-        self.send_method(frames.BASIC_QOS, pack(">IHB", 0, 40, 0))
+        self.send_method(methods.TxSelect())
+        self.send_method(methods.BasicQos(0, 40, global_=False))
         history.consume("ledger")
-        self.send_method(frames.BASIC_CONSUME, consume_arguments("ledger", "t"))
+        self.send_method(consume_method("ledger", "t"))
 
     def step(self) -> bool:
         if self._waiting or self.is_clogged():
@@ -260,11 +252,11 @@ class Transactor(Client):
         end = self.chooser.random()
         if end < 0.8:
             self.history.commit(self._open)
-            octets.append(frames.method(CHANNEL, TX_COMMIT))
+            octets.append(method_frame(CHANNEL, methods.TxCommit()))
             self._waiting = True
         elif end < 0.9:
             self.history.roll_back(self._open)
-            octets.append(frames.method(CHANNEL, TX_ROLLBACK))
+            octets.append(method_frame(CHANNEL, methods.TxRollback()))
             self._waiting = True
         self.send(b"".join(octets))
         return True
@@ -272,20 +264,20 @@ class Transactor(Client):
     def on_delivery(self, delivery: Delivery) -> None:
         self._held[delivery.delivery_tag] = self.seen("ledger", delivery)
 
-    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
-        if name == frames.BASIC_CONSUME_OK:
+    def on_method(self, method: Any) -> None:
+        if isinstance(method, methods.BasicConsumeOk):
             self.ready = True
-        elif name == TX_COMMIT_OK:
+        elif isinstance(method, methods.TxCommitOk):
             assert self._open is not None
             self.history.committed(self._open)
             self.confirms += 1
             self._next_transaction()
-        elif name == TX_ROLLBACK_OK:
+        elif isinstance(method, methods.TxRollbackOk):
             # They are unacked again.
             self._held |= self._taken
             self._next_transaction()
         else:
-            assert name in (TX_SELECT_OK, frames.BASIC_QOS_OK), name
+            assert isinstance(method, methods.TxSelectOk | methods.BasicQosOk), method
 
     def _next_transaction(self) -> None:
         self._taken = {}
@@ -305,30 +297,25 @@ class Administrator(Client):
         if self._queue or self.chooser.random() > 0.02:
             return False
         self._queue = self.chooser.choice(["quiet", "work-2", "deep", "short-lived", "short-lived"])
-        name = frames.short_string(self._queue)
         if self._queue == "short-lived":
             self.history.delete(self._queue)
-            self.send_method(frames.QUEUE_DELETE, b"\0\0" + name + b"\0")
+            self.send_method(methods.QueueDelete(0, self._queue, if_unused=False, if_empty=False, no_wait=False))
         else:
             self.history.purge(self._queue)
-            self.send_method(QUEUE_PURGE, b"\0\0" + name + b"\0")
+            self.send_method(methods.QueuePurge(0, self._queue, no_wait=False))
         return True
 
-    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
-        queue = frames.short_string(self._queue)
-        if name == QUEUE_PURGE_OK:
+    def on_method(self, method: Any) -> None:
+        if isinstance(method, methods.QueuePurgeOk):
             self.history.purged(self._queue)
             self._queue = ""
-        elif name == frames.QUEUE_DELETE_OK:
+        elif isinstance(method, methods.QueueDeleteOk):
             self.history.deleted(self._queue)
-            self.send_method(frames.QUEUE_DECLARE, queue_arguments(self._queue, _DURABLE))
-        elif name == frames.QUEUE_DECLARE_OK:
-            exchange = frames.short_string("crash.all")
-            self.send_method(
-                frames.QUEUE_BIND, b"\0\0" + queue + exchange + frames.short_string("") + b"\0" + frames.field_table({})
-            )
+            self.send_method(queue_declare(self._queue))
+        elif isinstance(method, methods.QueueDeclareOk):
+            self.send_method(methods.QueueBind(0, self._queue, "crash.all", "", no_wait=False, arguments=EMPTY_TABLE))
         else:
-            assert name == frames.QUEUE_BIND_OK, name
+            assert isinstance(method, methods.QueueBindOk), method
             self.history.declared(self._queue)
             self._queue = ""
 
@@ -384,13 +371,13 @@ class Inspector(Link):
         self._tags: dict[str, list[int]] = {queue: [] for queue in QUEUES}
         self._ready: deque[int] = deque()
         self._committed = False
-        self.send_method(TX_SELECT)
+        self.send_method(methods.TxSelect())
         for queue in QUEUES:
             self._look_at(queue)
 
     def _look_at(self, queue: str) -> None:
         count = self._count(queue)
-        self.send_method(frames.BASIC_CONSUME, consume_arguments(queue, queue))
+        self.send_method(consume_method(queue, queue))
         sightings = self.found[queue]
         turn_until([self], lambda: len(sightings) >= count, f"{count} messages of queue {queue}")
         # Whatever else was ready comes before this answer.
@@ -398,7 +385,7 @@ class Inspector(Link):
         assert (len(sightings), rest) == (count, 0), f"{queue} held {count}, gave {len(sightings)}, still holds {rest}"
 
     def _count(self, queue: str) -> int:
-        self.send_method(frames.QUEUE_DECLARE, queue_arguments(queue, 1))
+        self.send_method(queue_declare(queue, passive=True))
         turn_until([self], lambda: bool(self._ready), f"the size of queue {queue}")
         return self._ready.popleft()
 
@@ -407,14 +394,13 @@ class Inspector(Link):
         self.found[queue].append(sighting_of(queue, delivery))
         self._tags[queue].append(delivery.delivery_tag)
 
-    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
-        if name == frames.QUEUE_DECLARE_OK:
-            (ready,) = unpack_from(">I", arguments, 1 + arguments[0])
-            self._ready.append(int(ready))
-        elif name == TX_COMMIT_OK:
+    def on_method(self, method: Any) -> None:
+        if isinstance(method, methods.QueueDeclareOk):
+            self._ready.append(method.message_count)
+        elif isinstance(method, methods.TxCommitOk):
             self._committed = True
         else:
-            assert name in (TX_SELECT_OK, frames.BASIC_CONSUME_OK), name
+            assert isinstance(method, methods.TxSelectOk | methods.BasicConsumeOk), method
 
     def take(self, history: History, places: dict[str, list[Place]], chooser: random.Random, share: float) -> None:
         """Ack about `share` of `places`, which is what the history made of `found`; the rest goes back."""
@@ -426,7 +412,7 @@ class Inspector(Link):
                     history.ack_in(transaction, place)
                     octets.append(frames.ack(CHANNEL, tag, multiple=False))
         history.commit(transaction)
-        self.send(b"".join(octets) + frames.method(CHANNEL, TX_COMMIT))
+        self.send(b"".join(octets) + method_frame(CHANNEL, methods.TxCommit()))
         turn_until([self], lambda: self._committed, "the inspector's commit")
         history.committed(transaction)
         self.hang_up()

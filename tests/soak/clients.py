@@ -14,22 +14,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from struct import pack, unpack_from
+from typing import Any
 
-from crash.link import (
-    TX_COMMIT,
-    TX_COMMIT_OK,
-    TX_ROLLBACK,
-    TX_ROLLBACK_OK,
-    TX_SELECT,
-    TX_SELECT_OK,
-    Delivery,
-    Link,
-    nack_arguments,
-)
+from crash.link import Delivery, Link, nack
 
-from warren.perf import frames
+from warren.amqp import methods
+from warren.amqp.codec import method_frame
+from warren.amqp.field_table import Table, encode_table
+from warren.amqp_client import frames
+from warren.amqp_client.channel import consume_method
 from warren.perf.client import CHANNEL, Address
-from warren.perf.frames import FieldValue, Properties
 
 from .books import Books, Offsets, Rule, body_of, maybe_number
 from .topology import KEYS, PARTITIONS, PLACE_OF, PRIORITIES, Flow
@@ -37,7 +31,7 @@ from .topology import KEYS, PARTITIONS, PLACE_OF, PRIORITIES, Flow
 LONGEST_DELAY_MS = 3000
 REPEATS = 2
 _BURST = 20
-_OFFSET = frames.short_string("x-stream-offset") + b"l"
+_OFFSET = b"\x0fx-stream-offsetl"
 
 
 class Client(Link):
@@ -82,7 +76,7 @@ class Publisher(Client):
         self._next_s = time.monotonic()
         self._is_paused = False
         self._ready = False
-        self.send_method(frames.CONFIRM_SELECT, b"\0")
+        self.send_method(methods.ConfirmSelect(no_wait=False))
         for number, body_bytes in list(unconfirmed.items()) if flow.promise.repeated else ():
             self.send(self._publish(number, body_bytes, "", {}))
 
@@ -112,7 +106,7 @@ class Publisher(Client):
     def _new_message(self) -> bytes:
         flow = self._flow
         key, order, due_s = flow.key, self.name, 0.0
-        headers: dict[str, FieldValue] = {}
+        headers: Table = {}
         priority = None
         name = flow.promise.name
         if name in ("keyed", "orders"):
@@ -140,28 +134,27 @@ class Publisher(Client):
             return self.chooser.randint(0, 600)
         return self.chooser.randint(600, 8000) if kind < 0.998 else self.chooser.randint(8000, 200_000)
 
-    def _publish(
-        self, number: int, body_bytes: int, key: str, headers: dict[str, FieldValue], priority: int | None = None
-    ) -> bytes:
+    def _publish(self, number: int, body_bytes: int, key: str, headers: Table, priority: int | None = None) -> bytes:
         self._last_tag += 1
         self._outstanding[self._last_tag] = number
         if self._flow.promise.repeated:
             self._unconfirmed[number] = body_bytes
             headers = {"x-deduplication-header": str(number)}
-        properties = Properties(headers or None, self._flow.promise.durable, priority=priority).encoded()
+        durable = self._flow.promise.durable
+        properties = frames.encode_properties(headers=headers or None, persistent=durable, priority=priority)
         body = body_of(number, body_bytes)
         header = pack(">HHQ", 60, 0, len(body)) + properties
         return self.publish_octets(self._flow.exchange, key or self._flow.key, header, body)
 
-    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
-        if name == frames.CONFIRM_SELECT_OK:
+    def on_method(self, method: Any) -> None:
+        if isinstance(method, methods.ConfirmSelectOk):
             self._ready = True
             return
-        assert name in (frames.BASIC_ACK, frames.BASIC_NACK), name
-        tag, bits = unpack_from(">QB", arguments)
-        for settled in [waiting for waiting in self._outstanding if waiting <= tag] if bits & 1 else [tag]:
+        assert isinstance(method, methods.BasicAck | methods.BasicNack), method
+        tag = method.delivery_tag
+        for settled in [waiting for waiting in self._outstanding if waiting <= tag] if method.multiple else [tag]:
             number = self._outstanding.pop(settled)
-            if name == frames.BASIC_ACK:
+            if isinstance(method, methods.BasicAck):
                 self._unconfirmed.pop(number, None)
                 self.books.confirmed(number, self._flow.places)
             else:
@@ -178,10 +171,10 @@ class Consumer(Client):
         self._unacked: dict[int, int] = {}
         self._barriers: deque[int] = deque()
         self._is_calm = False  # acks everything
-        self._prefetch = pack(">IHB", 0, chooser.choice([1, 20, 300]), 0)
-        self.send_method(frames.BASIC_QOS, self._prefetch)
+        self._qos = methods.BasicQos(0, chooser.choice([1, 20, 300]), global_=False)
+        self.send_method(self._qos)
         self._barriers.append(0)
-        self.send_method(frames.BASIC_CONSUME, consume_arguments(queue, "c", {}))
+        self.send_method(consume_method(queue, "c"))
 
     def is_busy(self) -> bool:
         return bool(self._unacked) or self.books.unsettled(self.name) > 0
@@ -209,14 +202,14 @@ class Consumer(Client):
         unsettled = self.books.unsettled(self.name)
         if unsettled and len(self._barriers) == 0:
             self._barriers.append(unsettled)
-            self.send_method(frames.BASIC_QOS, self._prefetch)
+            self.send_method(self._qos)
         if not self._unacked:
             return False
         action = 1.0 if self._is_calm else self.chooser.random()
         tag = next(iter(self._unacked))
         failing = 0.3 if self._queue == "work" else 0.01
         if action < 0.01:
-            self._release(tag, requeue=True, method=frames.BASIC_NACK)
+            self._release(tag, nack(tag, requeue=True))
         elif action < failing:
             self._fail(tag)
         else:
@@ -225,14 +218,13 @@ class Consumer(Client):
 
     def _fail(self, tag: int) -> None:
         if self._queue == "work":
-            self._release(tag, requeue=self.chooser.random() < 0.8, method=_BASIC_REJECT)
+            self._release(tag, methods.BasicReject(tag, requeue=self.chooser.random() < 0.8))
         else:
-            self._release(tag, requeue=True, method=_BASIC_REJECT)
+            self._release(tag, methods.BasicReject(tag, requeue=True))
 
-    def _release(self, tag: int, *, requeue: bool, method: tuple[int, int]) -> None:
+    def _release(self, tag: int, method: Any) -> None:
         self.books.released(self._unacked.pop(tag), self._place)
-        bits = nack_arguments(tag, requeue=requeue) if method == frames.BASIC_NACK else pack(">QB", tag, requeue)
-        self.send_method(method, bits)
+        self.send_method(method)
 
     def _ack(self, count: int) -> None:
         tags = list(self._unacked)[:count]
@@ -240,14 +232,11 @@ class Consumer(Client):
             self.books.acked(self._unacked.pop(tag), self._place)
         self.send(frames.ack(CHANNEL, tags[-1], multiple=True))
 
-    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
-        if name == frames.BASIC_QOS_OK:
+    def on_method(self, method: Any) -> None:
+        if isinstance(method, methods.BasicQosOk):
             self.books.processed(self.name, self._barriers.popleft())
         else:
-            assert name == frames.BASIC_CONSUME_OK, name
-
-
-_BASIC_REJECT = (60, 90)
+            assert isinstance(method, methods.BasicConsumeOk), method
 
 
 class Mover(Client):
@@ -259,9 +248,9 @@ class Mover(Client):
         self._taken: dict[int, bytes] = {}
         self._waiting = False
         self._is_calm = False
-        self.send_method(TX_SELECT)
-        self.send_method(frames.BASIC_QOS, pack(">IHB", 0, 100, 0))
-        self.send_method(frames.BASIC_CONSUME, consume_arguments("tx-in", "t", {}))
+        self.send_method(methods.TxSelect())
+        self.send_method(methods.BasicQos(0, 100, global_=False))
+        self.send_method(consume_method("tx-in", "t"))
 
     def is_busy(self) -> bool:
         return self._waiting or bool(self._held)
@@ -291,29 +280,29 @@ class Mover(Client):
         octets = []
         for tag in list(self._held)[: self.chooser.randint(1, 20)]:
             body = self._taken[tag] = self._held.pop(tag)
-            header = pack(">HHQ", 60, 0, len(body)) + Properties(persistent=True).encoded()
+            header = pack(">HHQ", 60, 0, len(body)) + frames.encode_properties(persistent=True)
             octets.append(self.publish_octets("", "tx-out", header, body))
             octets.append(frames.ack(CHANNEL, tag, multiple=False))
         self._waiting = True
         if not self._is_calm and self.chooser.random() < 0.15:
-            octets.append(frames.method(CHANNEL, TX_ROLLBACK))
+            octets.append(method_frame(CHANNEL, methods.TxRollback()))
         else:
             for body in self._taken.values():
                 number = maybe_number(body)
                 if number is not None:
                     self.books.released(number, "tx")
-            octets.append(frames.method(CHANNEL, TX_COMMIT))
+            octets.append(method_frame(CHANNEL, methods.TxCommit()))
         self.send(b"".join(octets))
         return True
 
-    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
-        if name in (TX_COMMIT_OK, TX_ROLLBACK_OK):
-            if name == TX_ROLLBACK_OK:
+    def on_method(self, method: Any) -> None:
+        if isinstance(method, methods.TxCommitOk | methods.TxRollbackOk):
+            if isinstance(method, methods.TxRollbackOk):
                 self._held |= self._taken  # they are unacked again
             self._taken = {}
             self._waiting = False
         else:
-            assert name in (TX_SELECT_OK, frames.BASIC_QOS_OK, frames.BASIC_CONSUME_OK), name
+            assert isinstance(method, methods.TxSelectOk | methods.BasicQosOk | methods.BasicConsumeOk), method
 
 
 class StreamReader(Client):
@@ -330,10 +319,10 @@ class StreamReader(Client):
         super().__init__(address, name, books, chooser)
         self._kind = kind
         self._offsets = offsets
-        self.send_method(frames.BASIC_QOS, pack(">IHB", 0, 300, 0))
+        self.send_method(methods.BasicQos(0, 300, global_=False))
         for stream in PARTITIONS if kind == "group" else ("events",):
-            arguments = reading_arguments(kind, offsets[stream], chooser)
-            self.send_method(frames.BASIC_CONSUME, consume_arguments(stream, stream, arguments))
+            arguments = encode_table(reading_arguments(kind, offsets[stream], chooser))
+            self.send_method(consume_method(stream, stream, arguments=arguments))
 
     def on_delivery(self, delivery: Delivery) -> None:
         self.send(frames.ack(CHANNEL, delivery.delivery_tag, multiple=False))
@@ -354,11 +343,11 @@ class StreamReader(Client):
         else:
             read.read(offset, number)
 
-    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
-        assert name in (frames.BASIC_QOS_OK, frames.BASIC_CONSUME_OK), name
+    def on_method(self, method: Any) -> None:
+        assert isinstance(method, methods.BasicQosOk | methods.BasicConsumeOk), method
 
 
-def reading_arguments(kind: str, read: Offsets, chooser: random.Random) -> dict[str, FieldValue]:
+def reading_arguments(kind: str, read: Offsets, chooser: random.Random) -> Table:
     """Return where a reader of a kind begins, as arguments of its consumer."""
     if kind == "group":
         # The broker knows how far it has come; `end` is for sequential readers.
@@ -381,9 +370,3 @@ class Seat:
         self._count += 1
         self.client = self._make(f"{self.title} {self._count}")
         return self.client
-
-
-def consume_arguments(queue: str, consumer_tag: str, arguments: dict[str, FieldValue]) -> bytes:
-    """Return the arguments of basic.consume with acks."""
-    names = frames.short_string(queue) + frames.short_string(consumer_tag)
-    return b"\0\0" + names + b"\0" + frames.field_table(arguments)

@@ -10,10 +10,9 @@ import sys
 import threading
 import time
 
-from warren.perf import frames
+from warren.amqp import methods
+from warren.amqp_client import frames
 from warren.perf.client import Address, BrokerError, Connection
-
-from .topology import DURABLE, declare_arguments
 
 QUEUE = "innocent"
 PAUSE_S = 0.01
@@ -38,10 +37,9 @@ def _end_with_input(over: threading.Event) -> None:
 
 def _serve(address: Address, over: threading.Event) -> None:
     with Connection.open(address, name=QUEUE) as connection:
-        arguments = declare_arguments(QUEUE, DURABLE, {"x-max-length": 10})
-        connection.call(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, arguments)
+        connection.declare_queue(QUEUE, durable=True, arguments={"x-max-length": 10})
         connection.confirm_select()
-        properties = frames.Properties(persistent=True)
+        properties = frames.encode_properties(persistent=True)
         message = frames.publish(1, "", QUEUE, b"x" * 100, frame_max_bytes=0, properties=properties)
         number = 0
         while not over.wait(PAUSE_S):
@@ -52,7 +50,7 @@ def _serve(address: Address, over: threading.Event) -> None:
                 _say("login", began_s)
             began_s = time.monotonic()
             connection.send(message)
-            connection.wait_for(frames.BASIC_ACK)
+            connection.wait_for(methods.BasicAck)
             _say("confirm", began_s)
 
 

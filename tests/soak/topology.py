@@ -22,17 +22,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from warren.perf import frames
+from warren.amqp.field_table import encode_table
 from warren.perf.client import Address, Connection
-from warren.perf.frames import FieldValue
 
 from .books import Promise
 
-DURABLE = 2
 KEYS = 40
 PRIORITIES = 5
 PARTITIONS = ("orders-0", "orders-1", "orders-2")
-_STREAM: Mapping[str, FieldValue] = {"x-queue-type": "stream", "x-max-length-bytes": 8 << 20}
+_STREAM: Mapping[str, object] = {"x-queue-type": "stream", "x-max-length-bytes": 8 << 20}
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Queue:
     """A queue to be declared."""
 
     name: str
-    arguments: Mapping[str, FieldValue] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
     durable: bool = True
 
 
@@ -161,22 +159,14 @@ PLACE_OF = {
 }
 
 
-def declare_arguments(name: str, bits: int, arguments: Mapping[str, FieldValue]) -> bytes:
-    """Return the arguments of queue.declare."""
-    return b"\0\0" + frames.short_string(name) + bytes([bits]) + frames.field_table(arguments)
-
-
 def declare(address: Address) -> None:
     """Declare everything, as far as it is not there. Raises BrokerError."""
     with Connection.open(address, name="set up") as connection:
         for queue in QUEUES:
-            arguments = declare_arguments(queue.name, DURABLE * queue.durable, queue.arguments)
-            connection.call(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, arguments)
+            connection.declare_queue(queue.name, durable=queue.durable, arguments=queue.arguments)
         for exchange, kind in EXCHANGES.items():
             connection.declare_exchange(exchange, kind, durable=True)
         for exchange, name, key in BINDINGS:
             connection.bind(exchange, [(name, key, {})])
-        table = frames.field_table({"x-super-stream": len(PARTITIONS), "x-max-length-bytes": 8 << 20})
-        names = frames.short_string("orders") + frames.short_string("x-super-stream")
-        arguments = b"\0\0" + names + bytes([DURABLE]) + table
-        connection.call(frames.EXCHANGE_DECLARE, frames.EXCHANGE_DECLARE_OK, arguments)
+        arguments = encode_table({"x-super-stream": len(PARTITIONS), "x-max-length-bytes": 8 << 20})
+        connection.declare_exchange("orders", "x-super-stream", durable=True, arguments=arguments)

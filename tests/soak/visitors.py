@@ -15,11 +15,11 @@ from typing import Any
 from column_rows import rows_of
 from integration.management.client import Answer, Api, q
 
-from warren.perf import frames
+from warren.amqp_client import frames
 from warren.perf.client import Address, Connection
 
 from .books import maybe_number
-from .topology import QUEUES, declare_arguments
+from .topology import QUEUES
 
 _JOIN_S = 90.0
 _ROWS_MOST = 2000
@@ -292,10 +292,10 @@ class Comer(Visitor):
 
     def _use(self, connection: Connection, name: str) -> None:
         self._made.append(name)
-        kind: dict[str, frames.FieldValue] = self.chooser.choice(
+        kind: dict[str, object] = self.chooser.choice(
             [{}, {"x-queue-type": "quorum"}, {"x-max-priority": 3}, {"x-message-ttl": 1000}, {"x-expires": 600_000}]
         )
-        connection.call(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, declare_arguments(name, 2, kind))
+        connection.declare_queue(name, durable=True, arguments=kind)
         connection.bind("amq.topic", [(name, f"{name}.#", {}), (name, "*.x", {})])
         for _ in range(self.chooser.randint(0, 5)):
             connection.send(

@@ -270,10 +270,10 @@ class ClientChannel:
             self._consumers.discard(method.consumer_tag)
             self.cancelled.add(method.consumer_tag)
             if not method.no_wait:
-                connection.answer(method_frame(self.number, methods.BasicCancelOk(method.consumer_tag)))
+                connection.send_answer(method_frame(self.number, methods.BasicCancelOk(method.consumer_tag)))
             self.notify()
         elif isinstance(method, methods.ChannelFlow):
-            connection.answer(method_frame(self.number, methods.ChannelFlowOk(active=method.active)))
+            connection.send_answer(method_frame(self.number, methods.ChannelFlowOk(active=method.active)))
         elif self.awaits_reply:
             if isinstance(method, methods.BasicConsumeOk):
                 self._consumers.add(method.consumer_tag)  # now: its cancel may be in the same read

@@ -140,7 +140,7 @@ class ClientConnection:
         self._out.append(data)
         self.unsent_bytes += len(data)
 
-    def answer(self, data: bytes) -> None:
+    def send_answer(self, data: bytes) -> None:
         """Queue an answer to an unsolicited method of the peer."""
         self._answers += 1
         if self._answers > ANSWERS_MAX:

@@ -1,10 +1,9 @@
 """The load tool `warren perf`: drives any broker of AMQP 0-9-1, MQTT or STOMP without ever being the slower side.
 
-The package stands alone: it shares no code with the broker it measures, so a wrong idea of the protocol
-cannot hide on both sides.
+It shares codecs with the broker, and nothing else: `warren.amqp` with `warren.amqp_client`, and `warren.amqp10`.
+Clients of others find what both sides would have wrong (`tests/compat`).
 
-  frames.py         bytes of the frames the tool sends, walking over the frames it receives
-  client.py         one blocking connection: handshake, declarations, errors with reply code and text
+  client.py         one blocking connection: login, declarations
   flow.py           the flat-out path: publishers and consumers that count by offset arithmetic
   workload.py       the settings of a run, its topology, and the loop that drives the flow
   protocol_run.py   the same over other protocols: frames counted in runs of one length

@@ -22,19 +22,18 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from warren.perf import frames, process_stats
+from warren.amqp_client import frames
+from warren.amqp_client.blocking import REPLY_TIMEOUT_S
+from warren.perf import process_stats
 from warren.perf.choices import Mode
 from warren.perf.client import (
     CHANNEL,
-    REPLY_TIMEOUT_S,
     Address,
     BrokerError,
     Connection,
-    declare_queue_arguments,
     open_many,
 )
 from warren.perf.flow import SEND_BYTES, STAMP_BYTES, Consumer, NumberedBatch, Publisher, number_of
-from warren.perf.frames import Properties
 from warren.perf.meter import Histogram, Totals
 
 _SHORT_BACKLOG: Final = 10_000
@@ -162,11 +161,7 @@ class Run:
         with Connection.open(self._address) as control:
             if self._mode is not Mode.DRAIN:
                 control.delete_queues(work.queue_names)
-                control.call_pipelined(
-                    frames.QUEUE_DECLARE,
-                    frames.QUEUE_DECLARE_OK,
-                    [declare_queue_arguments(queue, durable=work.durable) for queue in work.queue_names],
-                )
+                control.declare_queues(work.queue_names, durable=work.durable)
             opened = open_many(self._address, self._count_of_connections())
             try:
                 self._connect(opened)
@@ -213,7 +208,7 @@ class Run:
         """Return whole rounds of the queues, about two sends of them at least."""
         work = self._backlog
         body = bytes(STAMP_BYTES) + bytes(index & 255 for index in range(work.size_bytes - STAMP_BYTES))
-        properties = Properties(persistent=work.persistent)
+        properties = frames.encode_properties(persistent=work.persistent)
         encoded = [
             frames.publish(CHANNEL, "", queue, body, frame_max_bytes=frame_max_bytes, properties=properties)
             for queue in work.queue_names

@@ -18,6 +18,7 @@ from warren.perf.choices import ExchangeType, LoadProtocol, Mode
 
 _DEFAULT_BACKLOG_MESSAGES: Final = 100_000
 _DEFAULT_BACKLOG_BYTES: Final = 128 << 20
+PREFIX_MAX_BYTES: Final = 200  # of 255 that a name has; the rest is for what follows it
 
 
 def default_backlog(size_bytes: int) -> int:
@@ -174,6 +175,8 @@ def perf(
         LoadProtocol.STOMP: Stomp(),
     }
     try:
+        if len(prefix.encode()) > PREFIX_MAX_BYTES:
+            raise ValueError(f"--prefix of {len(prefix.encode())} bytes: {PREFIX_MAX_BYTES} are allowed")
         dialect = dialects.get(protocol)
         scheme, port = ("amqp", 5672) if dialect is None else (dialect.scheme, dialect.port)
         address = Address.from_uri(uri or f"{scheme}://", scheme, port)

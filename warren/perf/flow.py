@@ -29,8 +29,11 @@ from collections.abc import Sequence
 from struct import pack_into, unpack_from
 from typing import Final, NamedTuple, NoReturn
 
-from warren.perf import frames
-from warren.perf.client import CHANNEL, BrokerError, Connection, closed_by_peer
+from warren.amqp import methods
+from warren.amqp_client import frames
+from warren.amqp_client.blocking import CHANNEL, closed_by_peer
+from warren.amqp_client.errors import BrokerError
+from warren.perf.client import Connection
 from warren.perf.meter import Histogram
 
 RECEIVE_BYTES: Final = 1 << 18
@@ -43,7 +46,7 @@ _STAMP_MASK: Final = (1 << 40) - 1
 _STAMP_COLUMNS: Final = range(3, STAMP_BYTES)
 _SHORTEST_DELIVERY_BYTES: Final = 46
 _MOST_PER_BUFFER: Final = RECEIVE_BYTES // _SHORTEST_DELIVERY_BYTES + 1
-_ENDS: Final = bytes([frames.FRAME_END]) * _MOST_PER_BUFFER
+_ENDS: Final = frames.END * _MOST_PER_BUFFER
 _LOW_OCTETS: Final = bytes(range(256)) * (_MOST_PER_BUFFER // 256 + 2)
 _LATENCIES_PER_BUFFER: Final = 8
 
@@ -299,19 +302,20 @@ class Publisher:
         data = self._inbox
         for found in frames.frames(data, at, stop):
             at = found.end
-            if found.kind != frames.METHOD:
+            if found.kind != methods.FRAME_METHOD:
                 continue
-            name = frames.method_name(data, found)
-            if name in (frames.BASIC_ACK, frames.BASIC_NACK):
+            packed = frames.method_id(data, found)
+            if packed in (methods.BASIC_ACK, methods.BASIC_NACK):
                 tag, bits = unpack_from(">QB", data, found.start + 11)
                 before = self.confirms.settled
                 self.confirms.settle(tag, multiple=bool(bits & 1))
-                if name == frames.BASIC_NACK:
+                if packed == methods.BASIC_NACK:
                     self.nacked += self.confirms.settled - before
-            elif name == frames.BASIC_RETURN:
+            elif packed == _RETURN:
                 self.returned += 1
             else:
                 closed = closed_by_peer(str(self.connection.address), data, found)
+                name = frames.method_name(data, found)
                 raise closed or BrokerError(f"{self.connection.address} sent a publisher the unexpected method {name}")
         return at
 
@@ -320,6 +324,8 @@ class Publisher:
         raise BrokerError(f"lost {self.connection.address} while publishing: {error.strerror or error}")
 
 
+_RETURN: Final = methods.METHOD_IDS[methods.BasicReturn]
+_CANCEL: Final = methods.METHOD_IDS[methods.BasicCancel]
 _ACK_HEAD: Final = frames.ack(CHANNEL, 0, multiple=False)[:11]
 
 
@@ -340,26 +346,26 @@ def maybe_layout(buffer: bytes | bytearray, start: int, stop: int) -> Layout | N
 
     Raises BrokerError when something else begins there.
     """
-    method = frames.maybe_frame(buffer, start, stop)
-    if method is None:
+    delivered = frames.maybe_frame(buffer, start, stop)
+    if delivered is None:
         return None
-    if method.kind != frames.METHOD or frames.method_name(buffer, method) != frames.BASIC_DELIVER:
-        raise BrokerError(f"a frame of type {method.kind} came where a delivery was due")
+    if delivered.kind != methods.FRAME_METHOD or frames.method_id(buffer, delivered) != methods.BASIC_DELIVER:
+        raise BrokerError(f"a frame of type {delivered.kind} came where a delivery was due")
     tag_at = 12 + buffer[start + 11]
-    header = frames.maybe_frame(buffer, method.end, stop)
+    header = frames.maybe_frame(buffer, delivered.end, stop)
     if header is None:
         return None
-    if header.kind != frames.HEADER:
+    if header.kind != methods.FRAME_HEADER:
         raise BrokerError(f"a frame of type {header.kind} came where a content header was due")
     (missing,) = unpack_from(">Q", buffer, header.start + 11)
-    ends = [method.end, header.end]
+    ends = [delivered.end, header.end]
     while missing > 0:
         body = frames.maybe_frame(buffer, ends[-1], stop)
         if body is None:
             return None
-        if body.kind != frames.BODY:
+        if body.kind != methods.FRAME_BODY:
             raise BrokerError(f"a frame of type {body.kind} came where a content body was due")
-        missing -= body.end - body.start - frames.FRAME_OVERHEAD_BYTES
+        missing -= body.end - body.start - methods.FRAME_OVERHEAD_BYTES
         ends.append(body.end)
     if missing:
         raise BrokerError(f"a delivery has {-missing} body octets more than its header announced")
@@ -491,11 +497,11 @@ class DeliveryStream:
             found = frames.maybe_frame(self.buffer, at, self.filled)
             if found is None:
                 return at
-            if found.kind == frames.METHOD:
+            if found.kind == methods.FRAME_METHOD:
                 closed = closed_by_peer(self._where, self.buffer, found)
                 if closed is not None:
                     raise closed
-                if frames.method_name(self.buffer, found) == frames.BASIC_CANCEL:
+                if frames.method_id(self.buffer, found) == _CANCEL:
                     raise BrokerError(f"{self._where} cancelled the consumer: its queue is gone")
             layout = maybe_layout(self.buffer, at, self.filled)
         except frames.FrameFormatError as error:

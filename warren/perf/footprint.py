@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from warren.perf import frames, process_stats
-from warren.perf.client import Address, Connection, declare_queue_arguments, open_many
+from warren.perf import process_stats
+from warren.perf.client import Address, Connection, open_many
 
 _SETTLE_LOOK_S: Final = 0.5
 _SETTLE_MOST_S: Final = 10.0
@@ -92,18 +92,17 @@ def declared_queues(
     Raises BrokerError.
     """
     queues = [f"{prefix}-{index}" for index in range(count)]
-    requests = [declare_queue_arguments(queue, durable=durable) for queue in queues]
     slowest_ms: float | None = None
     with Connection.open(address) as control:
         before = settled_sample(pid) if pid else None
         start = time.monotonic()
         if pipelined:
-            control.call_pipelined(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, requests)
+            control.declare_queues(queues, durable=durable)
         else:
             slowest_ms = 0.0
             last = start
-            for request in requests:
-                control.call(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, request)
+            for queue in queues:
+                control.declare_queue(queue, durable=durable)
                 now = time.monotonic()
                 slowest_ms = max(slowest_ms, (now - last) * 1000)
                 last = now

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from struct import pack_into, unpack_from
 
-from warren.perf import frames, process_stats
+from warren.amqp_client import frames
+from warren.perf import process_stats
 from warren.perf.client import CHANNEL, Address, BrokerError, Connection
 from warren.perf.flow import DeliveryStream
-from warren.perf.frames import Properties
 from warren.perf.meter import Histogram, Totals
 
 _SHORTEST_BODY_BYTES = 16
@@ -61,7 +61,7 @@ class _End:
         self.connection.declare_queue(inbox, exclusive=True)
         self.connection.consume(inbox, "c", no_ack=True)
         self.stream = DeliveryStream(str(address), body_bytes=size_bytes, stamped=False, latency=Histogram())
-        properties = Properties(reply_to=reply_to, correlation_id="warren-perf-rpc")
+        properties = frames.encode_properties(reply_to=reply_to or None, correlation_id="warren-perf-rpc")
         self._message = bytearray(
             frames.publish(
                 CHANNEL,

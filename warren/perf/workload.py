@@ -22,11 +22,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Final, Protocol
 
-from warren.perf import frames, process_stats, topic_patterns
+from warren.amqp_client import frames
+from warren.perf import process_stats, topic_patterns
 from warren.perf.choices import ExchangeType
 from warren.perf.client import CHANNEL, Address, BrokerError, Connection, open_many
 from warren.perf.flow import LEAST_BURST, SEND_BYTES, STAMP_BYTES, Batch, Consumer, Publisher
-from warren.perf.frames import FieldValue, Properties
 from warren.perf.meter import Histogram, Totals
 
 _LONGEST_WAIT_S: Final = 0.02
@@ -63,7 +63,7 @@ class Workload:
     prefix: str = "perf"
     keep: bool = False
     seed: int = 1
-    queue_arguments: Mapping[str, FieldValue] = field(default_factory=dict)
+    queue_arguments: Mapping[str, object] = field(default_factory=dict)
     expiration_ms: int = 0
     priority_levels: int = 0
     delay_ms: int = 0
@@ -179,7 +179,7 @@ class _Route:
     """The messages of one publisher, and how many copies of each of them consumers get."""
 
     routing_keys: list[str]
-    headers: dict[str, FieldValue] | None = None
+    headers: dict[str, object] | None = None
     copies: list[int] = field(default_factory=list)
 
 
@@ -256,20 +256,15 @@ class Run:
     def _declare(self, control: Connection) -> None:
         work = self.workload
         queues = [work.queue_name(index) for index in range(work.queues)]
-        arguments = frames.field_table(work.queue_arguments)
         control.delete_queues(queues)
-        control.call_pipelined(
-            frames.QUEUE_DECLARE,
-            frames.QUEUE_DECLARE_OK,
-            [b"\0\0" + frames.short_string(queue) + bytes([2 * work.durable]) + arguments for queue in queues],
-        )
+        control.declare_queues(queues, durable=work.durable, arguments=work.queue_arguments)
         if work.exchange is ExchangeType.DEFAULT:
             return
         control.delete_exchange(work.exchange_name)
         control.declare_exchange(work.exchange_name, work.exchange.value, durable=work.durable)
         control.bind(work.exchange_name, self._bindings(queues))
 
-    def _bindings(self, queues: list[str]) -> list[tuple[str, str, dict[str, FieldValue]]]:
+    def _bindings(self, queues: list[str]) -> list[tuple[str, str, dict[str, object]]]:
         work = self.workload
         if work.exchange is ExchangeType.HEADERS:
             return [(queue, "", {"x-match": "all", "queue": queue}) for queue in queues]
@@ -311,7 +306,7 @@ class Run:
         routes = []
         for index in range(work.publishers):
             queue = work.queue_name(index % work.queues)
-            headers: dict[str, FieldValue] | None = {"queue": queue} if work.exchange is ExchangeType.HEADERS else None
+            headers: dict[str, object] | None = {"queue": queue} if work.exchange is ExchangeType.HEADERS else None
             routes.append(_Route([queue], headers, [int(index % work.queues in consumed)]))
         return routes
 
@@ -372,18 +367,21 @@ class Run:
             wanted = min(wanted, work.confirms)
         return encoded * max(1, wanted // len(encoded))
 
-    def _properties(self, route: _Route) -> list[Properties]:
+    def _properties(self, route: _Route) -> list[bytes]:
         """Return the properties of messages that follow each other: one for each priority."""
         work = self.workload
         headers = route.headers
         if work.delay_ms:
             headers = {**(headers or {}), "x-delay": work.delay_ms}
-        properties = Properties(
-            headers=headers,
-            persistent=work.persistent,
-            expiration=str(work.expiration_ms) if work.expiration_ms else "",
-        )
-        return [properties._replace(priority=level) for level in range(work.priority_levels)] or [properties]
+        return [
+            frames.encode_properties(
+                headers=headers,
+                persistent=work.persistent,
+                priority=priority,
+                expiration=str(work.expiration_ms) if work.expiration_ms else None,
+            )
+            for priority in range(work.priority_levels) or [None]
+        ]
 
     # -- the loop
 

@@ -11,18 +11,23 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from struct import pack, unpack_from
-from typing import NamedTuple
+from struct import unpack_from
+from typing import Any, NamedTuple
 
-from warren.perf import frames
+from warren.amqp import methods
+from warren.amqp.codec import decode_method, method_frame
+from warren.amqp_client import frames
 
-_OK = {
-    frames.CONNECTION_CLOSE: (frames.CONNECTION_CLOSE_OK, b""),
-    frames.CHANNEL_OPEN: (frames.CHANNEL_OPEN_OK, bytes(4)),
-    frames.EXCHANGE_DELETE: (frames.EXCHANGE_DELETE_OK, b""),
-    frames.EXCHANGE_DECLARE: (frames.EXCHANGE_DECLARE_OK, b""),
-    frames.BASIC_QOS: (frames.BASIC_QOS_OK, b""),
-    frames.CONFIRM_SELECT: (frames.CONFIRM_SELECT_OK, b""),
+_START = methods.ConnectionStart(0, 9, {"product": "small", "version": "1"}, b"PLAIN", b"en_US")
+_OK: dict[type[Any], Any] = {
+    methods.ConnectionOpen: methods.ConnectionOpenOk(""),
+    methods.ConnectionClose: methods.ConnectionCloseOk(),
+    methods.ChannelOpen: methods.ChannelOpenOk(b""),
+    methods.ExchangeDelete: methods.ExchangeDeleteOk(),
+    methods.ExchangeDeclare: methods.ExchangeDeclareOk(),
+    methods.QueueBind: methods.QueueBindOk(),
+    methods.BasicQos: methods.BasicQosOk(),
+    methods.ConfirmSelect: methods.ConfirmSelectOk(),
 }
 
 
@@ -53,14 +58,16 @@ class _Session:
     def serve(self) -> None:
         with contextlib.suppress(OSError):
             self.sock.recv(8)
-            product = frames.field_table({"product": "small", "version": "1", "capabilities": {"basic.nack": True}})
-            start = b"\0\x09" + product + frames.long_string(b"PLAIN") + frames.long_string(b"en_US")
-            self.sock.sendall(frames.method(0, frames.CONNECTION_START, start))
+            self.send(0, _START)
             while True:
                 found, data = self.next_frame()
-                name = frames.method_name(data, found)
+                if found.kind != methods.FRAME_METHOD:
+                    continue  # the content of a publish to a channel that is closed
                 with self.broker.lock:
-                    self.on_method(name, frames.arguments(data, found), found.channel)
+                    self.on_method(decode_method(data, 7, len(data) - 1), found.channel)
+
+    def send(self, channel: int, method: Any, content: bytes = b"") -> None:
+        self.sock.sendall(method_frame(channel, method) + content)
 
     def next_frame(self) -> tuple[frames.Frame, bytes]:
         while (found := frames.maybe_frame(self.inbox, 0, len(self.inbox))) is None:
@@ -72,68 +79,57 @@ class _Session:
         del self.inbox[: found.end]
         return found, data
 
-    def on_method(self, name: tuple[int, int], arguments: bytes, channel: int) -> None:
+    def on_method(self, method: Any, channel: int) -> None:
         broker = self.broker
-        if name == broker.close_on:
-            scope = frames.CHANNEL_CLOSE if channel else frames.CONNECTION_CLOSE
-            text = pack(">H", broker.close_code) + frames.short_string(broker.close_text) + bytes(4)
-            self.sock.sendall(frames.method(channel, scope, text))
-        elif name == frames.CONNECTION_START_OK:
-            self.sock.sendall(frames.method(0, frames.CONNECTION_TUNE, pack(">HIH", 2047, broker.frame_max_bytes, 60)))
-        elif name == frames.CONNECTION_OPEN:
-            self.sock.sendall(frames.method(0, frames.CONNECTION_OPEN_OK, b"\0"))
-        elif name == frames.QUEUE_DECLARE:
-            queue = _short_string(arguments, 2)
-            broker.arguments[queue] = arguments[4 + len(queue.encode()) :]
-            broker.queues.setdefault(queue, deque())
-            self.sock.sendall(frames.method(channel, frames.QUEUE_DECLARE_OK, frames.short_string(queue) + bytes(8)))
-        elif name == frames.QUEUE_DELETE:
-            queue = _short_string(arguments, 2)
-            broker.left[queue] = broker.queues.pop(queue, deque())
-            broker.consumers.pop(queue, None)
-            count = pack(">I", len(broker.left[queue]))
-            self.sock.sendall(frames.method(channel, frames.QUEUE_DELETE_OK, count))
-        elif name == frames.QUEUE_BIND:
-            broker.bound.append(_short_string(arguments, 2))
-            self.sock.sendall(frames.method(channel, frames.QUEUE_BIND_OK))
-        elif name == frames.BASIC_CONSUME:
-            queue = _short_string(arguments, 2)
-            tag = _short_string(arguments, 3 + arguments[2])
-            broker.consumers[queue] = _Consumer(self, tag)
-            self.sock.sendall(frames.method(channel, frames.BASIC_CONSUME_OK, frames.short_string(tag)))
-            waiting = broker.queues.get(queue, deque())
+        if type(method) is broker.close_on:
+            close = methods.ChannelClose if channel else methods.ConnectionClose
+            self.send(channel, close(broker.close_code, broker.close_text, 0, 0))
+        elif isinstance(method, methods.ConnectionStartOk):
+            self.send(0, methods.ConnectionTune(2047, broker.frame_max_bytes, 60))
+        elif isinstance(method, methods.QueueDeclare):
+            broker.arguments[method.queue] = method.arguments
+            broker.queues.setdefault(method.queue, deque())
+            self.send(channel, methods.QueueDeclareOk(method.queue, 0, 0))
+        elif isinstance(method, methods.QueueDelete):
+            broker.left[method.queue] = broker.queues.pop(method.queue, deque())
+            broker.consumers.pop(method.queue, None)
+            self.send(channel, methods.QueueDeleteOk(len(broker.left[method.queue])))
+        elif isinstance(method, methods.BasicConsume):
+            broker.consumers[method.queue] = _Consumer(self, method.consumer_tag)
+            self.send(channel, methods.BasicConsumeOk(method.consumer_tag))
+            waiting = broker.queues.get(method.queue, deque())
             # In one piece: a client that reads the last message but one has the last as well.
-            burst = b"".join(self.delivery(tag, message) for message in waiting)
+            burst = b"".join(self.delivery(method.consumer_tag, message) for message in waiting)
             waiting.clear()
             self.sock.sendall(burst)
-        elif name == frames.BASIC_GET:
-            self.on_get(broker.queues[_short_string(arguments, 2)])
-        elif name == frames.BASIC_PUBLISH:
-            self.on_publish(arguments)
-        elif name == frames.BASIC_ACK:
-            broker.acked.append(unpack_from(">QB", arguments))
-        elif name in _OK:
-            self.confirming = self.confirming or name == frames.CONFIRM_SELECT
-            self.sock.sendall(frames.method(channel, *_OK[name]))
+        elif isinstance(method, methods.BasicGet):
+            self.on_get(broker.queues[method.queue])
+        elif isinstance(method, methods.BasicPublish):
+            self.on_publish(method)
+        elif isinstance(method, methods.BasicAck):
+            broker.acked.append((method.delivery_tag, int(method.multiple)))
+        elif type(method) in _OK:
+            if isinstance(method, methods.QueueBind):
+                broker.bound.append(method.queue)
+            self.confirming = self.confirming or isinstance(method, methods.ConfirmSelect)
+            self.send(channel, _OK[type(method)])
 
-    def on_publish(self, arguments: bytes) -> None:
-        exchange = _short_string(arguments, 2)
-        routing_key = _short_string(arguments, 3 + arguments[2])
+    def on_publish(self, publish: methods.BasicPublish) -> None:
         found, content = self.next_frame()
         (missing,) = unpack_from(">Q", content, 11)
         while missing:
             found, body = self.next_frame()
-            missing -= found.end - found.start - frames.FRAME_OVERHEAD_BYTES
+            missing -= found.end - found.start - methods.FRAME_OVERHEAD_BYTES
             content += body
         self.published += 1
         self.broker.published.append(content)
         copies = 0 if self.published == self.broker.lose else 1
-        message = Message(exchange, routing_key, content)
-        for queue in self.broker.bound if exchange else [routing_key]:
+        message = Message(publish.exchange, publish.routing_key, content)
+        for queue in self.broker.bound if publish.exchange else [publish.routing_key]:
             consumer = self.broker.consumers.get(queue)
             for _ in range(copies):
                 if consumer is not None:
-                    consumer.session.deliver(consumer.tag, message)
+                    consumer.session.sock.sendall(consumer.session.delivery(consumer.tag, message))
                 elif queue in self.broker.queues:
                     self.broker.queues[queue].append(message)
         if self.confirming:
@@ -141,21 +137,16 @@ class _Session:
 
     def on_get(self, waiting: deque[Message]) -> None:
         if not waiting:
-            self.sock.sendall(frames.method(1, frames.BASIC_GET_EMPTY, b"\0"))
+            self.send(1, methods.BasicGetEmpty(""))
             return
-        message = waiting[0]  # it would return when the connection ends: here it never left
-        arguments = pack(">QB", 1, 0) + frames.short_string(message.exchange) + frames.short_string(message.routing_key)
-        self.sock.sendall(frames.method(1, frames.BASIC_GET_OK, arguments + bytes(4)) + message.content)
-
-    def deliver(self, tag: str, message: Message) -> None:
-        self.sock.sendall(self.delivery(tag, message))
+        exchange, routing_key, content = waiting[0]  # it would return when the connection ends: here it never left
+        self.send(1, methods.BasicGetOk(1, False, exchange, routing_key, 0), content)
 
     def delivery(self, tag: str, message: Message) -> bytes:
         self.delivered += 1
         number = self.delivered if self.delivered != self.broker.repeat_tag else self.delivered - 1
-        arguments = frames.short_string(tag) + pack(">QB", number, 0)
-        arguments += frames.short_string(message.exchange) + frames.short_string(message.routing_key)
-        return frames.method(1, frames.BASIC_DELIVER, arguments) + message.content
+        deliver = methods.BasicDeliver(tag, number, False, message.exchange, message.routing_key)
+        return method_frame(1, deliver) + message.content
 
 
 class SmallBroker:
@@ -171,7 +162,7 @@ class SmallBroker:
         self.consumers: dict[str, _Consumer] = {}
         self.acked: list[tuple[int, int]] = []
         self.frame_max_bytes = 131072
-        self.close_on: tuple[int, int] | None = None
+        self.close_on: type[Any] | None = None
         self.close_code = 0
         self.close_text = ""
         self.lose = 0
@@ -203,7 +194,3 @@ class SmallBroker:
                 self._sockets.append(sock)
                 self._threads.append(threading.Thread(target=_Session(self, sock).serve))
                 self._threads[-1].start()
-
-
-def _short_string(arguments: bytes, at: int) -> str:
-    return arguments[at + 1 : at + 1 + arguments[at]].decode()

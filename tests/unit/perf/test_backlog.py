@@ -9,7 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from warren.perf import backlog, frames
+from warren.amqp import methods
+from warren.perf import backlog
 from warren.perf.backlog import Backlog, Run
 from warren.perf.choices import Mode
 from warren.perf.client import Address, BrokerError, Connection
@@ -121,7 +122,7 @@ def test_the_oldest_message_is_got_whole_and_none_from_an_empty_queue(broker: Sm
 
 
 def test_a_refused_get_is_told_with_code_and_text(broker: SmallBroker, address: Address) -> None:
-    broker.close_on, broker.close_code, broker.close_text = frames.BASIC_GET, 404, "NOT_FOUND - no queue 'q'"
+    broker.close_on, broker.close_code, broker.close_text = methods.BasicGet, 404, "NOT_FOUND - no queue 'q'"
     with Connection.open(address) as connection, pytest.raises(BrokerError, match="404 NOT_FOUND - no queue 'q'"):
         connection.maybe_get("q")
 

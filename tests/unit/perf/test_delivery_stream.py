@@ -8,18 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.perf import frames
-from warren.perf.client import BrokerError, ConnectionClosed
+from warren.amqp import methods
+from warren.amqp.codec import frame, method_frame
+from warren.amqp_client import frames
+from warren.amqp_client.errors import BrokerError, PeerClosed
 from warren.perf.flow import Batch, ConfirmTracker, DeliveryStream, NumberedBatch, number_of, running_octets
 from warren.perf.meter import Histogram
 
 
 def delivery(tag: int, body: bytes, *, consumer_tag: str = "c", piece_bytes: int = 100_000) -> bytes:
-    arguments = frames.short_string(consumer_tag) + pack(">QB", tag, 0)
-    arguments += frames.short_string("x") + frames.short_string("key")
-    parts = [frames.method(1, frames.BASIC_DELIVER, arguments)]
-    parts.append(frames.frame(frames.HEADER, 1, pack(">HHQH", 60, 0, len(body), 0)))
-    parts += [frames.frame(frames.BODY, 1, body[at : at + piece_bytes]) for at in range(0, len(body), piece_bytes)]
+    parts = [
+        method_frame(1, methods.BasicDeliver(consumer_tag, tag, redelivered=False, exchange="x", routing_key="key"))
+    ]
+    parts.append(frame(methods.FRAME_HEADER, 1, pack(">HHQH", 60, 0, len(body), 0)))
+    parts += [frames.body_frame(1, body[at : at + piece_bytes]) for at in range(0, len(body), piece_bytes)]
     return b"".join(parts)
 
 
@@ -75,14 +77,14 @@ def test_every_octet_that_is_checked_is_checked() -> None:
 
 
 def test_a_close_among_deliveries_raises_with_code_and_text() -> None:
-    said = pack(">H", 404) + frames.short_string("NOT_FOUND - no queue 'q'") + bytes(4)
-    octets = delivery(1, bytes(16)) + frames.method(1, frames.CHANNEL_CLOSE, said)
-    with pytest.raises(ConnectionClosed, match="closed the channel: 404 NOT_FOUND - no queue 'q'"):
+    close = methods.ChannelClose(404, "NOT_FOUND - no queue 'q'", 0, 0)
+    octets = delivery(1, bytes(16)) + method_frame(1, close)
+    with pytest.raises(PeerClosed, match="closed the channel: 404 NOT_FOUND - no queue 'q'"):
         feed(stream(), octets)
 
 
 def test_a_cancelled_consumer_is_an_error() -> None:
-    cancel = frames.method(1, frames.BASIC_CANCEL, frames.short_string("c") + b"\1")
+    cancel = method_frame(1, methods.BasicCancel("c", no_wait=True))
     with pytest.raises(BrokerError, match="cancelled"):
         feed(stream(), cancel)
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import os
 import socket
+from typing import Any
 
 import pytest
 import typer
 from free_ports import free_port
 from typer.testing import CliRunner
 
+from warren.amqp import methods
 from warren.amqp.field_table import decode_table
 from warren.amqp.properties import decode_properties
-from warren.perf import footprint, frames, round_trip, workload
+from warren.perf import footprint, round_trip, workload
 from warren.perf.choices import ExchangeType
 from warren.perf.client import Address, BrokerError, Connection
 from warren.perf.command import default_backlog, parse_queue_arguments, perf
-from warren.perf.frames import FieldValue
 from warren.perf.workload import Run, Workload
 
 from .small_broker import SmallBroker
@@ -127,17 +128,22 @@ def test_an_absent_broker_is_one_clear_line() -> None:
     assert done.output == f"warren perf: nothing listens on 127.0.0.1:{port}\n"
 
 
+def test_a_prefix_that_does_not_fit_a_name_is_refused() -> None:
+    done = CliRunner().invoke(command_line(), ["--prefix", "p" * 201])
+    assert (done.exit_code, done.output) == (1, "warren perf: --prefix of 201 bytes: 200 are allowed\n")
+
+
 @pytest.mark.parametrize(
     ("method", "scope", "code", "text"),
     [
-        (frames.CONNECTION_START_OK, "connection", 403, "ACCESS_REFUSED - Login was refused"),
-        (frames.CONNECTION_OPEN, "connection", 530, "NOT_ALLOWED - vhost nope not found"),
-        (frames.QUEUE_DECLARE, "channel", 406, "PRECONDITION_FAILED - inequivalent arg"),
-        (frames.BASIC_PUBLISH, "channel", 403, "ACCESS_REFUSED - write access"),
+        (methods.ConnectionStartOk, "connection", 403, "ACCESS_REFUSED - Login was refused"),
+        (methods.ConnectionOpen, "connection", 530, "NOT_ALLOWED - vhost nope not found"),
+        (methods.QueueDeclare, "channel", 406, "PRECONDITION_FAILED - inequivalent arg"),
+        (methods.BasicPublish, "channel", 403, "ACCESS_REFUSED - write access"),
     ],
 )
 def test_what_the_broker_closes_is_told_with_code_and_text(
-    method: tuple[int, int], scope: str, code: int, text: str, broker: SmallBroker, address: Address
+    method: type[Any], scope: str, code: int, text: str, broker: SmallBroker, address: Address
 ) -> None:
     broker.close_on, broker.close_code, broker.close_text = method, code, text
     with pytest.raises(BrokerError, match=f"127.0.0.1:{broker.port} closed the {scope}: {code} {text}"):
@@ -147,8 +153,8 @@ def test_what_the_broker_closes_is_told_with_code_and_text(
 @pytest.mark.parametrize(
     ("answer", "named"),
     [
-        (b"AMQP\x00\x01\x00\x00", "does not speak AMQP 0-9-1"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is a port of HTTP: AMQP clients connect to another one"),
+        (b"AMQP\x00\x01\x00\x00", "does not speak AMQP 0-9-1: it wants"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it is a port of HTTP; AMQP clients connect to another one"),
     ],
 )
 def test_something_else_than_amqp_is_named_as_such(answer: bytes, named: str) -> None:
@@ -159,7 +165,7 @@ def test_something_else_than_amqp_is_named_as_such(answer: bytes, named: str) ->
             peer.sendall(answer)
             connection.greet()
             with pytest.raises(BrokerError, match=named):
-                connection.log_in()
+                connection.advance()
         connection.abort()
 
 
@@ -218,7 +224,7 @@ def test_a_fanout_is_published_to_with_as_many_keys_as_asked_for(broker: SmallBr
 
 
 def test_queues_are_declared_with_their_arguments(broker: SmallBroker, address: Address) -> None:
-    arguments: dict[str, FieldValue] = {
+    arguments: dict[str, object] = {
         "x-max-length": 1_000_000,
         "x-expires": 1 << 40,
         "x-key-shared": True,
