@@ -25,7 +25,8 @@ from warren.msgstore.files.errors import StoreUnreadableError
 from warren.msgstore.files.readable_files import ReadableFiles
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.checkpoint import seal
-from warren.msgstore.log.jobs import Errand, Removal, SealedRead
+from warren.msgstore.log.jobs import CommitJob, Errand, Removal, SealedRead
+from warren.testing.peek import waiting_messages
 from warren.vhosts import metadata
 from warren.vhosts.metadata import (
     BindingPut,
@@ -54,12 +55,15 @@ class DiskStore(MemoryStore):
         self._store = store
         self.continued_frames = 0
         self.jobs_left = -1  # 0: nothing is written, as by a process that has died; -1: everything is
+        self.commits_left = -1  # 0: no commit is done, as without nodes in sync; -1: all are
 
     def run(self) -> bool:
         log = self.log
         if self.hold or self.jobs_left == 0:
             return False
-        commits, log.commit_jobs = log.commit_jobs, []
+        commits: list[CommitJob] = []
+        if self.commits_left:
+            commits, log.commit_jobs = log.commit_jobs, []
         reads, log.read_jobs = log.read_jobs, []
         seals, log.seal_jobs = log.seal_jobs, []
         checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
@@ -68,6 +72,7 @@ class DiskStore(MemoryStore):
             if self.jobs_left == 0:
                 return False
             self.jobs_left -= self.jobs_left > 0
+            self.commits_left -= self.commits_left > 0
             check_frame(log, commit)
             self.commits += 1
             self.continued_frames += commit.is_continued
@@ -107,7 +112,7 @@ class DiskStore(MemoryStore):
 class DurableHarness(Harness):
     """A broker on `fs`. Begin with an empty one; continue with `restart`.
 
-    `is_replicated`: other nodes copy the log. Nothing is committed then before ``store.hold`` is False.
+    `is_replicated`: other nodes copy the log. Nothing is committed then before ``store.commits_left`` is not 0.
     """
 
     def __init__(
@@ -142,8 +147,13 @@ class DurableHarness(Harness):
         self._restore_messages()
         store.resume(log.last_crc, log.next_lsn, log.epoch, log.store_id, log.algorithm)
         log.begin_epoch(int(log.epoch), now_ms, new_life_id())
-        self.store.hold = is_replicated
+        if is_replicated:
+            self.store.commits_left = 0
         self.settle()
+
+    def waiting(self, name: str) -> list[bytes]:
+        """Return the bodies of the messages that are ready in a queue, in order, wherever they are."""
+        return [message.body for message in waiting_messages(self.queue(name), self._fs)]
 
     def _restore_messages(self) -> None:
         """Do as ``server.application`` does."""

@@ -295,7 +295,7 @@ def test_recovered_messages_wait_for_the_first_commit(gets: bool) -> None:
     else:
         client.consume("q", no_ack=True)
     client.nothing()
-    harness.store.hold = False
+    harness.store.commits_left = -1
     harness.settle()
     (got,) = client.take()
     assert body_of(got) == b"a"

@@ -134,12 +134,16 @@ class Backlog(IndexOwner):
     # --- in and out -----------------------------------------------------------------------------------------------
 
     def skip_number(self) -> i64:
-        """Return the number of a message that does not wait: a consumer gets it at once, or it dies."""
+        """Return the number of a message that does not wait: the backlog is empty, and a consumer gets it at once."""
         number: i64 = self.next_number
         self.next_number = number + 1
+        return number
+
+    def pass_number(self) -> i64:
+        """Return the number of a message that does not wait, whatever else waits."""
         if self._tail:
             self._tail.append(None)  # its numbers end with the last one
-        return number
+        return self.skip_number()
 
     def append(self, message: Message) -> i64:
         """Add a message at the end and return its number."""

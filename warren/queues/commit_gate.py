@@ -86,7 +86,7 @@ class CommitGate(BatchWaiter):
     def take_place(self, lane: i64) -> i64:
         """Return the place of a message that does not wait, after those of this lane that do."""
         if not self._groups:
-            return self._ready.skip(lane)
+            return self._ready.pass_place(lane)
         place: i64 = self._next_place(lane)
         self._groups[-1].add(None, place)
         return place
@@ -111,9 +111,16 @@ class CommitGate(BatchWaiter):
     def batch_done(self, batch: i64) -> None:
         """Look again: the declaration of the queue is durable, or the first commit of this life is done."""
         self._awaits_declaration = False
-        self._queue.is_recovering = False
-        self._queue.shut()
+        self._recovered()
         self.committed()
+
+    def _recovered(self) -> None:
+        """Hand out recovered messages from now on."""
+        queue = self._queue
+        if queue.is_recovering and not queue.deleted:
+            queue.is_recovering = False
+            queue.shut()
+            queue.wake()
 
     def committed(self) -> None:
         """Make the messages ready whose batches are done."""
@@ -133,8 +140,7 @@ class CommitGate(BatchWaiter):
         queue = self._queue
         while self._groups:
             self._release(self._groups.pop(0))
-        queue.is_recovering = False
-        queue.shut()
+        self._recovered()
         queue.released()
 
     def _release(self, group: _Uncommitted) -> None:
@@ -149,7 +155,7 @@ class CommitGate(BatchWaiter):
             # Before the message is ready: what happens then may bring others.
             self._ahead[lane] -= 1
             if message is None:
-                ready.skip(lane)
+                ready.pass_place(lane)
                 continue
             ready.uncommitted_count -= 1
             ready.uncommitted_bytes -= message.body_bytes

@@ -148,6 +148,13 @@ class ReadyMessages:
             return self._backlog.skip_number()
         return lane << LANE_SHIFT | self._lane_in_use(lanes, lane).skip_number()
 
+    def pass_place(self, lane: i64) -> i64:
+        """Return the place of a message that goes at once, whatever else waits in its lane."""
+        lanes = self._lanes
+        if lanes is None:
+            return self._backlog.pass_number()
+        return lane << LANE_SHIFT | self._lane_in_use(lanes, lane).pass_number()
+
     def place_after(self, lane: i64, ahead: i64) -> i64:
         """Return the place that a lane gives out after the next `ahead` ones."""
         lanes = self._lanes

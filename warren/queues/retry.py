@@ -176,7 +176,7 @@ class Retries:
         """Let a message die that has no place in the queue: it gets one, until its dead letter has another."""
         ready = self._queue.ready
         gate = self._queue.gate
-        place: i64 = ready.skip(0) if gate is None else gate.take_place(0)
+        place: i64 = ready.pass_place(0) if gate is None else gate.take_place(0)
         if message.persistent and self._queue.stores:
             ready.store(message, place)
         self._deaths.add(message, place, reason)

@@ -52,3 +52,37 @@ def test_what_leaves_while_it_is_read_is_not_handed_out(gone: list[int]) -> None
         came.append(body_of(got))
     assert came == [b"%d" % number for number in range(COUNT) if number not in gone]
     harness.check()
+
+
+def test_a_place_that_is_passed_over_does_not_move_those_before_it() -> None:
+    """A claim that dies gets a place for a moment, whatever waits in the queue (``Retries.dies``)."""
+    harness = DurableHarness()
+    client = harness.channel()
+    client.declare("q", durable=True)
+    bodies = [b"%d" % n for n in range(COUNT)]
+    client.feed(b"".join(publish_frames("", "q", body, properties={"delivery_mode": 2}) for body in bodies))
+    harness = harness.restart(clean=True)
+    client = harness.channel()
+    ready = harness.queue("q").ready
+    backlog = ready.backlog(0)
+    assert backlog.middle_count > 0, "nothing is on disk only"
+    harness.hold_commits = True
+    client.feed(publish_frames("", "q", b"tail", properties={"delivery_mode": 2}))
+    place = int(backlog.next_number) - 1
+    assert ready.maybe_waiting(place) is not None
+    ready.pass_place(0)
+    found = ready.maybe_waiting(place)
+    assert found is not None and found.body() == b"tail"
+    harness.hold_commits = False
+    harness.settle()
+    client.feed(publish_frames("", "q", b"last", properties={"delivery_mode": 2}))
+    harness.write()
+
+    harness = harness.restart(clean=False)
+    client = harness.channel()
+    came = []
+    while (got := client.get("q")) is not None:
+        came.append(body_of(got))
+        client.send(1, m.BasicAck(got.method.delivery_tag, False))
+    assert came == [*bodies, b"tail", b"last"]
+    harness.check()
