@@ -13,6 +13,7 @@ from simulation.small_store import Shape, open_store
 from warren.channels.broker import Broker
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.checkpoint import seal
+from warren.msgstore.log.jobs import Errand
 from warren.queues.long_work import TURN_STEPS
 from warren.vhosts.metadata import (
     BindingPut,
@@ -34,6 +35,8 @@ class Disk:
         self.broker = broker
         self.store = store
         self.hold = False
+        self.told: list[tuple[int, list[bytes | None]]] | None = None  # for ``following_sql``
+        self.unread: list[Errand] = []  # this disk allows all reads
 
     def run(self) -> bool:
         """Carry out what is asked for now; True when there was something."""

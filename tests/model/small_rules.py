@@ -729,12 +729,22 @@ class World:
             for entry in self.queues[name].ready:
                 entry.alone = entry.alone or entry.place == place
 
-    def moment(self, order: Sequence[tuple[str, int]], *, hasty: bool = False) -> None:
-        """Do what is due, in this order; if `hasty` consumers get what they can after each."""
+    def moment(self, order: Sequence[tuple[str, int]], *, hasty: bool = False, prompt: bool = False) -> None:
+        """Do what is due, in this order.
+
+        If `hasty`, consumers get what they can after each. If `prompt`, a queue that nobody uses is deleted in its
+        turn, with what it holds; else at the end.
+        """
         for name, part in order:
-            self.queues[name].timers()[part][1]()
+            if name in self.queues:
+                self.queues[name].timers()[part][1]()
             if hasty:
                 self.hand_out()
+            if prompt:
+                self._delete_expired()
+        self._delete_expired()
+
+    def _delete_expired(self) -> None:
         for queue in self.expired:
             assert self.delete(queue) == []
         self.expired = []
