@@ -228,6 +228,7 @@ def test_the_image_is_built_of_files_that_are_there_and_let_through(dist: Any) -
         *re.findall(r'(?m)^readme = "(.+)"$', project),
         "pyproject.toml",
         "setup.py",
+        "scripts/engine_build.py",
         "pyspark_warren.py",
         "warren",
     }
