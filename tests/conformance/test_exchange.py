@@ -217,7 +217,7 @@ def test_declare_ok_of_a_durable_exchange_means_committed(client: Client, harnes
     client.nothing()
     harness.hold_commits = False
     harness.settle()
-    assert harness.take_changes() == [ExchangePut("/", "durable", "direct", True, False, EMPTY_TABLE)]
+    assert harness.take_changes() == [ExchangePut("/", "durable", "direct", True, False, EMPTY_TABLE, declared_by=USER)]
     assert [each.method for each in client.take()] == [m.ExchangeDeclareOk()] * 2
 
 

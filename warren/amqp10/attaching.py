@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.amqp.numbers import number_text
@@ -42,6 +43,7 @@ from warren.amqp10.source import Wanted
 from warren.amqp10.values import Array, Described, Symbol, UByte, UInt, ULong
 from warren.channels.access import READ, WRITE
 from warren.channels.consuming import consume, open_replies
+from warren.channels.topology import run_topology
 from warren.queues.arguments import STREAM
 from warren.queues.delivery import Consumer
 from warren.queues.queue import Queue
@@ -192,7 +194,7 @@ def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arg
             address = queue_address(_await_replies(session, link, settled))
         else:
             capability = "temporary-queue"
-            session.run(m.QueueDeclare(0, "", False, False, True, True, False, EMPTY_TABLE))
+            run_topology(session, QueueDeclaration("", durable=False, exclusive=True, auto_delete=True))
             link.queue = session.last_queue
             address = queue_address(link.queue)
             _consume(session, link, link.queue, settled, EMPTY_TABLE)

@@ -30,6 +30,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import (
     ACCESS_REFUSED,
     NOT_FOUND,
@@ -53,6 +54,7 @@ from warren.amqp10.errors import LIMIT_EXCEEDED, LinkError, SessionError
 from warren.amqp10.performatives import Head
 from warren.amqp10.values import Described, Reader, UInt, ULong, value_end, write_value
 from warren.channels.access import READ, WRITE
+from warren.channels.topology import run_topology
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.queues.queue import Queue
@@ -186,7 +188,7 @@ class Management:
 
     def _run(self, request: Request, command: Any, status: str) -> None:
         self._under_way.append((request, status))
-        self._session.run(command)
+        run_topology(self._session, command)
 
     def _queue(self, request: Request, name: str) -> None:
         session = self._session
@@ -196,15 +198,12 @@ class Management:
             # RabbitMQ 4 makes durable queues if a client does not choose.
             durable = _flag(body, "durable", absent=True)
             existed = name in session.vhost.queues
-            declare = m.QueueDeclare(
-                0,
+            declare = QueueDeclaration(
                 name,
-                False,
-                durable,
-                _flag(body, "exclusive"),
-                _flag(body, "auto_delete"),
-                False,
-                encode_table(table_of(arguments)) if arguments else EMPTY_TABLE,
+                durable=durable,
+                exclusive=_flag(body, "exclusive"),
+                auto_delete=_flag(body, "auto_delete"),
+                arguments=encode_table(table_of(arguments)) if arguments else EMPTY_TABLE,
             )
             self._run(request, declare, _OK if existed else _CREATED)
         elif request.method == "DELETE":
@@ -239,16 +238,13 @@ class Management:
             if not isinstance(kind, str):
                 raise _Refused(_BAD, "the type of an exchange is no text")
             arguments = _table(body, "arguments")
-            declare = m.ExchangeDeclare(
-                0,
+            declare = ExchangeDeclaration(
                 name,
-                str(kind),
-                False,
-                _flag(body, "durable", absent=True),
-                _flag(body, "auto_delete"),
-                _flag(body, "internal"),
-                False,
-                encode_table(table_of(arguments)) if arguments else EMPTY_TABLE,
+                kind,
+                durable=_flag(body, "durable", absent=True),
+                auto_delete=_flag(body, "auto_delete"),
+                internal=_flag(body, "internal"),
+                arguments=encode_table(table_of(arguments)) if arguments else EMPTY_TABLE,
             )
             self._run(request, declare, _NO_CONTENT)
         elif request.method == "DELETE":

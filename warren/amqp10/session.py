@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
-from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
+from warren.amqp.errors import AmqpError, ChannelException
 from warren.amqp.field_table import Table
 from warren.amqp.numbers import milliseconds_of, number_text
 from warren.amqp10.addresses import target_of
@@ -67,7 +67,6 @@ from warren.channels.consuming import cancel
 from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.prepared_publish import PreparedPublish
 from warren.channels.session import Session
-from warren.channels.topology import handle_topology
 from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES, Message
 from warren.queues.arguments import STREAM
 from warren.queues.counters import MessageCounts
@@ -118,19 +117,6 @@ class Amqp10Session(Session):
         management = self._management
         if management is not None:
             management.done(method, ticket, batch)
-
-    def run(self, command: Any) -> None:
-        """Carry out a command of `topology`.
-
-        Raises:
-            AmqpError: as the method's rules say; 406, topology may not grow while memory is short.
-        """
-        broker = self.connection.broker
-        if broker.has_alarm("memory") and not self.connection.has_growth_left(self, command):
-            raise ChannelException(
-                PRECONDITION_FAILED, "memory is short: nothing can be declared or bound until the memory alarm is over"
-            )
-        handle_topology(self, command)
 
     def write_returned(self, message: Message) -> None:
         outcomes = self._outcomes

@@ -23,7 +23,6 @@ from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
-from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import (
     FRAME_ERROR,
     PRECONDITION_FAILED,
@@ -38,10 +37,10 @@ from warren.channels.confirms import Confirms
 from warren.channels.connection_states import CLOSING, NEXT_STATES, RUNNING
 from warren.channels.consuming import get, may_get
 from warren.channels.jobs import ChannelEnd
-from warren.channels.peer import NO_LIMIT_S, Peer, memory_short
+from warren.channels.peer import NO_LIMIT_S, Peer
 from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT, PreparedPublish
 from warren.channels.session import Session
-from warren.channels.topology import handle_topology
+from warren.channels.topology import run_topology
 from warren.channels.transaction import tx_select
 from warren.msgstore.log.message import Message
 from warren.queues.delivery import DeliveryLedger
@@ -239,11 +238,7 @@ class DirectSession(Session):
             case m.TxSelect():
                 tx_select(self)
             case _:
-                if isinstance(command, ExchangeDeclaration | QueueDeclaration):
-                    command = command.method()
-                if self.peer.broker.has_alarm("memory") and not self.peer.has_growth_left(self, command):
-                    raise memory_short()
-                handle_topology(self, command)
+                run_topology(self, command)
         return True
 
     # --- publishing -------------------------------------------------------------------------------------------------

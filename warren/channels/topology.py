@@ -5,6 +5,7 @@ Replies to changes of something durable wait for the commit: each handler passes
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from mypy_extensions import i64
@@ -18,7 +19,7 @@ from warren.channels.audit_trail import NOT_OF_MESSAGES
 from warren.channels.cancel_notices import CancelNotices
 from warren.channels.consuming import REPLY_TO_NAME
 from warren.channels.session import Session
-from warren.channels.topology_growth import binding_growth_bytes
+from warren.channels.topology_growth import binding_growth_bytes, growth_bytes
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
@@ -48,13 +49,29 @@ TOPOLOGY_METHODS: Final = (
 )
 
 
+def run_topology(session: Session, command: Any) -> None:
+    """Do as `handle_topology` for a peer that is refused while memory is short, since it cannot wait.
+
+    Raises:
+        ChannelException: as the rules of the command say; 406, topology may not grow now.
+    """
+    peer = session.connection
+    if peer.broker.has_alarm("memory"):
+        peer.check_growth(growth_bytes(session, command))
+    handle_topology(session, command)
+
+
 def handle_topology(channel: Session, method: Any) -> None:
-    """Handle one of `TOPOLOGY_METHODS`.
+    """Handle one of `TOPOLOGY_METHODS`, or a declaration as a method that is not passive.
 
     Raises:
         ChannelException: as the method's rules say.
     """
     match method:
+        case ExchangeDeclaration():
+            _declare_exchange(channel, replace(method, name=_stripped(method.name)))
+        case QueueDeclaration():
+            _declare_queue(channel, replace(method, name=_stripped(method.name)))
         case m.ExchangeDeclare():
             _exchange_declare(channel, method)
         case m.ExchangeDelete():
@@ -154,25 +171,30 @@ def _note_change(channel: Session, did: str, messages: int = NOT_OF_MESSAGES) ->
 
 
 def _exchange_declare(channel: Session, method: m.ExchangeDeclare) -> None:
-    vhost = channel.vhost
     name = _stripped(method.exchange)
-    if method.passive:
-        _not_default(name)
-        _any_access(channel, "exchange", name)
-        vhost.exchange(name)
-        if not method.no_wait:
-            channel.reply(m.ExchangeDeclareOk())
+    if not method.passive:
+        _declare_exchange(channel, ExchangeDeclaration.of_method(method, name), no_wait=method.no_wait)
         return
-    if method.type not in EXCHANGE_TYPES:
-        raise ChannelException(PRECONDITION_FAILED, f"unknown exchange type '{method.type}'")
+    _not_default(name)
+    _any_access(channel, "exchange", name)
+    channel.vhost.exchange(name)
+    if not method.no_wait:
+        channel.reply(m.ExchangeDeclareOk())
+
+
+def _declare_exchange(channel: Session, declaration: ExchangeDeclaration, *, no_wait: bool = False) -> None:
+    vhost = channel.vhost
+    name = declaration.name
+    if declaration.type not in EXCHANGE_TYPES:
+        raise ChannelException(PRECONDITION_FAILED, f"unknown exchange type '{declaration.type}'")
     _not_default(name)
     channel.authorize(CONFIGURE, "exchange", name)
     if name not in vhost.exchanges:
         if name.startswith(RESERVED_PREFIX):
             raise ChannelException(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
         check_name("exchange", name)
-        _check_arguments(channel, method.arguments)
-        alternate = _maybe_alternate(method.arguments, name, vhost.name)
+        _check_arguments(channel, declaration.arguments)
+        alternate = _maybe_alternate(declaration.arguments, name, vhost.name)
         if alternate is not None:
             channel.authorize(READ, "exchange", name)
             channel.authorize(WRITE, "exchange", alternate)
@@ -182,17 +204,16 @@ def _exchange_declare(channel: Session, method: m.ExchangeDeclare) -> None:
                 PRECONDITION_FAILED,
                 f"cannot declare exchange '{name}': exchange limit in vhost '{vhost.name}' ({limit}) is reached",
             )
-    declaration = ExchangeDeclaration.of_method(method, name)
     wanted = maybe_super_stream(declaration, vhost.name)
     if wanted is not None:
         _check_partitions(channel, wanted)
         ticket = declare_super_stream(vhost, wanted, channel.connection.user_name)
         channel.connection.begin(FirstPolicies(vhost, wanted.partition_names()))
-        if not method.no_wait:
+        if not no_wait:
             channel.reply_when_done(m.ExchangeDeclareOk(), ticket)
         return
     ticket = vhost.declare_exchange(declaration, channel.connection.user_name)
-    if not method.no_wait:
+    if not no_wait:
         channel.reply(m.ExchangeDeclareOk(), ticket)
 
 
@@ -311,39 +332,65 @@ def _authorize_topic_read(channel: Session, source: Exchange, binding_key: str) 
 
 
 def _queue_declare(channel: Session, method: m.QueueDeclare) -> None:
-    vhost = channel.vhost
-    connection = channel.connection
     name = _stripped(method.queue)
-    if name.startswith(REPLY_TO_NAME):
-        if name != REPLY_TO_NAME and name not in vhost.reply_queues:
-            raise ChannelException(NOT_FOUND, f"no queue '{name}' in vhost '{vhost.name}'")
-        if not method.no_wait:
-            channel.reply(m.QueueDeclareOk(name, 0, 1))
+    if not method.passive:
+        _declare_queue(channel, QueueDeclaration.of_method(method, name), no_wait=method.no_wait)
         return
-    if method.passive:
+    found = _maybe_replies(channel, name)
+    if found is None:
         name = channel.queue_name(name)
         _any_access(channel, "queue", name)
-        ticket = 0
-        queue = vhost.queue(name, connection)
+        queue = channel.vhost.queue(name, channel.connection)
         queue.used()
-    else:
+        found = _declared(channel, queue)
+    if not method.no_wait:
+        channel.reply(found)
+
+
+def _declare_queue(channel: Session, declaration: QueueDeclaration, *, no_wait: bool = False) -> None:
+    vhost = channel.vhost
+    connection = channel.connection
+    name = declaration.name
+    found = _maybe_replies(channel, name)
+    ticket = 0
+    if found is None:
         if name == "":
             name = "amq.gen-" + connection.broker.unique_name()
+            declaration = replace(declaration, name=name)
         elif name.startswith(RESERVED_PREFIX):
             raise ChannelException(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
         check_name("queue", name)
         channel.authorize(CONFIGURE, "queue", name)
         if name not in vhost.queues:
-            _check_arguments(channel, method.arguments)
-            _check_new_queue(channel, name, method.arguments)
-        ticket = vhost.declare_queue(QueueDeclaration.of_method(method, name), connection, connection.user_name)
+            _check_arguments(channel, declaration.arguments)
+            _check_new_queue(channel, name, declaration.arguments)
+        ticket = vhost.declare_queue(declaration, connection, connection.user_name)
         queue = vhost.queues[name]
-        if method.exclusive:
+        if declaration.exclusive:
             connection.own(queue)
-    channel.last_queue = name
-    if not method.no_wait:
-        reply = m.QueueDeclareOk(name, int(queue.ready_count), len(queue.consumers))
-        channel.reply(reply, ticket)
+        found = _declared(channel, queue)
+    if not no_wait:
+        channel.reply(found, ticket)
+
+
+def _declared(channel: Session, queue: Queue) -> Any:
+    """Return the answer to the declaration of `queue`, which an empty name stands for from now on."""
+    channel.last_queue = queue.name
+    return m.QueueDeclareOk(queue.name, int(queue.ready_count), len(queue.consumers))
+
+
+def _maybe_replies(channel: Session, name: str) -> Any:
+    """Return the answer to the declaration of a queue of direct replies; None: `name` is not one of those.
+
+    Raises:
+        ChannelException: 404, there are no such replies.
+    """
+    if not name.startswith(REPLY_TO_NAME):
+        return None
+    vhost = channel.vhost
+    if name != REPLY_TO_NAME and name not in vhost.reply_queues:
+        raise ChannelException(NOT_FOUND, f"no queue '{name}' in vhost '{vhost.name}'")
+    return m.QueueDeclareOk(name, 0, 1)
 
 
 def _check_new_queue(channel: Session, name: str, arguments: bytes) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.channels.session import Session
 from warren.exchanges.destination import Destination
 
@@ -59,19 +60,25 @@ class TopologyGrowth:
 
 
 def growth_bytes(channel: Session, method: Any) -> i64:
-    """Return the memory that one of `topology.TOPOLOGY_METHODS` would add, 0: none.
+    """Return the memory that a command of `topology.handle_topology` would add, 0: none.
 
     Raises:
         ChannelException: 404, no queue was declared on the channel.
     """
     vhost = channel.vhost
     size: i64 = 0
-    if isinstance(method, m.QueueDeclare):
-        if not method.passive and (method.queue == "" or method.queue not in vhost.queues):
+    if isinstance(method, QueueDeclaration):
+        if method.name == "" or method.name not in vhost.queues:
             size = QUEUE_BYTES + _DECODED * len(method.arguments)
-    elif isinstance(method, m.ExchangeDeclare):
-        if not method.passive and method.exchange not in vhost.exchanges:
+    elif isinstance(method, ExchangeDeclaration):
+        if method.name not in vhost.exchanges:
             size = EXCHANGE_BYTES + _DECODED * len(method.arguments)
+    elif isinstance(method, m.QueueDeclare):
+        if not method.passive:
+            size = growth_bytes(channel, QueueDeclaration.of_method(method, method.queue))
+    elif isinstance(method, m.ExchangeDeclare):
+        if not method.passive:
+            size = growth_bytes(channel, ExchangeDeclaration.of_method(method, method.exchange))
     elif isinstance(method, m.QueueBind):
         queue = vhost.queues.get(channel.queue_name(method.queue))
         size = binding_growth_bytes(channel, method.exchange, queue, method.routing_key, method.arguments)

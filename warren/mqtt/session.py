@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any, Final
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError, ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_table
 from warren.channels.access import CONFIGURE, READ
 from warren.channels.consuming import cancel, consume
 from warren.channels.prepared_publish import NUMBER, PreparedPublish
 from warren.channels.session import Session
-from warren.channels.topology import bind_subscriber, handle_topology, unbind_subscriber
-from warren.channels.topology_growth import growth_bytes
+from warren.channels.topology import bind_subscriber, run_topology, unbind_subscriber
 from warren.exchanges.binding import Binding
 from warren.mqtt.conversion import properties_of
 from warren.mqtt.errors import (
@@ -300,16 +300,6 @@ class MqttSession(Session):
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def _run(self, command: Any) -> None:
-        """Carry out a command of `topology`.
-
-        Raises:
-            AmqpError: as the command's rules say; 406, topology may not grow while memory is short.
-        """
-        if self.connection.broker.has_alarm("memory"):
-            self.connection.check_growth(growth_bytes(self, command))
-        handle_topology(self, command)
-
     def begin_anew(self) -> None:
         """Delete the remains of an earlier session of this client id.
 
@@ -319,7 +309,7 @@ class MqttSession(Session):
         for qos in QOS:
             name = queue_name(self.client_id, qos)
             if name in self.vhost.queues:
-                self._run(m.QueueDelete(0, name, False, False, False))
+                run_topology(self, m.QueueDelete(0, name, False, False, False))
 
     def resume(self) -> bool:
         """Continue an earlier session of this client id; False without one. `ResumeRun` does the long work.
@@ -390,7 +380,7 @@ class MqttSession(Session):
         if name not in self.vhost.queues:
             lasts = self.expiry_s > 0
             arguments = encode_table({"x-expires": self.expiry_s * 1000}) if lasts else EMPTY_TABLE
-            self._run(m.QueueDeclare(0, name, False, lasts, not lasts, False, False, arguments))
+            run_topology(self, QueueDeclaration(name, durable=lasts, exclusive=not lasts, arguments=arguments))
             self._consume(name, f"qos{qos}", qos)
         return name
 
@@ -435,7 +425,7 @@ class MqttSession(Session):
             else:
                 queue = self._need_queue(qos)
                 if old is None or old.qos != qos or old.arguments != arguments:
-                    self._run(m.QueueBind(0, queue, EXCHANGE, key, False, arguments))
+                    run_topology(self, m.QueueBind(0, queue, EXCHANGE, key, False, arguments))
                     if old is not None:
                         self._unbind(old)
             self.know(Subscription(wanted.filter, qos, wanted.no_local, wanted.as_published, identifier, arguments))
@@ -481,8 +471,8 @@ class MqttSession(Session):
         self.sessions.share(queue, self.client_id)
         arguments = encode_table({"x-expires": SHARES_EXPIRE_MS})
         if queue not in self.vhost.queues:
-            self._run(m.QueueDeclare(0, queue, False, True, False, False, False, arguments))
-        self._run(m.QueueBind(0, queue, EXCHANGE, key, False, EMPTY_TABLE))
+            run_topology(self, QueueDeclaration(queue, durable=True, arguments=arguments))
+        run_topology(self, m.QueueBind(0, queue, EXCHANGE, key, False, EMPTY_TABLE))
         filters = Filters()
         filters.put(Subscription(filter_, shared.qos, False, shared.as_published, shared.identifier, EMPTY_TABLE))
         self._ledger.share(queue, filters)
@@ -546,7 +536,7 @@ class MqttSession(Session):
             unbind_subscriber(self, subscriber, EXCHANGE, key, subscription.arguments)
             return
         queue = queue_name(self.client_id, subscription.qos)
-        self._run(m.QueueUnbind(0, queue, EXCHANGE, key, subscription.arguments))
+        run_topology(self, m.QueueUnbind(0, queue, EXCHANGE, key, subscription.arguments))
 
     def unsubscribe(self, filter_: str) -> int:
         """End a subscription; return the code for UNSUBACK."""

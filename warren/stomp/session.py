@@ -19,6 +19,7 @@ from librt.strings import read_i32_be
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import NOT_ALLOWED, PRECONDITION_FAILED, SYNTAX_ERROR, ChannelException, ConnectionException
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.amqp.methods import FRAME_OVERHEAD_BYTES
@@ -29,7 +30,7 @@ from warren.channels.consuming import cancel, consume
 from warren.channels.jobs import Reply
 from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT, PreparedPublish
 from warren.channels.session import Session
-from warren.channels.topology import check_name, handle_topology
+from warren.channels.topology import check_name, run_topology
 from warren.channels.transaction import ROWS_AT_ONCE, Commit, Rollback, Transaction
 from warren.msgstore.log.message import HEADER_AT, Envelope, Message
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
@@ -439,19 +440,6 @@ class StompSession(Session):
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def _run(self, command: Any) -> None:
-        """Carry out a command of `topology`.
-
-        Raises:
-            AmqpError: as the command's rules say; 406, topology may not grow while memory is short.
-        """
-        broker = self.connection.broker
-        if broker.has_alarm("memory") and not self.connection.has_growth_left(self, command):
-            raise ChannelException(
-                PRECONDITION_FAILED, "memory is short: nothing can be declared or bound until the memory alarm is over"
-            )
-        handle_topology(self, command)
-
     def _declare(self, target: Destination, frame: Frame) -> None:
         """Declare the queue of a /queue destination, unless this connection has done so."""
         name = target.queue
@@ -478,7 +466,10 @@ class StompSession(Session):
             if is_queue_argument(key):
                 table[key] = argument_value(key, value)
         arguments = encode_table(table) if table else EMPTY_TABLE
-        self._run(m.QueueDeclare(0, name, False, durable, exclusive, auto_delete, False, arguments))
+        declaration = QueueDeclaration(
+            name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments
+        )
+        run_topology(self, declaration)
 
     def _temporary(self, path: str) -> str:
         """Return the queue of this connection for a reply-to of ``/temp-queue/NAME``; its messages come unasked."""
@@ -488,7 +479,7 @@ class StompSession(Session):
         if found is not None:
             return found.queue
         name = QUEUE_PREFIX + self.connection.broker.unique_name()
-        self._run(m.QueueDeclare(0, name, False, False, True, False, False, EMPTY_TABLE))
+        run_topology(self, QueueDeclaration(name, durable=False, exclusive=True))
         self._consume(path, tag, name, AUTO, Frame("SUBSCRIBE", {}))
         return name
 
@@ -535,7 +526,7 @@ class StompSession(Session):
             exclusive=exclusive,
             auto_delete=frame.is_true("auto-delete", default=not durable),
         )
-        self._run(m.QueueBind(0, queue, target.exchange, target.routing_key, False, EMPTY_TABLE))
+        run_topology(self, m.QueueBind(0, queue, target.exchange, target.routing_key, False, EMPTY_TABLE))
         return queue
 
     def _is_durable(self, frame: Frame) -> bool:
@@ -606,7 +597,7 @@ class StompSession(Session):
         if self._is_durable(frame):
             if not queue:
                 queue = frame.get("x-queue-name") or durable_queue_name(frame.need("destination"), frame.need("id"))
-            self._run(m.QueueDelete(0, queue, False, False, False))
+            run_topology(self, m.QueueDelete(0, queue, False, False, False))
         self.receipt_when_done(frame)
 
     # --- answers ----------------------------------------------------------------------------------------------------

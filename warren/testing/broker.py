@@ -333,7 +333,7 @@ class Broker(Assertions):
         """Declare a queue, as a client would. Waits until it is committed; raises AmqpError as the client would get."""
         table = encode_table(arguments or {})
         declaration = QueueDeclaration(name, durable=durable, auto_delete=auto_delete, arguments=table)
-        self._act(vhost, declaration.method())
+        self._act(vhost, declaration)
         return self.queue(name, vhost)
 
     def declare_exchange(
@@ -352,7 +352,7 @@ class Broker(Assertions):
         declaration = ExchangeDeclaration(
             name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=table
         )
-        self._act(vhost, declaration.method())
+        self._act(vhost, declaration)
 
     def bind(
         self,
