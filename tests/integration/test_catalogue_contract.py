@@ -519,6 +519,11 @@ def test_how_far_a_log_is_synced_is_stored_with_how_far_it_is_applied(store: Sto
     assert store.catalogue.positions() == {one: Position(8, 0)}, "who does not know says nothing"
     store.catalogue.commit([], other, 3, 9)
     assert store.catalogue.positions() == {other: Position(3, 9)}
+    for life_id in (b"a" * 16, b"lifelsn" + bytes(9)):
+        store.catalogue.commit([], one, 8, 9, life_id)
+        assert store.catalogue.positions() == {one: Position(8, 9, life_id)}
+    store.catalogue.commit([], one, 8, 10)
+    assert store.catalogue.positions() == {one: Position(8, 10)}, "the life of another LSN is forgotten"
 
 
 def test_a_copy_of_another_store_takes_the_place_of_everything(store: Store) -> None:

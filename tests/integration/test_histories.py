@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pika
@@ -149,3 +151,49 @@ def test_a_missing_segment_is_told_at_the_start(tmp_path: Path) -> None:
         assert (loss["what"], loss["segment"]) == ("a segment of the message log is missing", 2)
         assert loss["messages"] > 0
         assert "a segment of the message log is missing" in process.log()
+
+
+def test_messages_of_another_history_are_refused_however_far_they_go(tmp_path: Path) -> None:
+    """A copy was started elsewhere and went further: its positions alone look newer."""
+    process, other = broker(tmp_path / "one"), broker(tmp_path / "other")
+    with process:
+        publish(process, [b"1"])
+        process.stop()
+        shutil.copytree(process.data_directory, other.data_directory)
+        process.start()
+        publish(process, [b"2"])
+        process.stop()
+        with other:
+            publish(other, [b"%d" % number for number in range(100, 200)])
+            other.stop()
+        kept = tmp_path / "kept"
+        shutil.copytree(process.data_directory / "messages", kept)
+        go_back(process, other.data_directory / "messages")
+        told = refusal(process)
+        assert "it is of another history than the metadata store: life " in told
+        go_back(process, kept)
+        process.start()
+        assert drained(process) == [b"1", b"2"]
+        process.stop()
+        go_back(process, other.data_directory / "messages")
+        process._settings["accept_loss"] = "true"
+        process.start()
+        assert len(drained(process)) == 101
+        process.stop()
+        del process._settings["accept_loss"]
+        process.start()
+        assert "only positions are compared" not in process.log()
+
+
+def test_a_position_of_an_earlier_version_has_no_life_and_that_is_told_once(tmp_path: Path) -> None:
+    process = broker(tmp_path)
+    with process:
+        publish(process, [b"1"])
+        process.stop()
+        with closing(sqlite3.connect(process.data_directory / "catalogue.db")) as catalogue, catalogue:
+            assert catalogue.execute("DELETE FROM warren_applied WHERE length(store_id) > 20").rowcount == 1
+        for _ in range(2):
+            process.start()
+            publish(process, [b"2"], declare="another")
+            process.stop()
+        assert process.log().count("only positions are compared") == 1

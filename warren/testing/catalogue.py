@@ -48,7 +48,14 @@ class MemoryCatalogue:
         """Return the number below which all changes of the log `store_id` are here."""
         return self._applied[1] if self._applied[0] == store_id else 0
 
-    def commit(self, changes: Sequence[MetadataChange], store_id: bytes = b"", applied: int = 0, _lsn: int = 0) -> None:
+    def commit(
+        self,
+        changes: Sequence[MetadataChange],
+        store_id: bytes = b"",
+        applied: int = 0,
+        _lsn: int = 0,
+        _life_id: bytes = b"",
+    ) -> None:
         """Keep `changes`, and with them up to where they go in the log `store_id`."""
         if store_id:
             self._applied = (store_id, applied)

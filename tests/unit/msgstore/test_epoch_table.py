@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from warren.msgstore.log.epoch_table import EPOCHS_MAX, EpochTable
+from warren.msgstore.log.epoch_table import EPOCHS_MAX, NO_LIFE, EpochTable
 
 
 def table(*entries: tuple[int, int]) -> EpochTable:
@@ -103,3 +103,13 @@ def test_of_very_many_epochs_the_last_are_kept() -> None:
     for epoch in range(1, EPOCHS_MAX + 51):
         epochs.begin(epoch, 100 * epoch)
     assert (len(epochs.entries), epochs.entries[0], epochs.last()) == (EPOCHS_MAX, (51, 5100), EPOCHS_MAX + 50)
+
+
+def test_the_life_at_an_lsn_is_the_one_that_has_written_the_byte_before_it() -> None:
+    table = EpochTable()
+    assert table.life_at(1000) == NO_LIFE
+    for epoch, first_lsn, life_id in ((3, 64, b"a" * 16), (5, 4096, NO_LIFE), (6, 8192, b"c" * 16)):
+        table.begin(epoch, first_lsn)
+        table.name(epoch, life_id)
+    found = [table.life_at(lsn)[:1] for lsn in (0, 64, 65, 4096, 4097, 8192, 8193, 1 << 50)]
+    assert found == [b"\0", b"\0", b"a", b"a", b"\0", b"\0", b"c", b"c"]

@@ -53,6 +53,11 @@ class EpochTable:
         """Return the id of the life that an epoch is, `NO_LIFE` when it is not known."""
         return self._life_ids.get(epoch, NO_LIFE)
 
+    def life_at(self, lsn: int) -> bytes:
+        """Return the id of the life that has written the last byte below `lsn`; `NO_LIFE` when it is not known."""
+        at = bisect_left(self.entries, lsn, key=_first_lsn)
+        return self.life_id(self.entries[at - 1][0]) if at else NO_LIFE
+
     def last(self) -> int:
         """Return the last epoch; 0 for an empty table."""
         return self.entries[-1][0] if self.entries else 0
@@ -92,3 +97,7 @@ class EpochTable:
         while self.entries and self.entries[-1][1] >= lsn:
             epoch, _ = self.entries.pop()
             self._life_ids.pop(epoch, None)
+
+
+def _first_lsn(entry: tuple[int, int]) -> int:
+    return entry[1]

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from warren.msgstore.log.epoch_table import NO_LIFE
 from warren.server.catalogue import schema
 from warren.server.catalogue.database import NOT_INSTALLED, Database, DatabaseError, Transaction
 from warren.server.catalogue.sqlite_file import SqliteFile
@@ -34,6 +35,7 @@ from warren.server.catalogue.tables import (
     APPLIED,
     DELETES,
     GLOBAL_PARAMETERS,
+    LIFE,
     LOADING_ORDER,
     LSN,
     PUTS,
@@ -61,10 +63,14 @@ _NUMBER_MAX: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position of a message log: how many changes of the metadata it has, and up to which LSN it is synced."""
+    """The position of a message log: how many changes of the metadata it has, and up to which LSN it is synced.
+
+    `life_id`: of the life that has written the log up to that LSN, `NO_LIFE` when it is not known.
+    """
 
     changes: int
     lsn: int
+    life_id: bytes = NO_LIFE
 
 
 class Catalogue:
@@ -120,16 +126,21 @@ class Catalogue:
         Raises CatalogueError when the store cannot be read.
         """
         numbers: dict[bytes, int] = {}
+        lives: dict[bytes, bytes] = {}
         try:
             with self._database.transaction() as transaction:
                 for store_id, changes in transaction.rows(APPLIED.select):
                     if not isinstance(store_id, bytes) or not isinstance(changes, int):
                         raise CatalogueError(f"{APPLIED.name} has a row that no broker has written")
-                    numbers[store_id] = changes
+                    named = store_id[: -len(NO_LIFE)]
+                    if named.endswith(LIFE):
+                        lives[named.removesuffix(LIFE)] = store_id[-len(NO_LIFE) :]
+                    else:
+                        numbers[store_id] = changes
         except (DatabaseError, CatalogueError) as error:
             raise CatalogueError(f"metadata store: {error}") from None
         return {
-            store_id: Position(changes, numbers.get(store_id + LSN, 0))
+            store_id: Position(changes, numbers.get(store_id + LSN, 0), lives.get(store_id, NO_LIFE))
             for store_id, changes in numbers.items()
             if not store_id.endswith(LSN) or store_id.removesuffix(LSN) not in numbers
         }
@@ -166,20 +177,32 @@ class Catalogue:
         except DatabaseError as error:
             raise CatalogueError(f"metadata store: {error}") from None
 
-    def commit(self, changes: Sequence[MetadataChange], store_id: bytes = b"", applied: int = 0, lsn: int = 0) -> None:
+    def commit(
+        self,
+        changes: Sequence[MetadataChange],
+        store_id: bytes = b"",
+        applied: int = 0,
+        lsn: int = 0,
+        life_id: bytes = NO_LIFE,
+    ) -> None:
         """Make either all of `changes` durable or none, in their order.
 
         With a `store_id` they are all of that log that were missing here and are below `applied`. `lsn`: up to where
-        that log is synced; 0: unknown.
+        that log is synced; 0: unknown. `life_id`: see `Position`.
 
         Raises CatalogueError when the database does not answer or refuses: whether the changes are stored is
         then unknown, and committing them again is right (2). Raises ValueError for text no database can store
         (`tables` (1)).
         """
-        self._carry_out(self._plan(changes), store_id, applied, lsn)
+        self._carry_out(self._plan(changes), store_id, applied, lsn, life_id)
 
     def _carry_out(
-        self, steps: Sequence[tuple[str, list[RowValues]]], store_id: bytes, applied: int, lsn: int = 0
+        self,
+        steps: Sequence[tuple[str, list[RowValues]]],
+        store_id: bytes,
+        applied: int,
+        lsn: int = 0,
+        life_id: bytes = NO_LIFE,
     ) -> None:
         try:
             with self._database.transaction() as transaction:
@@ -190,6 +213,8 @@ class Catalogue:
                     known: list[RowValues] = [{"store_id": store_id, "changes": applied}]
                     if lsn:
                         known.append({"store_id": store_id + LSN, "changes": lsn})
+                    if lsn and life_id != NO_LIFE:
+                        known.append({"store_id": store_id + LIFE + life_id, "changes": lsn})
                     transaction.execute(APPLIED.put, known)
         except DatabaseError as error:
             raise CatalogueError(f"metadata store: {error}") from error

@@ -14,7 +14,8 @@
     warren_queues             vhost, name | auto_delete, arguments, queue_id
     warren_bindings           vhost, source, destination_type, destination, routing_key, arguments_digest
                               | arguments, ordinal
-    warren_applied            store_id | changes; beside it a row of store_id and `LSN`, whose number is one
+    warren_applied            store_id | changes; beside it a row of store_id and `LSN`, whose number is one, and
+                              a row of store_id, `LIFE` and the id of a life, with the same number
 
 1. Arguments and routing keys are client data and stored as bytes. Names are text, so that a person can read the tables;
    PostgreSQL's text has no NUL and UTF-8 no lone surrogates, so `row_of` refuses both for either database. Names with
@@ -191,6 +192,8 @@ BINDINGS = Table(
 )
 # Follows the id of a store in the row with the LSN up to which its log was known to be synced.
 LSN: Final = b"lsn"
+# Follows it in another row with that LSN, with the id of the life behind it that had written the log up to there.
+LIFE: Final = b"life"
 APPLIED = Table("warren_applied", {"store_id": BYTES}, {"changes": BIGINT})
 
 PUTS: Final[dict[type, str]] = {

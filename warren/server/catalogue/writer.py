@@ -73,8 +73,10 @@ class Store(Protocol):
     def applied(self, store_id: bytes, /) -> int:
         """Return the number below which all changes of that log are here. Raises CatalogueError."""
 
-    def commit(self, changes: Sequence[MetadataChange], store_id: bytes, applied: int, lsn: int, /) -> None:
-        """Make `changes` durable, all or none, with the number and the LSN. Raises CatalogueError."""
+    def commit(
+        self, changes: Sequence[MetadataChange], store_id: bytes, applied: int, lsn: int, life_id: bytes, /
+    ) -> None:
+        """Make `changes` durable, all or none, with the number, the LSN and the life. Raises CatalogueError."""
 
     def load(self) -> Iterator[MetadataChange]:
         """Yield the contents. Raises CatalogueError."""
@@ -238,7 +240,8 @@ class CatalogueWriter:
 
     def _commit_to(self, changes: Sequence[MetadataChange], applied: int) -> None:
         lsn = self._position()
-        self._store.commit(changes, self._journal.log.store_id, applied, lsn)
+        message_log = self._journal.log
+        self._store.commit(changes, message_log.store_id, applied, lsn, message_log.epochs.life_at(lsn))
         self._told_lsn = lsn
 
     def _has_all(self) -> bool:

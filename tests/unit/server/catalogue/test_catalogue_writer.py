@@ -63,7 +63,9 @@ class FakeStore:
         assert store_id == STORE_ID
         return self.number
 
-    def commit(self, changes: Sequence[MetadataChange], store_id: bytes, applied: int, lsn: int, /) -> None:
+    def commit(
+        self, changes: Sequence[MetadataChange], store_id: bytes, applied: int, lsn: int, life_id: bytes, /
+    ) -> None:
         assert store_id == STORE_ID
         self.attempts += 1
         self.entered.set()
@@ -327,11 +329,13 @@ def test_a_fault_of_the_program_ends_run_which_goes_on_with_the_same_changes() -
     class Broken(FakeStore):
         faults = 1
 
-        def commit(self, changes: Sequence[MetadataChange], store_id: bytes, applied: int, lsn: int, /) -> None:
+        def commit(
+            self, changes: Sequence[MetadataChange], store_id: bytes, applied: int, lsn: int, life_id: bytes, /
+        ) -> None:
             if self.faults:
                 self.faults -= 1
                 raise ValueError("a name no database stores")
-            super().commit(changes, store_id, applied, lsn)
+            super().commit(changes, store_id, applied, lsn, life_id)
 
     fixture = Fixture(Broken())
     fixture.make_durable(queue(1))
