@@ -44,7 +44,8 @@ ARROWS: dict[str, set[str]] = {
     "mgmt_plugin/http": {"amqp", "server"},
     "mgmt_plugin": {"amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "server"}
     | {"msgstore/files"},  # the data port reads sealed chunks where they lie
-    "spark_bridge": set(),  # it runs without a broker
+    # It runs without a broker, on executors that get it as a zip and have no compiled package, so no `amqp` either.
+    "spark_bridge": set(),
     "lake": {"spark_bridge"},  # likewise: it reads through the same client
 }
 ENGINE: list[str] = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["warren"]["compiled-packages"]

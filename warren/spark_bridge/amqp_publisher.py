@@ -6,6 +6,11 @@
 2. `finish` returns when every message is confirmed and none was nacked or returned. If it does not return, the caller
    must send all of them again.
 3. One thread uses it. Nothing runs in the background: heartbeats are sent while it publishes and waits.
+4. A broker may send frames of `frame_bytes_max` at most, which are at least `_FRAME_LEAST_BYTES`, and confirm and
+   return only messages that were sent. Received bytes take the memory of one frame and one read.
+
+It does not use `warren.amqp_client`: the codec of that needs a compiled package, and executors to which this package is
+shipped have pyarrow and numpy only (`helpers.make_archive`).
 
 Messages come encoded (``frames``), on channel 1 and in frames no larger than `frame_bytes_max`.
 """
@@ -17,7 +22,7 @@ import socket
 import ssl
 import struct
 import time
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 import pyarrow as pa
 
@@ -30,6 +35,9 @@ _METHOD: Final = 1
 _HEARTBEAT: Final = 8
 _HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 _READ_BYTES: Final = 64 << 10
+_READS_MAX: Final = 16  # without a look at the time
+_FRAME_LEAST_BYTES: Final = 4096
+_RETURNED_SHOWN: Final = 3
 # Sent in one go before confirms are looked at.
 _SEND_BYTES: Final = 1 << 20
 
@@ -80,7 +88,8 @@ class Publisher:
         self._max_in_flight = max_in_flight
         self._confirm_timeout_s = confirm_timeout_s
         self._nacked = 0
-        self._returned: list[str] = []
+        self._returned = 0
+        self._first_returned: list[str] = []
         self._settled: set[int] = set()  # confirmed by themselves, above `confirmed`
         self._received = bytearray()
         self._heartbeat_s = 0
@@ -161,8 +170,8 @@ class Publisher:
         if self._nacked:
             raise Unconfirmed(f"{self._where} has refused {self._nacked} messages")
         if self._returned:
-            shown = ", ".join(self._returned[:3])
-            raise Unconfirmed(f"{self._where}: {len(self._returned)} messages were routed to no queue: {shown}")
+            shown = ", ".join(self._first_returned)
+            raise Unconfirmed(f"{self._where}: {self._returned} messages were routed to no queue: {shown}")
 
     def _wait(self) -> None:
         """Wait for something to come, and take it."""
@@ -204,8 +213,8 @@ class Publisher:
         select.select([self._sock], [self._sock] if write else [], [], timeout_s)
 
     def _receive(self) -> None:
-        """Take the available data, without waiting."""
-        while True:
+        """Take available data, without waiting. What comes before the end of a connection gives the reason."""
+        for _ in range(_READS_MAX):
             try:
                 data = self._sock.recv(_READ_BYTES)
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -215,16 +224,12 @@ class Publisher:
             if not data:
                 self._lost(None)
             self._received += data
-        while (found := self._next_frame()) is not None:
-            kind, _, payload = found
-            if kind == _METHOD:
-                self._take(_method_of(payload))
+            while (found := self._next_frame()) is not None:
+                kind, _, payload = found
+                if kind == _METHOD:
+                    self._take(_method_of(payload))
 
-    def _lost(self, error: OSError | None) -> None:
-        # The data that came before the end gives the reason.
-        while (found := self._next_frame()) is not None:
-            if found[0] == _METHOD:
-                self._take(_method_of(found[2]))
+    def _lost(self, error: OSError | None) -> NoReturn:
         raise Unreachable(f"{self._where}: the connection is lost" + (f": {error}" if error else ""))
 
     def _next_frame(self) -> tuple[int, int, bytes] | None:
@@ -232,6 +237,8 @@ class Publisher:
         if len(received) < 7:
             return None
         kind, channel, size = struct.unpack_from(">BHI", received)
+        if size > FRAME_BYTES_MAX:
+            raise Unreachable(f"{self._where} sent a frame of {size} bytes; {FRAME_BYTES_MAX} are the most")
         if len(received) < size + 8:
             return None
         if received[size + 7] != 0xCE:
@@ -254,25 +261,31 @@ class Publisher:
             self._confirm(tag, is_multiple=bool(flags & 1))
             self._nacked += max(1, self.confirmed - before) if flags & 1 else 1
         elif name == _RETURN:
+            self._returned += 1
+            if self._returned > self.sent:
+                raise BrokerError(f"{self._where} returned more than the {self.sent} messages that were sent")
             at = 2
             texts = []
             for _ in range(3):
                 texts.append(arguments[at + 1 : at + 1 + arguments[at]].decode("utf-8", "replace"))
                 at += 1 + arguments[at]
-            self._returned.append(f"exchange {texts[1]!r}, routing key {texts[2]!r}")
+            if self._returned <= _RETURNED_SHOWN:
+                self._first_returned.append(f"exchange {texts[1]!r}, routing key {texts[2]!r}")
         elif name in (_CHANNEL_CLOSE, _CONNECTION_CLOSE):
             raise self._closed(arguments)
         elif name == _UNBLOCKED:
             self._progress_s = time.monotonic()  # while it was blocked, nothing could be confirmed
 
     def _confirm(self, tag: int, *, is_multiple: bool) -> None:
+        if tag > self.sent:
+            raise BrokerError(f"{self._where} confirmed message {tag} of {self.sent}")
         self._progress_s = time.monotonic()
         settled = self._settled
         if is_multiple:
             self.confirmed = max(self.confirmed, tag)
             if settled:
                 settled -= {each for each in settled if each <= tag}
-        else:
+        elif tag > self.confirmed:
             settled.add(tag)
         while self.confirmed + 1 in settled:
             self.confirmed += 1
@@ -299,7 +312,11 @@ class Publisher:
         tune = self._expect(_TUNE)
         channel_max, frame_max, heartbeat_s = struct.unpack(">HIH", tune)
         self.frame_bytes_max = min(frame_max or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
-        self._heartbeat_s = min(heartbeat_s, HEARTBEAT_S) if heartbeat_s else 0
+        if self.frame_bytes_max < _FRAME_LEAST_BYTES:
+            raise Unreachable(
+                f"{self._where} takes frames of {self.frame_bytes_max} bytes; {_FRAME_LEAST_BYTES} are the least"
+            )
+        self._heartbeat_s = min(heartbeat_s, HEARTBEAT_S)
         self._write(
             _method(0, (10, 31), struct.pack(">HIH", channel_max, self.frame_bytes_max, self._heartbeat_s))
             + _method(0, (10, 40), _short(vhost) + _short("") + b"\0")
