@@ -19,7 +19,7 @@ class LeaderMender:
     def __init__(self, fs: FileSystem, peers: Callable[[], Sequence[Questions]], store_id: Callable[[], bytes]) -> None:
         self._fs = fs
         self._store_id = store_id
-        self._mender = Mender(fs, peers)
+        self._mender = Mender(fs, peers, store_id=store_id)
 
     @property
     def mended(self) -> int:
@@ -32,6 +32,10 @@ class LeaderMender:
         # Places that are damaged in one frame are mended together.
         mended = [self._mender.mend_frames(number, lsn) for lsn in places if (number := self._segment_of(lsn))]
         return any(mended)
+
+    def mend_unread(self, job: Errand, segment: int) -> bool:
+        """See ``server.message_store.Mender``: a read may span frames, and the first of them may be intact."""
+        return self._mender.mend_frames(segment) if segment else self.mend(job, [])
 
     def mend_segment(self, number: int, lsn: int) -> None:
         self._mender.mend_frames(number, lsn)

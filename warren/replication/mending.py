@@ -1,18 +1,21 @@
 """Rot mended from a peer: the damaged bytes of a file of this node are requested from others, checked, and replaced.
 
     damaged frames of a segment  ->  from the end of the intact frame before to the next intact one
+    damaged header of a segment  ->  the header, and the damaged frames that follow it
     damaged chunk of a stream    ->  the chunk
                                  ->  the same bytes of another node  ->  checked  ->  the damaged ones are kept in
                                      ``quarantine/``, the others written over them and synced, and read again
 
 1. Nothing is written that does not prove itself. Frames are of this store, each whole at its LSN, and continue the
-   chain from the frame before to the frame after. A chunk has its mark, which is of this stream, file and place, its
-   checksums hold, and it fills the place between its neighbours.
+   chain from the frame before to the frame after. A header is whole, and of this store and segment. A chunk has its
+   mark, which is of this stream, file and place, its checksums hold, and it fills the place between its neighbours.
 2. Intact bytes are never overwritten, and files never become longer. A crash in the middle leaves damage where damage
    was: the next reader finds it, and asks again.
 3. Damage that cannot be mended stays, and its finder reports it. After a question without any answer, no question is
    asked for `REST_S`: readers are not held up again and again.
-4. Sealed and current segments are the same bytes on all nodes (``shipping``). Files of streams may differ when one of
+4. Bytes that the disk does not give count as damaged. Their whole blocks are written: to write a part of a block the
+   kernel reads it, which fails likewise. Damage is replaced from frame to frame, so it spans them.
+5. Sealed and current segments are the same bytes on all nodes (``shipping``). Files of streams may differ when one of
    the nodes has compacted a file: hence the mark and the places.
 
 All of it blocks, and may be called in several threads.
@@ -29,7 +32,7 @@ from typing import Final, NamedTuple
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
 from warren.msgstore.files.sealed_files import chunk_mark, sealed_path
 from warren.msgstore.files.segment_names import segment_path
-from warren.msgstore.files.store import QUARANTINE, parsed_header, wall_time_ms
+from warren.msgstore.files.store import QUARANTINE, SegmentHeader, parsed_header, wall_time_ms
 from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, ChunkHead, is_whole, maybe_head
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES, STORE_TAG_BYTES, Checksum
@@ -70,12 +73,14 @@ class Mender:
         fs: FileSystem,
         peers: Callable[[], Sequence[Questions]],
         write: Write | None = None,
+        store_id: Callable[[], bytes] | None = None,
         clock_ms: Callable[[], int] = wall_time_ms,
     ) -> None:
         self.mended = 0  # places
         self._fs = fs
         self._peers = peers
         self._write = self._write_here if write is None else write
+        self._store_id = store_id
         self._clock_ms = clock_ms
         self._lock = Lock()
         self._rests_until_s = 0.0
@@ -84,10 +89,23 @@ class Mender:
         """Mend the damage in a segment that `lsn` is in, all of it for None; tell whether none is left."""
         with self._lock:
             path = segment_path(number)
-            found = self._maybe_segment(path)
-            if found is None:
-                return False
-            data, base_lsn, checksum, tag = found
+            data = self._read_all(path)
+            head = data[:SEGMENT_HEADER_BYTES]
+            header = parsed_header(head, len(data), path)
+            if isinstance(header, str):
+                head = self._header_by_peers(number, len(data))
+                header = parsed_header(head, len(data), path)
+                if isinstance(header, str):
+                    return False
+                data = head + data[SEGMENT_HEADER_BYTES:]
+                is_mended, data = self._mended_beginning(number, data, header)
+                if not is_mended:
+                    return False
+            base_lsn, checksum, tag = (
+                header.base_lsn,
+                checksum_function(header.algorithm),
+                header.store_id[:STORE_TAG_BYTES],
+            )
             regions = damaged_regions(data, base_lsn, checksum, tag)
             if lsn is not None:
                 regions = [region for region in regions if region.start <= lsn - base_lsn < region.end]
@@ -187,20 +205,43 @@ class Mender:
         finally:
             self._fs.close(handle)
 
-    def _maybe_segment(self, path: str) -> tuple[bytes, int, Checksum, bytes] | None:
-        """Return a whole segment: its bytes, base LSN, checksum and tag; None when its header cannot be read."""
+    def _read_all(self, path: str) -> bytes:
+        """Return a whole file, with zeros where the disk cannot read; nothing if it cannot be opened."""
         try:
             handle = self._fs.open(path, writable=False)
             try:
-                data = readable(self._fs, handle, 0, self._fs.size(handle))
+                return readable(self._fs, handle, 0, self._fs.size(handle))
             finally:
                 self._fs.close(handle)
         except OSError:
-            return None
-        header = parsed_header(data[:SEGMENT_HEADER_BYTES], len(data), path)
-        if isinstance(header, str):
-            return None
-        return data, header.base_lsn, checksum_function(header.algorithm), header.store_id[:STORE_TAG_BYTES]
+            return b""
+
+    def _header_by_peers(self, number: int, size: int) -> bytes:
+        """Return the header of a segment of this store, of `size` bytes, as others have it; nothing without one."""
+        for questions in self._asked() if self._store_id is not None and size else ():
+            data = questions.ask(0, number, 0, SEGMENT_HEADER_BYTES) or b""
+            header = parsed_header(data, size, segment_path(number))
+            if isinstance(header, str) or header.number != number or size > header.capacity:
+                continue
+            if self._store_id is not None and header.store_id == self._store_id():
+                return data
+        return b""
+
+    def _mended_beginning(self, number: int, data: bytes, header: SegmentHeader) -> tuple[bool, bytes]:
+        """Mend a segment up to its first intact frame; return whether that is done, and the segment then."""
+        head = data[:SEGMENT_HEADER_BYTES]
+        checksum, tag = checksum_function(header.algorithm), header.store_id[:STORE_TAG_BYTES]
+        regions = damaged_regions(data, header.base_lsn, checksum, tag)
+        has_first = len(regions) > 0 and regions[0].start == SEGMENT_HEADER_BYTES
+        first = regions[0] if has_first else Region(SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES, None, None)
+
+        def is_right(found: bytes) -> bool:
+            frames = found[SEGMENT_HEADER_BYTES:]
+            return found[:SEGMENT_HEADER_BYTES] == head and is_continuous(frames, first, header.base_lsn, checksum, tag)
+
+        path = segment_path(number)
+        is_mended = self._mended(path, (0, number, 0, first.end), is_right)
+        return is_mended, self._read_all(path) if is_mended else data
 
 
 def damaged_regions(data: bytes, base_lsn: int, checksum: Checksum, tag: bytes) -> list[Region]:

@@ -50,7 +50,7 @@ class ReplicaScrub:
         self._copy = copy
         self._peers = peers
         self._generation = 0
-        self._mender = Mender(self._fs, peers, self._put)
+        self._mender = Mender(self._fs, peers, self._put, lambda: replica.store_id)
         self._unmended: set[tuple[str, int]] = set()
 
     @property

@@ -183,6 +183,9 @@ class Mender(Protocol):
     def mend(self, job: Errand, places: list[int]) -> bool:
         """Mend what `job` has met, in the log at these places; tell whether to run the job again."""
 
+    def mend_unread(self, job: Errand, segment: int) -> bool:
+        """Mend what the disk does not give to `job`: of that segment of the log, or the chunk; tell as `mend` does."""
+
     def mend_segment(self, number: int, lsn: int) -> None:
         """Mend the frame at `lsn`."""
 
@@ -515,7 +518,7 @@ class MessageStoreService:
             # Writing the right bytes over unreadable ones does not change anything else. See ``replication.mending``.
             if self._mender is None or self._failures.get(job, 0) < _FAILURES_BEFORE_MENDING:
                 raise
-            if not self._mender.mend(job, [error.lsn] if error.lsn >= 0 else []):
+            if not self._mender.mend_unread(job, error.segment):
                 raise
             job.carry_out(store)
         places = job.damaged(checksum)

@@ -21,9 +21,10 @@ CAPACITY = 1024
 
 
 class ShippedLog:
-    """A log of segments of `CAPACITY` bytes; each frame has 64 bytes."""
+    """A log of segments of `capacity` bytes; each frame has 64 bytes."""
 
-    def __init__(self, *, epoch: int = 1, store_id: bytes = STORE_ID) -> None:
+    def __init__(self, *, epoch: int = 1, store_id: bytes = STORE_ID, capacity: int = CAPACITY) -> None:
+        self.capacity = capacity
         self.fs = SimulatedFileSystem()
         self.epoch = epoch
         self.store = Store(self.fs, clock_ms=lambda: 0)
@@ -37,18 +38,18 @@ class ShippedLog:
         self.last_crc = 0
         self._batch = 0
         self._segment = 0
-        self._lsn = CAPACITY
+        self._lsn = capacity
 
     def job(self, *, sync: bool = True) -> CommitJob:
         """Return the next frame, which is not committed yet."""
         size = FRAME_HEADER_BYTES + 64
-        if self._lsn + size > self._segment * CAPACITY:
-            self._lsn = self._segment * CAPACITY + SEGMENT_HEADER_BYTES
+        if self._lsn + size > self._segment * self.capacity:
+            self._lsn = self._segment * self.capacity + SEGMENT_HEADER_BYTES
             self._segment += 1
         self._batch += 1
-        base = (self._segment - 1) * CAPACITY
+        base = (self._segment - 1) * self.capacity
         payload = self._batch.to_bytes(8, "big") * 8
-        job = CommitJob(self._batch, self._lsn, self._segment, base, CAPACITY, [payload], 64, 1, sync)
+        job = CommitJob(self._batch, self._lsn, self._segment, base, self.capacity, [payload], 64, 1, sync)
         self._lsn += size
         return job
 

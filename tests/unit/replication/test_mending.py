@@ -10,6 +10,7 @@ from simulation.simulated_file_system import Fault, SimulatedFileSystem
 from unit.msgstore.sealed_disk import STORE_ID, Stream, opened
 from unit.replication.shipped_log import CAPACITY, ShippedLog, Wire, follower, segments
 
+from warren.msgstore.files.errors import StoreUnreadableError
 from warren.msgstore.files.sealed_copy import SealedCopy
 from warren.msgstore.files.sealed_files import STREAMS
 from warren.msgstore.files.segment_names import segment_path
@@ -55,9 +56,9 @@ class Peer(Questions):
         self.told(HaveBytes(found.number, self._change(bytes(found.data))))
 
 
-def pair(count: int = 20) -> tuple[ShippedLog, SimulatedFileSystem]:
+def pair(count: int = 20, capacity: int = CAPACITY) -> tuple[ShippedLog, SimulatedFileSystem]:
     """Return a leader, and the disk of a follower that has the same: segments of frames, the last one open."""
-    log = ShippedLog()
+    log = ShippedLog(capacity=capacity)
     fs = SimulatedFileSystem()
     log.commit()
     Wire(log, follower(log, fs))
@@ -104,6 +105,52 @@ def test_what_cannot_be_read_several_frames_and_all_of_a_segment_are_mended() ->
     assert segments(fs) == right
     kept = [name for name in fs.names("quarantine") if name.startswith("mended-")]
     assert len(kept) == 3, "what was damaged is kept"
+
+
+BLOCKS = 1 << 15  # a segment of eight blocks of a disk
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_a_block_that_the_disk_does_not_give_is_mended_on_either_node(block: int) -> None:
+    """mending.py (1), (4): the first block has the header, the last one the unused end."""
+    log, fs = pair(600, BLOCKS)
+    right = segments(fs)
+    for ours, theirs in ((fs, log.fs), (log.fs, fs)):
+        ours.spoil(segment_path(1), block * 4096 + 1000, block * 4096 + 1008)
+        mender = LeaderMender(ours, lambda theirs=theirs: [Peer(theirs)], lambda: STORE_ID)  # type: ignore[misc]
+        assert mender.mend_unread(ReadJob([]), 1)
+        assert (segments(ours), mender.mended) == (right, 1)
+        handle = ours.open(segment_path(1), writable=False)
+        assert len(ours.read(handle, BLOCKS, 0)) == ours.size(handle), "all of it can be read again"
+
+
+def test_a_read_that_spans_frames_is_mended_where_the_disk_does_not_give_it() -> None:
+    """Its place in the log is that of the first frame, which is intact."""
+    log, fs = pair(600, BLOCKS)
+    log.fs.spoil(segment_path(2), 20_000, 20_001)
+    mender = LeaderMender(log.fs, lambda: [Peer(fs)], lambda: STORE_ID)
+    job = ReadJob([(BLOCKS + FIRST, BLOCKS // 2 + 8192)])
+    with pytest.raises(StoreUnreadableError) as raised:
+        job.carry_out(log.store)
+    assert mender.mend_unread(job, raised.value.segment)
+    job.carry_out(log.store)
+
+
+@pytest.mark.parametrize("change", [0, 33, 41, 63])
+def test_a_header_that_does_not_prove_itself_is_not_taken(change: int) -> None:
+    """mending.py (1)"""
+    log, fs = pair()
+    for disk in (fs, log.fs):
+        disk.flip_bit(segment_path(1), change, 3)
+    before = fs.contents()
+    assert not LeaderMender(fs, lambda: [Peer(log.fs)], lambda: STORE_ID).mend_unread(ReadJob([]), 1)
+    log.fs.flip_bit(segment_path(1), change, 3)
+    assert not LeaderMender(fs, lambda: [Peer(log.fs)], lambda: bytes(16)).mend_unread(ReadJob([]), 1), (
+        "of another store"
+    )
+    assert fs.contents() == before
+    assert LeaderMender(fs, lambda: [Peer(log.fs)], lambda: STORE_ID).mend_unread(ReadJob([]), 1)
+    assert segments(fs) == segments(log.fs)
 
 
 def test_the_end_of_the_segment_that_is_being_written_is_no_damage() -> None:

@@ -415,6 +415,9 @@ class FakeMender:
         self.times -= 1
         return self.times >= 0
 
+    def mend_unread(self, job: Errand, segment: int) -> bool:
+        return self.mend(job, [segment])
+
     def mend_segment(self, number: int, lsn: int) -> None:
         self.asked.append(("segment", [number, lsn]))
 
