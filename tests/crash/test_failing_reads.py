@@ -33,29 +33,52 @@ from .test_kill_9 import SEED
 
 CYCLES = int(os.environ.get("WARREN_TEST_READ_CYCLES", "3"))
 CYCLES_PER_LIFE = 5
+REACHED_WITHIN_S = 20.0  # at the latest a read should have failed
 _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 _STREAM = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 65536}
 
 
 class Keeper:
-    """Declares durable queues with one message each, and publishes to a stream: in a thread of its own, confirmed."""
+    """Declares durable queues with one message each, and publishes to a stream: in a thread of its own, confirmed.
+
+    Another thread reads the stream from the beginning, again and again: so there are reads of the disk all the time.
+    """
 
     def __init__(self) -> None:
         self.queues: list[str] = []
         self.offsets: list[int] = []  # numbers that the stream has confirmed
         self._asked = 0
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def begin(self, process: WarrenProcess) -> None:
-        """Work until the connection ends."""
-        self._thread = threading.Thread(target=self._work, args=(process,), daemon=True)
-        self._thread.start()
+        """Work until the connections end."""
+        self._threads = [
+            threading.Thread(target=work, args=(process,), daemon=True) for work in (self._work, self._read)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def end(self) -> None:
         """Wait until the broker that has ended is noticed."""
-        if self._thread is not None:
-            self._thread.join(30)
-            assert not self._thread.is_alive()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+    def _read(self, process: WarrenProcess) -> None:
+        try:
+            channel = connect(process).channel()
+            channel.queue_declare("events", durable=True, arguments=_STREAM)
+            channel.basic_qos(prefetch_count=100)
+            while True:
+                first = {"x-stream-offset": "first"}
+                for method, _, _ in channel.consume("events", arguments=first, inactivity_timeout=0.2):
+                    if method is None:
+                        break  # at the end, or while a read fails
+                    assert method.delivery_tag is not None
+                    channel.basic_ack(method.delivery_tag)
+                channel.cancel()
+        except (AMQPError, OSError):
+            pass
 
     def _work(self, process: WarrenProcess) -> None:
         try:
@@ -116,10 +139,18 @@ class FailingReads(Life):
             which = chooser.choice([LOG, BOTH, BOTH, STREAMS])
             self.disk.fail(which, one_of=chooser.choice([1, 1, 2, 5]))
             self._load_for(load, chooser.uniform(0.1, 1.5))
+            if which != STREAMS:  # of a stream nothing may be sealed yet
+                self._until_reached(load)
             if chooser.random() < 0.3:
                 return  # the end comes while they fail
             self.disk.heal()
             self._load_for(load, chooser.uniform(0.05, 0.5))
+
+    def _until_reached(self, load: Load) -> None:
+        """Load until one more read has failed, or for long enough that one should have."""
+        failed = self.disk.failed
+        end_at = time.monotonic() + REACHED_WITHIN_S
+        load.run_until(lambda: self.disk.failed > failed or time.monotonic() > end_at)
 
     def _load_for(self, load: Load, seconds: float) -> None:
         end_at = time.monotonic() + seconds
@@ -143,7 +174,7 @@ def small_store(chooser: random.Random) -> dict[str, object]:
     return {
         "store.segment_bytes": chooser.choice([64 << 10, 64 << 10, 1 << 20]),
         "store.checkpoint_bytes": chooser.choice([64 << 10, 2 << 20]),
-        "store.memory_bytes": chooser.choice([0, 0, 256 << 10]),
+        "store.memory_bytes": chooser.choice([0, 0, 64 << 10]),
         "store.paging_watermark": chooser.choice(["0.2", "0.001"]),
         "store.compaction_bytes_per_s": 1 << 30,
         "store.scrub_bytes_per_s": 1 << 30,
@@ -200,6 +231,7 @@ def test_reads_that_fail_for_a_while_lose_nothing(tmp_path: Path, number: int) -
         life.process.kill()
         print(life.summary(), f"{len(life.keeper.queues)} queues", f"{len(life.keeper.offsets)} in the stream")
         print(f"{disk.failed} reads failed")
+    assert disk.failed > 0, "the attack has reached nothing"
     assert life.history.counts["confirmed"] > 0
     assert "damaged on disk" not in process.log() and "are lost" not in process.log()
 
