@@ -576,19 +576,32 @@ def commit(client: Attacker) -> None:
 
 @attack
 def commit_of_large_messages(ports: Ports) -> None:
-    """One tx.commit of 300 messages of 1 MiB."""
+    """Commits of 60 messages of 1 MiB, which are as large as they may be."""
     client = transaction(ports)
-    client.pump(publish_frames("", "committed", MEGABYTE, STORED) for _ in range(300))
-    commit(client)
+    for _ in range(5):
+        client.pump(publish_frames("", "committed", MEGABYTE, STORED) for _ in range(60))
+        commit(client)
 
 
 @attack
 def commit_of_many_messages(ports: Ports) -> None:
-    """One tx.commit of 200,000 messages."""
+    """Commits of 50,000 messages, which are about as large as they may be."""
     client = transaction(ports)
     batch = publish_frames("", "committed", b"x" * 100, STORED) * 1_000
-    client.pump(batch for _ in range(200))
-    commit(client)
+    for _ in range(4):
+        client.pump(batch for _ in range(50))
+        commit(client)
+
+
+@attack
+def transactions_without_end(ports: Ports) -> None:
+    """Twenty channels that publish 300 MiB each in a transaction; it is too large long before that."""
+    for _ in range(20):
+        client = transaction(ports)
+        with contextlib.suppress(ConnectionError):
+            client.pump(publish_frames("", "committed", MEGABYTE, STORED) for _ in range(300))
+            commit(client)
+        client.close()
 
 
 @attack

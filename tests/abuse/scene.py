@@ -45,6 +45,7 @@ NARROW: dict[str, Limits] = {
     "commit-for-many-queues": Limits(800 << 20, 1 << 30),
     "commit-of-many-acks": Limits(800 << 20, 1 << 30),
     "commit-of-requeues": Limits(800 << 20, 1 << 30),
+    "transactions-without-end": Limits(800 << 20, 1 << 30),
     "filters-of-everything": Limits(400 << 20, 512 << 20),
     "many-filters-of-everything": Limits(400 << 20, 512 << 20),
 }

@@ -43,6 +43,7 @@ LONG = frozenset(
         "snapshot-of-what-is-unacked",
         "thousands-of-drains",
         "tls-peers-that-do-not-read",
+        "transactions-without-end",
         "unfinished-bodies",
         "unread-listings",
         "uploads-that-stop",

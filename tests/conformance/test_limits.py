@@ -144,6 +144,48 @@ def test_unacked_messages_of_a_channel_are_limited() -> None:
     assert len(other.deliveries()) == 2
 
 
+@rule("abuse.counts", "A transaction has a limited size: a publish beyond it is 406, and nothing of it is done.")
+def test_the_size_of_a_transaction_is_limited() -> None:
+    body = bytes(10_000)
+    harness = Harness(transaction_max_bytes=4 * 11_500)
+    client = harness.channel()
+    client.declare("q")
+    client.publish("", "q", b"acked")
+    client.call(1, m.TxSelect())
+    for end in (m.TxCommit(), m.TxRollback(), m.TxCommit()):
+        client.feed(publish_frames("", "q", body) * 4)
+        client.call(1, end)
+    assert harness.queue("q").ready_count == 9
+    client.get("q")
+    client.send(1, m.BasicAck(1, False))
+    client.feed(publish_frames("", "q", body) * 4)
+    before = harness.broker.log.resident_bytes
+    client.feed(publish_frames("", "q", body))
+    refusal = client.refusal()
+    assert (refusal.scope, refusal.code, refusal.method) == ("channel", 406, m.BasicPublish)
+    assert "with 5 messages is too large (maximum 46000): commit more often" in refusal.text
+    harness.check()
+    assert (harness.queue("q").ready_count, harness.queue("q").unacked_count) == (9, 0)
+    assert harness.broker.log.resident_bytes < before - 4 * len(body)
+
+
+@rule("abuse.counts", "One message may be larger than a transaction; each queue that a message goes to counts.")
+def test_a_transaction_takes_one_message_of_any_size() -> None:
+    harness = Harness(transaction_max_bytes=20_000)
+    client = harness.channel()
+    for at in range(200):
+        client.declare(f"q{at}")
+        client.bind(f"q{at}", "amq.fanout")
+    client.call(1, m.TxSelect())
+    for exchange, key, body in (("", "q0", bytes(100_000)), ("amq.fanout", "", b"")):
+        client.feed(publish_frames(exchange, key, body))
+        client.call(1, m.TxCommit())
+    assert [harness.queue(f"q{at}").ready_count for at in (0, 199)] == [2, 1]
+    client.feed(publish_frames("amq.fanout", "", b""))
+    client.feed(publish_frames("amq.fanout", "", b""))
+    assert client.refusal().code == 406
+
+
 @rule("abuse.counts", "A vhost has a limited number of queues: 406; existing ones may be declared again.")
 def test_queues_of_a_vhost_are_limited() -> None:
     harness = Harness(queues_per_vhost_max=2)

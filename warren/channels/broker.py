@@ -102,6 +102,7 @@ class Limits:
         self.handshake_timeout_s: float = 10.0
         self.consumers_per_channel_max: int = 10000
         self.unacked_per_channel_max: int = 500000
+        self.transaction_max_bytes: int = 1 << 26
         self.delivery_timeout_s: float = 1800.0  # 0: none
         self.send_timeout_s: float = 30.0  # 0: none
         self.queues_per_vhost_max: int = 1000000

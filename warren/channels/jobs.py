@@ -78,14 +78,10 @@ class ConnectionJobs(Job):
 
 
 class Returning:
-    """Gives deliveries of a channel back to their queues. ``need``: whether something of it is written.
+    """Gives deliveries of a channel back to their queues. ``need``: whether something of it is written."""
 
-    `in_one`: all of it is in one batch, however much that is.
-    """
-
-    def __init__(self, ledger: DeliveryLedger, *, in_one: bool = False) -> None:
+    def __init__(self, ledger: DeliveryLedger) -> None:
         self.need: i64 = NOTHING
-        self._in_one: bool = in_one
         self._ledger = ledger
         self._queues: dict[Queue, None] = {}
         self._last: Queue | None = None
@@ -125,7 +121,7 @@ class Returning:
             return
         steps.left -= KEPT_STEPS
         kept = keeper is not None and requeue and (keeper.retries.counts or delay_ms > 0)
-        if (rewritten or kept) and not self._in_one:
+        if rewritten or kept:
             steps.wrote(delivery.message.memory_bytes)
             if self.need == NOTHING:
                 self.need = PACED

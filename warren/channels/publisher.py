@@ -199,7 +199,7 @@ class Publisher:
         `holds`: the caller holds the batch.
 
         Raises:
-            ChannelException: 404, the exchange is gone; 406, routing it is too much work.
+            ChannelException: 404, the exchange is gone; 406, routing it is too much work, or its transaction is full.
         """
         vhost = self._channel.vhost
         transaction = self._channel.transaction
@@ -226,10 +226,14 @@ class Publisher:
             claimed = self._keys_of(message)
             if claimed is not None and message.persistent and not holds:
                 return OnceMore(self, route, message, keys, header, wants_hold=True)
+        buffered: BufferedPublish | None = None
+        if transaction is not None:
+            buffered = BufferedPublish(message, route.exchange, queues, holders, rememberers, route.mandatory)
+            transaction.check_room(buffered)
         if self.watcher is not None:
             self.watcher.published(keys, message, queues)
-        if transaction is not None:
-            transaction.add(BufferedPublish(message, route.exchange, queues, holders, rememberers, route.mandatory))
+        if transaction is not None and buffered is not None:
+            transaction.add(buffered)
             return None
         if rememberers is not None:
             self._connection.units_left -= remember_in(rememberers, message)

@@ -3,18 +3,23 @@
     tx.select      the channel has a `Transaction` from now on; one with confirms has none: 406
     basic.publish  routed at once, and kept with the queues that it goes to
     basic.ack      the deliveries leave the ledger and are kept, unacked; so with basic.nack and basic.reject
-    tx.commit      `Commit`: publishes, then acknowledgements, then requeues; the answer waits for the disk,
-                   and for the declarations of the queues
+    tx.commit      `Commit`: publishes, acknowledgements and rejections in one commit of the log, then requeues;
+                   the answer waits for the disk, and for the declarations of the queues
     tx.rollback    `Rollback`: publishes are forgotten, deliveries are back in the ledger, unacked
 
 1. Nothing of it is visible to anybody before tx.commit.
-2. All of it is in one frame of the log, and so on disk or not, as a whole.
+2. All of it but requeues is in one commit of the log, and so on disk or not, as a whole. Others wait for that commit:
+   so it has a limit (7). Requeues follow in portions (``msgstore.log.own_writes``): a crash requeues deliveries anyway.
 3. tx.commit takes the current content: the channel has a new transaction when its commit begins, not when it is done.
 4. A queue that was deleted since the publish takes nothing. If one queue refuses a publish, the others still get it:
    the channel is closed with 406 for a partial completion, and the refused message is lost.
 5. A channel that ends gives back the deliveries that it has acknowledged, the oldest first.
 6. Its publishes count as memory of queues until they are committed or forgotten. They cannot leave memory, so messages
    that wait in queues do.
+7. The publishes of one transaction have at most ``limits.transaction_max_bytes``, and one message more. A publish
+   beyond that is refused when it comes, with 406, and the transaction ends with its channel: nothing of it is done.
+   Acknowledgements have the limit of unacked deliveries. Transactions of the broker's own connections have no limit:
+   their maker cuts them into pieces (``server.staging.staged_batch``).
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.own_writes import NOTHING
 from warren.queues.delivery import Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Job, Steps
 from warren.queues.origin import CHANNEL, PROMISED
@@ -46,6 +52,10 @@ if TYPE_CHECKING:
 
 # The part of a transaction of the broker's own that is committed at once.
 ROWS_AT_ONCE: Final = 16384
+# The size of a publish besides its message, and for each of its queues: its work is counted as bytes that take as long.
+PUBLISH_BYTES: Final = 512
+PLACE_BYTES: Final = 128
+NO_LIMIT: Final = 1 << 60
 # Extra steps of the first acknowledgement in a queue: the frame of the log lists the removed messages of each queue.
 QUEUE_STEPS: Final = 2
 
@@ -78,24 +88,48 @@ class BufferedPublish:
         each: i64 = 1 + STORED_STEPS if self.message.persistent else 1
         return 1 + each * i64(len(self.queues))
 
+    def size(self) -> i64:
+        """Return its part of the limit of a transaction (7)."""
+        return PUBLISH_BYTES + PLACE_BYTES * i64(len(self.queues)) + self.message.memory_bytes
+
     def left(self) -> list[Receiver]:
         """Return the queues that it goes to; a queue that was deleted since the publish takes nothing."""
         return [queue for queue in self.queues if not queue.deleted]
 
 
 class Transaction:
-    """The publishes and acknowledgements of a transactional channel since tx.select or the last commit."""
+    """The publishes and acknowledgements of a transactional channel since tx.select or the last commit.
 
-    def __init__(self, log: MessageLog) -> None:
+    `max_bytes`: the limit of its publishes (7).
+    """
+
+    def __init__(self, log: MessageLog, max_bytes: i64 = NO_LIMIT) -> None:
         self.publishes: list[BufferedPublish] = []
         self._log = log
+        self._max_bytes: i64 = max_bytes
+        self._bytes: i64 = 0
         self._memory_bytes: i64 = 0  # of those that are not committed
         self.acked: list[Delivery] = []
         self.rejected: list[tuple[Delivery, bool, bool]] = []  # with: requeue, failed
 
+    def check_room(self, publish: BufferedPublish) -> None:
+        """Make sure that there is room for a publish.
+
+        Raises:
+            ChannelException: 406, the transaction would be too large.
+        """
+        size: i64 = self._bytes + publish.size()
+        if size > self._max_bytes and self.publishes:
+            text = (
+                f"transaction of {int(size)} bytes with {len(self.publishes) + 1} messages is too large (maximum "
+                f"{int(self._max_bytes)}): commit more often, or raise limits.transaction_max_bytes"
+            )
+            raise ChannelException(PRECONDITION_FAILED, text)
+
     def add(self, publish: BufferedPublish) -> None:
         """Keep a publish until the commit."""
         self.publishes.append(publish)
+        self._bytes += publish.size()
         self._memory_bytes += publish.message.memory_bytes
         self._log.resident_bytes += publish.message.memory_bytes
 
@@ -162,15 +196,15 @@ class BufferRun(DeliveryRun):
 
 
 class Commit(Job):
-    """tx.commit: publishes, then acknowledgements, then requeues.
+    """tx.commit: publishes, then acknowledgements and rejections, then requeues.
 
-    The batch of the log is held open until all of it is done (2); a commit that is done at once need not hold it. Two
-    long commits do not hold the same batch: the second one waits. So does a message that may repeat one that is under
-    way (`SeenKeys` (8)).
+    The batch of the log is held open until all but the requeues is done (2); a commit that is done at once need not
+    hold it. Two long commits do not hold the same batch: the second one waits. So does a message that may repeat one
+    that is under way (`SeenKeys` (8)).
 
     If `check` does not pass, the commit is rolled back and answered with tx.rollback-ok: publishes are forgotten, and
     the channel has to put back the answered deliveries. `note` is called when all of it is done and nothing was
-    refused: records that it stores are in the same frame.
+    refused: records that it stores are in the same commit.
     """
 
     def __init__(
@@ -188,19 +222,37 @@ class Commit(Job):
         self._transaction = transaction
         self._next_publish: int = 0
         self._next_rejected: int = 0
+        self._next_requeued: int = 0
         self._settled: dict[Queue, None] = {}  # queues of the acknowledged deliveries
         self._woken: list[Queue] | None = None  # the same, once all is settled
         self._next_woken: int = 0
-        self._returning = Returning(channel.ledger, in_one=True)
+        self._returning = Returning(channel.ledger)
         self._partial: bool = False
         self._repeats: bool = False  # some was published before, and may be on its way to the disk
         self._holds: bool = False
         self._is_checked: bool = False
+        self._is_stored: bool = False  # all but the requeues is in the log, or on its way to it
+        self._batch: int = 0  # with which it is, 0: with one that is closed
         self._spread: Spread | None = None  # of the next publish, if that has begun
         self._ticket: i64 = 0  # of the latest declaration of a queue with the messages
         transaction.acked.reverse()  # it is taken from the end, the oldest first
 
+    def need(self) -> i64:
+        return self._returning.need if self._is_stored else NOTHING
+
     def go_on(self, steps: Steps) -> bool:
+        if not self._is_stored:
+            if not self._store(steps):
+                return False
+            if not self._is_stored:
+                return True  # it was rolled back
+        if not (self._requeue(steps) and self._returning.end(steps) and self._wake(steps)):
+            return False
+        self._answer()
+        return True
+
+    def _store(self, steps: Steps) -> bool:
+        """Do all but the requeues; True when that is done, or the check has not passed."""
         log = self._channel.shared.log
         if not self._holds:
             if self._is_longer_than(steps.left) or self._has_to_wait():
@@ -220,14 +272,17 @@ class Commit(Job):
                 if self._channel.is_open():
                     self._channel.reply(m.TxRollbackOk())
                 return True
-        if not (self._publish(steps) and self._settle(steps) and self._put_back(steps)):
-            return False
-        if not (self._returning.end(steps) and self._wake(steps)):
+        if not (self._publish(steps) and self._settle(steps) and self._drop(steps)):
             return False
         if self._note is not None and not self._partial:
             self._note()
         self._end()
-        self._answer()
+        self._is_stored = True
+        if not self._partial:
+            self._batch = log.close_soon(self._channel.sync_confirms)
+            if self._repeats and not self._batch:
+                log.force()
+                self._batch = int(log.batch.number)
         return True
 
     def _end(self) -> None:
@@ -300,14 +355,30 @@ class Commit(Job):
                 steps.left -= QUEUE_STEPS
         return True
 
-    def _put_back(self, steps: Steps) -> bool:
+    def _drop(self, steps: Steps) -> bool:
         rejected = self._transaction.rejected
         while self._next_rejected < len(rejected):
             if steps.left <= 0:
                 return False
             delivery, requeue, failed = rejected[self._next_rejected]
             self._next_rejected += 1
-            self._returning.put_back(delivery, steps, requeue=requeue, failed=failed)
+            if requeue:
+                steps.left -= 1
+            else:
+                self._returning.put_back(delivery, steps, requeue=False, failed=failed)
+        return True
+
+    def _requeue(self, steps: Steps) -> bool:
+        rejected = self._transaction.rejected
+        while self._next_requeued < len(rejected):
+            if steps.left <= 0:
+                return False
+            delivery, requeue, failed = rejected[self._next_requeued]
+            self._next_requeued += 1
+            if requeue:
+                self._returning.put_back(delivery, steps, requeue=True, failed=failed)
+            else:
+                steps.left -= 1
         return True
 
     def _wake(self, steps: Steps) -> bool:
@@ -330,13 +401,8 @@ class Commit(Job):
             error = ChannelException(PRECONDITION_FAILED, "partial tx completion")
             channel.connection.refuse(channel, error, TX_COMMIT)
             return
-        log = channel.shared.log
-        batch = log.close_soon(channel.sync_confirms)
-        if self._repeats and not batch:
-            log.force()
-            batch = int(log.batch.number)
         if channel.is_open():
-            channel.reply(m.TxCommitOk(), int(self._ticket), batch)
+            channel.reply(m.TxCommitOk(), int(self._ticket), self._batch)
 
 
 class Rollback(Job):
@@ -375,7 +441,7 @@ def tx_select(channel: Session) -> None:
     if channel.confirms is not None:
         raise ChannelException(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
     if channel.transaction is None:
-        channel.transaction = Transaction(channel.shared.log)
+        channel.transaction = new_transaction(channel)
     channel.reply(m.TxSelectOk())
 
 
@@ -421,5 +487,12 @@ def _taken_from(channel: Session) -> Transaction:
     transaction = channel.transaction
     if transaction is None:
         raise ChannelException(PRECONDITION_FAILED, "channel is not transactional")
-    channel.transaction = Transaction(channel.shared.log)
+    channel.transaction = new_transaction(channel)
     return transaction
+
+
+def new_transaction(channel: Session) -> Transaction:
+    """Return an empty transaction of `channel`, with its limit (7)."""
+    connection = channel.connection
+    max_bytes: i64 = NO_LIMIT if connection.is_direct else connection.broker.limits.transaction_max_bytes
+    return Transaction(channel.shared.log, max_bytes)

@@ -865,6 +865,7 @@ def _engine_limits(settings: Settings, clients_max: int) -> Limits:
     limits.handshake_timeout_s = given.handshake_timeout_s
     limits.consumers_per_channel_max = given.consumers_per_channel_max
     limits.unacked_per_channel_max = given.unacked_per_channel_max
+    limits.transaction_max_bytes = given.transaction_max_bytes
     limits.delivery_timeout_s = given.delivery_timeout_s
     limits.send_timeout_s = given.send_timeout_s
     limits.queues_per_vhost_max = given.queues_per_vhost_max

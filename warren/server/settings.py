@@ -177,6 +177,12 @@ class LimitSettings:
         default=500_000,
         metadata=about(integer_kind(1, 100 * _MILLION), "most deliveries of a channel waiting for their ack"),
     )
+    transaction_max_bytes: int = field(
+        default=64 << 20,
+        metadata=about(
+            size_kind(1 << 20, 1 << 40), "size of the publishes of a transaction above which further ones are refused"
+        ),
+    )
     delivery_timeout_s: float = field(
         default=1800.0,
         metadata=about(

@@ -31,7 +31,7 @@ from warren.channels.jobs import Reply
 from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT, PreparedPublish
 from warren.channels.session import Session
 from warren.channels.topology import check_name, run_topology
-from warren.channels.transaction import ROWS_AT_ONCE, Commit, Rollback, Transaction
+from warren.channels.transaction import ROWS_AT_ONCE, Commit, Rollback, Transaction, new_transaction
 from warren.msgstore.log.message import HEADER_AT, Envelope, Message
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import Job, Steps
@@ -669,7 +669,7 @@ class StompSession(Session):
             raise ConnectionException(SYNTAX_ERROR, f"there is a transaction '{name[:64]}' already")
         if len(self._transactions) >= TRANSACTIONS_MAX:
             raise ConnectionException(NOT_ALLOWED, f"more than {TRANSACTIONS_MAX} transactions at a time")
-        self._transactions[name] = Transaction(self.shared.log)
+        self._transactions[name] = new_transaction(self)
         self.receipt_when_done(frame)
 
     def commit(self, frame: Frame) -> None:

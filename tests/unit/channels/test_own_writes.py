@@ -87,6 +87,14 @@ def leave(client: Client) -> None:
     client.send(1, m.ChannelClose(200, "", 0, 0))
 
 
+def quorum_in_a_transaction(client: Client) -> None:
+    fill(client, "q", arguments={"x-queue-type": "quorum"})
+    client.call(1, m.TxSelect())
+    client.consume("q", "c")
+    client.take()
+    client.send(1, m.BasicNack(0, True, True), m.BasicCancel("c", True))
+
+
 def is_back(harness: Harness) -> bool:
     queue = harness.queue("q")
     return (queue.ready_count, queue.unacked_count) == (COUNT, 0)
@@ -127,6 +135,9 @@ CASES = {
     ),
     "history": Case(remember, bind_to_history, lambda harness: harness.queue("q").ready_count == COUNT, adds=True),
     "a consumer of a quorum queue leaves": Case(quorum, leave, is_back, waits_for_space=False),
+    "a transaction gives all back": Case(
+        quorum_in_a_transaction, lambda client: client.send(1, m.TxCommit()), is_back, waits_for_space=False
+    ),
     "each delivery is given back": Case(quorum, give_back_each, lambda harness: True, waits_for_space=False),
     "delayed retry": Case(quorum_with_delay, leave, is_held, waits_for_space=False),
     "nack of all": Case(out_of_plain, lambda client: client.send(1, m.BasicNack(0, True, False)), has_letters),

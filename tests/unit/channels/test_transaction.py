@@ -7,11 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from engine_harness import Harness, publish_frames
+import trio
+from durable_harness import SHAPE, DurableHarness
+from engine_harness import USER, Harness, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.channels.transaction import BufferedPublish
+from warren.server.direct_clients import DirectClients
 
 from .transacting import begin, put
 
@@ -57,6 +60,47 @@ def test_a_long_commit_is_one_frame_of_the_log_although_its_connection_is_lost()
     got = other.get("q")
     assert got is not None and got.content is not None
     assert got.content.body == b"0"
+
+
+@pytest.mark.parametrize("jobs", [0, 1, 2, 3])
+def test_requeues_follow_their_commit_and_a_crash_between_leaves_a_whole(jobs: int) -> None:
+    """Publishes, acknowledgements and drops are there or not, as one; requeued messages are there in any case."""
+    harness = DurableHarness(shape=SHAPE._replace(frame_bytes=1 << 16))
+    client = harness.channel()
+    client.declare("q", durable=True, arguments={"x-queue-type": "quorum"})
+    client.declare("new", durable=True)
+    count = 60
+    client.feed(publish_frames("", "q", bytes(2_000), properties={"delivery_mode": 2}) * count)
+    harness.write()
+    harness.broker.log.batch_bytes = 1 << 15
+    client.consume("q", "c")
+    client.take()
+    client.call(1, m.TxSelect())
+    client.feed(publish_frames("", "new", b"x" * 100, properties={"delivery_mode": 2}) * 3)
+    client.send(1, m.BasicAck(1, False), m.BasicNack(2, False, False), m.BasicNack(0, True, True))
+    harness.store.jobs_left = jobs
+    client.feed(method_frame(1, m.BasicCancel("c", True)) + method_frame(1, m.TxCommit()))
+    harness = harness.restart(clean=False)
+    queue, new = harness.queue("q"), harness.queue("new")
+    assert (queue.ready_count, new.ready_count) == ((count, 0) if jobs == 0 else (count - 2, 3))
+    harness.check()
+
+
+def test_a_transaction_of_the_broker_itself_has_no_limit() -> None:
+    harness = Harness(transaction_max_bytes=1)
+    harness.channel().declare("q")
+
+    clients = DirectClients(harness.broker, harness.settle)
+
+    async def fill() -> int:
+        with clients.open(USER, "/") as direct:
+            await direct.begin_transaction()
+            await direct.put(publish_frames("", "q", bytes(1_000)) * 20)
+            transaction = direct.session.transaction
+            assert transaction is not None
+            return len(transaction.publishes)
+
+    assert trio.run(fill) == 20
 
 
 def buffered() -> int:

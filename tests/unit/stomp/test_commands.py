@@ -382,6 +382,21 @@ def test_a_commit_that_a_queue_would_refuse_does_not_happen_at_all(harness: Harn
     harness.check()
 
 
+def test_a_send_beyond_the_size_of_a_transaction_is_refused_and_nothing_of_it_is_done() -> None:
+    harness = Harness(transaction_max_bytes=30_000)
+    client = stomp_client(harness)
+    for name in ("a", "b"):
+        client.send("BEGIN", transaction=name)
+    for name in ("a", "b", "a", "b"):
+        client.send("SEND", b"x" * 10_000, destination="/queue/q", transaction=name)
+    assert client.send("COMMIT", transaction="a", receipt="r")[0].command == "RECEIPT"
+    error = client.refused("SEND", b"x" * 10_000, destination="/queue/q", transaction="b", receipt="s")
+    assert error.headers["message"] == "precondition_failed" and error.headers["receipt-id"] == "s"
+    assert b"too large (maximum 30000)" in error.body
+    assert int(harness.vhost.queues["q"].ready_count) == 2
+    harness.check()
+
+
 def test_refusals_read_as_those_of_rabbitmq(harness: Harness) -> None:
     error = StompClient(harness).connect(login="ann", passcode="wrong")
     assert (error.headers["message"], error.body) == ("Bad CONNECT", b"Access refused for user 'ann'")
