@@ -47,6 +47,8 @@ from warren.amqp10.performatives import (
     frame,
 )
 from warren.amqp10.values import Described, Symbol, UByte, UInt, ULong, decode, encode
+from warren.amqp_client.blocking import BlockingConnection
+from warren.amqp_client.connection import Login
 
 ROUNDS: Final = 5
 SECONDS: Final = 3.0
@@ -300,20 +302,9 @@ def flow_1_0(
 
 def channel(port: int) -> tuple[socket.socket, Reader]:
     """Return a connection with channel 1 open."""
-    sock = connect(port)
-    reader = Reader(sock, size_0_9_1)
-    sock.sendall(m.PROTOCOL_HEADER)
-    for calls in (
-        [m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")],
-        [m.ConnectionTuneOk(2047, 131072, 0), m.ConnectionOpen("/", "", False)],
-    ):
-        while not reader.frames():
-            pass
-        sock.sendall(b"".join([method_frame(0, call) for call in calls]))
-    while not reader.frames():
-        pass
-    call(sock, reader, m.ChannelOpen(""))
-    return sock, reader
+    connection = BlockingConnection(connect(port), "the broker", Login())
+    connection.enter()
+    return connection.sock, Reader(connection.sock, size_0_9_1)
 
 
 def call(sock: socket.socket, reader: Reader, method: object) -> None:

@@ -16,11 +16,12 @@ from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
 from warren.amqp.field_table import encode_table
 from warren.amqp.methods import METHOD_IDS, PROTOCOL_HEADER
+from warren.amqp_client import frames
+from warren.amqp_client.blocking import closed_by_peer
 
 DEADLINE_S = 60.0
 FRAME_MAX_BYTES = 131072
 READ_BYTES = 1 << 18
-CLOSES = {METHOD_IDS[m.ConnectionClose], METHOD_IDS[m.ChannelClose]}
 
 
 def login_frames(user: str, password: str, vhost: str, heartbeat_s: int = 0) -> bytes:
@@ -42,10 +43,9 @@ def publish_frames(
         name: encode_table(value) if isinstance(value, dict) else value for name, value in (properties or {}).items()
     }
     room = FRAME_MAX_BYTES - m.FRAME_OVERHEAD_BYTES
-    frames = [method_frame(channel, m.BasicPublish(0, exchange, key, False, False))]
-    frames.append(frame(m.FRAME_HEADER, channel, content_header(encoded, len(body))))
-    frames += [frame(m.FRAME_BODY, channel, body[at : at + room]) for at in range(0, len(body), room)]
-    return b"".join(frames)
+    header = frame(m.FRAME_HEADER, channel, content_header(encoded, len(body)))
+    parts = [frames.body_frame(channel, body[at : at + room]) for at in range(0, len(body), room)]
+    return b"".join([frames.publish_method(channel, exchange, key), header, *parts])
 
 
 def _piece(source: Iterator[bytes]) -> bytes:
@@ -132,22 +132,15 @@ class Attacker:
         wanted = METHOD_IDS[kind]
         while True:
             at = 0
-            unread = self._unread
-            while len(unread) - at >= 8:
-                size = int.from_bytes(unread[at + 3 : at + 7], "big")
-                if len(unread) - at < size + 8:
-                    break
-                payload = bytes(unread[at + 7 : at + 7 + size])
-                is_method = unread[at] == m.FRAME_METHOD
-                number = int.from_bytes(unread[at + 1 : at + 3], "big")
-                at += size + 8
-                if not is_method:
+            for found in frames.frames(self._unread, 0, len(self._unread)):
+                at = found.end
+                if found.kind != m.FRAME_METHOD:
                     continue
-                method_id = int.from_bytes(payload[:4], "big")
-                if method_id in CLOSES:
-                    raise ConnectionError(f"the broker closes: {payload[7 : 7 + payload[6]].decode()}")
-                if number == channel and method_id == wanted:
-                    del unread[:at]
+                closed = closed_by_peer("the broker", self._unread, found)
+                if closed is not None:
+                    raise ConnectionError(str(closed))
+                if found.channel == channel and frames.method_id(self._unread, found) == wanted:
+                    del self._unread[:at]
                     return
-            del unread[:at]
+            del self._unread[:at]
             self._receive()
