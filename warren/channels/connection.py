@@ -52,6 +52,7 @@ from warren.channels.peer import CLOSE_TIMEOUT_S, NO_LIMIT_S
 from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import PAUSED_COMMIT, PAUSED_TURN, PAUSED_WORK
 from warren.channels.topology import TOPOLOGY_METHODS, handle_topology
+from warren.channels.topology_growth import growth_bytes
 from warren.vhosts.limits import MAX_CHANNELS, is_reached
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -151,7 +152,8 @@ class Connection(FastConnection):
             if self._gate.is_full():
                 self.pause(PAUSED_COMMIT)
                 return False
-            if self.broker.has_alarm("memory") and not self._may_grow(channel, method):
+            if self.broker.has_alarm("memory") and not self.has_growth_left(growth_bytes(channel, method)):
+                self.publisher_blocked()
                 return False
             handle_topology(channel, method)
             return True

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from warren.channels.broker import Broker
 
 PEER: Final = "management"
-# What a span says: management does what a client of 0-9-1 would do.
+# For spans.
 PROTOCOL: Final = "AMQP 0-9-1"
 # More work than any number of commands can ask for at a time: a turn of the API is not that of a client.
 UNLIMITED_UNITS: Final = 1 << 60
@@ -77,7 +77,6 @@ class Publish:
 
     def __init__(self, exchange: str, routing_key: str, properties: bytes, body: bytes) -> None:
         self.prepared = PreparedPublish(exchange, routing_key, properties, mandatory=True)
-        self.header_bytes: i64 = PROPERTIES_AT + len(properties)
         self.body = body
 
 
@@ -255,9 +254,9 @@ class DirectSession(Session):
             return False
         publish.prepared.find_route(self)
         limit = self.connection.frame_max_bytes
-        if publish.header_bytes > limit:
+        size = PROPERTIES_AT + len(publish.prepared.tail) - 1
+        if size > limit:
             # A client could not be sent it: a content header is one frame.
-            size = int(publish.header_bytes)
             text = f"type 2, {size} octets: {{frame_too_large,{size},{limit - FRAME_OVERHEAD_BYTES}}}"
             raise ConnectionException(FRAME_ERROR, text)
         if self.confirms is None:

@@ -19,7 +19,7 @@ sessions (`channels.session`). A protocol derives from it, and adds how bytes be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -54,7 +54,7 @@ from warren.channels.shared import (
     PAUSED_WORK,
     Shared,
 )
-from warren.channels.topology_growth import GrowthShare, growth_bytes
+from warren.channels.topology_growth import GrowthShare
 from warren.queues.long_work import Job
 from warren.queues.queue import Queue
 from warren.queues.turns import Turns
@@ -342,11 +342,8 @@ class Peer:
 
     # --- shortages --------------------------------------------------------------------------------------------------
 
-    def has_growth_left(self, channel: Session, method: Any) -> bool:
-        """Tell whether `method` may add to topology while memory is short, and count it."""
-        return self._has_growth_left(growth_bytes(channel, method))
-
-    def _has_growth_left(self, size_bytes: i64) -> bool:
+    def has_growth_left(self, size_bytes: i64) -> bool:
+        """Tell whether topology may grow by so much although memory is short, and count it."""
         if size_bytes == 0:
             return True
         growth = self._growth
@@ -356,20 +353,14 @@ class Peer:
         return self.broker.growth.allows(growth, size_bytes)
 
     def check_growth(self, size_bytes: i64) -> None:
-        """Make sure that topology may grow by so much although memory is short, and count it.
+        """Make sure of `has_growth_left`.
 
         Raises:
             ChannelException: 406.
         """
-        if not self._has_growth_left(size_bytes):
-            raise memory_short()
-
-    def _may_grow(self, channel: Session, method: Any) -> bool:
-        """Tell whether topology may grow by `method` although memory is short; else wait until it is not."""
-        if self.has_growth_left(channel, method):
-            return True
-        self.publisher_blocked()
-        return False
+        if not self.has_growth_left(size_bytes):
+            text = "memory is short: nothing can be declared or bound until the memory alarm is over"
+            raise ChannelException(PRECONDITION_FAILED, text)
 
     def publisher_blocked(self) -> None:
         """Memory or disk is short, or the disk is behind, and this connection publishes."""
@@ -600,10 +591,3 @@ class Peer:
         self.broker.ended.append(self)
         if self.is_known:
             self.broker.events.connection_closed(self)
-
-
-def memory_short() -> ChannelException:
-    """Return the refusal of topology that would grow."""
-    return ChannelException(
-        PRECONDITION_FAILED, "memory is short: nothing can be declared or bound until the memory alarm is over"
-    )
