@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline lake-example fuzz abuse soak crashtest lake-kills spark-kills mutants mutants-rules mutants-cluster protocol cluster-faults cluster-partitions screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline lake-example fuzz abuse soak churn crashtest lake-kills spark-kills mutants mutants-rules mutants-cluster protocol cluster-faults cluster-partitions screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -94,6 +94,9 @@ abuse: setup-test ## what hostile peers cost an innocent one; a million methods 
 
 soak: setup-test ## a seeded mixture of everything for HOURS=1, with faults; contents, memory and disk are judged (SEED=7)
 	cd tests && ../.venv/bin/python -m soak --hours $(or $(HOURS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+churn: setup-test ## clients of all protocols, users, vhosts and links come and go N=80 times; live objects are as before
+	cd tests && WARREN_TEST_CHURN_ROUNDS=$(or $(N),80) ../$(PYTEST) -q -s integration/test_churn.py $(ARGS)
 
 # As long as one likes: more of it, or other suites with a long form, go into these two lines.
 CRASHTEST := WARREN_TEST_CRASH_CYCLES=$${WARREN_TEST_CRASH_CYCLES:-500} \

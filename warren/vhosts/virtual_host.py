@@ -195,9 +195,10 @@ class VirtualHost(QueueHost):
         return self._sorted_version == self.topology_version
 
     def keep_sorted(self, queues: list[Queue], version: int) -> None:
-        """Keep the sorted queues of a version of the topology; the sorting yielded to others meanwhile."""
-        self._sorted_version = version
-        self._sorted_queues = queues
+        """Keep the sorted queues of a version of the topology, unless it changed while they were sorted."""
+        if version == self.topology_version:
+            self._sorted_version = version
+            self._sorted_queues = queues
 
     def retained(self) -> RetainedMessages:
         """Return the retained messages of the vhost's topics."""
@@ -435,6 +436,7 @@ class VirtualHost(QueueHost):
             if not claims:
                 del self.claims_of[queue.source_name]
         self.topology_version += 1
+        self._sorted_queues = []  # it refers to deleted queues, and these to us
         ticket = 0
         if queue.durable:
             ticket = self._journal.append(QueueDelete(self.name, queue.name))
@@ -620,6 +622,7 @@ class VirtualHost(QueueHost):
         """Break the remaining references: the vhost is empty, and otherwise only the cyclic collector could free it."""
         self._letters = None
         self._policy_run = None
+        self._sorted_queues = []
 
     def _take_policies(self, queue: Queue) -> QueueRules:
         """Find the policies of a queue; return its rules by them and its arguments."""

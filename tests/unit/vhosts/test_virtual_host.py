@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from engine_harness import Harness, exchange_declare
 
 from warren.amqp import methods as m
@@ -40,6 +42,19 @@ def test_queues_are_sorted_once_for_each_change_of_the_topology() -> None:
     vhost.keep_sorted(sorted_elsewhere, int(vhost.topology_version))
     assert vhost.has_sorted_queues()
     assert vhost.sorted_queues() is sorted_elsewhere
+    client.declare("d")
+    vhost.keep_sorted(sorted_elsewhere, int(vhost.topology_version) - 1)
+    assert not vhost.has_sorted_queues() and len(vhost.sorted_queues()) == 5
+
+
+def test_sorted_queues_do_not_keep_deleted_ones() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("a")
+    queue = harness.queue("a")
+    assert harness.vhost.sorted_queues() == [queue]
+    client.call(1, m.QueueDelete(0, "a", False, False, False))
+    assert [found for found in gc.get_referrers(queue) if isinstance(found, list)] == []
 
 
 def test_a_destination_knows_its_sources_until_the_last_binding_goes() -> None:

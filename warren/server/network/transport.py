@@ -285,6 +285,10 @@ class WebSocketTransport(Transport):
             self._say_last(farewell)
         super().finish_sending()
 
+    def close(self) -> None:
+        super().close()
+        self.web.close()
+
 
 # The same methods once more: compiled classes have one base class.
 class TlsWebSocketTransport(TlsTransport):
@@ -319,6 +323,10 @@ class TlsWebSocketTransport(TlsTransport):
         if farewell:
             self._say_last(farewell)
         super().finish_sending()
+
+    def close(self) -> None:
+        super().close()
+        self.web.close()
 
 
 def _opened(rules: WebRules, address: str) -> WebSocket:

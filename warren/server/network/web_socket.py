@@ -107,6 +107,14 @@ class WebSocket:
             raise WebSocketEnd(self._end)
         return None
 
+    def close(self) -> None:
+        """Release everything: nothing comes or goes."""
+        connection = self._connection
+        if connection is not None:
+            self._connection = None
+            # It and the generator that decodes for it refer to each other; only the cyclic collector would free them.
+            connection._proto._parse_more.close()
+
     # --- the handshake ----------------------------------------------------------------------------------------------
 
     def _shake_hands(self, head: bytes, behind: bytes) -> None:
