@@ -26,12 +26,11 @@ from warren.amqp.errors import REPLY_SUCCESS, AmqpError
 from warren.amqp.field_table import Table
 from warren.amqp_client import frames
 from warren.amqp_client.channel import ClientChannel, method_name
-from warren.amqp_client.errors import BrokerError, LoginRefused, PeerClosed, Violation
+from warren.amqp_client.errors import BrokerError, PeerClosed, Violation
 
 ANSWERS_MAX: Final = 1000  # to unsolicited methods of the peer
 SEND_BYTES: Final = 1 << 20  # are handed to the socket at a time
 FRAME_MAX_BYTES: Final = 131072
-HEARTBEAT_MAX_S: Final = 60
 SHOWN_CHARACTERS: Final = 200  # of a value that a peer offers, which may be a frame full of it
 
 
@@ -39,8 +38,8 @@ SHOWN_CHARACTERS: Final = 200  # of a value that a peer offers, which may be a f
 class Login:
     """Who enters which vhost, and what is agreed on there.
 
-    ``heartbeat_s``: None takes the broker's, at most `HEARTBEAT_MAX_S`. ``frame_max_bytes``, ``channel_max``: the
-    smaller number of both ends applies; 0 takes the broker's.
+    ``heartbeat_s`` is ours, whatever the broker proposes. ``frame_max_bytes``, ``channel_max``: the smaller number of
+    both ends applies; 0 takes the broker's.
     """
 
     user: str = "guest"
@@ -48,7 +47,7 @@ class Login:
     vhost: str = "/"
     mechanisms: tuple[str, ...] = ("PLAIN",)
     properties: Table = field(default_factory=dict)
-    heartbeat_s: int | None = 0
+    heartbeat_s: int = 0
     frame_max_bytes: int = FRAME_MAX_BYTES
     channel_max: int = 0
 
@@ -79,7 +78,6 @@ class ClientConnection:
         self.max_message_bytes = max_message_bytes
         self.state = State.GREETED
         self.frame_max_bytes = FRAME_MAX_BYTES  # 0: any
-        self.heartbeat_s = 0
         self.server_properties: Table = {}
         self.blocked_reason: str | None = None
         self.failure: BrokerError | None = None
@@ -130,7 +128,7 @@ class ClientConnection:
     def eof(self) -> BrokerError:
         """Return the meaning of the end of the peer's bytes."""
         if self.state is State.LOGGING_IN:
-            return LoginRefused(f"{self.where} refused the login")
+            return BrokerError(f"{self.where} refused the login")
         return BrokerError(f"{self.where} closed the connection without giving a reason")
 
     # --- sending ------------------------------------------------------------------------------------------------
@@ -289,10 +287,8 @@ class ClientConnection:
             if 0 < frame_max < methods.FRAME_MIN_BYTES:
                 raise Violation(f"takes frames of {frame_max} bytes; {methods.FRAME_MIN_BYTES} are the least")
             self.frame_max_bytes = frame_max
-            offered_s = min(method.heartbeat, HEARTBEAT_MAX_S)
-            self.heartbeat_s = offered_s if login.heartbeat_s is None else login.heartbeat_s
             channel_max = _smaller(method.channel_max, login.channel_max)
-            self._answer(methods.ConnectionTuneOk(channel_max, frame_max, self.heartbeat_s))
+            self._answer(methods.ConnectionTuneOk(channel_max, frame_max, login.heartbeat_s))
             self._answer(methods.ConnectionOpen(login.vhost, "", reserved_2=False))
             self.state = State.OPENING
         else:

@@ -24,10 +24,6 @@ class BrokerError(Exception):
         return made
 
 
-class LoginRefused(BrokerError):
-    """The broker closed the socket after it had read the credentials."""
-
-
 class PeerClosed(BrokerError):
     """The broker sent connection.close or channel.close; `scope` says which."""
 

@@ -243,7 +243,7 @@ class Connection(ClientConnection):
 
     async def _beat(self) -> None:
         """Send a heartbeat after half an interval of silence; give up after two intervals without received bytes."""
-        half = self.heartbeat_s / 2
+        half = self.login.heartbeat_s / 2
         while self.failure is None:
             await trio.sleep(half)
             now = trio.current_time()
@@ -252,9 +252,9 @@ class Connection(ClientConnection):
             # While we do not read, silence is ours.
             if self.inbox_bytes > INBOX_BYTES:
                 self._last_received = now
-            elif now - self._last_received > 2 * self.heartbeat_s:
+            elif now - self._last_received > 2 * self.login.heartbeat_s:
                 await self._lose(
-                    BrokerError(f"{self.where} was silent for {2 * self.heartbeat_s} s: missed heartbeats")
+                    BrokerError(f"{self.where} was silent for {2 * self.login.heartbeat_s} s: missed heartbeats")
                 )
 
     # --- receiving ----------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ class Connection(ClientConnection):
             scope = trio.CancelScope(shield=True)
             self._tasks.append(scope)
             nursery.start_soon(self._run, task, scope)
-        if self.heartbeat_s:
+        if self.login.heartbeat_s:
             nursery.start_soon(self._beat)
 
     async def _run(self, task: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:

@@ -75,17 +75,9 @@ def test_it_logs_in_with_plain_and_says_its_name() -> None:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n", "does not speak AMQP"),
-        (b"AMQP\x00\x01\x00\x00", "does not speak AMQP"),
         (b"", "closed the connection without giving a reason"),
-        (method_frame(0, methods.ConnectionStart(0, 9, {}, b"EXTERNAL", b"")), "offers EXTERNAL to log in with"),
-        (method_frame(0, methods.ConnectionOpenOk("")), "connection.open-ok during the handshake"),
-        (
-            method_frame(0, methods.ConnectionClose(403, "ACCESS_REFUSED - no", 0, 0)),
-            "closed the connection: 403 ACCESS_REFUSED - no",
-        ),
+        (b"AMQP\x00\x01\x00\x00", "does not speak AMQP"),
         (frame(1, 0, b"\x00\x0a\x00\x0a\x00"), "malformed"),
-        (b"\x01\x00\x00\xff\xff\xff\xff" + bytes(8), "does not speak AMQP"),
     ],
 )
 def test_a_handshake_that_goes_wrong_ends_with_a_reason(answer: bytes, text: str) -> None:
