@@ -24,9 +24,10 @@ from warren.lake.ranges import SKIP, Range, parts_of, rows_of
 from warren.spark_bridge.control import BrokerClient, Claim, Description, Session
 from warren.spark_bridge.errors import BridgeError, DataLoss, Fenced, Gone, NotFound, UsageError
 from warren.spark_bridge.limits import shares, within_bytes
-from warren.spark_bridge.lives import Divergence, Lives, id_at
+from warren.spark_bridge.lives import Divergence, Lives, Remembered, id_at
 from warren.spark_bridge.nodes import nodes_of
 from warren.spark_bridge.start_offsets import offset_at
+from warren.spark_bridge.worker_output import say
 
 
 class Plan(NamedTuple):
@@ -76,11 +77,10 @@ def place_at(part: Description, offset: int) -> Place:
     return Place(fingerprint(part.id), offset, life)
 
 
-def maybe_divergence(name: str, lives: Lives | None, place: Place) -> Divergence | None:
+def maybe_divergence(remembered: Remembered, name: str, lives: Lives | None, place: Place) -> Divergence | None:
     """Return where the history of a stream, or of claims, has left a table's; None: it has not, or it is unknown."""
-    if lives is None or not place.life:
-        return None
-    return lives.by(lambda life: str(fingerprint(life))).maybe_divergence(name, str(place.life), place.next)
+    known = None if lives is None else lives.by(lambda life: str(fingerprint(life)))
+    return remembered.maybe_divergence(name, known, str(place.life) if place.life else None, place.next)
 
 
 class StreamSource:
@@ -97,6 +97,7 @@ class StreamSource:
     ) -> None:
         self.name = name
         self.lost = 0
+        self._remembered = Remembered("the table", say)
         self._client = client
         self._start = start
         self._group = group
@@ -184,7 +185,7 @@ class StreamSource:
         place = until.get(part.name)
         if place is None or place.id != start.id:
             return start.next
-        divergence = maybe_divergence(part.name, part.lives, place)
+        divergence = maybe_divergence(self._remembered, part.name, part.lives, place)
         if divergence is not None:
             self._loss(f"{divergence.text}; a step had begun that read up to there")
             return start.next
@@ -211,7 +212,7 @@ class StreamSource:
         if place.id != fingerprint(part.id):
             self._loss(f"stream {part.name!r} was deleted and made anew; it had been read up to {place.next}")
             return place_at(part, part.first)
-        divergence = maybe_divergence(part.name, part.lives, place)
+        divergence = maybe_divergence(self._remembered, part.name, part.lives, place)
         if divergence is not None:
             self._loss(divergence.text)
             return place_at(part, max(part.first, divergence.offset or 0))
@@ -261,6 +262,7 @@ class DrainSource:
     def __init__(self, client: BrokerClient, name: str, session: str, owner: str, *, skip_lost: bool = False) -> None:
         self.name = name
         self.lost = 0
+        self._remembered = Remembered("the table", say)
         self._client = client
         self._session_name = session
         self._owner = owner
@@ -278,7 +280,7 @@ class DrainSource:
         begun = self._place_at(session.first)
         if place is None or place.id != fingerprint(session.id):
             return {self.name: begun}
-        divergence = maybe_divergence(self.name, session.lives, place)
+        divergence = maybe_divergence(self._remembered, self.name, session.lives, place)
         if divergence is not None:
             if not self._skip_lost:
                 raise DataLoss(f"{divergence.text}. {SKIP}")

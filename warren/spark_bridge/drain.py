@@ -39,13 +39,14 @@ from pyspark.sql.types import StructType
 from warren.spark_bridge.control import BrokerClient, Session
 from warren.spark_bridge.errors import AnotherQueue, DataLoss, Diverged, Gone, NotFound
 from warren.spark_bridge.heartbeat import Heartbeat
-from warren.spark_bridge.lives import id_at
+from warren.spark_bridge.lives import Remembered, id_at
 from warren.spark_bridge.offsets import CLAIMS, Position, begin, document, is_sentinel, positions_of, sentinel
 from warren.spark_bridge.options import DRAIN, OptionError, ReadOptions
-from warren.spark_bridge.pieces import Range, client_of_task, cut, maybe_left_of, read, say
+from warren.spark_bridge.pieces import Range, client_of_task, cut, maybe_left_of, read
 from warren.spark_bridge.spark_types import to_arrow
 from warren.spark_bridge.stream import Offset, Pace
 from warren.spark_bridge.topology import another_queue
+from warren.spark_bridge.worker_output import say
 
 _ALL_ROWS: Final = (1 << 31) - 1
 _RESTORED: Final = (
@@ -76,6 +77,7 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._heartbeat: Heartbeat | None = None
         self._is_available_now = False
         self._marks: dict[str, int] = {}
+        self._remembered = Remembered("the checkpoint", say)
         self._compared: set[str] = set()  # queues whose history was compared with that of the checkpoint
         self._claimed: set[str] = set()  # queues of which this driver has claimed something, or adopted it
 
@@ -220,8 +222,8 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if before.id != session.id:
             self._lost(f"queue {queue!r}, or its session {self.name!r}, was deleted and made anew")
             return begun
-        if lives is not None and before.life is not None and not is_compared:
-            divergence = lives.maybe_divergence(queue, before.life, before.next)
+        if not is_compared:
+            divergence = self._remembered.maybe_divergence(queue, lives, before.life, before.next)
             if divergence is not None:
                 self._lost(divergence.text)
                 return begun

@@ -34,13 +34,14 @@ from warren.spark_bridge.columns import Context, to_record_batches
 from warren.spark_bridge.control import BrokerClient, Description
 from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Diverged, Gone, NoSnapshot, UsageError
 from warren.spark_bridge.export_targets import DeltaTarget, FileTarget, Target
-from warren.spark_bridge.lives import Lives, id_at
+from warren.spark_bridge.lives import Lives, Remembered, id_at
 from warren.spark_bridge.manifest import Manifest
 from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position
 from warren.spark_bridge.places import Directory, Place, note_at, place_of
 from warren.spark_bridge.schema import COLUMN_NAMES, FROM_PROPERTIES, TYPED, arrow_schema
 from warren.spark_bridge.start_offsets import offset_at
 from warren.spark_bridge.table_files import DELTA, PARQUET, checked_compression
+from warren.spark_bridge.worker_output import say
 
 LOG: Final = "log"
 SNAPSHOT: Final = "snapshot"
@@ -137,6 +138,7 @@ class Export:
         self._client = client
         self._options = options
         self._watcher = watcher
+        self._remembered = Remembered("the directory", say)
         self._compression = checked_compression(options.form, options.compression)
         self._condition = None if options.where is None else conditions.parse(options.where)
         try:
@@ -356,8 +358,8 @@ class Export:
             before = positions.get(name)
             if before is not None and before.id != part.id:
                 raise AnotherQueue(f"{name} was deleted and made anew: use another directory")
-            if before is not None and before.life is not None and part.lives is not None:
-                divergence = part.lives.maybe_divergence(name, before.life, before.next)
+            if before is not None:
+                divergence = self._remembered.maybe_divergence(name, part.lives, before.life, before.next)
                 if divergence is not None:
                     raise Diverged(f"{divergence.text}: use another directory")
             first = self._place(part, self._options.start or "first") if before is None else before.next
@@ -437,6 +439,9 @@ class Export:
                 f"the claims from {position.next} to {session.first} of {name} are gone: released, and then they come "
                 "again, or taken by an export into a copy of this directory. With --skip-lost this one goes on"
             )
+        divergence = self._remembered.maybe_divergence(name, session.lives, position.life, position.next)
+        if divergence is not None:
+            raise Diverged(f"{divergence.text}: use another directory")
         found = client.describe(name)
         self._watcher.planned(found.messages + max(0, session.end - position.next), found.bytes)
         mark = client.mark(name, consumer, session.epoch)

@@ -14,7 +14,7 @@ from typing import Final
 
 from warren.spark_bridge.control import BrokerClient
 from warren.spark_bridge.errors import BridgeError, Fenced, NoDrain
-from warren.spark_bridge.pieces import say
+from warren.spark_bridge.worker_output import say
 
 SIGNS_PER_LEASE: Final = 3
 

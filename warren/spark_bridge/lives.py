@@ -6,7 +6,8 @@
 1. Below an offset that one life has written in both, two histories are the same. A broker that was restored from a
    backup, or a copy of one, writes a life that no other broker has. So a comparison finds diverged histories.
 2. Offsets from before the first life that a broker knows belong to the life `UNKNOWN`.
-3. If a reader remembers no life, or a broker returns none, nothing is compared.
+3. If a reader remembers no life, or a broker returns none, nothing is compared. The first case is told, once for each
+   stream that a reader reads (`Remembered`): an earlier version has written what it remembers.
 """
 
 from __future__ import annotations
@@ -70,6 +71,29 @@ class Lives:
             f"the history of {name!r} diverged {where}, and it had been read up to {offset}: the broker was restored "
             "from a backup, or is a copy",
         )
+
+
+class Remembered:
+    """Compares what a reader remembers with the lives of a broker. `memory`: of what it is, for the text to `tell`."""
+
+    def __init__(self, memory: str, tell: Callable[[str], None]) -> None:
+        self._memory = memory
+        self._tell = tell
+        self._told: set[str] = set()
+
+    def maybe_divergence(self, name: str, lives: Lives | None, life: str | None, offset: int) -> Divergence | None:
+        """Return where the history of `name` has left that of a reader at `offset`; None: it has not, or is unknown."""
+        if lives is None:
+            return None
+        if life is not None:
+            return lives.maybe_divergence(name, life, offset)
+        if offset > 0 and name not in self._told:
+            self._told.add(name)
+            self._tell(
+                f"{name!r}: {self._memory} does not say in which life of the broker it was read up to {offset}. That "
+                "the broker was restored from a backup is noticed from the next step on"
+            )
+        return None
 
 
 def id_at(id: str, life: str | None) -> str:

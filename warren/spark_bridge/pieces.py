@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -30,6 +29,7 @@ from warren.spark_bridge.local_files import read_chunks_here
 from warren.spark_bridge.nodes import in_turn
 from warren.spark_bridge.options import ALWAYS, NEVER, OptionError, ReadOptions
 from warren.spark_bridge.schema import FROM_PROPERTIES
+from warren.spark_bridge.worker_output import say
 from warren.spark_bridge.worker_pipe import end_quietly_when_nobody_reads
 
 SMALLEST_PIECE_BYTES: Final = 1 << 20  # less is not worth a task, unless minPartitions asks for it
@@ -257,8 +257,3 @@ def _not_given_up(
             yield kept
     if not mask.all():
         say(f"{piece.queue}: {int((~mask).sum())} messages have failed more than {piece.limit} times, and are left out")
-
-
-def say(text: str) -> None:
-    """Write a line to the place where Spark keeps the output of its workers."""
-    print(f"warren: {text}", file=sys.stderr, flush=True)

@@ -35,12 +35,13 @@ from pyspark.sql.types import StructType
 from warren.spark_bridge.control import BrokerClient
 from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Diverged, Gone, NotFound
 from warren.spark_bridge.limits import shares, within_bytes
-from warren.spark_bridge.lives import Lives, id_at
+from warren.spark_bridge.lives import Lives, Remembered, id_at
 from warren.spark_bridge.offsets import Position, begin, document, is_sentinel, positions_of, sentinel
 from warren.spark_bridge.options import DRAIN, LATEST, NEXT, OptionError, ReadOptions
-from warren.spark_bridge.pieces import Range, client_of_task, cut, maybe_left_of, read, say
+from warren.spark_bridge.pieces import Range, client_of_task, cut, maybe_left_of, read
 from warren.spark_bridge.spark_types import to_arrow
 from warren.spark_bridge.topology import Missing, Part, another_queue, is_asked_for, look, offset_of
+from warren.spark_bridge.worker_output import say
 
 # Spark asks an idle source a hundred times a second.
 IDLE_PAUSE_S: Final = 0.05
@@ -89,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: dict[str, Position] = {}  # as they were seen last
         self._told: dict[str, int] = {}  # how far the broker knows that we are
         self._lives: dict[str, Lives | None] = {}  # of the streams, as they were seen last
-        self._without_life: set[str] = set()  # streams for which a missing life was already reported
+        self._remembered = Remembered("the checkpoint", say)
         self._last_batch_at: float | None = None
         self._turn = 0
 
@@ -217,16 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if before.id != incarnation:
             self._lost(f"stream {part.name!r} was deleted and made anew; it had been read up to offset {before.next}")
             return self._at(part.name, position._replace(id=incarnation, base=first), first)
-        lives = part.found.lives
-        if lives is not None and before.life is None and before.next > 0 and part.name not in self._without_life:
-            self._without_life.add(part.name)
-            say(
-                f"stream {part.name!r}: the checkpoint does not say in which life of the broker it was read. That the "
-                "broker was restored from a backup is noticed from the next batch on"
-            )
-        divergence = None
-        if lives is not None and before.life is not None:
-            divergence = lives.maybe_divergence(part.name, before.life, before.next)
+        divergence = self._remembered.maybe_divergence(part.name, part.found.lives, before.life, before.next)
         if divergence is not None:
             self._lost(divergence.text)
             base = max(first, divergence.offset or 0)
