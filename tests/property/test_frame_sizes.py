@@ -9,23 +9,38 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from random import Random
 from typing import Any, Final
 
 import pytest
 from durable_harness import SHAPE, DurableHarness
 from engine_harness import Client, content_frames
+from mqtt_harness import MqttClient, connect_packet, publish_packet
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
+from warren.mqtt.packets import packet, text
 
 RUNS: Final = int(os.environ.get("WARREN_TEST_FRAME_RUNS", "40"))
 SEED: Final = int(os.environ.get("WARREN_TEST_FRAME_SEED", "1" if RUNS <= 40 else str(int(time.time()))))
-STEPS: Final = 30
+STEPS: Final = 24
+# Each of these steps has to make a batch of several frames in some run.
+LARGE: Final = {
+    "publish",
+    "transaction",
+    "give_back",
+    "give_back_in_a_transaction",
+    "bind",
+    "wait",
+    "replay",
+    "subscribe",
+}
 NO_TABLE: Final = encode_table({})
+DELAYED: Final[tuple[str, dict[str, Any]]] = ("x-delayed-message", {"x-delayed-type": "fanout"})
+EXCHANGES: Final = {"all": ("fanout", {}), "seen": ("x-recent-history", {}), "later": DELAYED}
 QUEUES: Final = ("a", "b", "c", "d", "letters")
-EXCHANGES: Final = {"all": "fanout", "seen": "x-recent-history"}
 # The treatment of messages that do not fit in each queue, or are rejected. The last two are sent round and round.
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "a": {},
@@ -44,15 +59,18 @@ class Run:
         self.frame_bytes = self.random.choice((128, 300, 1000))
         self.harness = DurableHarness(shape=SHAPE._replace(frame_bytes=self.frame_bytes))
         self.continued = 0
+        self.of_step: Counter[str] = Counter()  # frames that continue one, by the step that made them
         self.client = self._client()
-        for name, kind in EXCHANGES.items():
-            self.client.send(1, m.ExchangeDeclare(0, name, kind, False, True, False, False, False, NO_TABLE))
+        for name, (kind, table) in EXCHANGES.items():
+            arguments = encode_table(table)
+            self.client.send(1, m.ExchangeDeclare(0, name, kind, False, True, False, False, False, arguments))
         for name in QUEUES:
             self.client.send(
                 1, m.QueueDeclare(0, name, False, True, False, False, False, encode_table(ARGUMENTS[name]))
             )
             if name != "letters":
                 self.client.send(1, m.QueueBind(0, name, "all", "", False, NO_TABLE))
+                self.client.send(1, m.QueueBind(0, name, "later", "", False, NO_TABLE))
         self.client.take()
 
     def _client(self) -> Client:
@@ -68,12 +86,15 @@ class Run:
         step = random.choice(
             [self.publish] * 4
             + [self.transaction] * 2
-            + [self.get, self.get, self.consume, self.give_back, self.purge, self.bind, self.policy, self.wait]
+            + [self.get, self.get, self.consume, self.give_back, self.give_back_in_a_transaction, self.purge]
+            + [self.bind, self.policy, self.wait, self.wait, self.delay, self.replay, self.retain, self.subscribe]
         )
+        before = self.harness.store.continued_frames
         step()
         if random.random() < 0.4:
             self.harness.hold_commits = not self.harness.hold_commits
             self.harness.settle()
+        self.of_step[step.__name__] += self.harness.store.continued_frames - before
         self.client.take()
 
     def publish(self) -> None:
@@ -114,6 +135,46 @@ class Run:
             number,
             self.random.choice((m.BasicNack(0, True, True), m.BasicNack(0, True, False), m.BasicRecover(True))),
         )
+
+    def give_back_in_a_transaction(self) -> None:
+        """Give back everything that is out, and publish, in one transaction."""
+        self.client.feed(b"".join(self._message(2) for _ in range(self.random.randint(0, 5))))
+        self.client.send(2, m.BasicNack(0, True, self.random.random() < 0.7), m.TxCommit())
+
+    def delay(self) -> None:
+        """Publish messages that are due at the same time."""
+        properties = {"delivery_mode": 2, "headers": encode_table({"x-delay": self.random.choice((5, 50))})}
+        publish = method_frame(1, m.BasicPublish(0, "later", "", False, False))
+        bodies = [bytes(self.random.choice((0, 90, 700))) for _ in range(self.random.randint(1, 8))]
+        self.client.feed(b"".join(publish + content_frames(1, body, properties) for body in bodies))
+
+    def replay(self) -> None:
+        """Have an operator publish messages once more, those that are out, as many as there are, in one turn."""
+        vhost = self.harness.vhost
+        for channel in self.client.connection.channels.values():
+            for tag in channel.ledger.outstanding_between(1, channel.ledger.next_tag)[:12]:
+                vhost.publish_copy(channel.ledger.outstanding(tag).message, vhost.exchange("all"), "")
+        self.harness.settle()
+
+    def retain(self) -> None:
+        """Publish messages over MQTT that are retained."""
+        client = self._device("retains")
+        for at in range(1, self.random.randint(2, 8)):
+            body = bytes(self.random.choice((0, 3, 90, 700)))
+            client.feed(publish_packet(f"a/{self.random.randint(1, 8)}", body, 1, at, retain=True))
+        client.hang_up()
+
+    def subscribe(self) -> None:
+        """Have a session of MQTT get all that is retained, by several filters at a time, and leave."""
+        client = self._device(f"session{self.random.randint(1, 2)}")
+        filters = b"".join(text(each) + b"\1" for each in ("#", "a/#", "a/+", "+/#"))
+        client.feed(packet(8, 2, b"\0\1" + filters))
+        client.hang_up()
+
+    def _device(self, client_id: str) -> MqttClient:
+        client = MqttClient(self.harness)
+        client.feed(connect_packet(4, client_id, clean=False))  # its answer may wait for the disk
+        return client
 
     def purge(self) -> None:
         """Empty a queue."""
@@ -159,6 +220,7 @@ class Run:
 
 def test_no_sequence_of_methods_makes_a_frame_above_the_limit() -> None:
     continued = 0
+    of_step: Counter[str] = Counter()
     for seed in range(SEED, SEED + RUNS):
         run = Run(seed)
         try:
@@ -170,7 +232,11 @@ def test_no_sequence_of_methods_makes_a_frame_above_the_limit() -> None:
             print(f"seed {seed}")
             raise
         continued += run.continued
+        of_step += run.of_step
     assert continued > 20 * RUNS, f"only {continued} frames were continued"
+    print(of_step)
+    if RUNS >= 40:
+        assert set(of_step) >= LARGE, f"no step of {LARGE - set(of_step)} made a batch of several frames"
 
 
 @pytest.mark.parametrize("kept", range(4))
