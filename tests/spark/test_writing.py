@@ -427,3 +427,14 @@ def test_the_driver_may_die_at_any_moment(spark: SparkSession, publisher: Publis
         else:
             assert driver.wait(DEADLINE_S * 3) == 0, (tmp_path / "driver.log").read_text()[-3000:]
     assert take_all(publisher, name) == once(batches * rows)
+
+
+def test_spark_refuses_the_output_mode_update(
+    spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path
+) -> None:
+    publisher.queue(name)
+    frame = spark.readStream.format("rate").load().select(F.col("value").cast("string").alias("body"))
+    writer = frame.writeStream.format("warren").options(managementUrl=publisher.url, queue=name)
+    query = writer.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match="does not support Update mode"):
+        query.processAllAvailable()

@@ -334,7 +334,11 @@ def _encoded_octets(name: str, values: pa.Array) -> pa.Array:
 
 
 def _encoded_times(name: str, values: pa.Array) -> pa.Array:
-    times = values.cast(TIMESTAMP_TYPE, safe=False).view(pa.int64()).fill_null(0).to_numpy()
+    try:
+        found = values.cast(options=pc.CastOptions(TIMESTAMP_TYPE, allow_time_truncate=True))
+    except pa.ArrowInvalid:
+        raise ValueError(f"{name} has a time beyond the year 294246") from None
+    times = found.view(pa.int64()).fill_null(0).to_numpy()
     if bool((times < 0).any()):
         raise ValueError(f"{name} of row {int((times < 0).argmax())} is before 1970")
     return _fixed_binaries((times // _MICROSECONDS).astype(">u8").view(np.uint8), 8, _nulls(values))

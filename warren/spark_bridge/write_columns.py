@@ -8,7 +8,9 @@
 1. Any other column is an error, unless the options allow to leave it out. Columns that a reader adds to a message
    (queue, partition, offset, timestamp, redelivered, delivery_count) are always left out: so the rows of a reader can
    be written unchanged.
-2. `RowEncoder` is the part that tasks get: it can be pickled, and does not depend on Spark.
+2. A null `delivery_mode` or `message_id` is one that the row does not have, as SQL's INSERT has it in columns that it
+   leaves out. The options decide then, as without the column.
+3. `RowEncoder` is the part that tasks get: it can be pickled, and does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from warren.spark_bridge.frames import FRAME_BYTES_MAX, encode_publishes, sliced
 from warren.spark_bridge.options import OptionError
@@ -90,9 +93,14 @@ class RowEncoder(NamedTuple):
         count = batch.num_rows
         columns = {name: batch.column(name) for name in self.properties}
         if self.persistent:
-            columns["delivery_mode"] = pa.array(np.full(count, PERSISTENT, np.int16))
+            modes = columns.get("delivery_mode")
+            if modes is None:
+                modes = pa.array(np.full(count, PERSISTENT, np.int16))
+            columns["delivery_mode"] = pc.fill_null(modes, pa.scalar(PERSISTENT, modes.type))
         if self.numbers:
-            columns["message_id"] = pa.array([f"{prefix}{row}" for row in range(first_row, first_row + count)])
+            numbers = pa.array([f"{prefix}{row}" for row in range(first_row, first_row + count)])
+            given = columns.get("message_id")
+            columns["message_id"] = numbers if given is None else pc.coalesce(given, numbers.cast(given.type))
         return encode_properties(columns, count)
 
 
@@ -117,7 +125,10 @@ def row_encoder(fields: Sequence[Field], options: WriteOptions) -> RowEncoder:
         if each.name in known - _READERS_OWN:
             _check_type(each)
     if options.routing_key is None and routing_key is None and options.exchange in (None, "") and exchange is None:
-        raise OptionError('nothing says where messages go: name a queue, as in option("queue", "orders")')
+        raise OptionError(
+            'nothing says where messages go: name a queue, as in option("queue", "orders"), or add a column '
+            "routing_key. Spark passes no options to a table that CREATE TABLE makes"
+        )
     return RowEncoder(
         body=body,
         exchange_column=None if options.exchange is not None else exchange,
@@ -125,8 +136,8 @@ def row_encoder(fields: Sequence[Field], options: WriteOptions) -> RowEncoder:
         exchange=options.exchange or "",
         routing_key=options.routing_key or "",
         properties=tuple(name for name in names if name in PROPERTY_COLUMNS),
-        persistent=options.persistent and "delivery_mode" not in names,
-        numbers=options.numbers_messages and "message_id" not in names,
+        persistent=options.persistent,
+        numbers=options.numbers_messages,
     )
 
 

@@ -187,7 +187,8 @@ def test_messages_are_persistent_unless_a_column_or_an_option_says_otherwise() -
     for batch, options, expected in [
         (plain, {}, [2]),
         (plain, {"persistent": "false"}, [None]),
-        (with_modes, {}, [1, None]),
+        (with_modes, {}, [1, 2]),
+        (with_modes, {"persistent": "false"}, [1, None]),
     ]:
         encoder = encoder_of(*[Field(each.name, each.type) for each in batch.schema], **options)
         (messages,) = encoder.encode(batch)
@@ -204,6 +205,28 @@ def test_messages_are_numbered_through_all_batches_of_a_task() -> None:
         for _, given, _ in decoded(whole(messages))
     ]
     assert found == [f"query/7/0/{row}" for row in range(4)]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_a_time_that_microseconds_do_not_have_is_refused(unit: str) -> None:
+    factor = {"s": 1, "ms": 1000}[unit]
+    for seconds, fits in ((9_223_372_036_854, True), (9_223_372_036_855, False), (18_446_744_073_710, False)):
+        times = pa.array([seconds * factor], pa.timestamp(unit))
+        batch = pa.RecordBatch.from_arrays([pa.array([b"x"]), times], ["body", "message_timestamp"])
+        encoder = encoder_of(*[Field(each.name, each.type) for each in batch.schema])
+        if fits:
+            (messages,) = encoder.encode(batch)
+            assert [given.timestamp for _, given, _ in decoded(whole(messages))] == [seconds]
+        else:
+            with pytest.raises(ValueError, match="beyond the year 294246"):
+                list(encoder.encode(batch))
+
+
+def test_only_messages_without_an_id_are_numbered() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], "message_id": pa.array(["own", None], pa.large_string())})
+    encoder = encoder_of(*[Field(each.name, each.type) for each in batch.schema], messageId="auto")
+    (messages,) = encoder.encode(batch, prefix="query/7/0/", first_row=4)
+    assert [given.message_id for _, given, _ in decoded(whole(messages))] == ["own", "query/7/0/5"]
 
 
 def test_what_a_reader_adds_to_a_message_is_left_out() -> None:
