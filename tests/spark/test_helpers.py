@@ -52,6 +52,26 @@ def test_what_passes_for_json_and_is_none_is_corrupt(spark: SparkSession, publis
     assert infer_json_schema(spark, name, managementUrl=publisher.url).fieldNames() == ["id", "more", "s"]
 
 
+def test_a_number_that_its_column_does_not_have_is_corrupt(
+    spark: SparkSession, publisher: Publisher, name: str
+) -> None:
+    publisher.stream(name)
+    bad = [b'{"d":1e-400}', b'{"d":-0.%s1}' % (b"0" * 400), b'{"f":1e-60}', b'{"more":[{"d":1},{"d":2E-400}]}']
+    bad += [b'{"m":{"a":1e-999}}', b'{"t":9223372036855}', b'{"t":-99999999999999}', b'{"n":1.239}', b'{"n":1239e-3}']
+    bad += [b'{"s":1e-400}', b'{"n":1.2300000000000000000001}', b'{"t":"+300000-01-01T00:00:00Z"}']
+    good = [b'{"d":1e-300,"f":1e-30}', b'{"d":0e-400,"f":-0.0}', b'{"more":[{"d":0},null]}', b'{"s":"1e-400","d":0}']
+    good += [b'{"t":9223372036854}', b'{"n":1.2300}', b'{"n":123e-2}', b'{"n":7}', b'{"t":"2026-11-29T00:00:00Z"}']
+    publisher.bodies(name, [*bad, *good])
+    schema = "d double, f float, more array<struct<d: double>>, m map<string, double>, t timestamp, "
+    schema += "n decimal(10,2), s string"
+    frame = with_json(read(spark, name, managementUrl=publisher.url), schema).orderBy("offset")
+    # A time of such a year is not one that Python has.
+    rows = frame.selectExpr("value._corrupt", "value.d", "cast(value.n as string) n", "value.t is null t").collect()
+    assert [row["_corrupt"] for row in rows] == [body.decode() for body in bad] + [None] * len(good)
+    assert [row.n for row in rows[len(bad) :]] == [None] * 5 + ["1.23", "1.23", "7.00", None]
+    assert [row.t for row in rows[len(bad) :]] == [True] * 4 + [False] + [True] * 3 + [False]
+
+
 def test_bad_bodies_in_the_sample_leave_one_corrupt_column(
     spark: SparkSession, publisher: Publisher, name: str
 ) -> None:

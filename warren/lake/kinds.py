@@ -52,6 +52,7 @@ WIDER: Final = {INT: LONG, FLOAT: DOUBLE}
 EXACT_MAX: Final = 1 << 53  # up to here a double has each integer
 _EXACT_MAX: Final = {FLOAT: 1 << 24, DOUBLE: EXACT_MAX}
 _FLOAT_END: Final = float((1 << 128) - (1 << 103))  # from here on the nearest of 32 bits is infinity
+_FLOAT_BEGIN: Final = 2.0**-150  # up to here the nearest of 32 bits is 0
 _MOMENTS: Final = {TIMESTAMP: datetime, DATE: date}
 _BITS: Final = {INT: 31, LONG: 63}
 
@@ -137,6 +138,8 @@ def taken(kind: str, value: Any) -> Any:
     elif kind == FLOAT and isinstance(value, float):
         if _FLOAT_END <= abs(value) < math.inf:
             raise Unfit("a number that is too large for a float")
+        if 0.0 < abs(value) <= _FLOAT_BEGIN:
+            raise Unfit("a number that is too small for a float")
         return value
     elif kind in _EXACT_MAX:
         if isinstance(value, float) and math.isfinite(value):

@@ -41,6 +41,16 @@ PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
 PACKAGES: Final = ("spark_bridge", "lake")  # that executors need; the second one for `warren lake --engine spark`
 SAMPLE_ROWS: Final = 1000
 _VARIANT_CHARACTERS: Final = 4 << 20
+_STRING: Final = r'"(?:[^"\\]|\\.)*"'
+_NUMBER: Final = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_NOT_ZERO: Final = r"^-?[0.]*[1-9]"
+# What a body has, in any place, with a number that may be lost: in any column, in one of floats, times, decimals.
+_TINY: Final = r"[eE]-\d{3}|0{200}"
+_SMALL: Final = r"[eE]-\d{2}|0{30}"
+_FAR: Final = r"\d{13}"
+_FRACTION: Final = r"\d\.\d|\d[eE][-+]?\d"
+_SECONDS_MAX: Final = 9_223_372_036_854  # of a time: its microseconds have 64 bits
+_DECIMAL_DIGITS: Final = 38
 ON_CORRUPT: Final = ("null", "fail", "dead_letter")
 _DEATHS: Final = "array<struct<count:bigint,reason:string,queue:string,exchange:string,`routing-keys`:array<string>>>"
 
@@ -114,7 +124,8 @@ def with_json(
     """Return `frame` with its bodies as JSON of `schema` in a struct column `into`.
 
     JSON has no bytes, so a body that is not UTF-8 is corrupt as well. So is an empty one, one with anything behind the
-    object, one that has a name twice in an object, and one with NaN or with a number that no double has. `on_corrupt`:
+    object, one that has a name twice in an object, and one with NaN. So is one with a number that its column does not
+    have: that would become infinite, or 0, or lose digits of a decimal, or become another time. `on_corrupt`:
     what becomes of such a body. ``null``: it is null but for the field `corrupt`, which has its text. ``fail``: what
     evaluates the frame fails. ``dead_letter``: it is left out, and dead-lettered by its queue when the query
     acknowledges it; for frames that drain, whose session is `claims`.
@@ -157,8 +168,83 @@ def _is_loose(body: Column, found: Column, schema: StructType) -> Column:
     )
     is_large = F.length(body) > _VARIANT_CHARACTERS  # too large for a variant and invalid look the same
     infinite = _maybe_infinite(found, schema)
+    lost = _maybe_lost(body, found, schema)
     loose = (F.trim(body) == "") | (~is_large & ~is_one)
-    return loose if infinite is None else loose | infinite
+    more = [each for each in (infinite, lost) if each is not None]
+    return reduce(lambda one, other: one | other, more, loose | _is_tiny(body))
+
+
+def _is_tiny(body: Column) -> Column:
+    """Tell whether a number of a body is not 0, and as a double is: Spark gives 0 for it in columns of all types."""
+    from pyspark.sql import functions as F
+
+    outside = F.regexp_replace(body, _STRING, '""')
+    numbers = F.regexp_extract_all(outside, F.lit(_NUMBER), F.lit(0))
+    return body.rlike(_TINY) & F.exists(numbers, lambda each: each.rlike(_NOT_ZERO) & (each.cast("double") == 0))
+
+
+def _maybe_lost(body: Column, found: Column, schema: StructType) -> Column | None:
+    """Tell whether a number of a body is another one in `found`; None: `schema` has no columns where it can be.
+
+    Bodies with such digits are parsed again, with types that lose less.
+    """
+    from pyspark.sql import functions as F
+
+    digits: set[str] = set()
+    wider = _wider(schema, digits)
+    if not digits:
+        return None
+    again = F.from_json(body, wider, {"mode": "PERMISSIVE"})
+    changed = F.exists(F.array(again), lambda each: _is_changed(found, each, schema))
+    return body.rlike("|".join(sorted(digits))) & F.coalesce(changed, F.lit(False))
+
+
+def _wider(kind: DataType, digits: set[str]) -> Any:
+    """Return a type for a second look at numbers, and add to `digits` what a body has where they may be lost."""
+    from pyspark.sql import types
+
+    if isinstance(kind, types.StructType):
+        fields = types.StructType()
+        for field in kind.fields:
+            fields = fields.add(field.name, _wider(field.dataType, digits))
+        return fields
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(_wider(kind.elementType, digits))
+    if isinstance(kind, types.MapType):
+        return types.MapType(kind.keyType, _wider(kind.valueType, digits))
+    if isinstance(kind, types.FloatType):
+        digits.add(_SMALL)
+        return types.DoubleType()
+    if isinstance(kind, types.TimestampType):
+        digits.add(_FAR)
+        return types.StringType()
+    if isinstance(kind, types.DecimalType):
+        digits.add(_FRACTION)
+        return types.DecimalType(_DECIMAL_DIGITS, _DECIMAL_DIGITS - (kind.precision - kind.scale))
+    return kind
+
+
+def _is_changed(value: Column, again: Column, kind: DataType) -> Column:
+    """Tell whether a value of a type is another number than `again`, which has the type that `_wider` returns."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types
+
+    changed = F.lit(False)
+    if isinstance(kind, types.StructType):
+        for field in kind.fields:
+            changed = changed | _is_changed(value[field.name], again[field.name], field.dataType)
+    elif isinstance(kind, types.MapType):
+        changed = _is_changed(F.map_values(value), F.map_values(again), types.ArrayType(kind.valueType))
+    elif isinstance(kind, types.ArrayType):
+        pairs = F.zip_with(value, again, lambda one, other: _is_changed(one, other, kind.elementType))
+        changed = F.exists(pairs, lambda each: each)
+    elif isinstance(kind, types.FloatType):
+        changed = (value == 0) & (again != 0)
+    elif isinstance(kind, types.TimestampType):
+        changed = again.rlike(r"^-?\d+$") & (F.abs(again.cast("decimal(38,0)")) > _SECONDS_MAX)
+    elif isinstance(kind, types.DecimalType):
+        changed = value != again
+    return F.coalesce(changed, F.lit(False))
 
 
 def _maybe_infinite(value: Column, kind: DataType) -> Column | None:

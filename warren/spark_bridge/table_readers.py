@@ -337,7 +337,10 @@ def micros_of(text: str) -> int:
     of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
     days = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - _DAYS_TO_1970
     seconds = ((days * 24 + hour) * 60 + minute) * 60 + second
-    return seconds * 1_000_000 + int((found[7] or "").ljust(6, "0"))
+    micros = seconds * 1_000_000 + int((found[7] or "").ljust(6, "0"))
+    if not -(1 << 63) <= micros < 1 << 63:
+        raise ValueError(f"{text!r} is beyond the years -290308 to 294246")
+    return micros
 
 
 def _headers(values: pa.Array, headers_format: str | None) -> pa.Array:

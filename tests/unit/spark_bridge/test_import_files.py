@@ -483,6 +483,10 @@ def test_times_with_zones_are_understood() -> None:
     for text in ("1970-13-01T00:00:00Z", "1970-01-32T00:00:00Z", "noon", ""):
         with pytest.raises(ValueError, match=r"time|isoformat|month|day"):
             micros_of(text)
+    assert micros_of("294247-01-10T04:00:54.775807Z") == (1 << 63) - 1
+    for text in ("294247-01-10T04:00:54.775808Z", "-300000-01-01T00:00:00Z", "9999999999-01-01T00:00:00Z"):
+        with pytest.raises(ValueError, match="beyond the years"):
+            micros_of(text)
 
 
 @given(st.lists(st.text(), min_size=1, max_size=5), st.floats())
