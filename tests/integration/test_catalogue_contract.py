@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, delete, table, text
 
 from warren.server.catalogue import schema
 from warren.server.catalogue.catalogue import Catalogue, CatalogueError, Position, fill
-from warren.server.catalogue.database import Transaction
 from warren.server.catalogue.schema import DEFINITIONS_HASH, SCHEMA_VERSION
 from warren.server.catalogue.tables import DELETES
 from warren.server.logins.passwords import PasswordHash, verify_password
@@ -544,7 +544,7 @@ def test_a_copy_of_another_store_takes_the_place_of_everything(store: Store) -> 
 def test_a_batch_that_fails_leaves_how_far_the_log_is_applied(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     one = b"1" * 16
     store.catalogue.commit([queue("q")], one, 7)
-    monkeypatch.setitem(DELETES, UserDelete, ("DELETE FROM warren_no_such_table",))
+    monkeypatch.setitem(DELETES, UserDelete, (delete(table("warren_no_such_table")),))
     with pytest.raises(CatalogueError):
         store.catalogue.commit([queue("p"), UserDelete("u")], one, 9)
     assert store.catalogue.applied(one) == 7
@@ -552,7 +552,7 @@ def test_a_batch_that_fails_leaves_how_far_the_log_is_applied(store: Store, monk
 
 
 def test_a_batch_that_fails_in_the_middle_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DELETES, UserDelete, ("DELETE FROM warren_no_such_table",))
+    monkeypatch.setitem(DELETES, UserDelete, (delete(table("warren_no_such_table")),))
     with pytest.raises(CatalogueError):
         store.commit(queue("q"), UserDelete("u"), queue("p"))
     monkeypatch.undo()
@@ -574,9 +574,9 @@ def test_a_store_written_by_a_newer_version_is_refused_in_one_clear_line_and_lef
 def test_an_older_store_is_migrated_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
 
-    def add_column(transaction: Transaction) -> None:
+    def add_column(connection: Connection) -> None:
         runs.append(1)
-        transaction.execute("ALTER TABLE warren_queues ADD COLUMN extra INTEGER")
+        connection.execute(text("ALTER TABLE warren_queues ADD COLUMN extra INTEGER"))
 
     store.commit(queue("q"))
     append_migration(monkeypatch, add_column)
@@ -587,9 +587,9 @@ def test_an_older_store_is_migrated_once(store: Store, monkeypatch: pytest.Monke
 
 
 def test_a_migration_that_fails_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def drop_and_fail(transaction: Transaction) -> None:
-        transaction.execute("DROP TABLE warren_bindings")
-        transaction.execute("DROP TABLE warren_no_such_table")
+    def drop_and_fail(connection: Connection) -> None:
+        connection.execute(text("DROP TABLE warren_bindings"))
+        connection.execute(text("DROP TABLE warren_no_such_table"))
 
     store.commit(queue("q"), binding("x", "q"))
     store.catalogue.close()
@@ -638,12 +638,12 @@ def test_what_cannot_be_copied_is_said_in_one_line(store: Store, tmp_path: Path)
     assert "\n" not in str(caught.value)
 
 
-def append_migration(monkeypatch: pytest.MonkeyPatch, migrate: Callable[[Transaction], None]) -> None:
+def append_migration(monkeypatch: pytest.MonkeyPatch, migrate: Callable[[Connection], None]) -> None:
     """Make the program one schema version newer."""
     monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, migrate])
     monkeypatch.setattr(schema, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
 
 
 def _set_version(store: Store, version: int) -> None:
-    with store.catalogue._database.transaction() as transaction:
-        transaction.execute(f"UPDATE warren_schema SET version = {version}")
+    with store.catalogue._database.transaction() as connection:
+        connection.execute(text(f"UPDATE warren_schema SET version = {version}"))

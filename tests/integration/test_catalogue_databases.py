@@ -40,12 +40,28 @@ def test_the_files_of_sqlite_belong_to_their_owner_only(tmp_path: Path) -> None:
     catalogue.close()
 
 
-def test_sqlite_commits_are_synced(tmp_path: Path) -> None:
+def test_sqlite_commits_are_synced_and_transactions_lock_the_file_from_their_beginning(tmp_path: Path) -> None:
     catalogue = Catalogue.open(f"sqlite:///{tmp_path / 'catalogue.db'}")
     database = catalogue._database
     assert isinstance(database, SqliteFile)
-    settings = [database._connection.execute(f"PRAGMA {name}").fetchone() for name in ("journal_mode", "synchronous")]
-    assert settings == [("wal",), (2,)]
+    names = ("journal_mode", "synchronous", "fullfsync", "journal_size_limit", "locking_mode", "busy_timeout")
+    with database.transaction() as connection:
+        settings = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in names}
+        assert database._connection is not None
+        assert database._connection.in_transaction
+        other = sqlite3.connect(tmp_path / "catalogue.db", timeout=0)
+        with closing(other), pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+    assert not database._connection.in_transaction
+    assert database._connection.isolation_level is None
+    assert settings == {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "fullfsync": 1,
+        "journal_size_limit": 16 << 20,
+        "locking_mode": "normal",
+        "busy_timeout": 5000,
+    }
     catalogue.close()
 
 
@@ -212,11 +228,10 @@ def test_a_url_that_leads_nowhere_is_one_line_without_the_password(url: str, rea
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("library", ["sqlalchemy", "psycopg"])
-def test_a_library_of_postgresql_that_is_not_there_is_named_with_what_installs_it(library: str) -> None:
-    program = f"""
+def test_a_driver_of_postgresql_that_is_not_installed_is_named_with_what_installs_it() -> None:
+    program = """
 import sys
-sys.modules[{library!r}] = None
+sys.modules["psycopg"] = None
 from warren.server.catalogue.catalogue import Catalogue
 try:
     Catalogue.open("postgresql://u:secret@127.0.0.1:1/d")
@@ -224,7 +239,7 @@ except Exception as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == f"metadata store: {library} is not installed: pip install 'warren-broker[postgresql]'\n"
+    assert done.stdout == "metadata store: psycopg is not installed: pip install 'warren-broker[postgresql]'\n"
 
 
 def test_sqlite_options_in_a_url_are_refused(tmp_path: Path) -> None:
@@ -237,6 +252,7 @@ def test_a_database_locked_by_another_process_is_unavailable_not_fatal(tmp_path:
     path = tmp_path / "catalogue.db"
     catalogue = Catalogue.open(f"sqlite:///{path}")
     assert isinstance(catalogue._database, SqliteFile)
+    assert catalogue._database._connection is not None
     catalogue._database._connection.execute("PRAGMA busy_timeout = 0")
     intruder = sqlite3.connect(path, isolation_level=None)
     intruder.execute("BEGIN IMMEDIATE")

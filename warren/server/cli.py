@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -59,6 +60,7 @@ def main(make_plugins: Callable[[], Sequence[Plugin]] = tuple, others: Sequence[
             commands.add_to_help(others)
             commands.app()
         else:
+            gc.disable()  # see `pause_collector`: imports leave almost no garbage
             config = options.pop(_CONFIG_OPTION, None)
             flags = {SERVE_OPTIONS[name]: value for name, value in options.items()}
             read = partial(load_settings, flags, os.environ, None if config is None else Path(config))
@@ -110,6 +112,7 @@ def run_broker(settings: Settings, plugins: Sequence[Plugin], read_again: Callab
             return trio.run(application.serve, settings, plugins, read_again)
         from warren.replication import node
 
+        gc.enable()  # a follower serves without a start of the broker
         return trio.run(node.serve, settings, plugins, read_again)
     finally:
         standard_streams.finish()

@@ -297,7 +297,7 @@ import sys
 from warren.testing import Broker
 with Broker() as broker:
     broker.declare_queue("q")
-print(sorted({"sqlite3", "msgspec", "h11", "wsproto", "warren.mgmt_plugin"} & set(sys.modules)))
+print(sorted({"sqlite3", "sqlalchemy", "msgspec", "h11", "wsproto", "warren.mgmt_plugin"} & set(sys.modules)))
 """
 
 

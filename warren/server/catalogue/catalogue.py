@@ -21,29 +21,33 @@ a time. Messages are never stored here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from sqlalchemy import Column, ColumnElement, Connection, Executable, Row, Table, delete, func, insert, select
 
 from warren.msgstore.log.epoch_table import NO_LIFE
 from warren.server.catalogue import schema
-from warren.server.catalogue.database import NOT_INSTALLED, Database, DatabaseError, Transaction
+from warren.server.catalogue.database import Database, DatabaseError
+from warren.server.catalogue.postgresql import PostgreSQL
 from warren.server.catalogue.sqlite_file import SqliteFile
 from warren.server.catalogue.sqlite_url import SQLITE, path_of, sqlite_url
 from warren.server.catalogue.tables import (
     APPLIED,
+    BINDINGS,
     DELETES,
-    GLOBAL_PARAMETERS,
     LIFE,
-    LOADING_ORDER,
     LSN,
-    PUTS,
     QUEUES,
-    Row,
+    TABLES,
     RowValues,
-    Table,
+    put_of,
     row_of,
+    rows_of,
+    upsert,
 )
 from warren.server.errors import CatalogueError as CatalogueError
 from warren.server.logins.passwords import hash_password
@@ -57,6 +61,9 @@ from warren.vhosts.metadata import (
 )
 
 FILLED_AT_ONCE: Final = 1000  # changes
+READ_AT_ONCE: Final = 1000  # rows: all rows of a million bindings would take more than the bindings themselves
+_Step = tuple[Executable, list[RowValues]]  # a statement, carried out once for each row; once if there are none
+
 # What a broker counts on from the largest number in a column. Of it there are more than it can count to.
 _NUMBER_MAX: Final = 1 << 62
 
@@ -81,6 +88,7 @@ class Catalogue:
         self._database = database
         self._first_login = first_login
         self._last_ordinal = last_ordinal  # of a binding
+        self._puts = {kind: upsert(table, database.dialect) for kind, table in TABLES.items()}
 
     @classmethod
     def open(
@@ -99,26 +107,30 @@ class Catalogue:
         database = _opened(url)
         try:
             _keep_older(database)
-            with database.transaction() as transaction:
-                schema.prepare_schema(transaction)
-                last_ordinal = _largest(transaction, "ordinal", "warren_bindings")
-                _largest(transaction, "queue_id", "warren_queues")
+            with database.transaction() as connection:
+                schema.prepare_schema(connection)
+                last_ordinal = _largest(connection, BINDINGS.c.ordinal)
+                _largest(connection, QUEUES.c.queue_id)
         except (DatabaseError, CatalogueError, OSError) as error:
             database.close()
             raise CatalogueError(f"metadata store {database.shown}: {error}") from None
         return cls(database, last_ordinal, (first_user, first_password) if first_contents else None)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            with self._database.transaction() as connection:
+                yield connection
+        except (DatabaseError, CatalogueError) as error:
+            raise CatalogueError(f"metadata store: {error}") from error
 
     def applied(self, store_id: bytes) -> int:
         """Return the number below which all changes of the log `store_id` are here; 0 for an unknown log.
 
         Raises CatalogueError when the store cannot be read.
         """
-        where = "warren_applied WHERE store_id = :store_id"
-        try:
-            with self._database.transaction() as transaction:
-                return _largest(transaction, "changes", where, {"store_id": store_id})
-        except (DatabaseError, CatalogueError) as error:
-            raise CatalogueError(f"metadata store: {error}") from None
+        with self._transaction() as connection:
+            return _largest(connection, APPLIED.c.changes, APPLIED.c.store_id == store_id)
 
     def positions(self) -> dict[bytes, Position]:
         """Return the last known positions of message stores, by their ids.
@@ -127,18 +139,15 @@ class Catalogue:
         """
         numbers: dict[bytes, int] = {}
         lives: dict[bytes, bytes] = {}
-        try:
-            with self._database.transaction() as transaction:
-                for store_id, changes in transaction.rows(APPLIED.select):
-                    if not isinstance(store_id, bytes) or not isinstance(changes, int):
-                        raise CatalogueError(f"{APPLIED.name} has a row that no broker has written")
-                    named = store_id[: -len(NO_LIFE)]
-                    if named.endswith(LIFE):
-                        lives[named.removesuffix(LIFE)] = store_id[-len(NO_LIFE) :]
-                    else:
-                        numbers[store_id] = changes
-        except (DatabaseError, CatalogueError) as error:
-            raise CatalogueError(f"metadata store: {error}") from None
+        with self._transaction() as connection:
+            for store_id, changes in connection.execute(select(APPLIED)):
+                if not isinstance(store_id, bytes) or not isinstance(changes, int):
+                    raise CatalogueError(f"{APPLIED.name} has a row that no broker has written")
+                named = store_id[: -len(NO_LIFE)]
+                if named.endswith(LIFE):
+                    lives[named.removesuffix(LIFE)] = store_id[-len(NO_LIFE) :]
+                else:
+                    numbers[store_id] = changes
         return {
             store_id: Position(changes, numbers.get(store_id + LSN, 0), lives.get(store_id, NO_LIFE))
             for store_id, changes in numbers.items()
@@ -147,35 +156,23 @@ class Catalogue:
 
     def queue_count(self) -> int:
         """Return the number of durable queues. Raises CatalogueError when the store cannot be read."""
-        try:
-            with self._database.transaction() as transaction:
-                ((count,),) = transaction.rows(f"SELECT count(*) FROM {QUEUES.name}")
-        except DatabaseError as error:
-            raise CatalogueError(f"metadata store: {error}") from None
-        return int(count)
+        with self._transaction() as connection:
+            return connection.scalars(select(func.count()).select_from(QUEUES)).one()
 
-    def load(self) -> Iterator[MetadataChange]:
+    def load(self) -> Generator[MetadataChange, None, None]:
         """Yield everything stored as puts, each after what it refers to.
 
         Raises CatalogueError when the store cannot be read.
         """
-        self._fill()
-        for table, from_row in LOADING_ORDER:
-            try:
-                with self._database.transaction() as transaction:
-                    for row in transaction.rows(table.select):
-                        yield _change(from_row, row, table)
-            except DatabaseError as error:
-                raise CatalogueError(f"metadata store: {error}") from None
-
-    def _fill(self) -> None:
-        try:
-            with self._database.transaction() as transaction:
-                if self._first_login is not None and schema.is_unfilled(transaction):
-                    _put_first_contents(transaction, *self._first_login)
-                    self.was_empty = True
-        except DatabaseError as error:
-            raise CatalogueError(f"metadata store: {error}") from None
+        with self._transaction() as connection:
+            if self._first_login is not None and schema.is_unfilled(connection):
+                self._carry_out(connection, self._plan(_first_contents(*self._first_login)))
+                self.was_empty = True
+        for kind, table in TABLES.items():
+            put = put_of(kind)
+            with self._transaction() as connection:
+                for row in connection.execute(rows_of(kind), execution_options={"yield_per": READ_AT_ONCE}):
+                    yield _change(put, row, table)
 
     def commit(
         self,
@@ -194,30 +191,25 @@ class Catalogue:
         then unknown, and committing them again is right (2). Raises ValueError for text no database can store
         (`tables` (1)).
         """
-        self._carry_out(self._plan(changes), store_id, applied, lsn, life_id)
+        self._commit(self._plan(changes), store_id, applied, lsn, life_id)
 
-    def _carry_out(
-        self,
-        steps: Sequence[tuple[str, list[RowValues]]],
-        store_id: bytes,
-        applied: int,
-        lsn: int = 0,
-        life_id: bytes = NO_LIFE,
+    def _commit(
+        self, steps: Sequence[_Step], store_id: bytes, applied: int, lsn: int = 0, life_id: bytes = NO_LIFE
     ) -> None:
-        try:
-            with self._database.transaction() as transaction:
-                for statement, rows in steps:
-                    transaction.execute(statement, rows)
-                if store_id:
-                    transaction.execute(APPLIED.clear)
-                    known: list[RowValues] = [{"store_id": store_id, "changes": applied}]
-                    if lsn:
-                        known.append({"store_id": store_id + LSN, "changes": lsn})
-                    if lsn and life_id != NO_LIFE:
-                        known.append({"store_id": store_id + LIFE + life_id, "changes": lsn})
-                    transaction.execute(APPLIED.put, known)
-        except DatabaseError as error:
-            raise CatalogueError(f"metadata store: {error}") from error
+        with self._transaction() as connection:
+            self._carry_out(connection, steps)
+            if store_id:
+                connection.execute(delete(APPLIED))
+                known = [{"store_id": store_id, "changes": applied}]
+                if lsn:
+                    known.append({"store_id": store_id + LSN, "changes": lsn})
+                if lsn and life_id != NO_LIFE:
+                    known.append({"store_id": store_id + LIFE + life_id, "changes": lsn})
+                connection.execute(insert(APPLIED), known)
+
+    def _carry_out(self, connection: Connection, steps: Sequence[_Step]) -> None:
+        for statement, rows in steps:
+            connection.execute(statement, rows or None)
 
     def copy_to(self, path: Path, store_id: bytes) -> None:
         """Write all contents into a new SQLite file, which a broker can open; do not commit meanwhile.
@@ -237,8 +229,8 @@ class Catalogue:
 
         Raises CatalogueError and ValueError as `commit` does.
         """
-        forgotten: list[tuple[str, list[RowValues]]] = [(table.clear, []) for table, _ in LOADING_ORDER]
-        self._carry_out([*forgotten, *self._plan(changes)], store_id, applied)
+        forgotten: list[_Step] = [(delete(table), []) for table in TABLES.values()]
+        self._commit([*forgotten, *self._plan(changes)], store_id, applied)
 
     def interrupt(self) -> None:
         """Make the call fail that is under way in another thread, if any."""
@@ -248,25 +240,25 @@ class Catalogue:
         """Close the connection and release the store."""
         self._database.close()
 
-    def _plan(self, changes: Sequence[MetadataChange]) -> list[tuple[str, list[RowValues]]]:
+    def _plan(self, changes: Sequence[MetadataChange]) -> list[_Step]:
         """Turn changes into statements with their rows, as few as the order allows.
 
         Puts of different kinds touch different tables, and deletes only take away: among themselves both may
         change places. A put and a delete may not.
         """
-        steps: list[tuple[str, list[RowValues]]] = []
+        steps: list[_Step] = []
         gathered: dict[type, list[RowValues]] = {}
 
         def flush() -> None:
             for kind, rows in gathered.items():
-                put = PUTS.get(kind)
+                put = self._puts.get(kind)
                 steps.extend((statement, rows) for statement in ((put,) if put is not None else DELETES[kind]))
             gathered.clear()
 
         gathering_puts = True
         for change in changes:
             kind = type(change)
-            is_put = kind in PUTS
+            is_put = kind in TABLES
             if is_put != gathering_puts:
                 flush()
                 gathering_puts = is_put
@@ -282,11 +274,6 @@ class Catalogue:
 def _opened(url: str) -> Database:
     """Return the database that `url` names. Raises CatalogueError."""
     if not url.startswith(SQLITE):
-        # Imports happen only for this kind of database, see ``database.py``.
-        try:
-            from warren.server.catalogue.postgresql import PostgreSQL
-        except ImportError as error:
-            raise CatalogueError(NOT_INSTALLED.format(error.name)) from None
         return PostgreSQL(url)
     try:
         path = path_of(url)
@@ -298,29 +285,31 @@ def _opened(url: str) -> Database:
         raise CatalogueError(f"metadata store {url}: {error}") from None
 
 
-def _largest(transaction: Transaction, column: str, table: str, parameters: Mapping[str, object] | None = None) -> int:
+def _largest(connection: Connection, column: Column[Any], *where: ColumnElement[bool]) -> int:
     """Return the largest number in a column, 0 if the column is empty. Raises CatalogueError for any other value."""
-    ((found,),) = transaction.rows(f"SELECT max({column}) FROM {table}", parameters)
+    found = connection.scalar(select(func.max(column)).where(*where))
     if found is None:
         return 0
     if not isinstance(found, int) or not 0 <= found < _NUMBER_MAX:
-        raise CatalogueError(f"{table.split()[0]}: {column} {str(found)[:40]!r} is none that a broker has written")
+        told = f"{column.table.description}: {column.name} {str(found)[:40]!r}"
+        raise CatalogueError(f"{told} is none that a broker has written")
     return found
 
 
-def _change(from_row: Callable[[Row], MetadataChange], row: Row, table: Table) -> MetadataChange:
+def _change(put: Callable[[Sequence[Any]], MetadataChange], row: Row[Any], table: Table) -> MetadataChange:
     try:
-        return from_row(row)
+        return put(row)
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        key = ", ".join(value[:100] for value in row[: len(table.key)] if isinstance(value, str))
-        raise CatalogueError(f"metadata store: {table.name} ({key!r}) cannot be read: {error}") from None
+        values = [row._mapping.get(column) for column in table.primary_key]
+        key = ", ".join(value[:100] for value in values if isinstance(value, str))
+        raise CatalogueError(f"{table.name} ({key!r}) cannot be read: {error}") from None
 
 
 def _keep_older(database: Database) -> None:
     """Copy a file of SQLite whose schema is older than this program's, durably."""
     if isinstance(database, SqliteFile):
-        with database.transaction() as transaction:
-            version = schema.maybe_version(transaction)
+        with database.transaction() as connection:
+            version = schema.maybe_version(connection)
         if version is not None and version < schema.SCHEMA_VERSION:
             ending = f".schema-{version}"
             try:
@@ -356,13 +345,11 @@ def fill(catalogue: Catalogue, contents: Iterator[MetadataChange], store_id: byt
     catalogue.commit(changes, store_id, applied)
 
 
-def _put_first_contents(transaction: Transaction, user: str, password: str) -> None:
+def _first_contents(user: str, password: str) -> list[MetadataChange]:
     hashed = hash_password(password.encode())
-    contents: list[MetadataChange] = [
+    return [
         VhostPut("/", "Default virtual host"),
         UserPut(user, hashed.text, hashed.algorithm, ("administrator",)),
         PermissionPut(user, "/", ".*", ".*", ".*"),
+        GlobalParameterDelete(schema.DEFINITIONS_HASH),
     ]
-    for change in contents:
-        transaction.execute(PUTS[type(change)], [row_of(change)])
-    transaction.execute(GLOBAL_PARAMETERS.delete_where(name="name"), [{"name": schema.DEFINITIONS_HASH}])

@@ -10,17 +10,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import suppress
 from typing import Any, Final
 
-from sqlalchemy import Connection, TextClause, create_engine, event, text
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
-from warren.server.catalogue.database import NOT_INSTALLED, READ_AT_ONCE, DatabaseError
-from warren.server.catalogue.tables import Row, RowValues
+from warren.server.catalogue.database import Database
 from warren.server.errors import CatalogueError
 
 _CONNECT_TIMEOUT_S: Final = 5
@@ -38,14 +34,12 @@ _CONNECTION: Final = {
 }
 
 
-class PostgreSQL:
-    """The database that `url` names; the first transaction connects to it.
+class PostgreSQL(Database):
+    """The database that `url` names.
 
     Raises:
         CatalogueError: the URL names no database, or the driver is not installed.
     """
-
-    kind = "postgresql"
 
     def __init__(self, url: str) -> None:
         try:
@@ -58,29 +52,12 @@ class PostgreSQL:
             raise CatalogueError(
                 f"metadata store: {parsed.drivername} is not supported; use sqlite or postgresql+psycopg"
             )
-        self.shown = parsed.render_as_string(hide_password=True)
         try:
-            # Parameters are password hashes and names: keep them out of error texts. One connection, which holds the
-            # lock (2).
-            self._engine = create_engine(
-                parsed, hide_parameters=True, pool_size=1, max_overflow=0, connect_args=_CONNECTION
-            )
+            super().__init__(parsed, parsed.render_as_string(hide_password=True), _CONNECTION)
         except ImportError as error:
-            raise CatalogueError(NOT_INSTALLED.format(error.name)) from None
-        event.listen(self._engine, "connect", _prepare)
-        self._used: Any = None  # psycopg's connection, while a transaction is under way
-
-    @contextmanager
-    def transaction(self) -> Iterator[_Transaction]:
-        """See `Database.transaction`."""
-        try:
-            with self._engine.begin() as connection:
-                self._used = connection.connection.driver_connection
-                yield _Transaction(connection)
-        except SQLAlchemyError as error:
-            raise DatabaseError(_one_line(error)) from error
-        finally:
-            self._used = None
+            raise CatalogueError(
+                f"metadata store: {error.name} is not installed: pip install 'warren-broker[postgresql]'"
+            ) from None
 
     def interrupt(self) -> None:
         """See `Database.interrupt`. The connection is lost: a server that hangs does not hear a request to cancel."""
@@ -92,41 +69,10 @@ class PostgreSQL:
             ):
                 connected.shutdown(socket.SHUT_RDWR)
 
-    def close(self) -> None:
-        """See `Database.close`."""
-        self._engine.dispose()
-
-
-class _Transaction:
-    kind = PostgreSQL.kind
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def execute(self, statement: str, rows: Sequence[RowValues] = ()) -> None:
-        if rows:
-            self._connection.execute(_clause(statement), rows)
-        else:
-            self._connection.execute(_clause(statement))
-
-    def rows(self, statement: str, parameters: Mapping[str, object] | None = None) -> Iterator[Row]:
-        options = {"yield_per": READ_AT_ONCE}
-        return iter(self._connection.execute(_clause(statement), dict(parameters or {}), execution_options=options))
-
-
-@cache
-def _clause(statement: str) -> TextClause:
-    return text(statement)
-
-
-def _prepare(connection: Any, _record: object) -> None:
-    try:
+    def _prepare(self, connection: Any) -> None:
         with connection.cursor() as cursor:
             _check_and_lock(cursor)
         connection.commit()
-    except BaseException:
-        connection.close()
-        raise
 
 
 def _check_and_lock(cursor: Any) -> None:
@@ -145,9 +91,3 @@ def _check_and_lock(cursor: Any) -> None:
         if getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
             raise CatalogueError("another broker uses this database") from None
         raise
-
-
-def _one_line(error: SQLAlchemyError) -> str:
-    """Return what the driver said, without the statement, on one line."""
-    cause: BaseException = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    return " ".join(str(cause).split()) or type(cause).__name__

@@ -10,10 +10,29 @@ A migration names tables and columns itself: those in `tables` are the newest, n
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-from warren.server.catalogue.database import Transaction
-from warren.server.catalogue.tables import BIGINT, BYTES, GLOBAL_PARAMETERS, NAME, SCHEMA, TABLES, type_in
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    LargeBinary,
+    MetaData,
+    Table,
+    bindparam,
+    column,
+    func,
+    insert,
+    inspect,
+    select,
+    table,
+    text,
+    update,
+)
+from sqlalchemy.schema import CreateColumn
+
+from warren.server.catalogue.tables import GLOBAL_PARAMETERS, METADATA, NAME, SCHEMA, key, value
 from warren.server.errors import CatalogueError as CatalogueError
 from warren.server.logs import get_logger
 
@@ -25,30 +44,23 @@ DEFINITIONS_HASH: Final = "internal_definitions_hash"
 _UNFILLED: Final = '""'
 
 
-def maybe_version(transaction: Transaction) -> int | None:
+def maybe_version(connection: Connection) -> int | None:
     """Return the version of the tables, None without tables. Raises CatalogueError when the tables do not tell it."""
-    found = {
-        "sqlite": f"SELECT count(*) FROM sqlite_master WHERE name = '{SCHEMA}'",
-        "postgresql": f"SELECT count(to_regclass('{SCHEMA}'))",
-    }
-    if not _value(transaction, found[transaction.kind]):
+    if not inspect(connection).has_table(SCHEMA.name):
         return None
-    version = _value(transaction, f"SELECT max(version) FROM {SCHEMA}")
+    version = connection.scalar(select(func.max(SCHEMA.c.version)))
     if not isinstance(version, int):
-        raise CatalogueError(f"its table {SCHEMA} is empty")
+        raise CatalogueError(f"its table {SCHEMA.name} is empty")
     return version
 
 
-def prepare_schema(transaction: Transaction) -> None:
+def prepare_schema(connection: Connection) -> None:
     """Make the tables, or migrate those of an older version. Raises CatalogueError for a newer one."""
-    version = maybe_version(transaction)
+    version = maybe_version(connection)
     if version is None:
-        transaction.execute(f"CREATE TABLE {SCHEMA} (version INTEGER NOT NULL)")
-        for table in TABLES:
-            for statement in table.create(transaction.kind):
-                transaction.execute(statement)
-        transaction.execute(f"INSERT INTO {SCHEMA} VALUES ({SCHEMA_VERSION})")
-        transaction.execute(GLOBAL_PARAMETERS.put, [{"name": DEFINITIONS_HASH, "value": _UNFILLED}])
+        METADATA.create_all(connection, checkfirst=False)
+        connection.execute(insert(SCHEMA).values(version=SCHEMA_VERSION))
+        connection.execute(insert(GLOBAL_PARAMETERS).values(name=DEFINITIONS_HASH, value=_UNFILLED))
         return
     if version > SCHEMA_VERSION:
         raise CatalogueError(
@@ -56,7 +68,7 @@ def prepare_schema(transaction: Transaction) -> None:
             "start that version, or restore a backup made before the upgrade"
         )
     if version < SCHEMA_VERSION:
-        if transaction.kind != "sqlite":
+        if connection.dialect.name != "sqlite":
             log.warning(
                 "the metadata store is migrated without a copy of what it was",
                 schema=version,
@@ -64,76 +76,76 @@ def prepare_schema(transaction: Transaction) -> None:
                 advice="only a dump from before leads back to an older Warren: pg_dump --table='warren_*'",
             )
         for migrate in MIGRATIONS[version - 1 :]:
-            migrate(transaction)
-        transaction.execute(f"UPDATE {SCHEMA} SET version = {SCHEMA_VERSION}")
+            migrate(connection)
+        connection.execute(update(SCHEMA).values(version=SCHEMA_VERSION))
 
 
-def _value(transaction: Transaction, statement: str) -> object:
-    ((value,),) = transaction.rows(statement)
-    return value
-
-
-def _number_queues(transaction: Transaction) -> None:
+def _number_queues(connection: Connection) -> None:
     """Migrate from version 1 to 2: give the queues the ids 1, 2, 3 ... in the order of vhost and name."""
-    _add_column(transaction, "warren_queues", "queue_id", BIGINT, "0")
-    ordered = list(transaction.rows("SELECT vhost, name FROM warren_queues ORDER BY vhost, name"))
+    _add_column(connection, "warren_queues", Column("queue_id", BigInteger, server_default=text("0"), nullable=False))
+    queues = table("warren_queues", column("vhost"), column("name"), column("queue_id"))
+    ordered = connection.execute(select(queues.c.vhost, queues.c.name).order_by(queues.c.vhost, queues.c.name)).all()
     if ordered:
-        transaction.execute(
-            "UPDATE warren_queues SET queue_id = :number WHERE vhost = :vhost AND name = :name",
-            [{"vhost": vhost, "name": name, "number": n} for n, (vhost, name) in enumerate(ordered, start=1)],
+        connection.execute(
+            update(queues)
+            .where(queues.c.vhost == bindparam("of_vhost"), queues.c.name == bindparam("of_name"))
+            .values(queue_id=bindparam("number")),
+            [{"of_vhost": vhost, "of_name": name, "number": n} for n, (vhost, name) in enumerate(ordered, start=1)],
         )
 
 
-def _add_limits_and_policies(transaction: Transaction) -> None:
+def _add_limits_and_policies(connection: Connection) -> None:
     """Migrate from version 2 to 3: three additional tables, empty."""
-    name = type_in(transaction.kind, NAME)
-    for table, column in (("warren_vhost_limits", "vhost"), ("warren_user_limits", "user_name")):
-        transaction.execute(
-            f"CREATE TABLE {table} ({column} {name} NOT NULL, definition TEXT NOT NULL, PRIMARY KEY ({column}))"
-        )
-    transaction.execute(
-        f"CREATE TABLE warren_policies (vhost {name} NOT NULL, operator BOOLEAN NOT NULL, name {name} NOT NULL, "
-        "pattern TEXT NOT NULL, apply_to TEXT NOT NULL, priority BIGINT NOT NULL, definition TEXT NOT NULL, "
-        "PRIMARY KEY (vhost, operator, name))"
+    _add_table(connection, "warren_vhost_limits", key("vhost"), value("definition"))
+    _add_table(connection, "warren_user_limits", key("user_name"), value("definition"))
+    _add_table(
+        connection,
+        "warren_policies",
+        key("vhost"),
+        key("operator", Boolean),
+        key("name"),
+        value("pattern"),
+        value("apply_to"),
+        value("priority", BigInteger),
+        value("definition"),
     )
 
 
-def _add_parameters_and_protection(transaction: Transaction) -> None:
+def _add_parameters_and_protection(connection: Connection) -> None:
     """Migrate from version 3 to 4: two additional tables, empty; vhosts are not protected."""
-    name = type_in(transaction.kind, NAME)
-    _add_column(transaction, "warren_vhosts", "protected_from_deletion", "BOOLEAN", "FALSE")
-    transaction.execute(
-        f"CREATE TABLE warren_parameters (vhost {name} NOT NULL, component {name} NOT NULL, name {name} NOT NULL, "
-        "value TEXT NOT NULL, PRIMARY KEY (vhost, component, name))"
-    )
-    transaction.execute(
-        f"CREATE TABLE warren_global_parameters (name {name} NOT NULL, value TEXT NOT NULL, PRIMARY KEY (name))"
-    )
+    protected = Column("protected_from_deletion", Boolean, server_default=text("FALSE"), nullable=False)
+    _add_column(connection, "warren_vhosts", protected)
+    _add_table(connection, "warren_parameters", key("vhost"), key("component"), key("name"), value("value"))
+    _add_table(connection, "warren_global_parameters", key("name"), value("value"))
 
 
-def _add_applied(transaction: Transaction) -> None:
+def _add_applied(connection: Connection) -> None:
     """Migrate from version 4 to 5: an additional table, empty, since earlier changes were not in a log."""
-    transaction.execute(
-        f"CREATE TABLE warren_applied (store_id {type_in(transaction.kind, BYTES)} NOT NULL, changes BIGINT NOT NULL, "
-        "PRIMARY KEY (store_id))"
-    )
+    _add_table(connection, "warren_applied", key("store_id", LargeBinary), value("changes", BigInteger))
 
 
-def _add_declaring_users(transaction: Transaction) -> None:
+def _add_declaring_users(connection: Connection) -> None:
     """Migrate from version 5 to 6: the users that declared the existing exchanges are not known."""
-    _add_column(transaction, "warren_exchanges", "declared_by", type_in(transaction.kind, NAME), "''")
+    declared_by = Column("declared_by", NAME, server_default=text("''"), nullable=False)
+    _add_column(connection, "warren_exchanges", declared_by)
 
 
-def _add_column(transaction: Transaction, table: str, column: str, type_: str, value: str) -> None:
-    """Add a column that may not be null and is `value` in existing rows."""
-    transaction.execute(f"ALTER TABLE {table} ADD COLUMN {column} {type_} NOT NULL DEFAULT {value}")
-    if transaction.kind == "postgresql":
+def _add_table(connection: Connection, name: str, *columns: Column[Any]) -> None:
+    Table(name, MetaData(), *columns).create(connection, checkfirst=False)
+
+
+def _add_column(connection: Connection, name: str, added: Column[Any]) -> None:
+    """Add a column that may not be null and has its default in existing rows."""
+    Table(name, MetaData(), added)
+    described = CreateColumn(added).compile(dialect=connection.dialect)
+    connection.execute(text(f"ALTER TABLE {name} ADD COLUMN {described}"))
+    if connection.dialect.name == "postgresql":
         # SQLite cannot remove a default again; there it stays, unused, since every insert names the column.
-        transaction.execute(f"ALTER TABLE {table} ALTER COLUMN {column} DROP DEFAULT")
+        connection.execute(text(f"ALTER TABLE {name} ALTER COLUMN {added.name} DROP DEFAULT"))
 
 
 # Entry n leads from schema version n + 1 to n + 2. A release that changes a table appends one.
-MIGRATIONS: Final[list[Callable[[Transaction], None]]] = [
+MIGRATIONS: Final[list[Callable[[Connection], None]]] = [
     _number_queues,
     _add_limits_and_policies,
     _add_parameters_and_protection,
@@ -142,7 +154,7 @@ MIGRATIONS: Final[list[Callable[[Transaction], None]]] = [
 ]
 
 
-def is_unfilled(transaction: Transaction) -> bool:
+def is_unfilled(connection: Connection) -> bool:
     """Tell whether this store never got its first contents; a store that was emptied later does not count."""
-    select = "SELECT value FROM warren_global_parameters WHERE name = :name"
-    return list(transaction.rows(select, {"name": DEFINITIONS_HASH})) == [(_UNFILLED,)]
+    found = select(GLOBAL_PARAMETERS.c.value).where(GLOBAL_PARAMETERS.c.name == DEFINITIONS_HASH)
+    return connection.scalar(found) == _UNFILLED

@@ -12,79 +12,55 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy import URL, Connection, event
+
 from warren.msgstore.files.syncing import sync_all
-from warren.server.catalogue.database import DatabaseError
-from warren.server.catalogue.tables import Row, RowValues
+from warren.server.catalogue.database import Database, DatabaseError, one_line
+from warren.server.errors import CatalogueError
 
 _WAL_KEPT_BYTES: Final = 16 << 20
 
 
-class SqliteFile:
+class SqliteFile(Database):
     """The database in the file `path`; creates the file if it is missing. Raises DatabaseError."""
 
-    kind = "sqlite"
-
     def __init__(self, path: Path, shown: str) -> None:
-        self.shown = shown
         self._path = Path(os.path.realpath(path))  # a link to a missing file should also name a private file
-        _create_private(self._path)
-        self._locked = _locked(self._path)
-        try:
-            self._connection = self._connected()
-        except sqlite3.Error as error:
-            os.close(self._locked)
-            raise DatabaseError(_one_line(error)) from None
-
-    def _connected(self) -> sqlite3.Connection:
         # isolation_level None: the driver does not begin transactions by itself, so schema changes are transactional
         # too.
-        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")  # see (2)
-            connection.execute("PRAGMA fullfsync = ON")  # of macOS: see msgstore/files/syncing.py
-            connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
+        arguments = {"isolation_level": None, "check_same_thread": False}
+        super().__init__(URL.create("sqlite", database=str(self._path)), shown, arguments)
+        event.listen(self._engine, "begin", _begin)
+        self._connection: sqlite3.Connection | None = None
+        _create_private(self._path)
+        self._locked = _locked(self._path)
 
-    @contextmanager
-    def transaction(self) -> Iterator[SqliteTransaction]:
-        """See `Database.transaction`."""
-        connection = self._connection
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield SqliteTransaction(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):  # SQLite may have undone it already
-                    connection.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise DatabaseError(_one_line(error)) from error
-        except OverflowError as error:  # a number too large for SQLite
-            raise DatabaseError(str(error)) from error
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")  # see (2)
+        connection.execute("PRAGMA fullfsync = ON")  # of macOS: see msgstore/files/syncing.py
+        connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+        self._connection = connection
 
     def copy_to(self, path: Path) -> None:
         """Write all contents into a new file. Raises DatabaseError."""
+        assert self._connection is not None, "not connected"
         _create_private(path)
         try:
             with closing(sqlite3.connect(path)) as copy:
                 self._connection.backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")  # see (3)
         except sqlite3.Error as error:
-            raise DatabaseError(_one_line(error)) from None
+            raise DatabaseError(one_line(error)) from None
 
     def interrupt(self) -> None:
         """See `Database.interrupt`. A call that waits for the disk continues."""
-        self._connection.interrupt()
+        if self._connection is not None:
+            self._connection.interrupt()
 
     def keep(self, ending: str) -> None:
         """Keep a copy beside it, durably, under the same name with this ending. Raises DatabaseError, OSError."""
@@ -98,46 +74,32 @@ class SqliteFile:
 
     def close(self) -> None:
         """See `Database.close`."""
-        self._connection.close()
+        super().close()
+        if self._connection is not None:
+            self._connection.close()  # a transaction that was left unfinished still has it
         # After it: SQLite loses its locks of a file when any descriptor of that file is closed.
         if self._locked >= 0:
             os.close(self._locked)
             self._locked = -1
 
 
-class SqliteTransaction:
-    """See `database.Transaction`."""
-
-    kind = SqliteFile.kind
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def execute(self, statement: str, rows: Sequence[RowValues] = ()) -> None:
-        """See `Transaction.execute`."""
-        if rows:
-            self._connection.executemany(statement, rows)
-        else:
-            self._connection.execute(statement)
-
-    def rows(self, statement: str, parameters: Mapping[str, object] | None = None) -> Iterator[Row]:
-        """See `Transaction.rows`."""
-        return self._connection.execute(statement, parameters or {})
-
-
 def check(path: Path) -> None:
     """Check all of a copy, however long that takes: a second for about 100,000 bindings. Nothing else does (3).
 
     Raises:
-        DatabaseError: it is damaged.
+        CatalogueError: it is damaged.
     """
     try:
         with closing(sqlite3.connect(path)) as connection:
             (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     except sqlite3.Error as error:
-        raise DatabaseError(_one_line(error)) from None
+        found = one_line(error)
     if found != "ok":
-        raise DatabaseError(" ".join(str(found).split()))
+        raise CatalogueError(f"the metadata store is damaged: {' '.join(str(found).split())}")
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _create_private(path: Path) -> None:
@@ -173,7 +135,3 @@ def _sync(path: Path, flags: int) -> None:
         sync_all(fd)
     finally:
         os.close(fd)
-
-
-def _one_line(error: sqlite3.Error) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

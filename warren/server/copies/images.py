@@ -40,7 +40,6 @@ from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.identities import identity_of
 from warren.msgstore.files.pins import PinError, PinnedFile, Pins
 from warren.msgstore.log.log_position import LogPosition
-from warren.server.catalogue.database import DatabaseError
 from warren.server.catalogue.writer import CatalogueWriter, InThread
 from warren.server.data_dir import MESSAGES
 from warren.server.errors import CatalogueError
@@ -199,12 +198,9 @@ class Images:
 
 
 def _check_metadata(copy: Path) -> None:
-    from warren.server.catalogue import sqlite_file  # imports SQLite, which a broker in memory does without
+    from warren.server.catalogue import sqlite_file  # imports SQLAlchemy, which a broker in memory does without
 
-    try:
-        sqlite_file.check(copy)
-    except DatabaseError as error:
-        raise ImageError(f"the metadata store is damaged: {error}") from None
+    sqlite_file.check(copy)
 
 
 def _files_below(directory: Path) -> Iterator[Path]:
