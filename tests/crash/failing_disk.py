@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .held_disk import compiled_shim
 
-LOG, STREAMS, BOTH = 1, 2, 3
+LOG, STREAMS, BOTH, CATALOGUE = 1, 2, 3, 4
 _WHICH, _ONE_OF, _FROM, _TO, _FAILED = range(5)
 _CONTROL_BYTES = 40
 

@@ -1,7 +1,8 @@
 /* pread of the message store, counted and failed with EIO on demand (LD_PRELOAD).
  *
  * READ_SHIM_CONTROL names a file of five 64-bit numbers that is shared with the test:
- *     0  which reads fail: 0 none, 1 of files below messages/log, 2 of those below messages/streams, 3 both
+ *     0  which reads fail: 0 none, 1 of files below messages/log, 2 of those below messages/streams, 3 both,
+ *         4 of the metadata store and its journal
  *     1  one of so many fails, taken in turn; 0 or 1: all
  *     2  the byte from which on reads fail, and
  *     3  the byte before which they do; 0: no limit
@@ -49,7 +50,8 @@ static int fails(int fd, size_t size, off_t offset)
     if (length < 0)
         return 0;
     path[length] = 0;
-    if (!((which & 1 && strstr(path, "/messages/log/")) || (which & 2 && strstr(path, "/messages/streams/"))))
+    if (!((which & 1 && strstr(path, "/messages/log/")) || (which & 2 && strstr(path, "/messages/streams/")) ||
+          (which & 4 && strstr(path, "/catalogue.db"))))
         return 0;
     uint64_t to = atomic_load(&control->to);
     if ((uint64_t)offset + size <= atomic_load(&control->from) || (to && (uint64_t)offset >= to))

@@ -26,7 +26,7 @@ from broker_process import WarrenProcess, wait_until
 from integration.peers import connect
 from pika.exceptions import AMQPError
 
-from .failing_disk import BOTH, LOG, STREAMS, FailingDisk
+from .failing_disk import BOTH, CATALOGUE, LOG, STREAMS, FailingDisk
 from .life import Life
 from .load import Load
 from .test_kill_9 import SEED
@@ -271,6 +271,46 @@ def test_a_queue_waits_for_a_read_that_fails_and_the_others_do_not(tmp_path: Pat
             wait_until(lambda: process.health() == 200, "the broker to be well again")
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
+
+
+def _declare(process: WarrenProcess, names: list[str]) -> None:
+    with connect(process) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for name in names:
+            channel.queue_declare(name, durable=True)
+            channel.basic_publish("", name, name.encode(), _PERSISTENT)
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["stop", "kill"])
+def test_a_metadata_store_that_cannot_be_read_loses_no_queue(tmp_path: Path, is_clean: bool) -> None:
+    """SQLite reads its file itself, not through the simulated disk: it is failed by the preloaded library."""
+    disk = FailingDisk(tmp_path)
+    first, second = [f"before-{number}" for number in range(20)], [f"meanwhile-{number}" for number in range(20)]
+    with WarrenProcess(tmp_path, None, {}, wrapper=disk.wrapper) as process:
+        _declare(process, first)
+        process.stop()
+        before = (process.data_directory / "catalogue.db").read_bytes()
+        disk.fail(CATALOGUE)
+        process.spawn()
+        assert process.wait() == 1, "it is not taken for an empty one"
+        assert (process.data_directory / "catalogue.db").read_bytes() == before
+        assert disk.failed > 0
+        disk.heal()
+        process.start()
+        disk.fail(CATALOGUE)
+        _declare(process, second)  # the log has them
+        if is_clean:
+            process.stop()
+        else:
+            process.kill()
+        disk.heal()
+        process.start()
+        with connect(process) as connection:
+            channel = connection.channel()
+            for name in first + second:
+                assert channel.basic_get(name)[2] == name.encode()
+    print(f"{disk.failed} reads failed")
 
 
 def _asked(process: WarrenProcess, path: str, body: object = None) -> Any:
