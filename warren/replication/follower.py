@@ -39,7 +39,7 @@ import trio
 
 from warren.cluster.driver import passed_s
 from warren.cluster.events import Position, Standing
-from warren.msgstore.files.errors import StoreError, StoreFullError
+from warren.msgstore.files.errors import StoreError, StoreFullError, StoreUnreadableError
 from warren.replication import cluster_state, last_contact
 from warren.replication.cluster_state import ClusterState
 from warren.replication.cut_copies import Quarantine
@@ -439,6 +439,9 @@ class Follower:
                     self._election.refused()
             except StoreFullError as error:
                 self._gone(f"the disk is full: {error}")
+                is_patient = True
+            except StoreUnreadableError as error:
+                self._gone(str(error))
                 is_patient = True
             except StoreError as error:
                 self.failure = str(error)

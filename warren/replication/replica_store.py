@@ -30,7 +30,9 @@
    The exception is a leader whose epoch is at least `EPOCH_STRIDE` beyond the log here: a person has made its log the
    truth. Frames that are cut off are copied to the quarantine, for good if they were committed (``cut_copies.py`` if
    not). The file is cut and synced, and the later segments are gone, before the next entry.
-7. After a failure of the disk nothing is tried again, as in ``Store``; after a shortage the same entry may be.
+7. After a failure of the disk nothing is tried again, as in ``Store``; after a shortage the same entry may be. A read
+   that fails before a link is tried again with the next one. A file of a stream that the disk has not given
+   `SCANS_MAX` times in a row is set aside, and the leader ships it again.
 
     catching-up, 20 bytes: magic "WARRNCUP", lsn u64, crc u32 (CRC-32 of the bytes before)
 
@@ -47,11 +49,11 @@ from threading import Lock
 from typing import Final, assert_never
 
 from warren.cluster.events import Position as LogPosition
-from warren.msgstore.files.errors import StoreError, StoreFailedError
-from warren.msgstore.files.fail_stop import FailStop
+from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreUnreadableError
+from warren.msgstore.files.fail_stop import FailStop, reason
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
 from warren.msgstore.files.recovery import ADVICE
-from warren.msgstore.files.sealed_files import sealed_path
+from warren.msgstore.files.sealed_files import STREAMS, sealed_path
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, segment_path
 from warren.msgstore.files.store import (
     CATCHING_UP,
@@ -110,6 +112,7 @@ from warren.replication.segment_frames import SegmentFrames
 NO_STORE: Final = bytes(16)
 # An epoch that a person begins is so far beyond the one before, or further: a leader that starts again takes the next.
 EPOCH_STRIDE: Final = 1000
+SCANS_MAX: Final = 8
 _MARKER_MAGIC: Final = b"WARRNCUP"
 _MARKER: Final = Struct(">8sQI")
 _EPOCH: Final = Struct(">I4xQ16x")
@@ -186,6 +189,7 @@ class ReplicaStore(FailStop):
         self._is_named = True  # durably
         self._checkpoint = _Checkpoint(None)
         self._sealed: list[SealedFile] = []
+        self._unread_scans = 0  # of the files of streams, in a row
         self._marker: int | None = None  # the LSN in ``catching-up``
         self._tmp_handle = -1  # of the checkpoint that is coming in
         self._tmp_bytes = 0
@@ -202,6 +206,7 @@ class ReplicaStore(FailStop):
         """Read the state of the directory, and cut torn ends of a crash. To be called before each link.
 
         Raises:
+            StoreUnreadableError: the disk does not give some of it now.
             StoreError: it cannot be used, the text says why: it is corrupt, or a newer Warren has written it.
         """
         self._check()
@@ -237,6 +242,7 @@ class ReplicaStore(FailStop):
 
         Raises:
             EntryRefusedError: the leader is one of the past, or has another store.
+            StoreUnreadableError: the disk does not give some of it now.
             StoreError: the disk does not allow it.
         """
         self._check()
@@ -713,7 +719,13 @@ class ReplicaStore(FailStop):
 
     def _read_sealed(self) -> None:
         """Cut torn ends off the files of streams; the leader ships again everything sealed since."""
-        scan = self._store.scan_sealed(self.store_id, lambda _stream_id, _offset: True)
+        tolerates = self._unread_scans >= SCANS_MAX
+        try:
+            scan = self._store.scan_sealed(self.store_id, lambda _stream_id, _offset: True, tolerates=tolerates)
+        except StoreUnreadableError:
+            self._unread_scans += 1
+            raise
+        self._unread_scans = 0
         try:
             self._sealed = [
                 self._sealed_file(stream_id, segment)
@@ -721,7 +733,7 @@ class ReplicaStore(FailStop):
                 for segment in table.segments
             ]
         except OSError as error:
-            self._raise("read the files of streams", error)
+            raise StoreUnreadableError(STREAMS, reason(error)) from None
 
     def _sealed_file(self, stream_id: int, segment: SealedSegment) -> SealedFile:
         handle = self._fs.open(sealed_path(stream_id, int(segment.first)), writable=False)

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 from simulation.simulated_file_system import Fault, SimulatedFileSystem
 from unit.replication.shipped_log import STORE_ID, ShippedLog, Wire, follower, parsed, segments
+from unit.replication.test_shipping import columns
 
-from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
+from warren.msgstore.files.sealed_files import sealed_path
 from warren.msgstore.files.store import Store
+from warren.msgstore.log.jobs import SealJob
 from warren.msgstore.log.records import FRAME_HEADER_BYTES
 from warren.replication.entries import (
     Beacon,
@@ -23,7 +26,7 @@ from warren.replication.entries import (
     Truncate,
     Unlink,
 )
-from warren.replication.replica_store import EPOCH_STRIDE, EntryRefusedError, HistoryLostError, ReplicaStore
+from warren.replication.replica_store import EPOCH_STRIDE, SCANS_MAX, EntryRefusedError, HistoryLostError, ReplicaStore
 
 
 def entries(log: ShippedLog, replica: ReplicaStore) -> list[FromLeader]:
@@ -282,3 +285,43 @@ def test_what_was_never_confirmed_is_kept_for_a_while_when_it_is_cut_off() -> No
     assert name.startswith(f"cut-0000000001-{end - lsn}-")
     found = fs.contents()[f"quarantine/{name}"]
     assert found[lsn:] == before[lsn:end] and not found[64:lsn].strip(b"\0")
+
+
+def test_a_file_of_a_stream_that_cannot_be_read_before_a_link_stays_and_is_tried_again() -> None:
+    """(7)"""
+    log = ShippedLog()
+    fs = SimulatedFileSystem()
+    log.commit()
+    log.files.seal(SealJob(7, 0, 0, columns(0, b"sealed")))
+    replica = follower(log, fs)
+    Wire(log, replica)
+    before = fs.contents()
+    reads = [True]
+    fs.fails_read = lambda path, offset, length: path.startswith("streams/") and bool(reads and reads.pop())
+    with pytest.raises(StoreUnreadableError):
+        replica.follow(log.epoch, STORE_ID)
+    assert fs.contents() == before
+    replica.follow(log.epoch, STORE_ID)
+    (file,) = replica.sealed_files()
+    assert (file.stream_id, file.segment) == (7, 0)
+
+
+def test_a_file_of_a_stream_that_can_never_be_read_is_shipped_again() -> None:
+    """(7)"""
+    log = ShippedLog()
+    fs = SimulatedFileSystem()
+    log.commit()
+    log.files.seal(SealJob(7, 0, 0, columns(0, b"sealed")))
+    replica = follower(log, fs)
+    Wire(log, replica)
+    path = sealed_path(7, 0)
+    right = fs.contents()[path]
+    fs.spoil(path, 0, 8)
+    for _ in range(SCANS_MAX):
+        with pytest.raises(StoreUnreadableError):
+            replica.follow(log.epoch, STORE_ID)
+        assert fs.contents()[path] == right
+    replica.follow(log.epoch, STORE_ID)
+    assert replica.sealed_files() == []
+    Wire(log, replica)
+    assert fs.contents()[path] == right
