@@ -239,7 +239,7 @@ except Exception as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "metadata store: psycopg is not installed: pip install 'warren-broker[postgresql]'\n"
+    assert done.stdout == "metadata store: psycopg is not installed: pip install './warren[postgresql]'\n"
 
 
 def test_sqlite_options_in_a_url_are_refused(tmp_path: Path) -> None:

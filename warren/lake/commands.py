@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from warren.lake.table import Table
     from warren.spark_bridge.control import BrokerClient
 
-INSTALL: Final = "pip install 'warren-broker[lake]'"
+INSTALL: Final = "pip install './warren[lake]'"
 ARROW: Final = "arrow"
 SPARK: Final = "spark"
 ENGINES: Final = (ARROW, SPARK)
@@ -215,7 +215,7 @@ def _cluster(master: str | None) -> Iterator[Cluster]:
     try:
         import pyspark  # noqa: F401
     except ModuleNotFoundError:
-        raise UsageError("pyspark is not installed: pip install 'warren-broker[lake,spark]'") from None
+        raise UsageError("pyspark is not installed: pip install './warren[lake,spark]'") from None
     from warren.lake.spark_cluster import SparkCluster
 
     interrupted = signal.getsignal(signal.SIGINT)

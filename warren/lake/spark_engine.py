@@ -142,7 +142,7 @@ class SparkEngine:
         made = self._cluster.run(work) if pieces else []
         for each in made:
             if isinstance(each.error, ModuleNotFoundError):
-                raise UsageError(f"executors have no {each.error.name}: pip install 'warren-broker[lake]' there")
+                raise UsageError(f"executors have no {each.error.name}: pip install './warren[lake]' there")
             if each.error is not None:
                 raise each.error
         taken = _taken(pieces, made)

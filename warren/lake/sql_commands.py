@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from warren.lake.job import Job
     from warren.lake.sql import OpenTable
 
-INSTALL: Final = "pip install 'warren-broker[sql,lake]'"
+INSTALL: Final = "pip install './warren[sql,lake]'"
 
 
 def main(arguments: Sequence[str], connect: Connect) -> int:

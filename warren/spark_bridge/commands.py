@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from warren.spark_bridge.import_files import ImportState
     from warren.spark_bridge.manifest import Manifest
 
-INSTALL: Final = "pip install 'warren-broker[spark]'"
+INSTALL: Final = "pip install './warren[spark]'"
 INTERRUPTED: Final = "interrupted: the same command goes on where it stopped"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)

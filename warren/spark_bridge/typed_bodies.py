@@ -153,14 +153,14 @@ def _need_avro() -> None:
     try:
         import fastavro  # noqa: F401
     except ImportError:
-        raise UsageError("fastavro is not installed: pip install 'warren-broker[schemas]'") from None
+        raise UsageError("fastavro is not installed: pip install './warren[schemas]'") from None
 
 
 def _need_protobuf() -> None:
     try:
         import google.protobuf  # noqa: F401
     except ImportError:
-        raise UsageError("protobuf is not installed: pip install 'warren-broker[schemas]'") from None
+        raise UsageError("protobuf is not installed: pip install './warren[schemas]'") from None
 
 
 @lru_cache(READERS_MAX)

@@ -67,8 +67,8 @@ def test_without_its_libraries_it_says_how_to_install_them(
     assert lake("--stream", "orders", "--to", tmp_path / "a.b", "--once") == ExitCode.USAGE
     assert lake("--stream", "orders", "--to", tmp_path / "c", "--format", "delta", "--once") == ExitCode.USAGE
     said = capsys.readouterr().err
-    assert "pyiceberg is not installed: pip install 'warren-broker[lake]'" in said
-    assert "deltalake is not installed: pip install 'warren-broker[lake]'" in said
+    assert "pyiceberg is not installed: pip install './warren[lake]'" in said
+    assert "deltalake is not installed: pip install './warren[lake]'" in said
 
 
 def test_without_pyspark_it_says_how_to_install_that(
@@ -76,7 +76,7 @@ def test_without_pyspark_it_says_how_to_install_that(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert lake("--stream", "orders", "--to", tmp_path / "a.b", "--engine", "spark") == ExitCode.USAGE
-    assert capsys.readouterr().err.endswith("pyspark is not installed: pip install 'warren-broker[lake,spark]'\n")
+    assert capsys.readouterr().err.endswith("pyspark is not installed: pip install './warren[lake,spark]'\n")
 
 
 def test_several_tables_follow_by_one_file(

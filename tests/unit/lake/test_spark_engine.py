@@ -253,7 +253,7 @@ def test_executors_without_a_library_are_a_matter_of_usage(
         raise ModuleNotFoundError("No module named 'pyiceberg'", name="pyiceberg")
 
     monkeypatch.setattr(MemoryWriter, "write", write)
-    with pytest.raises(UsageError, match=r"executors have no pyiceberg: pip install 'warren-broker\[lake\]' there"):
+    with pytest.raises(UsageError, match=r"executors have no pyiceberg: pip install './warren\[lake\]' there"):
         follower(broker, tables, cluster=ClusterHere(), decoder=MessageDecoder()).step()
 
 

@@ -371,4 +371,4 @@ def test_without_its_library_it_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     assert sql("SELECT 1") == ExitCode.USAGE
-    assert "duckdb is not installed: pip install 'warren-broker[sql,lake]'" in capsys.readouterr().err
+    assert "duckdb is not installed: pip install './warren[sql,lake]'" in capsys.readouterr().err

@@ -237,7 +237,7 @@ def test_without_pyarrow_it_says_what_to_install() -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (
         2,
-        "warren export: pyarrow is not installed: pip install 'warren-broker[spark]'\n",
+        "warren export: pyarrow is not installed: pip install './warren[spark]'\n",
     )
 
 

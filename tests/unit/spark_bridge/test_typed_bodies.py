@@ -100,7 +100,7 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
         return there(name, *more, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UsageError, match=r"fastavro is not installed: pip install 'warren-broker\[schemas\]'"):
+    with pytest.raises(UsageError, match=r"fastavro is not installed: pip install './warren\[schemas\]'"):
         avro_format("{}")
     with pytest.raises(UsageError, match="protobuf is not installed"):
         protobuf_format("x", b"")

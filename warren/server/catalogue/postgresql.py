@@ -56,7 +56,7 @@ class PostgreSQL(Database):
             super().__init__(parsed, parsed.render_as_string(hide_password=True), _CONNECTION)
         except ImportError as error:
             raise CatalogueError(
-                f"metadata store: {error.name} is not installed: pip install 'warren-broker[postgresql]'"
+                f"metadata store: {error.name} is not installed: pip install './warren[postgresql]'"
             ) from None
 
     def interrupt(self) -> None:

@@ -25,7 +25,7 @@ from warren import __version__
 from warren.channels.spans import Span
 from warren.server.errors import StartError
 
-EXTRA: Final = "warren-broker[otel]"
+EXTRA: Final = "./warren[otel]"
 TRACES_PATH: Final = "/v1/traces"
 _DEFAULT_EXCHANGE: Final = "amq.default"
 _GENERATED: Final = "amq.gen-"

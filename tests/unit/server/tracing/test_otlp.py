@@ -79,5 +79,5 @@ def test_a_collector_without_a_path_gets_spans_where_otlp_has_them() -> None:
 
 def test_without_the_extra_a_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(StartError, match=r"pip install 'warren-broker\[otel\]'"):
+    with pytest.raises(StartError, match=r"pip install './warren\[otel\]'"):
         OtlpSender("http://collector:4318", "rabbit@here")
