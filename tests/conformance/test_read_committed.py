@@ -19,6 +19,7 @@ from warren.queues.browse import Cursor, Seen, look
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import ClaimQueue, claims_arguments
 from warren.queues.queue import DRAIN_BUDGET
+from warren.streams.stream import Stream
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 from .rules import rule
@@ -299,6 +300,35 @@ def test_recovered_messages_wait_for_the_first_commit(gets: bool) -> None:
     harness.settle()
     (got,) = client.take()
     assert body_of(got) == b"a"
+    harness.check()
+
+
+@rule(RULE, "After an unclean start with followers a stream shows nothing of its end before the first commit.")
+def test_recovered_offsets_wait_for_the_first_commit() -> None:
+    before = DurableHarness()
+    client = before.channel()
+    client.declare("q", durable=True, arguments={"x-queue-type": "stream"})
+    publish(client, "a", "b")
+    before.write()
+    harness = before.restart(clean=False, is_replicated=True)
+    stream = harness.queue("q")
+    assert isinstance(stream, Stream)
+    assert (stream.first_offset(), stream.synced_end(), stream.next_offset()) == (0, 0, 2)
+    client = harness.channel()
+    client.send(1, m.BasicQos(0, 10, False))
+    client.expect(m.BasicQosOk)
+    client.consume("q", arguments={"x-stream-offset": "first"})
+    client.nothing()
+    publish(client, "c")
+    client.nothing()
+    harness.advance(3)
+    harness.store.commits_left = 1
+    harness.settle()
+    assert stream.synced_end() == 2
+    harness.store.commits_left = -1
+    harness.settle()
+    assert came(client) == ["a", "b", "c"]
+    assert stream.synced_end() == 3
     harness.check()
 
 

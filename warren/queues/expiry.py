@@ -85,11 +85,11 @@ class Expiry:
             message.time_ms = self.log.now_ms
         if self.log.now_ms > self._came_ms:
             self._came_ms = self.log.now_ms
-        if self.queue.gate is None:
-            self.becomes_ready(message)
+        if self._ttl_ms >= 0 and message.time_ms > self._latest_ms and self.queue.gate is None:
+            self._latest_ms = message.time_ms
 
     def becomes_ready(self, message: Message) -> None:
-        """Note the time of a message: later ones with earlier times are out of order."""
+        """Note the time of a message that the gate has held: later ones with earlier times are out of order."""
         if self._ttl_ms >= 0 and message.time_ms > self._latest_ms:
             self._latest_ms = message.time_ms
 

@@ -6,7 +6,8 @@
 1. An offset is the sequence number of the message. Messages come in at the end only, and leave from the beginning only;
    a reader takes nothing out.
 2. All of them are stored, in their order. Everything below `synced_to` is on disk: an offset from there never stands
-   for another message, even after a crash.
+   for another message, even after a crash. On a log with replicas it is committed, too: recovered messages are from the
+   first commit of this life on, since other nodes may lack the end of what was found.
 3. It does not have a head, and nothing is read ahead: `pop` and its like are not called.
 
 The subclasses define where the first message is, how far the beginning may be cut off, and how much of the tail leaves
@@ -56,7 +57,11 @@ class OffsetBacklog(Backlog):
     def restore(self, index: QueueIndex) -> None:
         """Take over the messages that recovery found: all are on disk."""
         super().restore(index)
-        self._all_is_synced()
+        if not self.log.is_replicated:
+            self._all_is_synced()
+            return
+        self._stored_to = self.next_number
+        self._closed = [(int(self.next_number), int(self.log.durable_lsn) + 1)]
 
     def first_number(self) -> i64:
         """Return the offset of the oldest message, or of the next to come."""
@@ -83,7 +88,8 @@ class OffsetBacklog(Backlog):
             done += 1
         if done:
             del closed[:done]
-        return self._synced_to
+        first: i64 = self.first_number()
+        return self._synced_to if self._synced_to > first else first
 
     def _batch_reaches(self, end: i64) -> None:
         """Note that everything below offset `end` that was in no earlier batch is in the batch just closed."""
@@ -97,6 +103,7 @@ class OffsetBacklog(Backlog):
         """Note that all messages were found on disk."""
         self._stored_to = self.next_number
         self._synced_to = self.next_number
+        self._closed = []
 
     def _forget_stored(self, index: QueueIndex, start: i64, end: i64) -> tuple[int, int]:
         """Have the log forget its messages from offset `start` up to `end`; return how many, and their bytes."""

@@ -6,7 +6,8 @@
     cursor before it        a chunk, read from the log or from sealed files; all cursors at that place share it
 
 1. Everything is stored, whatever its delivery mode. A confirm means what it means for a queue.
-2. A consumer sees only synced messages: an offset that a consumer has seen never stands for another message.
+2. A consumer sees only synced messages, and on a log with replicas only committed ones: an offset that a consumer has
+   seen never stands for another message.
 3. An acknowledgement gives credit back, and so does a reject or a requeue. Nothing is taken out. What they mean for
    consumer groups is `streams.group_serving`'s business.
 4. A consumer holds at most the one chunk that its next offset is in, and at most one read is under way for an offset.
@@ -90,6 +91,7 @@ class Stream(OffsetQueue):
         self._turn: i64 = 0  # which cursor is served first
         self._looked: i64 = 0  # the cost of looking for a chunk, in messages
         self._visible_end: i64 = 0  # everything below is synced
+        self._recovered_end: i64 = 0  # everything below was found at the start
         self._commit: _Commit | None = None
         self._reads: list[ChunkRead] = []
         self._sealed = SealedReader(host.log)
@@ -213,7 +215,8 @@ class Stream(OffsetQueue):
         if self.messages.sealer.table.segments and self.messages.first_in_log() > sealed_end:
             self._sealed_lost(sealed_end)  # a chunk that is damaged at the end of a file looks like a torn one
         self.messages.delivered_before = 0  # every delivery may have been made before
-        self._visible_end = self.messages.next_number
+        self._recovered_end = self.messages.next_number
+        self._visible_end = self.messages.synced_to()
         self._retention.follow_rules()
         self._host.timers.at(self._log.now_ms + SEALING_MS, self._sealing)
 
@@ -228,6 +231,8 @@ class Stream(OffsetQueue):
         """Continue to seal messages from before a restart."""
         if not self.deleted:
             self.messages.sealer.step(self)
+            if self.messages.synced_to() < self._recovered_end:
+                self._host.timers.at(self._log.now_ms + SEALING_MS, self._sealing)
 
     def sealed(self, end: i64) -> None:
         """Note that everything before offset `end` is sealed."""
