@@ -192,9 +192,18 @@ class CommitGate(BatchWaiter):
         waiting = [message for group in self._groups for message in group.messages if message is not None]
         assert self._ready.uncommitted_count == len(waiting)
         assert self._ready.uncommitted_bytes == sum([int(message.body_bytes) for message in waiting])
-        for lane, ahead in enumerate(self._ahead):
-            first = int(self._ready.place_after(lane, 0))
-            places = [int(place) for group in self._groups for place in group.places if place >> LANE_SHIFT == lane]
-            assert places == list(range(first, first + ahead)), "places are not in order"
+        lanes: i64 = len(self._ahead)
+        lane: i64 = 0
+        while lane < lanes:
+            expected: i64 = self._ready.place_after(lane, 0)
+            for group in self._groups:
+                at: i64 = 0
+                while at < len(group.messages):
+                    if group.places[at] >> LANE_SHIFT == lane:
+                        assert group.places[at] == expected, "places are not in order"
+                        expected += 1
+                    at += 1
+            assert expected == self._ready.place_after(lane, self._ahead[lane]), "places are missing"
+            lane += 1
         batches = [int(group.batch) for group in self._groups]
         assert batches == sorted(batches)
