@@ -40,7 +40,7 @@ def attack(names: list[str]) -> int:
 
 def kill(names: list[str]) -> int:
     """Kill the broker in the middle of each attack."""
-    print(f"{'start after a kill':32} ready in   killed after   store    confirmed    found")
+    print(f"{'start after a kill':32} ready in    empty   killed after   store    confirmed    found")
     failed = 0
     for name in names:
         for restart in kills.restarts(name):
@@ -48,7 +48,8 @@ def kill(names: list[str]) -> int:
             failed += is_bad
             counts = f"{restart.store_bytes >> 20:5} M {restart.confirmed:12} {restart.found:8}"
             verdict = "  BAD" if is_bad else ""
-            print(f"{name:32} {restart.ready_s:6.2f} s {restart.after_s:12.1f} s {counts}{verdict}", flush=True)
+            times = f"{restart.ready_s:6.2f} s {restart.fresh_s:6.2f} s {restart.after_s:12.1f} s"
+            print(f"{name:32} {times} {counts}{verdict}", flush=True)
     return 1 if failed else 0
 
 

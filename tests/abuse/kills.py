@@ -29,12 +29,14 @@ START_S = 5.0
 class Restart(NamedTuple):
     """The start after a kill `after_s` into an attack: its duration, and the sizes and counts at the kill.
 
+    `fresh_s`: the duration of the start before, with an empty directory. It says how busy the machine was.
     `confirmed` counts the messages of the innocent client that were confirmed, `found` those that the start has found.
     """
 
     name: str
     after_s: float
     ready_s: float
+    fresh_s: float
     store_bytes: int
     confirmed: int
     found: int
@@ -62,7 +64,9 @@ def killed(directory: Path, name: str, after_s: float, *, is_executed: bool = Tr
     The attack may have been refused by then. Its process ends with the broker.
     """
     process = scene.broker(directory, name, is_executed=is_executed)
+    began_s = time.monotonic()
     process.start()
+    fresh_s = time.monotonic() - began_s
     try:
         scene.admit(process)
         with Bystander(process) as bystander, _attack(process, name) as attacker:
@@ -78,7 +82,7 @@ def killed(directory: Path, name: str, after_s: float, *, is_executed: bool = Tr
         api = Api(process.http_port)
         found = int(api.get(f"/queues/%2F/{QUEUE}")["messages"])
         api.close()
-        return Restart(name, after_s, ready_s, store_bytes, confirmed, found)
+        return Restart(name, after_s, ready_s, fresh_s, store_bytes, confirmed, found)
     finally:
         process.kill()
 
