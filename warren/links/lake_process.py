@@ -55,11 +55,14 @@ def command() -> list[str]:
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment of the process: that of the broker, and where this package is."""
+    """Return the environment of the process: that of the broker, where this package is, and how it takes memory.
+
+    Memory that it frees goes back to the system (``spark_bridge/commands.py`` (5)).
+    """
     import sysconfig  # it reads how Python was built, which is much
 
     root = str(Path(__file__).parents[2])
-    found = dict(given)
+    found = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_MMAP_THRESHOLD_": str(1 << 19), **given}
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         found["PYTHONPATH"] = os.pathsep.join(filter(None, (given.get("PYTHONPATH"), root)))
     return found

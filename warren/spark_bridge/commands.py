@@ -5,12 +5,16 @@
 3. A reason may be a peer's words, or a name: no control characters of it reach a terminal.
 4. This module alone of the package needs typer and rich, which come with the broker; what does the work is imported
    when it is wanted. `Connect` finds the address of the broker and the user.
+5. Memory that is freed goes back to the system: Arrow's own pools keep as much as they ever had, and so does glibc once
+   it has seen large blocks. A limit of bytes would be exceeded. The variables of the environment win.
 """
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
+import os
 import re
 import signal
 import sys
@@ -30,6 +34,11 @@ if TYPE_CHECKING:
     from warren.spark_bridge.manifest import Manifest
 
 INSTALL: Final = "pip install './warren[spark]'"
+ARROW_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
+SYSTEM_POOL: Final = "system"
+MALLOC_THRESHOLD: Final = "MALLOC_MMAP_THRESHOLD_"
+LARGE_BYTES: Final = 1 << 19  # blocks of this size are mapped, and unmapped when they are freed
+_M_MMAP_THRESHOLD: Final = -3
 INTERRUPTED: Final = "interrupted: the same command goes on where it stopped"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -93,6 +102,7 @@ def main(
 
     `install` and `interrupted`: what is said when a library is missing, and when somebody has interrupted it.
     """
+    _give_memory_back()
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(name)(function or COMMANDS[name])
     command = typer.main.get_command(app)
@@ -117,6 +127,16 @@ def main(
     if ended == ExitCode.INTERRUPTED:  # typer makes that of KeyboardInterrupt
         return _fail(name, interrupted, ExitCode.INTERRUPTED)
     return ended if isinstance(ended, int) else ExitCode.OK
+
+
+def _give_memory_back() -> None:
+    """Let what this process frees go back to the system (5); before pyarrow is imported."""
+    os.environ.setdefault(ARROW_POOL, SYSTEM_POOL)
+    if MALLOC_THRESHOLD not in os.environ:
+        try:
+            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
+        except (AttributeError, OSError):
+            pass  # not glibc
 
 
 def _interrupted(_: int, __: FrameType | None) -> None:

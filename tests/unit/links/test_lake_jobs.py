@@ -453,3 +453,9 @@ def test_a_process_that_ignores_the_end_of_its_input_is_killed(monkeypatch: pyte
 def test_reasons_hold_no_credentials(said: str, shown: str) -> None:
     """(5)."""
     assert lake_process.redact(said) == shown
+
+
+def test_the_process_of_tables_takes_memory_from_the_system_unless_something_else_is_said() -> None:
+    assert lake_process.environment({})["ARROW_DEFAULT_MEMORY_POOL"] == "system"
+    given = {"ARROW_DEFAULT_MEMORY_POOL": "mimalloc", "HOME": "/root"}
+    assert given.items() <= lake_process.environment(given).items()
