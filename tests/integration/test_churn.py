@@ -33,6 +33,8 @@ from warren.amqp10.values import UInt
 from .management.client import EVERYTHING, Api, connect, q
 
 WARM_ROUNDS = 3
+# The last change of the metadata and the last checkpoint are remembered until the next one. A leak leaves more.
+LAST_OF_A_KIND = 1
 ROUNDS = int(os.environ.get("WARREN_TEST_CHURN_ROUNDS", "4"))
 PROTOCOLS = ("mqtt", "stomp", "amqp_ws", "mqtt_ws", "stomp_ws")
 
@@ -231,7 +233,8 @@ def test_what_came_over_any_protocol_and_grew_old_leaves_no_object(tmp_path: Pat
 
         def is_as_before() -> bool:
             nonlocal grown
-            grown = place.tell("count") - before
+            more = place.tell("count") - before
+            grown = Counter({name: count for name, count in more.items() if count > LAST_OF_A_KIND})
             return not grown
 
         try:
