@@ -135,7 +135,7 @@ def test_what_was_read_is_written_as_it_was(spark: SparkSession, publisher: Publ
         publisher.publish(name, b"body", properties)
     source = read(spark, name, managementUrl=publisher.url, headersFormat="typed")
     source.coalesce(1).sortWithinPartitions("offset").write.format("warren").options(
-        managementUrl=publisher.url, exchange="", routingKey=f"{name}-copy"
+        managementUrl=publisher.url, exchange="", routingKey=f"{name}-copy", persistent="false"
     ).mode("append").save()
     columns = [each for each in source.columns if each not in ("queue", "timestamp", "routing_key")]
     copy = read(spark, f"{name}-copy", managementUrl=publisher.url, headersFormat="typed")
