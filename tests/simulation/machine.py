@@ -171,7 +171,9 @@ class Machine:
         log.begin_epoch(log.epoch, self.lives, new_life_id())
         self.turn()
         while self.commits and not self.failed:
-            self.commit()  # however often the disk has no room
+            # However often the disk has no room; but what waits for followers is committed later.
+            if not self.commit() and self.carried_out is not None:
+                break
 
     def new_epoch(self) -> int | None:
         """Return the epoch of the life that begins; None for the one that recovery finds to be the next."""
