@@ -277,7 +277,7 @@ MUTANTS: Final = (
     mutant(
         "copy-without-its-time",
         "what compaction has moved never expires",
-        (COMPACTION, "(DROPPABLE | TIMED | EXPIRES | DELIVERED)", "(DROPPABLE | DELIVERED)"),
+        (COMPACTION, "(DROPPABLE | TIMED | EXPIRES | DELIVERED |", "(DROPPABLE | DELIVERED |"),
     ),
     mutant(
         "replay-forgets-what-expires",

@@ -750,17 +750,20 @@ class Queue(Receiver):
         keeper = self.need_keeper()
         keeper.change(rules)
         keeper.length.keep()
-        self._fit_gate()
+        if self.gate is not None or rules.is_quorum or rules.read_committed == 1:
+            self._fit_gate()
         self._fit_consumers()
         self.wake()
 
     def _fit_gate(self) -> None:
         """Have new messages wait for their commit, or not."""
-        gate = self.gate
         waits = self.stores and self.rules.waits_for_commit(self._log.is_replicated)
-        if waits and gate is None:
+        gate = self.gate
+        if waits == (gate is not None):
+            return
+        if gate is None:
             self.gate = CommitGate(self, self._host)
-        elif gate is not None and not waits:
+        else:
             self.gate = None
             gate.open()
 

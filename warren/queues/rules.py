@@ -148,8 +148,8 @@ def rules_of(arguments: QueueArguments, policies: EffectivePolicy) -> QueueRules
     rules.prefetch_max = _number(values, "consumer-prefetch-max")
     rules.max_unacked = _number(values, "max-unacked")
     rules.segment_bytes = _number(values, "stream-max-segment-size-bytes")
-    max_age = _text(values, "max-age")
-    if max_age is not None:
+    max_age = values.get("max-age")
+    if isinstance(max_age, str):
         rules.max_age_ms = age_ms(max_age)
     if "read-committed" in values:
         rules.read_committed = 1 if values["read-committed"] is True else 0
