@@ -131,7 +131,7 @@ def phase(text: str) -> None:
 
 
 def extensions() -> list[Any]:
-    """Write the C code of the engine, and return the extensions of setuptools that are to be compiled."""
+    """Write the C code of the engine, and return setuptools' extensions for it."""
     from mypyc.build import mypycify
 
     phase("writing C")

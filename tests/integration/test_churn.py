@@ -221,7 +221,7 @@ def test_what_came_over_any_protocol_and_grew_old_leaves_no_object(tmp_path: Pat
         before = Counter[str]()
 
         def settled() -> bool:
-            """What is closed has been released when nothing changes."""
+            """Closed objects have been released when nothing changes."""
             nonlocal before
             earlier, before = before, place.tell("count")
             return before == earlier

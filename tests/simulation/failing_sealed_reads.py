@@ -21,7 +21,7 @@ from warren.msgstore.files.errors import StoreUnreadableError
 
 
 class UnreadSealingLife(SealingLife):
-    """A `SealingLife` on such a disk; no power is cut. `refused`, `tolerated`: starts, of which the latter go on."""
+    """A `SealingLife` on such a disk; no power is cut. `refused`, `tolerated`: starts that ended, and that served the rest."""
 
     def __init__(self, seed: int) -> None:
         self._chooser = Random(seed)

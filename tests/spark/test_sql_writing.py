@@ -53,7 +53,7 @@ def test_rows_are_inserted_by_place_by_columns_and_by_name(
     spark.sql(f"INSERT INTO {table} VALUES ('1', 'one', '{name}', 1)")
     spark.sql(f"INSERT INTO {table} (body, routing_key) VALUES ('two', '{name}')")
     spark.sql(f"INSERT INTO {table} BY NAME SELECT '{name}' AS routing_key, 'three' AS body, '3' AS message_id")
-    # What is left out is null, and a message without a delivery mode is persistent.
+    # Columns that are left out are null, and a message without a delivery mode is persistent.
     assert taken(publisher, name) == [("one", 1, "1"), ("two", 2, None), ("three", 2, "3")]
 
 

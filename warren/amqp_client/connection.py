@@ -36,7 +36,7 @@ SHOWN_CHARACTERS: Final = 200  # of a value that a peer offers, which may be a f
 
 @dataclass(frozen=True)
 class Login:
-    """Who enters which vhost, and what is agreed on there.
+    """A user, a vhost, and the limits that both sides agree on.
 
     ``heartbeat_s`` is ours, whatever the broker proposes. ``frame_max_bytes``, ``channel_max``: the smaller number of
     both ends applies; 0 takes the broker's.
@@ -146,7 +146,7 @@ class ClientConnection:
         self.send(data)
 
     def take_output(self) -> bytes | memoryview:
-        """Take about `SEND_BYTES` of the bytes that wait to be sent, ``b""`` if there are none."""
+        """Take about `SEND_BYTES` of the bytes that wait to be sent, ``b""`` if nothing waits."""
         out = self._out
         if not out:
             return b""
@@ -311,5 +311,5 @@ class ClientConnection:
 
 
 def _smaller(one: int, other: int) -> int:
-    """Return the smaller of two limits, in which 0 is none."""
+    """Return the smaller of two limits; 0 means unlimited."""
     return min(one, other) if one and other else one or other

@@ -953,8 +953,8 @@ class SubscribeRun(Job):
         ids = request.properties.ids
         self._identifier = ids[0] if ids else 0
         self._codes: list[int] = []
-        self._replayed: list[Subscription] = []  # the subscriptions whose retained messages are to be sent
-        self._begun = 0  # for so many of them
+        self._replayed: list[Subscription] = []  # the subscriptions whose retained messages will be sent
+        self._begun = 0  # the number of those that have begun
         self._replay: Replay | None = None  # None: of nothing
         self._stored_replay: StoredReplay | None = None
         self._is_told = False

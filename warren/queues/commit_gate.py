@@ -162,7 +162,7 @@ class CommitGate(BatchWaiter):
             queue.make_ready(message, place, at)
 
     def await_first_commit(self) -> None:
-        """Keep recovered messages, and what is behind them, until the first commit of this life (6)."""
+        """Keep recovered messages, and those after them, until the first commit of this life (6)."""
         queue = self._queue
         if not queue.is_recovering:
             queue.is_recovering = True

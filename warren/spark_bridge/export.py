@@ -410,7 +410,7 @@ class Export:
                 made = self._client.snapshot(name, str(state.source["snapshot"]))
             except NoSnapshot:
                 raise NoSnapshot(
-                    f"the snapshot that was being exported to {self.place} does not exist any more: "
+                    f"the snapshot that was being exported to {self.place} no longer exists: "
                     "delete the directory, and export again"
                 ) from None
             if made.failure is not None:
