@@ -21,7 +21,7 @@ from warren.msgstore.files.errors import StoreUnreadableError
 
 
 class UnreadSealingLife(SealingLife):
-    """A `SealingLife` on such a disk; no power is cut. `refused`, `tolerated`: starts that ended, and that served the rest."""
+    """A `SealingLife` on such a disk; no power is cut. `refused`: starts that ended; `tolerated`: that did not."""
 
     def __init__(self, seed: int) -> None:
         self._chooser = Random(seed)

@@ -64,7 +64,7 @@ FILLED_AT_ONCE: Final = 1000  # changes
 READ_AT_ONCE: Final = 1000  # rows: all rows of a million bindings would take more than the bindings themselves
 _Step = tuple[Executable, list[RowValues]]  # a statement, carried out once for each row, or once without rows
 
-# What a broker counts on from the largest number in a column. From the largest number of SQL it could not count further.
+# A broker counts on from the largest number in a column. From the largest number of SQL it could not count further.
 _NUMBER_MAX: Final = 1 << 62
 
 
