@@ -201,7 +201,7 @@ def test_a_message_is_got_as_it_is_and_goes_back_when_the_session_ends(size: int
     client = harness.channel()
     client.declare("q")
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    client.publish("", "q", body, properties={"message_id": "id"})
+    client.publish("", "q", body, message_id="id")
     session = harness.broker.open_direct(USER, "/")
     session.command(m.BasicGet(0, "q", no_ack=False))
     session.command(m.BasicGet(0, "q", no_ack=False))
@@ -215,6 +215,7 @@ def test_a_message_is_got_as_it_is_and_goes_back_when_the_session_ends(size: int
     again = client.get("q", no_ack=True)
     assert again is not None and again.content is not None
     assert again.method.redelivered and again.content.body == body
+    assert again.content.properties.message_id == "id"
 
 
 def test_staged_messages_are_published_by_the_commit_of_their_transaction() -> None:
