@@ -124,6 +124,7 @@ def test_a_build_that_fails_leaves_the_broker_as_it_is(checkout: Checkout) -> No
     checkout.broken.touch()
     checkout.permitted.touch()
     process = checkout.start("--compiled-when-ready")
+    checkout.await_line("source -m warren serve")
     assert process.stderr is not None
     while "could not be built" not in process.stderr.readline():
         assert process.poll() is None
