@@ -129,6 +129,45 @@ def test_classic_queues_deliver_at_once(harness: Harness, client: Client, other:
     assert came(client) == ["a"]
 
 
+def circle(client: Client) -> None:
+    """Have what is too much in q go to b, and what is too much there come back."""
+    declare(client, max_length=1, dead_letter_exchange="", dead_letter_routing_key="b")
+    back: Table = {"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+    client.declare("b", durable=True, arguments=back)
+
+
+@pytest.mark.parametrize("delivery_mode", [1, 2])
+@rule(RULE, "Messages that come back while others become ready stand after these.")
+def test_letters_in_a_circle(harness: Harness, client: Client, other: Client, delivery_mode: int) -> None:
+    circle(client)
+    publish(client, "first", queue="b", delivery_mode=delivery_mode)
+    hold(harness)
+    publish(client, "1", "2", "3", "4")
+    hold(harness, held=False)
+    harness.queue("q").check_invariants()
+    assert harness.queue("q").message_count == harness.queue("b").message_count == 1
+    assert get(other) == "first"
+    assert get(other, "b") == "4"
+
+
+@rule(RULE, "A queue that no longer waits has its messages in their order, whatever comes back meanwhile.")
+def test_a_policy_that_goes_while_letters_come_back(harness: Harness, client: Client, other: Client) -> None:
+    client.declare("q", durable=True)
+    back: Table = {"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+    client.declare("b", durable=True, arguments=back)
+    limits = {"max_length": 1, "dead_letter_exchange": "", "dead_letter_routing_key": "b"}
+    put_policy(harness, read_committed=True, **limits)
+    publish(client, "first", queue="b")
+    hold(harness)
+    publish(client, "1", "2", "3", "4")
+    put_policy(harness, **limits)
+    harness.queue("q").check_invariants()
+    hold(harness, held=False)
+    assert harness.queue("q").message_count == harness.queue("b").message_count == 1
+    assert harness.queue("q").ready.uncommitted_count == 0
+    assert get(other) is not None and get(other, "b") is not None
+
+
 @rule(RULE, "A policy has a queue wait for commits; when it goes all messages are ready at once.")
 def test_policies(harness: Harness, client: Client, other: Client) -> None:
     client.declare("q", durable=True)

@@ -35,6 +35,9 @@ from .management.client import EVERYTHING, Api, connect, q
 WARM_ROUNDS = 3
 # The last change of the metadata and the last checkpoint are remembered until the next one. A leak leaves more.
 LAST_OF_A_KIND = 1
+# SQLAlchemy keeps each form of a statement once it is compiled, at most 500. Which forms are needed, for one row or for
+# several, depends on how many changes the writer of the catalogue finds together.
+STATEMENTS = ("sqlalchemy.", "operator.attrgetter")
 ROUNDS = int(os.environ.get("WARREN_TEST_CHURN_ROUNDS", "4"))
 PROTOCOLS = ("mqtt", "stomp", "amqp_ws", "mqtt_ws", "stomp_ws")
 
@@ -234,7 +237,8 @@ def test_what_came_over_any_protocol_and_grew_old_leaves_no_object(tmp_path: Pat
         def is_as_before() -> bool:
             nonlocal grown
             more = place.tell("count") - before
-            grown = Counter({name: count for name, count in more.items() if count > LAST_OF_A_KIND})
+            kept = {name: count for name, count in more.items() if not name.startswith(STATEMENTS)}
+            grown = Counter({name: count for name, count in kept.items() if count > LAST_OF_A_KIND})
             return not grown
 
         try:

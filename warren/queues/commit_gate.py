@@ -127,26 +127,29 @@ class CommitGate(BatchWaiter):
         queue = self._queue
         if self._awaits_declaration or queue.deleted:
             return
-        groups = self._groups
-        while groups and groups[0].batch <= self._log.done_batch:
+        while (groups := self._groups) and groups[0].batch <= self._log.done_batch:
             if self._host.awaits_declaration(queue, self):
                 self._awaits_declaration = True
                 return
-            self._release(groups.pop(0))
+            self._release(groups[0])
         queue.released()
 
     def open(self) -> None:
         """Make all messages ready: the queue no longer waits for commits."""
         queue = self._queue
         while self._groups:
-            self._release(self._groups.pop(0))
+            self._release(self._groups[0])
         self._recovered()
         queue.released()
 
     def _release(self, group: _Uncommitted) -> None:
+        """Make the messages of the first group ready.
+
+        A message that is ready may push another one out, whose dead letter may push out one that comes back here. So
+        messages may come meanwhile. They find the group among those that wait, and stand after all of it (2).
+        """
         queue = self._queue
         ready = self._ready
-        self._log.resident_bytes -= group.memory_bytes
         at: i64 = 0
         for message in group.messages:
             place: i64 = group.places[at]
@@ -159,7 +162,11 @@ class CommitGate(BatchWaiter):
                 continue
             ready.uncommitted_count -= 1
             ready.uncommitted_bytes -= message.body_bytes
+            group.memory_bytes -= message.memory_bytes
+            self._log.resident_bytes -= message.memory_bytes
             queue.make_ready(message, place, at)
+        if self._groups and self._groups[0] is group:
+            self._groups.pop(0)
 
     def await_first_commit(self) -> None:
         """Keep recovered messages, and those after them, until the first commit of this life (6)."""

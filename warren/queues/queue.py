@@ -764,8 +764,8 @@ class Queue(Receiver):
         if gate is None:
             self.gate = CommitGate(self, self._host)
         else:
-            self.gate = None
             gate.open()
+            self.gate = None  # not before: what comes while messages become ready stands after them
 
     def _fit_consumers(self) -> None:
         for consumer in self.consumers:
