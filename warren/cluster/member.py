@@ -701,7 +701,7 @@ class Member:
         if not self._view.is_read or self._view.is_swapping:
             return "etcd has not answered yet, or this node stands for election: ask again"
         if self._view.is_gone:
-            return "etcd had a record when this node was started, and has none any more: start it again, and ask again"
+            return "etcd had a record when this node was started, and has lost it: start the node again, and ask again"
         return ""
 
     def _recover(self, beyond: int) -> Record:

@@ -106,8 +106,9 @@ from warren.mqtt.packets import (
     suback,
     unsuback,
 )
-from warren.mqtt.session import UNANSWERED_MAX, MqttSession, ResumeRun, SubscribeRun, UnsubscribeRun, check_will
+from warren.mqtt.session import UNANSWERED_MAX, MqttSession, check_will
 from warren.mqtt.sessions import encode_will, queue_name, sessions_of
+from warren.mqtt.subscribing import ResumeRun, SubscribeRun, UnsubscribeRun
 from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
 
 if TYPE_CHECKING:

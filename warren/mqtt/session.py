@@ -1,5 +1,7 @@
 """The session of an MQTT client: messages in both directions, and its subscriptions.
 
+Requests for many subscriptions are jobs (`mqtt.subscribing`), and so are retained messages for them (`mqtt.replays`).
+
 1. A subscription is a binding of ``amq.topic`` to a queue of its client id for each QoS, ``mqtt-subscription-IDqos0``
    to ``…2``. A session that ends with its connection has exclusive queues, and of QoS 0 no queue but a `Subscriber`,
    with the name and the rights of the queue. One that lasts has durable ones; its subscriptions are found again as
@@ -20,7 +22,6 @@
 from __future__ import annotations
 
 import zlib
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from mypy_extensions import i64
@@ -28,13 +29,12 @@ from mypy_extensions import i64
 from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError, ChannelException
-from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_table
+from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.channels.access import CONFIGURE, READ
 from warren.channels.consuming import cancel, consume
 from warren.channels.prepared_publish import NUMBER, PreparedPublish
 from warren.channels.session import Session
 from warren.channels.topology import bind_subscriber, run_topology, unbind_subscriber
-from warren.exchanges.binding import Binding
 from warren.mqtt.conversion import properties_of
 from warren.mqtt.errors import (
     FAILURE,
@@ -53,64 +53,50 @@ from warren.mqtt.packets import (
     PUBCOMP,
     PUBREC,
     PUBREL,
-    SUBSCRIPTION_ID_MAX,
     V3_1,
     V5,
     Answer,
     Properties,
-    Subscribe,
     Wanted,
     Will,
     acknowledgement,
-    suback,
-    unsuback,
 )
 from warren.mqtt.receipts import Receipts
+from warren.mqtt.replays import Replay, StoredReplay
 from warren.mqtt.retaining import maybe_replayed, retain
 from warren.mqtt.sessions import QOS, MqttSessions, SharedSubscription, notes_of, queue_name, shared_of
 from warren.mqtt.subscriber import Subscriber
+from warren.mqtt.subscriptions import arguments_of
 from warren.mqtt.topics import (
     EXCHANGE,
     SHARED,
     Filters,
     Subscription,
     binding_key,
-    filter_of,
     has_star,
     routing_key,
     shared_queue,
     split_shared,
 )
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.own_writes import ADDS
 from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer
-from warren.queues.long_work import Job, Steps
 from warren.queues.origin import BROKER
 from warren.queues.receiver import Receiver
 from warren.vhosts.kept_sessions import KeptSession
-from warren.vhosts.retained import RetainedSearch
 
 if TYPE_CHECKING:
     from warren.mqtt.peer import MqttPeer
+    from warren.mqtt.subscribing import SubscribeRun
 
 TOPICS_KEPT: Final = 64
 TOPIC_KEPT_BYTES: Final = 256
-FILTER_STEPS: Final = 48
-RETAINED_STEPS: Final = 10
-FOUND_STEPS: Final = 8
-SEARCH_STEPS: Final = 4
 # With this number of messages ready in its queue, or as many bytes as for QoS 0, no more retained messages are added.
 REPLAYED_AHEAD: Final = 1000
 # Limit for messages that wait for PUBACK, PUBREC or PUBREL of a client of 5.0; for those of QoS 2 of any client.
 UNANSWERED_MAX: Final = 1024
 SHARES_MAX: Final = 100
 SHARES_EXPIRE_MS: Final = 86_400_000  # unused so long, a shared queue has lost all sessions: those of a crash, that is
-# Arguments of the binding of a subscription; without any, those that 3.1.1 has.
-_ARG_FILTER: Final = "x-mqtt-filter"  # where it does not follow from the binding key
-_ARG_ID: Final = "x-mqtt-subscription-id"
-_ARG_NO_LOCAL: Final = "x-mqtt-no-local"
-_ARG_AS_PUBLISHED: Final = "x-mqtt-retain-as-published"
 
 
 # Shared by all that are empty: never changed.
@@ -415,7 +401,7 @@ class MqttSession(Session):
                 return self._subscribe_shared(wanted, identifier)
             key = binding_key(wanted.filter)
             qos = wanted.qos
-            arguments = _arguments_of(wanted, identifier)
+            arguments = arguments_of(wanted, identifier)
             old = self.subscriptions.get(wanted.filter)
             if qos == 0 and self._needs_no_queue():
                 subscriber = self._need_subscriber()
@@ -738,309 +724,6 @@ class MqttSession(Session):
         self._stored_replay = None  # it refers to us; if it is under way, it ends by itself
         super().ended()
         self._mqtt.forget_session()
-
-
-def _arguments_of(wanted: Wanted, identifier: int) -> bytes:
-    """Return the arguments of the binding of a subscription."""
-    table: Table = {}
-    if has_star(wanted.filter):
-        table[_ARG_FILTER] = wanted.filter
-    if identifier:
-        table[_ARG_ID] = identifier
-    if wanted.no_local:
-        table[_ARG_NO_LOCAL] = True
-    if wanted.as_published:
-        table[_ARG_AS_PUBLISHED] = True
-    return encode_table(table) if table else EMPTY_TABLE
-
-
-def _identifier_of(value: object) -> int:
-    """Return the subscription identifier in the arguments of a binding, which any client may have made; 0: not set."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        return 0
-    return value if 0 < value <= SUBSCRIPTION_ID_MAX else 0
-
-
-def subscription_of(binding: Binding, qos: int) -> Subscription:
-    """Return the subscription that a binding represents, even if another client made the binding."""
-    table = decode_table(binding.arguments)
-    filter_ = table.get(_ARG_FILTER)
-    return Subscription(
-        filter_ if isinstance(filter_, str) else filter_of(binding.routing_key),
-        qos,
-        table.get(_ARG_NO_LOCAL) is True,
-        table.get(_ARG_AS_PUBLISHED) is True,
-        _identifier_of(table.get(_ARG_ID)),
-        binding.arguments,
-    )
-
-
-class _Searches:
-    """For which new subscriptions retained messages are still to be looked for: each filter once, the oldest first."""
-
-    def __init__(self) -> None:
-        self._filters: deque[str] = deque()
-        self._searches: dict[str, tuple[Subscription, RetainedSearch]] = {}
-
-    def put(self, subscription: Subscription, search: RetainedSearch) -> None:
-        """Add a subscription, in place of one with the same filter."""
-        if subscription.filter not in self._searches:
-            self._filters.append(subscription.filter)
-        self._searches[subscription.filter] = (subscription, search)
-
-    def maybe_first(self) -> tuple[Subscription, RetainedSearch] | None:
-        """Return the oldest."""
-        return self._searches[self._filters[0]] if self._filters else None
-
-    def remove_first(self) -> None:
-        """The oldest is done."""
-        del self._searches[self._filters.popleft()]
-
-    def take_over(self, others: _Searches) -> None:
-        """Add all of `others`, which has none afterwards."""
-        for filter_ in others._filters:
-            self.put(*others._searches[filter_])
-        others.clear()
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._filters.clear()
-        self._searches = {}
-
-
-class Replay(Job):
-    """Retained messages for new subscriptions of QoS 0 that need no queue."""
-
-    def __init__(self, session: MqttSession) -> None:
-        self._session = session
-        self._left = _Searches()
-
-    def add(self, subscription: Subscription) -> None:
-        """Send a subscription its retained messages."""
-        self._left.put(subscription, RetainedSearch(self._session.vhost.retained(), subscription.filter))
-
-    def take_over(self, other: Replay) -> None:
-        """Send what `other` has left, too."""
-        self._left.take_over(other._left)
-
-    def go_on(self, steps: Steps) -> bool:
-        session = self._session
-        while True:
-            first = self._left.maybe_first()
-            if first is None:
-                return True
-            subscription, search = first
-            if not session.is_open() or session.has_to_wait(subscription, self):
-                return True
-            if steps.left <= 0:
-                return False
-            steps.left -= 1
-            if search.is_over():
-                self._left.remove_first()
-                continue
-            topic = search.next()
-            if topic is not None:
-                steps.left -= RETAINED_STEPS
-                session.send_retained(topic, subscription)
-
-
-class StoredReplay(Job):
-    """Retained messages for new subscriptions whose messages go to a queue of the session.
-
-    It waits while the client has much to take: only the client's answers end that, and they are read meanwhile. It also
-    waits for the disk and for memory. If a filter is subscribed to again before it is done, it starts over.
-    """
-
-    def __init__(self, session: MqttSession) -> None:
-        self._session = session
-        self._left = _Searches()
-        self._is_under_way: bool = False
-
-    def add(self, subscription: Subscription) -> None:
-        """Send a subscription its retained messages, after `begin`."""
-        self._left.put(subscription, RetainedSearch(self._session.vhost.retained(), subscription.filter))
-
-    def begin(self) -> None:
-        """Continue, unless the job is under way, or nothing is left."""
-        if not self._is_under_way and self._left.maybe_first() is not None:
-            self._is_under_way = True
-            self._session.connection.broker.work.begin(self)
-
-    def need(self) -> i64:
-        return ADDS
-
-    def go_on(self, steps: Steps) -> bool:
-        session = self._session
-        while True:
-            first = self._left.maybe_first()
-            if first is None or (not session.is_open() and session.expiry_s == 0):
-                self._left.clear()
-                self._is_under_way = False
-                return True
-            subscription, search = first
-            if session.is_far_behind(subscription.qos):
-                self._is_under_way = False
-                return True
-            if steps.left <= 0:
-                return False
-            steps.left -= 1
-            is_wanted = not session.is_open() or session.subscriptions.get(subscription.filter) is not None
-            if not is_wanted or search.is_over():
-                self._left.remove_first()
-                continue
-            topic = search.next()
-            if topic is not None:
-                steps.left -= RETAINED_STEPS
-                steps.wrote(session.send_retained(topic, subscription))
-
-
-class ResumeRun(Job):
-    """The restart of an existing session: its subscriptions, then its queues deliver again."""
-
-    def __init__(self, session: MqttSession) -> None:
-        self._session = session
-        self._qos: int = 0  # at which of `QOS` this is
-        self._binding: Binding | None = None  # the next of its queue
-        self._is_begun: bool = False  # with that queue
-
-    def go_on(self, steps: Steps) -> bool:
-        session = self._session
-        while self._qos < len(QOS):
-            if not session.is_open():
-                return True
-            qos = QOS[self._qos]
-            if not self._has_found(qos, steps):
-                return False
-            session.consume_again(qos)
-            self._qos += 1
-            self._is_begun = False
-        return True
-
-    def _has_found(self, qos: int, steps: Steps) -> bool:
-        session = self._session
-        exchange = session.vhost.exchange(EXCHANGE)
-        queue = session.vhost.queues.get(queue_name(session.client_id, qos))
-        if queue is None:
-            return True
-        binding = self._binding
-        if not self._is_begun or (binding is not None and binding not in exchange.bindings):
-            # Start over, too, if the next one has been unbound meanwhile.
-            binding = exchange.by_destination.get(queue)
-            self._is_begun = True
-        while binding is not None:
-            if steps.left <= 0:
-                self._binding = binding
-                return False
-            steps.left -= FOUND_STEPS
-            session.know(subscription_of(binding, qos))
-            binding = binding.next_to_destination
-        self._binding = None
-        return True
-
-
-class SubscribeRun(Job):
-    """SUBSCRIBE: one filter after the other, then SUBACK and the retained messages for them.
-
-    If SUBACK waits for the disk, so do the retained messages, and the client is read meanwhile. If the client leaves
-    meanwhile, only a session that lasts has them.
-    """
-
-    def __init__(self, session: MqttSession, request: Subscribe, version: int) -> None:
-        self.answer: i64 = 0  # the number of the SUBACK that waits
-        self._session = session
-        self._request = request
-        self._version = version
-        ids = request.properties.ids
-        self._identifier = ids[0] if ids else 0
-        self._codes: list[int] = []
-        self._replayed: list[Subscription] = []  # the subscriptions whose retained messages will be sent
-        self._begun = 0  # the number of those that have begun
-        self._replay: Replay | None = None  # None: of nothing
-        self._stored_replay: StoredReplay | None = None
-        self._is_told = False
-
-    def go_on(self, steps: Steps) -> bool:
-        session = self._session
-        wanted = self._request.wanted
-        while len(self._codes) < len(wanted):
-            if not session.is_open():
-                return True
-            if steps.left <= 0:
-                return False
-            steps.left -= FILTER_STEPS
-            each = wanted[len(self._codes)]
-            code, is_new = session.subscribe(each, self._identifier)
-            self._codes.append(code)
-            is_own = code <= 2 and not each.filter.startswith(SHARED)
-            if is_own and (each.handling == 0 or (each.handling == 1 and is_new)):
-                self._replay_later(each.filter)
-        if not self._is_told:
-            self._is_told = True
-            session.write_done(suback(self._request.packet_id, self._codes, self._version))
-            if self._replayed and session.waits_for_answer(self):
-                return True
-        while self._begun < len(self._replayed):
-            if steps.left <= 0:
-                return False
-            steps.left -= SEARCH_STEPS
-            self._replay_for(self._replayed[self._begun])
-            self._begun += 1
-        if self._stored_replay is not None:
-            self._stored_replay.begin()
-        return self._replay is None or self._replay.go_on(steps)
-
-    def _replay_later(self, filter_: str) -> None:
-        session = self._session
-        subscription = session.subscriptions.get(filter_)
-        assert subscription is not None
-        self._replayed.append(subscription)
-        if self._stored_replay is None and (subscription.qos > 0 or session.subscriber is None):
-            self._stored_replay = session.stored_replay()
-
-    def _replay_for(self, subscription: Subscription) -> None:
-        session = self._session
-        if session.is_open():
-            current = session.subscriptions.get(subscription.filter)
-            if current is None:
-                return  # it was ended while SUBACK waited
-            subscription = current
-        if subscription.qos > 0 or session.subscriber is None:
-            stored = self._stored_replay
-            if stored is None:
-                if not session.is_open():
-                    return
-                stored = session.stored_replay()
-                self._stored_replay = stored
-            stored.add(subscription)
-            return
-        replay = self._replay
-        if replay is None:
-            replay = Replay(session)
-            self._replay = replay
-        replay.add(subscription)
-
-
-class UnsubscribeRun(Job):
-    """UNSUBSCRIBE: one filter after the other, then UNSUBACK."""
-
-    def __init__(self, session: MqttSession, request: Subscribe, version: int) -> None:
-        self._session = session
-        self._request = request
-        self._version = version
-        self._codes: list[int] = []
-
-    def go_on(self, steps: Steps) -> bool:
-        session = self._session
-        wanted = self._request.wanted
-        while len(self._codes) < len(wanted):
-            if not session.is_open():
-                return True
-            if steps.left <= 0:
-                return False
-            steps.left -= FILTER_STEPS
-            self._codes.append(session.unsubscribe(wanted[len(self._codes)].filter))
-        session.write_done(unsuback(self._request.packet_id, self._codes, self._version))
-        return True
 
 
 def check_will(will: Will) -> None:

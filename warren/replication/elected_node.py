@@ -251,10 +251,10 @@ class ElectedNode:
 
     def restart(self, reason: str) -> None:
         if self.leader is not None and self.leader.is_stopping:
-            log.warning("this node does not lead any more; it ends at once", reason=reason)
+            log.warning("this node no longer leads; it ends at once", reason=reason)
             self._restart(False)
         else:
-            log.warning("this node does not lead any more; it begins anew as a follower", reason=reason)
+            log.warning("this node no longer leads; it restarts as a follower", reason=reason)
             self._restart(True)
 
     def report(self, text: str) -> None:
@@ -498,7 +498,7 @@ class Election:
                 nursery.start_soon(self.node.watch_disk)
                 nursery.start_soon(self.node.keep_giving_way)
         except Exception as error:
-            log.error("internal error, the process begins anew", exception=error)
+            log.error("internal error, the process starts again", exception=error)
             self._restart(True)
 
     async def announce(self) -> None:

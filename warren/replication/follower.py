@@ -404,7 +404,7 @@ class Follower:
     def stop_acknowledging(self) -> None:
         """Stop acknowledging: nothing more is said over this link."""
         if self._link is not None:
-            self._link.fail("this node does not follow that leader any more")
+            self._link.fail("this node no longer follows that leader")
 
     def refuse(self, epoch: int) -> None:
         """Tell the leader that an epoch has begun which is greater than its own."""

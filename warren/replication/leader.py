@@ -537,7 +537,7 @@ class Leader:
                 log.info("a follower is in sync: confirms wait for it", node=str(node), in_sync=len(members))
             for replica in left:
                 log.warning(
-                    "a follower has left the in-sync set: confirms do not wait for it any more",
+                    "a follower has left the in-sync set: confirms no longer wait for it",
                     node=str(replica.node),
                     reason=self._why_gone(replica),
                     in_sync=len(members),

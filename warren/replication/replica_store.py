@@ -317,7 +317,7 @@ class ReplicaStore(FailStop):
         """
         self._check()
         if epoch != self._leader_epoch:
-            raise EntryRefusedError(f"an entry of the leader of epoch {epoch}, which is not followed any more")
+            raise EntryRefusedError(f"an entry of the leader of epoch {epoch}, which is no longer followed")
         try:
             with self._changing:
                 self._carry_out(entry)

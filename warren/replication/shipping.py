@@ -517,7 +517,7 @@ class Shipping:
         ours = set(self._epochs.entries)
         common = next((epoch for epoch in reversed(position.epochs) if epoch in ours), None)
         if common is None:
-            raise BulkNeededError("nothing is known here any more of what the follower has")
+            raise BulkNeededError("what the follower has is no longer known here")
         behind = [first_lsn for _, first_lsn in position.epochs if first_lsn > common[1]]
         end = min([self._end_of(common, headers), *behind])
         return Truncate(end, common[0]) if behind or position.lsn > end else None
@@ -639,7 +639,7 @@ class Shipping:
             handle = self._fs.open(CHECKPOINT, writable=False)
         except FileNotFoundError:
             if attachment.is_image:
-                raise BulkNeededError("a part of the log is not there any more, and there is no checkpoint") from None
+                raise BulkNeededError("a part of the log is gone, and a checkpoint does not exist") from None
             return
         try:
             lsn = _checkpoint_lsn(read_exactly(self._fs, handle, _CHECKPOINT_LSN_END, 0))

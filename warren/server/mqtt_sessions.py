@@ -14,8 +14,9 @@ from warren.channels.broker import Broker
 from warren.exchanges.binding import Binding
 from warren.mqtt.conversion import QOS_HEADER as QOS_HEADER
 from warren.mqtt.peer import MqttPeer
-from warren.mqtt.session import MqttSession, subscription_of
+from warren.mqtt.session import MqttSession
 from warren.mqtt.sessions import QOS, SharedSubscription, queue_name, sessions_of, shared_of
+from warren.mqtt.subscriptions import subscription_of
 from warren.mqtt.topics import EXCHANGE, Subscription, routing_key
 from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver

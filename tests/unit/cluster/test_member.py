@@ -883,7 +883,7 @@ def test_a_record_that_vanished_is_made_by_a_node_that_was_started_since() -> No
     node = Node(B, record(A, C), recovery=SURVIVOR)
     node.all(Tick(), 3.0)
     node.all(RecordRead(None))
-    assert "start it again" in of(RefuseCommand, node.all(RecoveryRequested(True, 1000)))[0].reason
+    assert "start the node again" in of(RefuseCommand, node.all(RecoveryRequested(True, 1000)))[0].reason
 
 
 def test_what_is_drained_without_a_transfer_means_nothing() -> None:

@@ -159,7 +159,7 @@ def test_a_leader_of_the_past_is_not_followed_and_neither_is_one_of_another_stor
     with pytest.raises(EntryRefusedError, match="begin with an empty one"):
         replica.follow(6, bytes(15) + b"x")
     replica.follow(6, STORE_ID)
-    with pytest.raises(EntryRefusedError, match="not followed any more"):
+    with pytest.raises(EntryRefusedError, match="no longer followed"):
         replica.apply(Sync(0), 5)
 
 

@@ -240,7 +240,7 @@ def test_without_a_checkpoint_there_is_no_image() -> None:
     log = ShippedLog()
     log.commit(30)
     log.fs.unlink("log/0000000001")
-    with pytest.raises(BulkNeededError, match="no checkpoint"):
+    with pytest.raises(BulkNeededError, match="a checkpoint does not exist"):
         log.attach(follower(log))
 
 

@@ -221,13 +221,13 @@ class Stages:
             # Noted in this very life: the task that finds existing stages was restarted.
             if noted is not None and noted not in (epoch - 1, epoch):
                 for stage in [each for each in self._stages.values() if each.needed_by is None]:
-                    log.info("removing a stage of before another node led", vhost=stage.vhost, stage=stage.name)
+                    log.info("removing a stage from the previous leader", vhost=stage.vhost, stage=stage.name)
                     await self._in_thread(partial(self._files.remove, stage.vhost, stage.name))
                     self._forget(stage)
             await self._in_thread(partial(self._files.note_epoch, epoch))
         except OSError as error:
             # Clients no longer see them, and the next start finds them with their age.
-            log.error("stages of before another node led cannot be removed", reason=str(error))
+            log.error("stages from the previous leader cannot be removed", reason=str(error))
             for stage in [each for each in self._stages.values() if each.needed_by is None]:
                 self._forget(stage)
 
