@@ -169,6 +169,44 @@ def test_the_size_of_a_transaction_is_limited() -> None:
     assert harness.broker.log.resident_bytes < before - 4 * len(body)
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback", "channel", "connection", "lost"])
+@rule(
+    "abuse.counts", "All open transactions together have a limited size, in shares of users; what ends is free again."
+)
+def test_the_size_of_all_transactions_is_limited(end: str) -> None:
+    harness = Harness()
+    harness.add_user("other")
+    shares = harness.broker.shared.transaction_shares
+    shares.most = 100_000
+    clients = [harness.channel(), harness.channel(), harness.channel(user="other")]
+    clients[0].declare("q")
+    for client in clients:
+        client.call(1, m.TxSelect())
+    publish = publish_frames("", "q", bytes(10_000))
+    for client in clients[:2]:
+        client.feed(publish * 3)
+    clients[1].feed(publish * 2)
+    assert "open transactions of user 'guest' hold " in clients[1].refusal().text
+    assert shares.used("guest") == shares.total > 3 * 10_000
+    clients[2].feed(publish)  # there is something left for another user
+    clients[2].call(1, m.TxCommit())
+    match end:
+        case "commit":
+            clients[0].call(1, m.TxCommit())
+        case "rollback":
+            clients[0].call(1, m.TxRollback())
+        case "channel":
+            clients[0].call(1, m.ChannelClose(200, "", 0, 0))
+        case "connection":
+            clients[0].call(0, m.ConnectionClose(200, "", 0, 0))
+        case _:
+            clients[0].connection.lost()
+    harness.settle()
+    assert shares.total == 0 and harness.broker.log.resident_bytes >= 0
+    shares.check_invariants()
+    harness.check()
+
+
 @rule("abuse.counts", "One message may be larger than a transaction; each queue that a message goes to counts.")
 def test_a_transaction_takes_one_message_of_any_size() -> None:
     harness = Harness(transaction_max_bytes=20_000)

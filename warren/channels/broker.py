@@ -103,6 +103,7 @@ class Limits:
         self.consumers_per_channel_max: int = 10000
         self.unacked_per_channel_max: int = 500000
         self.transaction_max_bytes: int = 1 << 26
+        self.transactions_max_bytes: int = 1 << 29  # of all that are open
         self.delivery_timeout_s: float = 1800.0  # 0: none
         self.send_timeout_s: float = 30.0  # 0: none
         self.queues_per_vhost_max: int = 1000000
@@ -153,6 +154,7 @@ class Broker:
         self.journal = MetadataJournal(log, self.work)
         self.shared = Shared(log, self.journal)
         self.shared.message_max_bytes = limits.message_max_bytes
+        self.shared.transaction_shares.most = limits.transactions_max_bytes
         self.shared.inbound = Inbound(limits.inbound_max_bytes, limits.content_timeout_s)
         self.access = AccessControl(self._access_changed)
         self.own_messages = OwnMessages()

@@ -17,6 +17,7 @@ from warren.queues.counters import SizeCounts
 from warren.queues.receiver import Receiver
 from warren.queues.turns import Turns
 from warren.vhosts.metadata_journal import MetadataJournal
+from warren.vhosts.user_shares import UserShares
 
 if TYPE_CHECKING:
     from warren.channels.session import Session
@@ -57,6 +58,7 @@ class Shared:
         self.inbound = Inbound(1 << 29, 60.0)
         self.early = EarlyInput()
         self.message_max_bytes: i64 = 134217728
+        self.transaction_shares = UserShares(1 << 29)  # in what open transactions may hold, in bytes
         self.feed_units: i64 = FEED_UNITS_MAX  # limit for one call of `Connection.feed`; set by the shell
         self.confirms = PendingConfirms(log, journal)
         # Looks at every routed message before a queue does, and decides about it; None in a broker that serves.

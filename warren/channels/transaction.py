@@ -20,6 +20,9 @@
    beyond that is refused when it comes, with 406, and the transaction ends with its channel: nothing of it is done.
    Acknowledgements have the limit of unacked deliveries. Transactions of the broker's own connections have no limit:
    their maker cuts them into pieces (``server.staging.staged_batch``).
+8. Open transactions of all clients together may hold a quarter of the memory at which the alarm begins, in shares of
+   users: otherwise they could set the alarm, which ends with a commit, while nobody is read. A publish beyond that is
+   refused likewise.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from warren.queues.origin import CHANNEL, PROMISED
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
+from warren.vhosts.user_shares import UserShares
 
 if TYPE_CHECKING:
     from warren.channels.session import Session
@@ -54,7 +58,7 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE: Final = 16384
 # The size of a publish besides its message, and for each of its queues: its work is counted as bytes that take as long.
 PUBLISH_BYTES: Final = 512
-PLACE_BYTES: Final = 128
+PLACE_BYTES: Final = 512
 NO_LIMIT: Final = 1 << 60
 # Extra steps of the first acknowledgement in a queue: the frame of the log lists the removed messages of each queue.
 QUEUE_STEPS: Final = 2
@@ -100,14 +104,18 @@ class BufferedPublish:
 class Transaction:
     """The publishes and acknowledgements of a transactional channel since tx.select or the last commit.
 
-    `max_bytes`: the limit of its publishes (7).
+    `max_bytes`: the limit of its publishes (7). `shares`, `user`: in which share they count (8); None: in no share.
     """
 
-    def __init__(self, log: MessageLog, max_bytes: i64 = NO_LIMIT) -> None:
+    def __init__(
+        self, log: MessageLog, max_bytes: i64 = NO_LIMIT, shares: UserShares | None = None, user: str = ""
+    ) -> None:
         self.publishes: list[BufferedPublish] = []
         self._log = log
+        self._shares = shares
+        self._user = user
         self._max_bytes: i64 = max_bytes
-        self._bytes: i64 = 0
+        self._bytes: i64 = 0  # of those that are not committed
         self._memory_bytes: i64 = 0  # of those that are not committed
         self.acked: list[Delivery] = []
         self.rejected: list[tuple[Delivery, bool, bool]] = []  # with: requeue, failed
@@ -116,9 +124,17 @@ class Transaction:
         """Make sure that there is room for a publish.
 
         Raises:
-            ChannelException: 406, the transaction would be too large.
+            ChannelException: 406, the transaction, or all that are open, would be too large.
         """
-        size: i64 = self._bytes + publish.size()
+        more: i64 = publish.size()
+        shares = self._shares
+        if shares is not None and not shares.allows(self._user, more):
+            text = (
+                f"open transactions of user '{self._user}' hold {shares.used(self._user)} bytes, those of all users "
+                f"{shares.total} (maximum {shares.most}): commit more often, or when others have"
+            )
+            raise ChannelException(PRECONDITION_FAILED, text)
+        size: i64 = self._bytes + more
         if size > self._max_bytes and self.publishes:
             text = (
                 f"transaction of {int(size)} bytes with {len(self.publishes) + 1} messages is too large (maximum "
@@ -129,14 +145,20 @@ class Transaction:
     def add(self, publish: BufferedPublish) -> None:
         """Keep a publish until the commit."""
         self.publishes.append(publish)
-        self._bytes += publish.size()
+        self._count(publish.size())
         self._memory_bytes += publish.message.memory_bytes
         self._log.resident_bytes += publish.message.memory_bytes
 
     def committed(self, publish: BufferedPublish) -> None:
-        """Count a publish no more: it goes to its queues."""
+        """Count a publish no longer: it goes to its queues."""
+        self._count(-publish.size())
         self._memory_bytes -= publish.message.memory_bytes
         self._log.resident_bytes -= publish.message.memory_bytes
+
+    def _count(self, more: i64) -> None:
+        self._bytes += more
+        if self._shares is not None:
+            self._shares.add(self._user, int(more))
 
     def row_count(self) -> int:
         """Return the number of messages that all queues together would get, about."""
@@ -153,6 +175,7 @@ class Transaction:
         self._log.reclamation.add(self.publishes, self._memory_bytes)
         self.publishes = []
         self._memory_bytes = 0
+        self._count(-self._bytes)
 
     def maybe_take_answered(self) -> Delivery | None:
         """Take out one of the deliveries of a transaction that was given up; None: all are out."""
@@ -492,7 +515,9 @@ def _taken_from(channel: Session) -> Transaction:
 
 
 def new_transaction(channel: Session) -> Transaction:
-    """Return an empty transaction of `channel`, with its limit (7)."""
+    """Return an empty transaction of `channel`, with its limits (7, 8)."""
     connection = channel.connection
-    max_bytes: i64 = NO_LIMIT if connection.is_direct else connection.broker.limits.transaction_max_bytes
-    return Transaction(channel.shared.log, max_bytes)
+    if connection.is_direct:
+        return Transaction(channel.shared.log)
+    max_bytes: i64 = connection.broker.limits.transaction_max_bytes
+    return Transaction(channel.shared.log, max_bytes, channel.shared.transaction_shares, connection.user_name)

@@ -876,6 +876,7 @@ def _engine_limits(settings: Settings, clients_max: int) -> Limits:
     # Unfinished messages may take a quarter of the memory, and always one of the largest.
     watermark_bytes = given.memory_high_watermark.limit_bytes(total_memory_bytes())
     limits.inbound_max_bytes = max(given.max_message_bytes, min(limits.inbound_max_bytes, watermark_bytes // 4))
+    limits.transactions_max_bytes = watermark_bytes // 4
     return limits
 
 

@@ -1,4 +1,4 @@
-"""The share that each user of a vhost may take of something limited.
+"""The share that each user may take of something limited.
 
 A user may have `SHARE` times as much as is free. So one user alone gets three quarters, the next one three quarters of
 the rest, and something is left for every other user. Nothing is reserved for users who want nothing.
