@@ -106,6 +106,7 @@ def test_every_page_is_whole_silent_and_within_its_width(
         (called, ["connections", client], {}),
         (called, ["applications", called], {}),
         ("Channels", ["channels"], {}),
+        ("Consumers", ["consumers"], {}),
         (f"{called} (1)", ["channels", channel], {}),
         ("Exchanges", ["exchanges"], {}),
         *(("amq.topic", ["exchanges", vhost, "amq.topic"], {"tab": tab}) for tab in ("", "bindings", "publish")),

@@ -194,7 +194,7 @@ def test_consumers_and_bindings_of_a_queue_are_shown_and_bindings_made_and_remov
     channel.basic_qos(prefetch_count=7)
     channel.basic_consume("q", lambda *_: None, consumer_tag="reader")
     ui.visit("queues", vhost, "q", tab="consumers")
-    expect(ui.row("reader")).to_contain_text("manual")
+    expect(ui.row("reader")).to_contain_text("guest")
     expect(ui.row("reader")).to_contain_text("7")
     ui.tab("Bindings")
     ui.fill(other="amq.topic", key="a.*.#")

@@ -13,6 +13,7 @@ EVERYBODY = [
     "Overview",
     "Connections",
     "Channels",
+    "Consumers",
     "MQTT sessions",
     "Queues and streams",
     "Exchanges",
@@ -61,7 +62,7 @@ def test_a_user_sees_the_pages_of_its_tags_and_the_broker_refuses_none_of_them(
     links = ui.page.get_by_role("navigation", name="Pages", exact=True).locator(".menu-group a")
     expect(links).to_have_text([*menu, "HTTP API"])
     ui.refused.clear()
-    for place in ("connections", "channels", "mqtt-sessions", "queues", "exchanges", "retained", "bulk"):
+    for place in ("connections", "channels", "consumers", "mqtt-sessions", "queues", "exchanges", "retained", "bulk"):
         ui.visit(place)
         expect(ui.main.locator(".list .loading")).to_have_count(0)
         expect(ui.main.locator(".trouble")).to_have_count(0)

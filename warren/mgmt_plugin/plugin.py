@@ -26,6 +26,7 @@ from warren.mgmt_plugin.resources.backups import BackupHandlers
 from warren.mgmt_plugin.resources.browsing import BrowsingHandlers
 from warren.mgmt_plugin.resources.cluster import ClusterHandlers
 from warren.mgmt_plugin.resources.connections import ConnectionHandlers
+from warren.mgmt_plugin.resources.consumers import ConsumerHandlers
 from warren.mgmt_plugin.resources.damage import DamageHandlers
 from warren.mgmt_plugin.resources.data_port import DataPortHandlers
 from warren.mgmt_plugin.resources.data_tokens import DataTokenHandlers
@@ -74,6 +75,7 @@ HANDLERS: Final[tuple[type[Handlers], ...]] = (
     ClusterHandlers,
     ConnectionHandlers,
     QueueHandlers,
+    ConsumerHandlers,
     ExchangeHandlers,
     MessageHandlers,
     BrowsingHandlers,
@@ -147,7 +149,8 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         HealthHandlers(broker, management.health, listening, management.tls),
         ClusterHandlers(broker.node_name(), management.health, management.cluster, management.replication),
         ConnectionHandlers(broker, statistics, settle),
-        QueueHandlers(statistics, broker.node_name()),
+        QueueHandlers(broker, statistics),
+        ConsumerHandlers(broker, statistics),
         ExchangeHandlers(statistics),
         MessageHandlers(settings.limits.max_message_bytes),
         BrowsingHandlers(broker, settle),

@@ -680,6 +680,32 @@ class DeliveryLedger(Waiter):
                 found.append(int(entry.tag))
         return found
 
+    def oldest_tags(self, most: i64) -> dict[Consumer, int]:
+        """Return the oldest unanswered tag of each consumer that has one among about the oldest `most` places.
+
+        Deliveries that a transaction has given back may be passed over.
+        """
+        found: dict[Consumer, int] = {}
+        looked: i64 = 0
+        for tag, straggler in self._stragglers.items():
+            if looked == most or len(found) == len(self.consumers):
+                return found
+            looked += 1
+            consumer = straggler.consumer
+            if consumer is not None and not consumer.gone and tag < found.get(consumer, tag + 1):
+                found[consumer] = tag
+        entries = self._entries
+        at: i64 = self._head
+        while at < len(entries) and looked < most and len(found) < len(self.consumers):
+            looked += 1
+            entry = entries[at]
+            at += 1
+            if entry is not None:
+                owner = entry.consumer
+                if owner is not None and not owner.gone and owner not in found:
+                    found[owner] = int(entry.tag)
+        return found
+
     def is_oldest(self, tag: i64) -> bool:
         """Tell whether every delivery below `tag` was answered."""
         oldest: i64 = self._oldest_tag()

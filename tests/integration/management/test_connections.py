@@ -89,8 +89,38 @@ def test_a_channel_shows_what_is_on_it(place: Place, amqp: Connect) -> None:
     assert row["message_stats"]["publish"] == row["message_stats"]["confirm"] == 1
     shown = place.api.get(f"/channels/{q(row['name'])}")
     assert [consumer["consumer_tag"] for consumer in shown["consumer_details"]] == [tag]
-    assert place.api.get(f"/consumers/{place.v}")[0]["channel_details"]["number"] == 7
-    assert place.api.get(f"/queues/{place.v}/q")["consumer_details"] == place.api.get(f"/consumers/{place.v}")
+    (consumer,) = consumers = place.api.get(f"/consumers/{place.v}")
+    assert consumer["channel_details"]["number"] == 7
+    assert consumer["messages_unacknowledged"] == 1
+    assert consumer["channel_stats"].keys() == {"consumers", "deliver_rate", "ack_rate"}
+    in_full = place.api.get(f"/queues/{place.v}/q")["consumer_details"]
+    for each in (*consumers, *in_full):
+        assert each.pop("oldest_unacknowledged_ms") >= 0
+    assert in_full == consumers
+    assert "consumer_details" not in place.api.get(f"/queues/{place.v}/q?consumer_details=false")
+
+
+def test_consumers_are_listed_of_a_queue_by_what_they_owe(place: Place, amqp: Connect) -> None:
+    channel = amqp(client_properties={"connection_name": "worker"}).channel()
+    channel.basic_qos(prefetch_count=3)
+    for name, count in (("a", 1), ("b", 2), ("c", 0)):
+        channel.queue_declare(name)
+        for _ in range(count):
+            channel.basic_publish("", name, b"x")
+        channel.basic_consume(name, lambda *arguments: None, consumer_tag=f"of {name}")
+    by_unacked = f"/consumers/{place.v}?sort=messages_unacknowledged&sort_reverse=true"
+    rows = place.api.eventually(
+        by_unacked, lambda rows: [each["messages_unacknowledged"] for each in rows] == [2, 1, 0]
+    )
+    assert [each["consumer_tag"] for each in rows] == ["of b", "of a", "of c"]
+    assert "oldest_unacknowledged_ms" not in rows[2]
+    assert all(each["channel_stats"]["consumers"] == 3 for each in rows)
+    of_a = place.api.get(f"/consumers/{place.v}?queue=a")
+    assert [each["consumer_tag"] for each in of_a] == ["of a"]
+    found = place.api.get(f"/consumers/{place.v}?page=1&name=worker&sort=oldest_unacknowledged_ms&sort_reverse=true")
+    assert found["filtered_count"] == 3
+    assert found["items"][2]["consumer_tag"] == "of c"
+    assert place.api.ask("GET", f"/consumers/{place.v}?queue=nosuch").status == 404
 
 
 # --- live changes -----------------------------------------------------------------------------------------------------

@@ -52,3 +52,26 @@ def test_a_delivery_that_outlasts_thousands_of_others_is_still_the_oldest() -> N
     client.send(1, m.BasicAck(2, False))
     assert ledger.waiting_since(400.0) == 400.0
     assert ledger.unacked_count == 0
+
+
+def test_each_consumer_has_an_oldest_delivery_as_far_as_it_was_looked() -> None:
+    client, ledger = delivering(2)  # tags 1 and 2, of the consumer of q
+    client.take()
+    client.declare("r")
+    client.consume("r", "u")
+    client.feed(publish_frames("", "r", b"m") * 2)
+    of_q, of_r = ledger.consumers["t"], ledger.consumers["u"]
+    assert ledger.oldest_tags(100) == {of_q: 1, of_r: 3}
+    assert ledger.oldest_tags(2) == {of_q: 1}
+    client.send(1, m.BasicAck(1, False))
+    assert ledger.oldest_tags(100) == {of_q: 2, of_r: 3}
+    client.feed(publish_frames("", "q", b"m") * (2 * SPARSE_MIN))
+    client.take()
+    for tag in range(5, 2 * SPARSE_MIN + 5):
+        client.connection.feed(method_frame(1, m.BasicAck(tag, False)))
+    assert ledger.oldest_tags(100) == {of_q: 2, of_r: 3}, "the few that are left are apart"
+    client.take()
+    client.call(1, m.BasicCancel("u", False))
+    assert ledger.oldest_tags(100) == {of_q: 2}
+    client.send(1, m.BasicAck(0, True))
+    assert ledger.oldest_tags(100) == {}

@@ -29,11 +29,10 @@ from warren.mgmt_plugin.names import (
     connection_details,
     connection_name,
     host_of,
-    node_name,
     node_of,
     visible_connections,
 )
-from warren.mgmt_plugin.resources.queues import consumer_rows
+from warren.mgmt_plugin.resources.consumers import ConsumerDescriber
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_authorised, not_found
 from warren.mgmt_plugin.terms import value_to_json
 
@@ -245,9 +244,8 @@ class ConnectionHandlers(Handlers):
             if channel_name(channel) == name:
                 self._statistics.watch(channel, CHANNEL_STATS)
                 described = self.describe_channel(call, channel, Ranges.of(call.query))
-                described["consumer_details"] = consumer_rows(
-                    node_name(self._broker), channel.ledger.consumers.values()
-                )
+                describer = ConsumerDescriber(self._broker, self._statistics)
+                described["consumer_details"] = describer.rows(channel.ledger.consumers.values())
                 described["publishes"] = []
                 described["deliveries"] = []
                 return described

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -11,10 +11,8 @@ import msgspec
 from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.properties import decode_properties
+from warren.channels.broker import Broker
 from warren.channels.peer import Peer
-from warren.channels.session import Session
-from warren.mgmt_plugin.http.json_pieces import Rows
-from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.metrics.statistics import (
@@ -26,9 +24,10 @@ from warren.mgmt_plugin.metrics.statistics import (
     Statistics,
     queue_row,
 )
-from warren.mgmt_plugin.names import channel_details, connection_details, the_queue, visible_queues
+from warren.mgmt_plugin.names import connection_details, node_name, the_queue, visible_queues
+from warren.mgmt_plugin.resources.consumers import ConsumerDescriber
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created
-from warren.mgmt_plugin.terms import queue_to_json, table_from_json, table_to_json
+from warren.mgmt_plugin.terms import queue_to_json, table_from_json
 from warren.queues.arguments import CLASSIC
 from warren.queues.delivery import Consumer
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
@@ -101,36 +100,6 @@ def _active_consumer(queue: Queue) -> Consumer | None:
     return queue.exclusive_consumer
 
 
-def describe_consumer(node: str, consumer: Consumer) -> Described:
-    """Return a consumer."""
-    queue = consumer.queue
-    offset = queue.offset_of(consumer) if isinstance(queue, Stream) else None
-    # Of a stream's group only one is served.
-    active = offset != -1 and (not queue.single_active or queue.active_consumer() is consumer)
-    channel = consumer.owner
-    described: Described = {
-        "arguments": table_to_json(consumer.arguments),
-        "ack_required": not consumer.no_ack,
-        "active": active,
-        "activity_status": "single_active" if active and queue.single_active else "up" if active else "waiting",
-        "channel_details": channel_details(channel, node) if isinstance(channel, Session) else {},
-        "consumer_tag": consumer.tag,
-        "exclusive": consumer.exclusive,
-        "prefetch_count": int(consumer.wanted_prefetch),
-        "queue": {"name": queue.name, "vhost": queue.vhost_name},
-    }
-    if offset is not None:
-        described["next_offset"] = offset if active else None
-    if consumer.timeout_ms >= 0:
-        described["consumer_timeout"] = int(consumer.timeout_ms)  # never null: rabbitmqadmin cannot print that
-    return described
-
-
-def consumer_rows(node: str, consumers: Iterable[Consumer]) -> Rows:
-    """Return some consumers as a list, those that are still there when it is sent."""
-    return Rows(list(consumers), partial(describe_consumer, node), lambda consumer: consumer.gone)
-
-
 def is_gone(call: Call, queue: Queue) -> bool:
     """Tell whether a queue, or its vhost, has been deleted."""
     return queue.deleted or queue.vhost_name not in call.vhosts
@@ -140,11 +109,12 @@ _LIST_QUERY: Final = (*QUERY, *RANGE_QUERY, "disable_stats", "enable_queue_total
 
 
 class QueueHandlers(Handlers):
-    """Handlers of queues. `node` is the name of the node."""
+    """Handlers of queues."""
 
-    def __init__(self, statistics: Statistics, node: str) -> None:
+    def __init__(self, broker: Broker, statistics: Statistics) -> None:
+        self._broker = broker
         self._statistics = statistics
-        self._node = node
+        self._node = node_name(broker)
 
     def describe_queue(self, call: Call, queue: Queue, ranges: Ranges) -> Described:
         """Return a queue as lists show it."""
@@ -255,7 +225,9 @@ class QueueHandlers(Handlers):
         queue = the_queue(call)
         self._statistics.watch(queue, QUEUE_FIELDS)
         described = self.describe_queue(call, queue, Ranges.of(call.query))
-        described["consumer_details"] = consumer_rows(self._node, queue.consumers)
+        if call.query.get("consumer_details") != "false":
+            describer = ConsumerDescriber(self._broker, self._statistics)
+            described["consumer_details"] = describer.rows(queue.consumers)
         described["incoming"] = []
         described["deliveries"] = []
         return described
@@ -292,24 +264,18 @@ class QueueHandlers(Handlers):
             raise bad_request(f"unknown action '{wanted.action}'")
         assert queue is not None  # Warren has no mirrors: both actions are complete at once
 
-    async def list_consumers(self, call: Call) -> Response:
-        consumers: list[Consumer] = []
-        for queue in await visible_queues(call):
-            consumers += queue.consumers
-            await give_way()
-        return await answer_list(
-            call,
-            consumers,
-            lambda consumer: describe_consumer(self._node, consumer),
-            {"name": lambda consumer: consumer.tag, "consumer_tag": lambda consumer: consumer.tag},
-            lambda consumer: consumer.gone,
-        )
-
     ROUTES: ClassVar = (
         Route("GET", "/api/queues", Access.USER, list_queues, "Queues of all vhosts", query=_LIST_QUERY),
         Route("GET", "/api/queues/detailed", Access.USER, list_queues, "The same", query=_LIST_QUERY),
         Route("GET", "/api/queues/{vhost}", Access.VHOST_VISIBLE, list_queues, "Queues of a vhost", query=_LIST_QUERY),
-        Route("GET", "/api/queues/{vhost}/{queue}", Access.VHOST_VISIBLE, show_queue, "A queue", query=RANGE_QUERY),
+        Route(
+            "GET",
+            "/api/queues/{vhost}/{queue}",
+            Access.VHOST_VISIBLE,
+            show_queue,
+            "A queue",
+            query=(*RANGE_QUERY, "consumer_details"),
+        ),
         Route("PUT", "/api/queues/{vhost}/{queue}", Access.VHOST, declare_queue, "Declare a queue", QueueBody),
         Route(
             "DELETE",
@@ -321,8 +287,4 @@ class QueueHandlers(Handlers):
         ),
         Route("DELETE", "/api/queues/{vhost}/{queue}/contents", Access.VHOST, purge_queue, "Purge a queue"),
         Route("POST", "/api/queues/{vhost}/{queue}/actions", Access.VHOST, act_on_queue, "Synchronise mirrors", Action),
-        Route("GET", "/api/consumers", Access.USER, list_consumers, "Consumers of all vhosts", query=QUERY),
-        Route(
-            "GET", "/api/consumers/{vhost}", Access.VHOST_VISIBLE, list_consumers, "Consumers of a vhost", query=QUERY
-        ),
     )

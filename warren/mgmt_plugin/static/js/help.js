@@ -31,6 +31,7 @@ export const HELP = {
   Prefetch: 'How many unacknowledged messages a consumer may have; ∞ is no limit.',
   'Prefetch of each consumer': 'How many unacknowledged messages each consumer may have (basic.qos, not global).',
   'Prefetch of the channel': 'How many unacknowledged messages all consumers of the channel may have together (basic.qos, global).',
+  'Oldest unacked': 'How long the oldest message at the consumer has waited for its acknowledgement, as exact as 5 s.',
   Unacknowledged: 'Deliveries that the client has not acknowledged yet.',
   Unconfirmed: 'Messages that the client has published and the broker has not confirmed yet.',
   Uncommitted: 'Messages that the client has published in a transaction that is still open.',

@@ -12,6 +12,7 @@ const ROUTES = [
   [['applications'], ['name'], () => import('./pages/application.js'), anybody],
   [['channels'], [], () => import('./pages/channels.js'), anybody],
   [['channels'], ['name'], () => import('./pages/channel.js'), anybody],
+  [['consumers'], [], () => import('./pages/consumers.js'), anybody],
   [['mqtt-sessions'], [], () => import('./pages/mqtt_sessions.js'), anybody],
   [['mqtt-sessions'], ['vhost', 'name'], () => import('./pages/mqtt_session.js'), anybody],
   [['retained'], [], () => import('./pages/retained.js'), anybody],
@@ -47,6 +48,7 @@ export const MENU = [
     [
       [['connections'], 'Connections', anybody, 'c'],
       [['channels'], 'Channels', anybody, 'h'],
+      [['consumers'], 'Consumers', anybody, 'n'],
       [['mqtt-sessions'], 'MQTT sessions', anybody],
     ],
   ],

@@ -3,7 +3,7 @@
 import { path, withQuery } from '../api.js';
 import { Num, Rate, rateOf, Since } from '../format.js';
 import { OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
-import { CONSUMER_COLUMNS } from '../parts/consumers.js';
+import { CONSUMER_COLUMNS, SLOWEST_FIRST } from '../parts/consumers.js';
 import { channelTitle, ConnectionLink, ExchangeLink, QueueLink } from '../parts/links.js';
 import { RateChart } from '../parts/message_rates.js';
 import { Card, Facts, Page, pending, State } from '../parts/page.js';
@@ -12,6 +12,10 @@ import { usePoll } from '../refresh.js';
 import { listHref, place, setQuery } from '../router.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
+
+// Of one channel: it is the client, and the rates are above.
+const OF_A_CHANNEL = new Set(['tag', 'queue', 'prefetch', 'unacked', 'oldest', 'active', 'ack', 'exclusive', 'offset', 'timeout', 'arguments']);
+const CONSUMERS = CONSUMER_COLUMNS.filter((column) => OF_A_CHANNEL.has(column.key));
 
 const stat = (counter, label) => ({
   key: counter,
@@ -63,7 +67,7 @@ export default function Channel({ name }) {
         ]} />
       <//>
       <${Card} title="Consumers" wide>
-        <${LocalTable} caption="Consumers of this channel" columns=${CONSUMER_COLUMNS} rows=${each.consumer_details ?? []} rowKey=${(row) => row.consumer_tag} empty="Nothing is consumed here." />
+        <${LocalTable} caption="Consumers of this channel" columns=${CONSUMERS} first=${SLOWEST_FIRST} rows=${each.consumer_details ?? []} rowKey=${(row) => row.consumer_tag} empty="Nothing is consumed here." />
       <//>
       ${each.publishes?.length > 0 && html`<${Card} title="Publishes to"><${LocalTable} caption="Exchanges published to" columns=${PUBLISHES} rows=${each.publishes} rowKey=${(row) => row.exchange.name} /><//>`}
       ${each.deliveries?.length > 0 && html`<${Card} title="Is delivered from"><${LocalTable} caption="Queues delivered from" columns=${DELIVERIES} rows=${each.deliveries} rowKey=${(row) => row.queue.name} /><//>`}

@@ -18,7 +18,7 @@ const COUNTS = [
   ['channels', 'Channels', ['channels']],
   ['exchanges', 'Exchanges', ['exchanges']],
   ['queues', 'Queues', ['queues']],
-  ['consumers', 'Consumers', null],
+  ['consumers', 'Consumers', ['consumers']],
 ];
 
 const CHURN = [
@@ -71,7 +71,7 @@ function Counts({ overview }) {
   return html`<dl class="counts">
     ${COUNTS.map(
       ([key, label, target]) => html`<div key=${key}>
-      <dt>${target ? html`<a href=${listHref(target)}>${label}</a>` : label}</dt>
+      <dt><a href=${listHref(target)}>${label}</a></dt>
       <dd><${Num} value=${overview.object_totals?.[key] ?? 0} /></dd>
     </div>`,
     )}

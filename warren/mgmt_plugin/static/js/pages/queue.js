@@ -4,13 +4,13 @@ import { del, path, put, withQuery } from '../api.js';
 import { formatNumber } from '../format.js';
 import { AddBinding, BindingsTable } from '../parts/bindings.js';
 import { OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
-import { CONSUMER_COLUMNS } from '../parts/consumers.js';
+import { CONSUMER_COLUMNS, consumerKey, SLOWEST_FIRST } from '../parts/consumers.js';
 import { confirmAction } from '../parts/dialog.js';
 import { Features, QueueState } from '../parts/links.js';
+import { PagedList } from '../parts/list.js';
 import { tell, warn } from '../parts/notice.js';
 import { Card, currentTab, Page, pending, Tabs } from '../parts/page.js';
 import { PublishForm } from '../parts/publish_form.js';
-import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
 import { href, listHref, place, setQuery } from '../router.js';
 import { useStore } from '../store.js';
@@ -24,12 +24,16 @@ import { QueueTransfers } from './queue_transfers.js';
 // What a drain has claimed: it can be looked at here, and all else is done to the drain.
 const holdsClaims = (name) => name.startsWith('amq.drain/');
 
+const CONSUMERS = CONSUMER_COLUMNS.filter((column) => !['queue', 'vhost'].includes(column.key));
+// Only a stream has offsets.
+const READERS = CONSUMERS.map((column) => (column.key === 'offset' ? { ...column, hidden: false } : column));
+
 function Consumers({ queue }) {
-  const columns = CONSUMER_COLUMNS.filter((column) => column.key !== 'queue');
-  const rows = queue.consumer_details ?? [];
-  return html`<${Card} title="Consumers">
-    <${LocalTable} caption="Consumers of this queue" columns=${columns} rows=${rows} empty="Nobody consumes from this queue." rowKey=${(row) => `${row.channel_details?.name} ${row.consumer_tag}`} />
-  <//>`;
+  const stream = queue.type === 'stream';
+  return html`<${PagedList}
+    id=${stream ? 'stream-consumers' : 'queue-consumers'} caption="Consumers of this queue" base=${path`consumers/${queue.vhost}`} extra=${{ queue: queue.name }}
+    columns=${stream ? READERS : CONSUMERS} rowKey=${consumerKey} firstSort=${SLOWEST_FIRST} empty="Nobody consumes from this queue."
+  />`;
 }
 
 function Bindings({ queue, poll }) {
@@ -83,7 +87,7 @@ function Actions({ queue, reload }) {
 export default function Queue({ vhost, name }) {
   const { query } = useStore(place);
   const range = rangeOf(query, OBJECT_RANGES);
-  const poll = usePoll(withQuery(path`queues/${vhost}/${name}`, sampleQuery(range, ['lengths', 'msg_rates'])));
+  const poll = usePoll(withQuery(path`queues/${vhost}/${name}`, { consumer_details: false, ...sampleQuery(range, ['lengths', 'msg_rates']) }));
   const bindings = usePoll(path`queues/${vhost}/${name}/bindings`);
   const queue = poll.data;
   const bound = bindings.data?.filter((each) => each.source !== '');
@@ -92,7 +96,7 @@ export default function Queue({ vhost, name }) {
     { id: 'messages', label: 'Messages', count: queue && formatNumber(queue.messages ?? 0) },
   ];
   const works = [
-    { id: 'consumers', label: 'Consumers', count: queue?.consumer_details?.length },
+    { id: 'consumers', label: 'Consumers', count: queue && formatNumber(queue.consumers) },
     { id: 'bindings', label: 'Bindings', count: bound?.length },
     { id: 'publish', label: 'Publish' },
     queue?.type === 'stream' ? { id: 'groups', label: 'Groups' } : { id: 'get', label: 'Get' },

@@ -1,39 +1,85 @@
-// Columns of a table of consumers.
+// Columns of a table of consumers. The broker counts deliveries and acks of channels: where consumers share a channel, the
+// rate has a note.
 
-import { formatDuration } from '../format.js';
+import { Duration, Num, Rate } from '../format.js';
 import { html } from '../ui.js';
-import { ChannelLink, channelTitle, QueueLink } from './links.js';
-import { Fields, State } from './page.js';
+import { ChannelLink, channelTitle, ConnectionLink, QueueLink } from './links.js';
+import { Fields, Mark, State } from './page.js';
+
+const title = (channel) => channelTitle({ ...channel, connection_details: channel });
+
+function channelRate(counter) {
+  return ({ channel_stats: stats }) =>
+    html`<${Rate} value=${stats?.[counter]} />${stats?.consumers > 1 && html`<br /><small>of ${stats.consumers} together</small>`}`;
+}
+
+/** Whether it gets nothing more until it acknowledges something. */
+const isFull = (each) => each.ack_required && each.prefetch_count > 0 && each.messages_unacknowledged >= each.prefetch_count;
 
 export const CONSUMER_COLUMNS = [
-  { key: 'tag', label: 'Consumer tag', sort: 'consumer_tag', render: (each) => html`<span class="mono">${each.consumer_tag}</span>` },
+  {
+    key: 'tag',
+    label: 'Consumer tag',
+    sort: 'consumer_tag',
+    fixed: true,
+    render: (each) => html`<span class="mono">${each.consumer_tag}</span>`,
+  },
   {
     key: 'queue',
     label: 'Queue',
     sort: 'queue.name',
     render: (each) => html`<${QueueLink} vhost=${each.queue.vhost} name=${each.queue.name} />`,
   },
+  { key: 'vhost', label: 'Vhost', sort: 'queue.vhost', render: (each) => each.queue.vhost },
   {
     key: 'channel',
     label: 'Channel',
     sort: 'channel_details.name',
-    render: (each) => (each.channel_details?.name ? html`<${ChannelLink} name=${each.channel_details.name} label=${channelTitle({ ...each.channel_details, connection_details: each.channel_details })} />` : '–'),
+    render: ({ channel_details: channel }) => (channel?.name ? html`<${ChannelLink} name=${channel.name} label=${title(channel)} />` : '–'),
   },
-  { key: 'ack', label: 'Acks', render: (each) => (each.ack_required ? 'manual' : 'automatic') },
-  { key: 'exclusive', label: 'Exclusive', render: (each) => (each.exclusive ? 'yes' : 'no') },
+  { key: 'user', label: 'User', sort: 'channel_details.user', render: (each) => each.channel_details?.user ?? '–' },
+  {
+    key: 'peer',
+    label: 'Peer',
+    sort: 'channel_details.peer_host',
+    render: ({ channel_details: channel }) =>
+      channel?.connection_name
+        ? html`<${ConnectionLink} name=${channel.connection_name} label=${`${channel.peer_host}:${channel.peer_port}`} />`
+        : '–',
+  },
+  { key: 'prefetch', label: 'Prefetch', sort: 'prefetch_count', num: true, render: (each) => each.prefetch_count || '∞' },
+  {
+    key: 'unacked',
+    label: 'Unacked',
+    sort: 'messages_unacknowledged',
+    num: true,
+    render: (each) =>
+      html`${isFull(each) && html`<${Mark} text="full" title="It gets no message until it acknowledges one." kind="busy" /> `}<${Num} value=${each.messages_unacknowledged} />`,
+  },
+  {
+    key: 'oldest',
+    label: 'Oldest unacked',
+    sort: 'oldest_unacknowledged_ms',
+    num: true,
+    render: (each) => html`<${Duration} ms=${each.oldest_unacknowledged_ms} />`,
+  },
+  { key: 'deliver', label: 'Out', sort: 'channel_stats.deliver_rate', num: true, render: channelRate('deliver_rate') },
+  { key: 'acked', label: 'Ack', sort: 'channel_stats.ack_rate', num: true, render: channelRate('ack_rate') },
   {
     key: 'active',
     label: 'Activity',
     render: (each) =>
       each.active === false ? html`<${State} value="waiting" />` : html`<${State} value=${each.activity_status ?? 'up'} />`,
   },
-  { key: 'prefetch', label: 'Prefetch', sort: 'prefetch_count', num: true, render: (each) => each.prefetch_count || '∞' },
-  { key: 'offset', label: 'Next offset', num: true, render: (each) => each.next_offset ?? '–' },
-  {
-    key: 'timeout',
-    label: 'Timeout',
-    num: true,
-    render: (each) => (typeof each.consumer_timeout === 'number' ? formatDuration(each.consumer_timeout) : '–'),
-  },
-  { key: 'arguments', label: 'Arguments', render: (each) => html`<${Fields} values=${each.arguments} />` },
+  { key: 'ack', label: 'Acks', hidden: true, render: (each) => (each.ack_required ? 'manual' : 'automatic') },
+  { key: 'exclusive', label: 'Exclusive', hidden: true, render: (each) => (each.exclusive ? 'yes' : 'no') },
+  { key: 'offset', label: 'Next offset', num: true, hidden: true, render: (each) => each.next_offset ?? '–' },
+  { key: 'timeout', label: 'Timeout', num: true, hidden: true, render: (each) => html`<${Duration} ms=${each.consumer_timeout} />` },
+  { key: 'arguments', label: 'Arguments', hidden: true, render: (each) => html`<${Fields} values=${each.arguments} />` },
 ];
+
+/** A key of a row: tags are unique in a channel only. */
+export const consumerKey = (row) => `${row.channel_details?.name} ${row.consumer_tag}`;
+
+/** Lists begin with the consumers that wait longest to acknowledge. */
+export const SLOWEST_FIRST = { by: 'oldest_unacknowledged_ms', descending: true };
