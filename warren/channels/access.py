@@ -31,7 +31,7 @@ from warren.vhosts.metadata import (
     UserLimitsPut,
     UserPut,
 )
-from warren.vhosts.pattern import Pattern
+from warren.vhosts.pattern import NOTHING, Pattern
 from warren.vhosts.topology_watcher import INTERNAL_USER
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -96,6 +96,10 @@ class Principal:
             self._answers[question] = answer
             self._answers_bytes += cost
         return answer
+
+    def may_some(self, action: int) -> bool:
+        """Tell whether `action` is granted on some names; the pattern may match none that exist."""
+        return self.allowed and self._patterns[action].text not in NOTHING
 
     def authorize(self, action: int, kind: str, name: str) -> None:
         """Make sure that `action` on the `kind` (exchange or queue) called `name` is granted.

@@ -21,6 +21,7 @@ STORED_MEMORY_BYTES: Final = 8 << 20
 SEARCH_STEPS: Final = 2
 # An instruction takes up to 8 ns for each character, while RE2 meets names that differ from earlier ones.
 SIZE_PER_STEP_SHIFT: Final = 7
+NOTHING: Final = ("", "^$")  # how permissions say that nothing is granted: names of exchanges and queues are not empty
 
 
 class Pattern:
@@ -40,7 +41,7 @@ class Pattern:
         self.size: i64 = 0
         self._compiled: Any = None
         self._excluded: list[Any] = []
-        if text in ("", "^$", ".*"):
+        if text in NOTHING or text == ".*":
             return
         wanted = text
         while wanted.startswith("^(?!"):

@@ -29,6 +29,7 @@ from warren.server.staging.staged_batch import (
     MissingBatches,
     NoRoom,
     NoStage,
+    NotOwner,
     Order,
     OtherBatch,
     QueueFull,
@@ -48,6 +49,7 @@ _STAGE: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _RESERVED: Final = frozenset({"commit", "commits"})
 _REFUSALS: Final[dict[type[Exception], tuple[int, str]]] = {
     NoStage: (404, "no_stage"),
+    NotOwner: (403, "access_refused"),
     Conflict: (409, "conflict"),
     MissingBatches: (409, "missing_batches"),
     OtherBatch: (409, "other_batch"),

@@ -13,7 +13,10 @@
 3. A query belongs to the user who has committed its last batch. Another user may continue with the next batch, if it
    may write to the exchanges that the query has published to, but is not told that an earlier one is a duplicate.
    Otherwise a user that knows a query could make batches of others count as published. A query that has published
-   nothing binds its own user only: an empty batch needs no right.
+   nothing belongs to its user alone. An empty batch needs the right to write to some exchange, so a user without any
+   right begins no query of another user first.
+   A query whose user was deleted, or has lost the rights that it needs, is not lost. Another user with these rights is
+   told of duplicates, if they have as many messages; and if nothing was published, the query begins again.
 4. Notes with a time are removed when that time has come. Of the others the latest are kept: `NOTES_MAX` altogether, and
    `NOTES_OF_USER_MAX` of a user.
 """
@@ -62,7 +65,7 @@ class Note(msgspec.Struct, frozen=True):
     exchanges: list[str] | None = None
 
     def binds(self, user: str) -> bool:
-        """Tell whether it decides which batches `user` may commit."""
+        """Tell whether it decides which batches `user` may commit, provided that `user` may continue the query."""
         return self.user == user or not self.done or self.exchanges != []
 
     def maybe_staged(self, batch: int) -> int | None:

@@ -47,6 +47,10 @@ class Conflict(StageError):
     """Another commit is in the way."""
 
 
+class NotOwner(StageError):
+    """The query is another user's, or the user has none of the rights that a query needs."""
+
+
 class MissingBatches(StageError):
     """Batches between the last one and this one are unknown here."""
 

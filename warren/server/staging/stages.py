@@ -62,6 +62,7 @@ from warren.server.staging.staged_batch import (
     MissingBatches,
     NoRoom,
     NoStage,
+    NotOwner,
     Order,
     OtherBatch,
     Outcome,
@@ -374,8 +375,8 @@ class Stages:
 
         Raises:
             AmqpError: the user may not publish that. NoStage: a stage does not exist. QueueFull: a queue is full.
-            Conflict: another batch of the query is not done; another user has committed this one or a later one, or has
-            published to exchanges that this user may not write to.
+            NotOwner: the query is another user's, and this user lacks a right that it needs. Conflict: another batch of
+            the query is not done; another user has committed this one or a later one.
             MissingBatches: batches before it were not committed here. OtherBatch: one of this number had more or fewer
             messages, or their number is no longer known.
             DamagedPart: stored messages have become unreadable.
@@ -394,28 +395,25 @@ class Stages:
     async def _committed(self, vhost: VirtualHost, user: str, order: Order) -> Outcome:
         await self._ready.wait()
         order = replace(order, stages=list(dict.fromkeys(order.stages)))
+        notes = CommitNotes(vhost.records)
+        note = self._maybe_binding(vhost, user, order, notes.maybe_note(order.query))
         running = self._commits.get((vhost.name, order.query))
         if running is not None and (running.order.batch != order.batch or running.user != user):
             raise Conflict(
                 f"batch {running.order.batch} of query '{order.query}' is being committed by user '{running.user}'"
             )
         if running is None:
-            notes = CommitNotes(vhost.records)
-            note = notes.maybe_note(order.query)
-            if note is not None and not note.binds(user):
-                note = None
             if note is not None and (order.batch < note.batch or (note.done and order.batch == note.batch)):
-                if note.user != user:
+                is_heir = note.user != user
+                if is_heir and not self._lacks(vhost, note.user, note, is_empty=False):
                     raise Conflict(
                         f"user '{note.user}' has committed batch {note.batch} of query '{order.query}': "
                         f"nobody else is told that batch {order.batch} was committed before"
                     )
-                if order.compares:
+                if order.compares or is_heir:
                     self._check_same(vhost, order, note)
                 await self._drop(vhost.name, user, order.stages)
                 return Outcome(committed=False, duplicate=True)
-            if note is not None and note.user != user:
-                self._check_may_continue(vhost, user, order, note)
             plan = notes.maybe_plan(order.query)
             if note is not None and note.done and note.counted and order.batch > note.batch + 1:
                 raise MissingBatches(
@@ -442,28 +440,49 @@ class Stages:
             await self._drop(vhost.name, user, order.stages)
         return outcome
 
-    def _check_may_continue(self, vhost: VirtualHost, user: str, order: Order, note: Note) -> None:
-        """Make sure that `user` may continue the query of another user.
+    def _maybe_binding(self, vhost: VirtualHost, user: str, order: Order, note: Note | None) -> Note | None:
+        """Return the note that decides which batches of a query `user` may commit. `note`: the current one.
 
         Raises:
-            Conflict: it may not.
+            NotOwner: `user` may not commit any.
         """
-        principal = self._management.broker.access.maybe_principal(user, vhost.name)
-        lacks = "" if principal is not None else "it may not enter the vhost"
-        exchanges = note.exchanges
-        if principal is not None and exchanges is not None:
-            for exchange in exchanges:
-                try:
-                    principal.authorize(WRITE, "exchange", exchange)
-                except AmqpError:
-                    lacks = f"it may not write to exchange '{exchange or 'amq.default'}', as the query does"
-        elif not any(stage.messages for stage in self._maybe_stages(vhost.name, order.stages)):
-            lacks = lacks or "its batch is empty"
-        if lacks:
-            raise Conflict(
+        if note is not None and note.user == user:
+            return note
+        staged = self._maybe_stages(vhost.name, order.stages)
+        is_empty = not any(stage.messages for stage in staged if stage.user == user)
+        lacks = self._lacks(vhost, user, note, is_empty=is_empty)
+        if lacks and note is None:
+            raise NotOwner(f"user '{user}' may not begin query '{order.query}': {lacks}")
+        if lacks and note is not None:
+            raise NotOwner(
                 f"user '{note.user}' has committed batch {note.batch} of query '{order.query}', and user '{user}' may "
                 f"not continue it: {lacks}"
             )
+        if note is None or note.binds(user):
+            return note
+        if not self._lacks(vhost, note.user, note, is_empty=True):
+            raise NotOwner(
+                f"query '{order.query}' has published nothing and belongs to user '{note.user}' alone. It is free "
+                "when that user is deleted or may not write, or when it is forgotten (DELETE …/commits/QUERY)"
+            )
+        return None
+
+    def _lacks(self, vhost: VirtualHost, user: str, note: Note | None, *, is_empty: bool) -> str:
+        """Return which right `user` lacks for a batch of a query; "" if none. `is_empty`: the batch has no messages."""
+        principal = self._management.broker.access.maybe_principal(user, vhost.name)
+        if principal is None:
+            return "it may not enter the vhost"
+        exchanges = [] if note is None else note.exchanges
+        for exchange in exchanges or []:
+            try:
+                principal.authorize(WRITE, "exchange", exchange)
+            except AmqpError:
+                return f"it may not write to exchange '{exchange or 'amq.default'}', as the query does"
+        if is_empty and exchanges is None:
+            return "its batch is empty"
+        if is_empty and not principal.may_some(WRITE):
+            return "it may not write to any exchange"
+        return ""
 
     def _begin(self, vhost: VirtualHost, user: str, order: Order) -> _Commit:
         """Start a commit.

@@ -32,6 +32,7 @@ from warren.server.staging.staged_batch import (
     MissingBatches,
     NoRoom,
     NoStage,
+    NotOwner,
     Order,
     OtherBatch,
     Outcome,
@@ -39,6 +40,7 @@ from warren.server.staging.staged_batch import (
 )
 from warren.server.staging.stages import Stages
 from warren.server.supervision import Supervision
+from warren.vhosts.metadata import UserDelete
 
 T = TypeVar("T")
 USER = "guest"
@@ -629,11 +631,11 @@ def test_a_user_without_the_rights_of_a_query_takes_it_from_nobody(tmp_path: Pat
         await put(stages, "a", publish_frames("here", "", b"1"))
         assert (await commit(life, 1, "a")).committed
         for batch in (2, 3):
-            with pytest.raises(Conflict, match="may not write to exchange 'here'"):
+            with pytest.raises(NotOwner, match="may not write to exchange 'here'"):
                 await commit(life, batch, user="other")
         if write:
             await put(stages, "x", publish_frames("elsewhere", "", b"x"), user="other")
-            with pytest.raises(Conflict, match="may not write to exchange 'here'"):
+            with pytest.raises(NotOwner, match="may not write to exchange 'here'"):
                 await commit(life, 2, "x", user="other")
         assert (await commit(life, 2)).committed, "an empty one, of its own user"
         await put(stages, "b", publish_frames("here", "", b"3"))
@@ -643,21 +645,107 @@ def test_a_user_without_the_rights_of_a_query_takes_it_from_nobody(tmp_path: Pat
     assert life.bodies() == [b"1", b"3"]
 
 
-def test_a_query_of_which_nothing_is_published_binds_nobody_else(tmp_path: Path) -> None:
-    """A user that knows its id could otherwise take it before it begins, or while its batches are empty."""
+@pytest.mark.parametrize("write", ["", "^$"])
+def test_a_user_without_any_right_neither_begins_nor_continues_a_query_of_empty_batches(
+    tmp_path: Path, write: str
+) -> None:
     life = with_queue(tmp_path)
-    life.harness.add_user("other", write="")
+    life.harness.add_user("other", write=write)
 
     async def work(stages: Stages) -> list[Outcome]:
-        await commit(life, 10**18, user="other")
-        first = await commit(life, 0)
-        await commit(life, 10**18, user="other")
-        await put(stages, "a", content(b"1"))
-        return [first, await commit(life, 1, "a"), await commit(life, 1, "a"), await commit(life, 2)]
+        async def note() -> Note | None:
+            return (await stages.notes(life.harness.vhost)).get("query")
 
-    first, second, again, last = life.run(work)
-    assert first.committed and second.committed and again.duplicate and last.committed
+        for batch in (0, 10**18):
+            with pytest.raises(NotOwner, match="may not begin query 'query': it may not write to any exchange"):
+                await commit(life, batch, user="other")
+        assert await note() is None
+        found = [await commit(life, 0), await commit(life, 1)]
+        before = await note()
+        for batch in (0, 1, 2, 10**18):
+            with pytest.raises(NotOwner, match="may not continue it: it may not write to any exchange"):
+                await commit(life, batch, user="other")
+        assert await note() == before
+        await put(stages, "a", content(b"1"))
+        return [*found, await commit(life, 2, "a"), await commit(life, 2, "a"), await commit(life, 3)]
+
+    first, second, third, again, last = life.run(work)
+    assert first.committed and second.committed and third.committed and again.duplicate and last.committed
     assert life.bodies() == [b"1"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_query_of_empty_batches_is_its_users_alone_until_that_user_is_gone(tmp_path: Path, restarted: bool) -> None:
+    """As after a rotation of users: the new user, which may write, continues when the former one is deleted."""
+    life = with_queue(tmp_path)
+    life.harness.add_user("former", write="^amq.default$")
+    life.harness.add_user("other")
+
+    async def begin(stages: Stages) -> None:
+        assert (await commit(life, 0, user="former")).committed
+
+    async def work(stages: Stages) -> list[Outcome]:
+        if not restarted:
+            await begin(stages)
+        before = await stages.notes(life.harness.vhost)
+        await put(stages, "a", content(b"1"), user="other")
+        for names in ([], ["a"]):
+            with pytest.raises(NotOwner, match="belongs to user 'former' alone"):
+                await commit(life, 1, *names, user="other")
+        assert await stages.notes(life.harness.vhost) == before
+        assert (await commit(life, 1, user="former")).committed
+        life.harness.broker.administer(UserDelete("former"))
+        return [await commit(life, 2, "a", user="other"), await commit(life, 3, user="other")]
+
+    if restarted:
+        life.run(begin)
+        life = life.after_a_crash(tmp_path)
+        life.harness.add_user("former", write="^amq.default$")
+        life.harness.add_user("other")
+    assert all(outcome.committed for outcome in life.run(work))
+    assert life.bodies() == [b"1"]
+
+
+def test_a_user_that_lost_its_right_to_write_keeps_no_query_of_empty_batches(tmp_path: Path) -> None:
+    """Version 0.1 let a user without any right begin one."""
+    life = with_queue(tmp_path)
+    life.harness.add_user("other")
+
+    async def work(stages: Stages) -> Outcome:
+        assert (await commit(life, 10**18, user="other")).committed
+        life.harness.permit("other", write="^$")
+        await put(stages, "a", content(b"1"))
+        return await commit(life, 0, "a")
+
+    assert life.run(work).committed
+    assert life.bodies() == [b"1"]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_last_batch_is_a_duplicate_for_another_user_when_its_user_is_gone(tmp_path: Path, gone: bool) -> None:
+    """A writer whose user was replaced retries it, if its answer was lost; forgetting the query would double it."""
+    life = with_queue(tmp_path)
+    life.harness.add_user("former")
+    life.harness.add_user("other")
+
+    async def work(stages: Stages) -> None:
+        await put(stages, "a", content(b"1", b"2"), user="former")
+        assert (await commit(life, 1, "a", user="former")).committed
+        await put(stages, "b", content(b"1", b"2"), user="other")
+        await put(stages, "c", content(b"other"), user="other")
+        if not gone:
+            with pytest.raises(Conflict, match="nobody else is told"):
+                await commit(life, 1, "b", user="other")
+            return
+        life.harness.broker.administer(UserDelete("former"))
+        with pytest.raises(OtherBatch):
+            await commit(life, 1, "c", user="other")
+        assert (await commit(life, 1, "b", user="other")).duplicate
+        assert await names_of(stages) == ["c"]
+        assert (await commit(life, 2, "c", user="other")).committed
+
+    life.run(work)
+    assert life.bodies() == ([b"1", b"2", b"other"] if gone else [b"1", b"2"])
 
 
 def test_of_a_note_of_an_earlier_version_an_empty_batch_of_another_takes_nothing(tmp_path: Path) -> None:
@@ -666,7 +754,7 @@ def test_of_a_note_of_an_earlier_version_an_empty_batch_of_another_takes_nothing
 
     async def work(stages: Stages) -> Outcome:
         CommitNotes(life.harness.vhost.records).store("query", note(1, 0))
-        with pytest.raises(Conflict, match="its batch is empty"):
+        with pytest.raises(NotOwner, match="its batch is empty"):
             await commit(life, 2, user="other")
         await put(stages, "a", content(b"2"), user="other")
         return await commit(life, 2, "a", user="other")
@@ -694,6 +782,7 @@ def test_a_note_names_few_exchanges(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_the_commit_of_another(tmp_path: Path) -> None:
     life = with_queue(tmp_path)
+    life.harness.add_user("other")
     refused: list[str] = []
 
     async def work(stages: Stages) -> None:
